@@ -1,0 +1,61 @@
+"""From measured rates to weights: whole numbers that a plan adds up and compares.
+
+In:    lanes of the topics, bytes per second of those that were measured.  Out: weight by lane.
+Next:  `units` adds them up; `sticky` balances them.
+Pure:  no I/O. The rates are measured where partitions are split (`proxy.loads`), decaying there.
+
+Whole numbers, because their sum does not depend on the order in which lanes are listed: every
+process that plans with the same rates comes to the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from keylane.assignor.model import Lane, LaneTopic, Loads
+
+MEAN_WEIGHT: Final = 1024
+"""Weight of a lane with the mean rate; differences below a thousandth of it are noise."""
+LANE_WEIGHT: Final = 16
+"""What a lane costs without a byte in it, so that idle lanes are spread as well."""
+RATE_MAX: Final = 1e18
+"""Bytes per second beyond this are a wrong measurement; sums of less cannot overflow."""
+
+
+def weigh_lanes(topics: Sequence[LaneTopic], loads: Loads) -> dict[Lane, int]:
+    """Weigh every lane of the topics.
+
+    A lane whose rate is unknown (missing, negative, beyond RATE_MAX) counts as the mean of its
+    topic, else as the mean of all; without any rate all lanes weigh the same. Cost: O(lanes).
+    """
+    rates = {
+        (topic.name, index): _known(loads.get((topic.name, index)))
+        for topic in topics
+        for index in range(topic.index_count)
+    }
+    known = [rate for rate in rates.values() if rate is not None]
+    mean = math.fsum(known) / len(known) if known else 0.0
+    if mean == 0.0:
+        return dict.fromkeys(rates, MEAN_WEIGHT)
+    means = {topic.name: _topic_mean(topic, rates, mean) for topic in topics}
+    return {
+        lane: LANE_WEIGHT + _scale(means[lane[0]] if rate is None else rate, mean)
+        for lane, rate in rates.items()
+    }
+
+
+def _known(rate: float | None) -> float | None:
+    return rate if rate is not None and 0.0 <= rate <= RATE_MAX else None
+
+
+def _topic_mean(topic: LaneTopic, rates: dict[Lane, float | None], mean: float) -> float:
+    known = [
+        rate for index in range(topic.index_count) if (rate := rates[topic.name, index]) is not None
+    ]
+    return math.fsum(known) / len(known) if known else mean
+
+
+def _scale(rate: float, mean: float) -> int:
+    return round(MEAN_WEIGHT * rate / mean)

@@ -1,0 +1,1 @@
+"""Benchmarks: `micro` of one part each, and end to end against a direct consumer."""

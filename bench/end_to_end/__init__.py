@@ -1,0 +1,1 @@
+"""The whole way: real Kafka, keylane, clients; each figure beside direct Kafka in one run."""

@@ -1,0 +1,1 @@
+"""Small benchmarks: one program per part, one line per figure."""

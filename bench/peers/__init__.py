@@ -1,0 +1,1 @@
+"""What a user could run in keylane's place, found on this machine or left out."""

@@ -1,0 +1,5 @@
+"""The bounded cache: what was split for lanes and waits for them.
+
+`slice_cache` bounds the bytes of all partitions together, `lane_log` knows for one partition
+what each lane can be given from memory and what has to be read again. Both are pure.
+"""

@@ -1,0 +1,500 @@
+"""One partition as its lanes see it: what waits in memory, what is known to be empty.
+
+In:    blocks that were split, offsets that lanes ask for.  Out: pieces to send, or "read it".
+Next:  `proxy.reader` fills it, `proxy.lane_fetch` takes from it.
+Pure:  no I/O, no clock; time is a parameter.
+Source: DESIGN decisions 3, 4; REQUIREMENTS S004-44 to 49; KIP-74 (limits), KIP-98 (aborted list).
+
+Theory. A lane is a row of runs over offsets. A run is either *held* (a slice waits there) or a
+*gap* (scanned, and the lane has nothing there). Offsets of no run are *unread*: never scanned,
+evicted, or sent already. Whoever stands on one needs a read from upstream. Runs begin and end
+where source batches do; an empty header may stand across two, and so may a batch that was joined.
+
+A block is in hand between `insert` and `settle`: lanes that wait take from it, also a slice that
+is larger than the cache. What is left is then offered to the cache, or dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keylane.cache.slice_cache import SliceCache
+from keylane.wire.batch import BATCH_HEADER_BYTES, OFFSET_DELTA_MAX, write_empty_batch
+from keylane.wire.primitives import Buffer
+
+GAP_COUNT_MAX: Final = 64
+"""Gaps remembered per lane, the lowest are forgotten: 64 * 100 bytes, and merging keeps few."""
+SLICE_OVERHEAD_BYTES: Final = 1024
+"""Objects and array headers around a slice, so that many small ones are counted honestly."""
+BATCH_OVERHEAD_BYTES: Final = 48
+"""Six int64 per batch of a slice."""
+NO_OFFSET: Final = -1
+MARKER_LATER: Final = 2**63 - 1
+"""The abort marker of a transaction lies behind the block."""
+
+
+class Slice(Protocol):
+    """The part of a block that belongs to one lane (`kernel.split.LaneSlice`)."""
+
+    @property
+    def data(self) -> Buffer:
+        """Batches in offset order."""
+
+    @property
+    def base_offsets(self) -> NDArray[np.int64]:
+        """First offset of each batch."""
+
+    @property
+    def last_offsets(self) -> NDArray[np.int64]:
+        """Last offset of each batch."""
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each batch ends in `data`, in bytes, exclusive."""
+
+    @property
+    def last_record_offsets(self) -> NDArray[np.int64]:
+        """Last record of each batch, -1 where it has none."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of `data`."""
+
+    @property
+    def record_count(self) -> int:
+        """Records of the lane; control batches are none."""
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction as a block sees it."""
+
+    producer_id: int
+    first_offset: int
+    marker: int
+    """Offset of its abort marker, MARKER_LATER when that lies behind the block."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A scanned region `[start, end)` of the partition, split."""
+
+    start: int
+    end: int
+    leader_epoch: int
+    slices: Sequence[Slice | None]
+    """One per lane; None: the lane has neither a record nor a control batch here."""
+    aborted: tuple[Aborted, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """A reader of a lane: where a client's connection stands."""
+
+    position: int
+    seen_s: float
+    is_starved: bool = False
+    """Its last answer had nothing for the lane although upstream had."""
+
+
+@dataclass(slots=True, eq=False)
+class Taken:
+    """What a lane is going to be answered with."""
+
+    position: int
+    """Next offset that the client will ask for."""
+    pieces: list[Buffer] = field(default_factory=list)
+    size_bytes: int = 0
+    has_records: bool = False
+    is_full: bool = False
+    """A limit was reached: there is more, and it does not fit this answer."""
+    aborted: dict[tuple[int, int], None] = field(default_factory=dict)
+    gap_start: int = NO_OFFSET
+    """The pieces end here, or there are none, and nothing of the lane comes before `position`."""
+    leader_epoch: int = -1
+    start: int = field(init=False)
+    """Offset that the client asked for."""
+
+    def __post_init__(self) -> None:
+        self.start = self.position
+
+    def records(self, *, empty_as_control: bool = False) -> tuple[Buffer, ...]:
+        """The pieces; a trailing gap is one empty header, so that the client moves past it.
+
+        empty_as_control: an answer without a record is one empty control batch. It may stand
+        for transaction markers too: they end only what is aborted in the same answer.
+        """
+        if empty_as_control and not self.has_records and self.position > self.start:
+            last_offset = min(self.position - 1, self.start + OFFSET_DELTA_MAX)
+            return (write_empty_batch(self.start, last_offset, self.leader_epoch, is_control=True),)
+        if self.gap_start < 0:
+            return tuple(self.pieces)
+        last_offset = min(self.position - 1, self.gap_start + OFFSET_DELTA_MAX)
+        return (*self.pieces, write_empty_batch(self.gap_start, last_offset, self.leader_epoch))
+
+
+class Run:
+    """Offsets `[start, end)` of a lane: held, or a gap when `slice` is None. Changes hands never.
+
+    `lane` is None once the run is forgotten.
+    """
+
+    __slots__ = ("aborted", "end", "is_cached", "lane", "leader_epoch", "slice", "start")
+
+    def __init__(
+        self,
+        lane: Lane,
+        start: int,
+        end: int,
+        leader_epoch: int,
+        part: Slice | None = None,
+        aborted: tuple[Aborted, ...] = (),
+    ) -> None:
+        self.lane: Lane | None = lane
+        self.start, self.end, self.leader_epoch = start, end, leader_epoch
+        self.slice, self.aborted = part, aborted
+        self.is_cached = False
+
+    def evicted(self) -> None:
+        """The cache gives the slice up: the lane reads it again, should it still want it."""
+        self.is_cached = False
+        if self.lane is not None:
+            self.lane.drop(self)
+
+    def cost_bytes(self) -> int:
+        """What keeping the slice costs."""
+        assert self.slice is not None
+        return (
+            self.slice.size_bytes
+            + SLICE_OVERHEAD_BYTES
+            + BATCH_OVERHEAD_BYTES * len(self.slice.ends)
+        )
+
+
+class Lane:
+    """The runs of one lane, and who reads it.
+
+    Invariants: runs are not empty, ascending, apart; at most GAP_COUNT_MAX gaps, none next to
+    another; every run's `lane` is this one.
+    """
+
+    __slots__ = ("_cache", "_gap_count", "_runs", "_starts", "claims")
+
+    def __init__(self, cache: SliceCache) -> None:
+        self._cache = cache
+        self._starts: list[int] = []
+        self._runs: list[Run] = []
+        self._gap_count = 0
+        self.claims: dict[str, Claim] = {}
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """All runs, ascending; not to be changed."""
+        return self._runs
+
+    def find(self, offset: int) -> Run | None:
+        """The run that holds `offset`; None: unread."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0:
+            return None
+        run = self._runs[index]
+        return run if offset < run.end else None
+
+    def put(self, run: Run) -> bool:
+        """Take a run in, for the part that is not known yet; False: all of it is known.
+
+        Older runs inside it are replaced, those across its edges stay and cut it short: so one
+        run comes of it, and what somebody waits for is not forgotten for what he passed.
+        """
+        index = bisect_right(self._starts, run.start) - 1
+        if index >= 0 and self._runs[index].end > run.start:
+            left = self._runs[index]
+            if left.end >= run.end:
+                run.lane = None
+                return False
+            if left.start < run.start:
+                run.start = left.end
+        first = stop = bisect_left(self._starts, run.start)
+        while stop < len(self._runs) and self._runs[stop].end <= run.end:
+            stop += 1
+        if stop < len(self._runs):
+            run.end = min(run.end, self._runs[stop].start)
+        if run.start >= run.end:
+            run.lane = None
+            return False
+        if run.slice is None:
+            first, stop = self._join_gaps(run, first, stop)
+        self._replace(first, stop, [run])
+        self._bound_gaps()
+        return True
+
+    def drop(self, run: Run) -> None:
+        """Forget a run: its offsets are unread."""
+        index = bisect_left(self._starts, run.start)
+        assert self._runs[index] is run, "a run is where its start says"
+        self._replace(index, index + 1, [])
+
+    def sent(self, run: Run) -> None:
+        """Forget a held run unless another claim still wants some of it (S004-49).
+
+        The empty header that ends a slice is kept as a gap: a client that goes on from its last
+        record + 1 instead of the slice's end (librdkafka's committed position) needs no read.
+        """
+        for claim in self.claims.values():
+            if claim.position < run.end:
+                return
+        index = bisect_left(self._starts, run.start)
+        self._cache.sent_count += run.is_cached
+        gap_start = max(run.start, _trailing_header_start(run))
+        if gap_start >= run.end:
+            self._replace(index, index + 1, [])
+            return
+        gap = Run(self, gap_start, run.end, run.leader_epoch)
+        first, stop = self._join_gaps(gap, index, index + 1)
+        self._replace(first, stop, [gap])
+        self._bound_gaps()
+
+    def clear_below(self, offset: int) -> None:
+        """Forget all runs that end at or before `offset`."""
+        stop = 0
+        while stop < len(self._runs) and self._runs[stop].end <= offset:
+            stop += 1
+        self._replace(0, stop, [])
+
+    def clear(self) -> None:
+        """Forget all runs."""
+        self._replace(0, len(self._runs), [])
+
+    def check(self) -> None:
+        """Assert the invariants of the class; tests call it after every step."""
+        assert self._starts == [run.start for run in self._runs]
+        assert self._gap_count == sum(run.slice is None for run in self._runs) <= GAP_COUNT_MAX
+        end_before, was_gap = -1, False
+        for run in self._runs:
+            assert run.lane is self and end_before <= run.start < run.end
+            assert not (was_gap and run.slice is None and end_before == run.start)
+            end_before, was_gap = run.end, run.slice is None
+
+    def _join_gaps(self, gap: Run, first: int, stop: int) -> tuple[int, int]:
+        """Let a gap swallow gaps that touch it; return which runs it replaces."""
+        before = self._runs[first - 1] if first > 0 else None
+        if before is not None and before.slice is None and before.end == gap.start:
+            gap.start = before.start
+            first -= 1
+        after = self._runs[stop] if stop < len(self._runs) else None
+        if after is not None and after.slice is None and after.start == gap.end:
+            gap.end = after.end
+            stop += 1
+        return first, stop
+
+    def _bound_gaps(self) -> None:
+        if self._gap_count > GAP_COUNT_MAX:
+            self.drop(next(run for run in self._runs if run.slice is None))
+
+    def _replace(self, first: int, stop: int, runs: list[Run]) -> None:
+        for old in self._runs[first:stop]:
+            old.lane = None
+            if old.is_cached:
+                old.is_cached = False
+                self._cache.remove(old)
+            self._gap_count -= old.slice is None
+        for new in runs:
+            self._gap_count += new.slice is None
+        self._runs[first:stop] = runs
+        self._starts[first:stop] = [run.start for run in runs]
+
+
+class LaneLog:
+    """All lanes of one partition under one layout and isolation level. Single-threaded.
+
+    `head` is the end of the furthest block, NO_OFFSET before the first.
+    Invariants: those of its lanes; only held runs are in the cache; between `settle` and the
+    next `insert` every held run is.
+    """
+
+    __slots__ = ("_cache", "_in_hand", "head", "lanes")
+
+    def __init__(self, lane_count: int, cache: SliceCache) -> None:
+        self._cache = cache
+        self._in_hand: list[tuple[Run, Block]] = []
+        self.head = NO_OFFSET
+        self.lanes = tuple(Lane(cache) for _ in range(lane_count))
+
+    def claim(self, lane: int, cursor_id: str, offset: int, now_s: float) -> Claim:
+        """Note that a client's connection reads `lane` and stands at `offset`."""
+        claims = self.lanes[lane].claims
+        claim = claims.get(cursor_id)
+        if claim is None:
+            claim = claims[cursor_id] = Claim(offset, now_s)
+        else:
+            if claim.position != offset:
+                claim.is_starved = False
+            claim.position, claim.seen_s = offset, now_s
+        return claim
+
+    def release(self, cursor_id: str) -> None:
+        """End the claims of a connection. Its slices wait on, its successor may want them."""
+        for lane in self.lanes:
+            lane.claims.pop(cursor_id, None)
+
+    def expire_claims(self, seen_before_s: float) -> None:
+        """End the claims of connections that have not asked since."""
+        for lane in self.lanes:
+            late = [key for key, claim in lane.claims.items() if claim.seen_s < seen_before_s]
+            for cursor_id in late:
+                del lane.claims[cursor_id]
+
+    def take(
+        self, lane: int, claim: Claim, taken: Taken, bytes_max: int, *, at_least_one: bool
+    ) -> None:
+        """Add what is at hand from `taken.position` on, up to `bytes_max`; move the claim along.
+
+        at_least_one: the first batch is taken even when it is larger than `bytes_max` (KIP-74).
+        """
+        runs = self.lanes[lane]
+        while not taken.is_full and (run := runs.find(taken.position)) is not None:
+            if run.slice is None:
+                if taken.gap_start < 0:
+                    taken.gap_start = taken.position
+                taken.leader_epoch = run.leader_epoch
+                taken.position = claim.position = run.end
+                continue
+            cut = None
+            if bytes_max > 0 or at_least_one:
+                cut = _cut(run, run.slice, taken.position, bytes_max, at_least_one=at_least_one)
+            # Joined batches of two runs may overlap. librdkafka would give records out twice that
+            # are twice in one answer: it looks at its position before each answer only.
+            if cut is None or (taken.pieces and cut.start < taken.position):
+                taken.is_full = True
+                return
+            self._cache.hit_count += run.is_cached
+            _add(taken, run, cut)
+            bytes_max -= cut.size_bytes
+            at_least_one = False
+            claim.position = taken.position
+            runs.sent(run)
+
+    def insert(self, block: Block) -> None:
+        """Take a block in hand; `settle` must follow."""
+        self.head = max(self.head, block.end)
+        for lane, part in zip(self.lanes, block.slices, strict=True):
+            aborted = block.aborted if part is not None else ()
+            run = Run(lane, block.start, block.end, block.leader_epoch, part, aborted)
+            if lane.put(run) and part is not None:
+                self._in_hand.append((run, block))
+
+    def settle(self, *, is_reserved: bool) -> None:
+        """Offer what was not taken to the cache, and drop what does not stay.
+
+        is_reserved: slices are kept for lanes (`reserve.message.value.range.fetch`); without,
+        only gaps are remembered, and every lane reads for itself.
+        """
+        in_hand, self._in_hand = self._in_hand, []
+        for run, block in in_hand:
+            if run.lane is None:
+                continue
+            if is_reserved and self._is_wanted(run.lane, block):
+                may_evict = self._may_evict(run.lane, block)
+                # Before `put`, which may evict: it must not find this run half kept.
+                if self._cache.put(run, run.cost_bytes(), may_evict=may_evict):
+                    run.is_cached = True
+                    continue
+            run.lane.drop(run)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Retention has deleted everything before `offset`."""
+        for lane in self.lanes:
+            lane.clear_below(offset)
+
+    def reset(self) -> None:
+        """Forget everything: the log was cut, or is gone."""
+        self.head = NO_OFFSET
+        for lane in self.lanes:
+            lane.clear()
+
+    def check(self) -> None:
+        """Assert the invariants of the class; tests call it after every step."""
+        for lane in self.lanes:
+            lane.check()
+            for run in lane.runs:
+                assert run.end <= self.head
+                assert run.slice is not None or not run.is_cached
+                assert run.slice is None or run.is_cached or self._in_hand
+
+    def _is_wanted(self, lane: Lane, block: Block) -> bool:
+        """Whether somebody will come for it. A lane without claims may get a reader any time."""
+        return not lane.claims or any(c.position < block.end for c in lane.claims.values())
+
+    def _may_evict(self, lane: Lane, block: Block) -> bool:
+        """Whether older slices go for it: for what comes next, not for what lies far behind."""
+        is_next = block.end >= self.head and bool(lane.claims)
+        return is_next or any(block.start <= c.position < block.end for c in lane.claims.values())
+
+
+class _Cut(NamedTuple):
+    data: Buffer
+    size_bytes: int
+    start: int
+    """First offset of the first batch."""
+    next_offset: int
+    has_records: bool
+
+
+def _cut(run: Run, part: Slice, offset: int, bytes_max: int, *, at_least_one: bool) -> _Cut | None:
+    """The batches from the one that holds `offset` on that fit; None: not even one fits."""
+    base_offsets, last_offsets, ends = part.base_offsets, part.last_offsets, part.ends
+    is_from_start, is_to_end = offset <= last_offsets[0], base_offsets[-1] < run.end
+    if is_from_start and is_to_end and part.size_bytes <= bytes_max:
+        # All of it, the common case: a lane that reads block by block.
+        has_records = bool(part.last_record_offsets.max() >= offset)  # it may stand inside of one
+        return _Cut(
+            part.data, part.size_bytes, int(base_offsets[0]), _end_of(run, part), has_records
+        )
+    first = 0 if is_from_start else int(last_offsets.searchsorted(offset))
+    stop = len(ends) if is_to_end else int(base_offsets.searchsorted(run.end))
+    if first >= stop:
+        return _Cut(b"", 0, offset, run.end, has_records=False)
+    begin = int(ends[first - 1]) if first else 0
+    fits = int(ends.searchsorted(begin + bytes_max, side="right"))
+    limit = min(stop, max(fits, first + at_least_one))
+    if limit <= first:
+        return None
+    next_offset = int(last_offsets[limit - 1]) + 1 if limit < stop else _end_of(run, part, limit)
+    data = memoryview(part.data)[begin : ends[limit - 1]]
+    has_records = bool(part.last_record_offsets[first:limit].max() >= offset)
+    return _Cut(data, len(data), int(base_offsets[first]), next_offset, has_records)
+
+
+def _end_of(run: Run, part: Slice, limit: int = 0) -> int:
+    """Where a client stands that was sent the run's last batch, the one before `limit`."""
+    is_empty = part.last_record_offsets[limit - 1] < 0
+    return run.end if is_empty else max(run.end, int(part.last_offsets[limit - 1]) + 1)
+
+
+def _add(taken: Taken, run: Run, cut: _Cut) -> None:
+    if cut.size_bytes:
+        taken.pieces.append(cut.data)
+        taken.size_bytes += cut.size_bytes
+        taken.gap_start = NO_OFFSET
+    elif taken.gap_start < 0:
+        taken.gap_start = taken.position
+    taken.has_records = taken.has_records or cut.has_records
+    taken.position, taken.leader_epoch = cut.next_offset, run.leader_epoch
+    for entry in run.aborted:
+        # A transaction whose marker the client does not get must not be listed: it would take
+        # the producer's next transaction for the aborted one and drop committed records.
+        if entry.marker >= cut.start and entry.first_offset < cut.next_offset:
+            taken.aborted[entry.producer_id, entry.first_offset] = None
+
+
+def _trailing_header_start(run: Run) -> int:
+    """First offset of the empty header that ends the slice; the run's end when there is none."""
+    assert run.slice is not None
+    ends = run.slice.ends
+    last_bytes = int(ends[-1]) - (int(ends[-2]) if len(ends) > 1 else 0)
+    return int(run.slice.base_offsets[-1]) if last_bytes == BATCH_HEADER_BYTES else run.end

@@ -1,0 +1,77 @@
+"""Slices that wait for their lane: bounded in bytes over the whole process.
+
+In:    entries with their cost in bytes.  Out: whether they stay; older ones are told to go.
+Next:  `lane_log` puts slices here and looks at nothing else of it.
+Pure:  no I/O, no clock.
+Source: DESIGN decision 4; REQUIREMENTS S004-45 (`max.bytes.key.range.cache`).
+
+Lanes need not be read side by side (Spark runs as many as it has slots), so nothing here waits
+until a block was read by every lane. What has waited longest goes first: its lane is stuck, or
+so late that reading its part once more costs little beside what it has to catch up with.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+
+class Entry(Protocol):
+    """What is kept; one that is evicted must forget its data."""
+
+    def evicted(self) -> None:
+        """The cache gives the entry up."""
+
+
+class SliceCache:
+    """Entries in the order they came, the oldest first to go. Single-threaded.
+
+    Evicting costs a read from upstream, never a record.
+    Invariants: 0 <= bytes_used <= bytes_max at every instant; bytes_used is the sum of costs.
+    """
+
+    __slots__ = ("_costs", "bytes_max", "bytes_used", "eviction_count", "hit_count", "sent_count")
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_used = 0
+        self.eviction_count = 0
+        self.hit_count = 0
+        self.sent_count = 0
+        self._costs: OrderedDict[Entry, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._costs)
+
+    def put(self, entry: Entry, cost_bytes: int, *, may_evict: bool) -> bool:
+        """Keep `entry`; False when there is no room for it.
+
+        may_evict: older entries may go for it. Without, it takes only what is free: data that
+        nobody has asked for yet does not push out data that somebody waits for.
+        """
+        assert entry not in self._costs, "an entry is put once"
+        if cost_bytes > self.bytes_max:
+            return False
+        if self.bytes_used + cost_bytes > self.bytes_max:
+            if not may_evict:
+                return False
+            self._make_room(cost_bytes)
+        self._costs[entry] = cost_bytes
+        self.bytes_used += cost_bytes
+        return True
+
+    def remove(self, entry: Entry) -> None:
+        """Forget an entry; one that is not kept is none of the cache's business."""
+        self.bytes_used -= self._costs.pop(entry, 0)
+
+    def check(self) -> None:
+        """Assert the invariants of the class; tests call it after every step."""
+        assert 0 <= self.bytes_used <= self.bytes_max
+        assert self.bytes_used == sum(self._costs.values())
+
+    def _make_room(self, cost_bytes: int) -> None:
+        while self.bytes_used + cost_bytes > self.bytes_max:
+            entry, freed = self._costs.popitem(last=False)
+            self.bytes_used -= freed
+            self.eviction_count += 1
+            entry.evicted()

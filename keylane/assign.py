@@ -1,0 +1,207 @@
+"""Who reads which key ranges, without a group: `keylane.assign`.
+
+In:    topics with their partition counts, members, a strategy; measured load if there is any.
+Out:   `Assignment`: by member, by partition, its key ranges; none for the whole partition.
+Next:  `keylane.assign_cli` prints it; a program hands it to `assign()` of a client.
+Pure:  no I/O.
+Source: REQUIREMENTS S004-50, 51, 120. The same functions as in the proxy, so the same ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from keylane.assignor.checks import find_faults
+from keylane.assignor.key_range import Strategy, assign_key_ranges
+from keylane.assignor.model import LaneTopic, Loads, Member
+from keylane.assignor.plan import RangePlan
+from keylane.assignor.ranges import RANGE
+from keylane.assignor.round_robin import ROUND_ROBIN
+from keylane.assignor.sticky import plan_sticky
+from keylane.errors import ConfigInvalid
+from keylane.keyrange.lane import LANE_COUNT_MAX, LaneLayout
+from keylane.keyrange.space import HASH_MAX, KeyRange
+
+StrategyName = Literal["sticky-load", "round-robin", "range"]
+STRATEGY_NAMES: Final[tuple[StrategyName, ...]] = get_args(StrategyName)
+MEMBERS_MAX: Final = 100_000
+PARTITIONS_MAX: Final = 100_000
+LANES_MAX: Final = 2_000_000
+"""Lanes of all topics together: some seconds of planning."""
+LANES_PER_MEMBER: Final = 4
+"""Lanes that a member finds, when none say how many: enough to differ by a quarter at most."""
+_PLAIN: Final[dict[str, Strategy]] = {"round-robin": ROUND_ROBIN, "range": RANGE}
+
+Assignment = dict[str, dict[tuple[str, int], tuple[KeyRange, ...]]]
+"""Key ranges by member and (topic, partition), ascending; an empty tuple is the whole partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How one topic is cut into lanes: by a plan, or evenly."""
+
+    topic: str
+    layout: LaneLayout
+    plan: RangePlan | None
+
+    def key_range(self, index: int) -> KeyRange:
+        partition, lane = self.layout.partition_of(index), self.layout.lane_of(index)
+        if self.plan is not None:
+            return self.plan.key_range(partition, lane)
+        return self.layout.key_range(partition, lane)
+
+
+def assign(
+    topics: Mapping[str, int],
+    members: int | Sequence[str | Member],
+    *,
+    strategy: StrategyName = "sticky-load",
+    lanes: int | None = None,
+    plans: Sequence[RangePlan] = (),
+    loads: Loads | None = None,
+) -> Assignment:
+    """Deal out every partition of the topics to the members, whole or in key ranges.
+
+    topics   partition count by topic name
+    members  how many, or their names, or `Member`s that say topics, owned lanes, rack, opt-out
+    strategy `round-robin` and `range` cut a partition evenly by its members (the seed document's
+             rule, for topics with fewer partitions than members); `sticky-load` deals out lanes by
+             their load
+    lanes    lanes per partition for `sticky-load`; by default 4 per member or 16, if that is more
+    plans    cuts made from measured load, at most one per topic, in place of `lanes`
+    loads    bytes per second by (topic, lane index), in place of what the plans predict
+
+    Every hash of every partition is at exactly one member. Same input, same answer.
+
+    Raises:
+        ConfigInvalid: the input does not fit together; the text says where.
+    """
+    group = _name_members(members, topics)
+    _check_counts(topics, group, lanes)
+    if strategy not in STRATEGY_NAMES:
+        raise ConfigInvalid(f"strategy {strategy}: known are {', '.join(STRATEGY_NAMES)}")
+    if strategy != "sticky-load":
+        if lanes is not None or plans or loads:
+            raise ConfigInvalid(f"strategy {strategy}: lanes and loads are for sticky-load alone")
+        return _assign_plain(_PLAIN[strategy], topics, group)
+    cuts = _cut_topics(topics, len(group), lanes, plans)
+    if loads is None:
+        loads = {lane: load for plan in plans for lane, load in plan.loads().items()}
+    return _assign_lanes(cuts, group, loads)
+
+
+def name_members(count: int) -> list[str]:
+    """`member-0` and so on, with as many digits as keep them in order.
+
+    Raises:
+        ConfigInvalid: fewer than one, or too many.
+    """
+    if not 1 <= count <= MEMBERS_MAX:
+        raise ConfigInvalid(f"members: 1 to {MEMBERS_MAX}, got {count}")
+    digits = len(str(count - 1))
+    return [f"member-{place:0{digits}}" for place in range(count)]
+
+
+def _name_members(members: int | Sequence[str | Member], topics: Mapping[str, int]) -> list[Member]:
+    listed = name_members(members) if isinstance(members, int) else members
+    group = [
+        Member(member_id=member, topics=frozenset(topics)) if isinstance(member, str) else member
+        for member in listed
+    ]
+    ids = [member.member_id for member in group]
+    if len(set(ids)) != len(ids):
+        twin = next(name for place, name in enumerate(ids) if name in ids[:place])
+        raise ConfigInvalid(f"members: {twin} stands twice")
+    return group
+
+
+def _check_counts(topics: Mapping[str, int], group: Sequence[Member], lanes: int | None) -> None:
+    if not topics:
+        raise ConfigInvalid("topics: need at least one")
+    for topic, count in topics.items():
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise ConfigInvalid(f"topic {topic}: 1 to {PARTITIONS_MAX} partitions, got {count}")
+    if not 1 <= len(group) <= MEMBERS_MAX:
+        raise ConfigInvalid(f"members: 1 to {MEMBERS_MAX}, got {len(group)}")
+    if lanes is not None and not 1 <= lanes <= LANE_COUNT_MAX:
+        raise ConfigInvalid(f"lanes: 1 to {LANE_COUNT_MAX} per partition, got {lanes}")
+
+
+def _assign_plain(
+    strategy: Strategy, topics: Mapping[str, int], group: Sequence[Member]
+) -> Assignment:
+    shared = dict.fromkeys(topics, True)
+    plan = assign_key_ranges(strategy, topics, shared, group, coordinator_allows_ic=True)
+    answer: Assignment = {member.member_id: {} for member in group}
+    for topic, held in plan.items():
+        for member_id, parts in held.items():
+            for partition, key_range in parts:
+                answer[member_id][topic, partition] = merge_ranges([key_range])
+    return answer
+
+
+def _cut_topics(
+    topics: Mapping[str, int], member_count: int, lanes: int | None, plans: Sequence[RangePlan]
+) -> dict[str, _Cut]:
+    by_topic = {plan.topic: plan for plan in plans}
+    if len(by_topic) != len(plans):
+        raise ConfigInvalid("plans: two are of one topic")
+    for plan in plans:
+        count = topics.get(plan.topic)
+        if count is None:
+            raise ConfigInvalid(f"plan of {plan.topic}: the topic is not asked for")
+        if count != plan.partition_count:
+            raise ConfigInvalid(
+                f"plan of {plan.topic}: has {plan.partition_count} partitions, the topic {count}"
+            )
+        if lanes is not None and lanes != plan.lane_count:
+            raise ConfigInvalid(f"plan of {plan.topic}: has {plan.lane_count} lanes, not {lanes}")
+    cuts = {}
+    for topic, count in topics.items():
+        found = by_topic.get(topic)
+        lane_count = found.lane_count if found else lanes or _count_lanes(count, member_count)
+        cuts[topic] = _Cut(topic, LaneLayout(count, lane_count), found)
+    lane_total = sum(cut.layout.index_count for cut in cuts.values())
+    if lane_total > LANES_MAX:
+        raise ConfigInvalid(f"lanes: {lane_total} in all topics, at most {LANES_MAX}")
+    return cuts
+
+
+def _count_lanes(partition_count: int, member_count: int) -> int:
+    wanted = max(16, -(-LANES_PER_MEMBER * member_count // partition_count))
+    return min(LANE_COUNT_MAX, 1 << (wanted - 1).bit_length())
+
+
+def _assign_lanes(cuts: Mapping[str, _Cut], group: Sequence[Member], loads: Loads) -> Assignment:
+    topics = [
+        LaneTopic(
+            name=topic,
+            partition_count=cut.layout.partition_count,
+            lane_count=cut.layout.lane_count,
+        )
+        for topic, cut in cuts.items()
+    ]
+    plan = plan_sticky(group, topics, loads)
+    faults = find_faults(plan, group, topics)
+    assert not faults, faults
+    answer: Assignment = {}
+    for member in group:
+        ranges: dict[tuple[str, int], list[KeyRange]] = {}
+        for topic, index in plan[member.member_id]:
+            partition = cuts[topic].layout.partition_of(index)
+            ranges.setdefault((topic, partition), []).append(cuts[topic].key_range(index))
+        answer[member.member_id] = {place: merge_ranges(ranges[place]) for place in sorted(ranges)}
+    return answer
+
+
+def merge_ranges(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
+    """Join neighbours, ascending; nothing at all for the whole hash space (S004-120)."""
+    merged: list[KeyRange] = []
+    for key_range in sorted(ranges):
+        if merged and merged[-1].hi + 1 == key_range.lo:
+            merged[-1] = KeyRange(merged[-1].lo, key_range.hi)
+        else:
+            merged.append(key_range)
+    return () if merged == [KeyRange(0, HASH_MAX)] else tuple(merged)

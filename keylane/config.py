@@ -1,0 +1,330 @@
+"""All that the proxy reads at start: a YAML file, environment overrides, command line.
+
+In:    a mapping, `KEYLANE_*` variables, flags.  Out: `ProxyConfig`, validated and frozen.
+Next:  `keylane.cli` starts `proxy.server` with it.
+Pure:  no I/O but reading the one file that it is given.
+Source: names of Kafka's own broker configs where one exists; REQUIREMENTS 1.12 for the seed's.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from keylane.errors import ConfigInvalid
+from keylane.security import SecurityConfig, is_loopback
+
+ENVIRONMENT_PREFIX: Final = "KEYLANE_"
+LISTS: Final = frozenset(
+    {"lanes", "groups", "accept_layout", "accept_range_fetch", "refuse_individual_commit"}
+)
+LANES_MAX: Final = 1024
+"""Lanes per partition; Kafka clients handle thousands of partitions, not millions."""
+PLAN_SUFFIX: Final = ".json"
+"""What tells a plan's file from a count on the command line."""
+LEGAL_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LaneRule(_Frozen):
+    """Topics whose name matches `topic` are seen as `lanes` lanes per partition, or by a plan."""
+
+    topic: str = Field(description="Topic name, or a glob such as `shop-*`.")
+    lanes: int | None = Field(
+        default=None, ge=1, le=LANES_MAX, description="Lanes per partition, of equal key ranges."
+    )
+    plan: str | None = Field(
+        default=None,
+        min_length=1,
+        description="In place of `lanes`: path of a range plan (`keylane-range-plan`), whose cuts "
+        "per partition are the lanes of the one topic that it is of.",
+    )
+    reserve_message_value: bool = Field(
+        default=True,
+        description="`reserve.message.value.range.fetch`: keep whole records in the cache for "
+        "the other lanes; false keeps only where records are, and reads them again.",
+    )
+    accept_range_fetch: bool = Field(
+        default=True,
+        description="`accept.range.fetch` (S004-61): false refuses fetches of the lanes until the "
+        "control port allows them.",
+    )
+
+    @field_validator("topic")
+    @classmethod
+    def _topic_is_legal(cls, value: str) -> str:
+        if not LEGAL_TOPIC.fullmatch(re.sub(r"[*?\[\]!]", "x", value)):
+            raise ValueError("not a legal topic name or glob")
+        if value.startswith("__"):
+            raise ValueError("internal topics have no lanes")
+        return value
+
+    @model_validator(mode="after")
+    def _has_lanes_or_plan(self) -> Self:
+        if (self.lanes is None) == (self.plan is None):
+            raise ValueError("needs `lanes` or `plan`, and not both")
+        return self
+
+    def matches(self, topic: str) -> bool:
+        """Whether `topic` falls under this rule; internal topics never do."""
+        return not topic.startswith("__") and fnmatch.fnmatchcase(topic, self.topic)
+
+
+class GroupRule(_Frozen):
+    """Groups whose id matches `group` are assigned lanes by `assignor`."""
+
+    group: str = Field(min_length=1, description="Group id, or a glob such as `billing-*`.")
+    assignor: Literal["client", "key-range"] = Field(
+        default="client",
+        description="`client`: the members' own assignor deals out lanes as partitions. "
+        "`key-range`: keylane puts its own plan in the place of the leader's.",
+    )
+    co_partitioned: bool = Field(
+        default=False,
+        description="Whether topics of equal partition and lane counts are joined by key: a "
+        "member then gets the same lanes of all of them (key-range only).",
+    )
+
+    def matches(self, group: str) -> bool:
+        """Whether `group` falls under this rule."""
+        return fnmatch.fnmatchcase(group, self.group)
+
+
+class ProxyConfig(SecurityConfig):
+    """All the proxy reads at start. Every queue and buffer has its bound here."""
+
+    bootstrap: str = Field(description="Upstream brokers, `host:port[,host:port]`.")
+    listen: str = Field(
+        default="127.0.0.1:19092",
+        description="Bootstrap address for clients; the broker with id n is at the port + 1 + n "
+        "(port 0: any free ports).",
+    )
+    advertise: str | None = Field(
+        default=None,
+        description="Host name that clients are told; the host of `listen` when left out.",
+    )
+    control: str | None = Field(
+        default=None, description="`host:port` of the control port (statistics, health)."
+    )
+    lanes: tuple[LaneRule, ...] = Field(
+        default=(), description="Which topics are seen as lanes; the first rule that fits wins."
+    )
+    groups: tuple[GroupRule, ...] = Field(
+        default=(),
+        description="Whose assignor deals out lanes (`client`, `key-range`); the first rule that "
+        "fits wins, and a group without one keeps its client's assignor.",
+    )
+    lane_name_pattern: str | None = Field(
+        default="{topic}.lanes-{lanes}",
+        description="Names under which any topic can be read as lanes beside its own name; "
+        "empty turns it off.",
+    )
+    accept_layout: tuple[str, ...] = Field(
+        default=(),
+        description="Topics whose lanes may now mean other key ranges or partitions than when "
+        "their groups last committed; stop these groups first.",
+    )
+    accept_individual_commit: bool = Field(
+        default=True,
+        description="`accept.individual.commit` (S004-60): false refuses commits of lanes and key "
+        "ranges; the control port changes it while running.",
+    )
+    accept_range_fetch: tuple[str, ...] = Field(
+        default=(),
+        description="Topics (names or globs) whose key ranges may be assigned to client ids, "
+        "beside those with lanes: `accept.range.fetch`, by default false (S004-144).",
+    )
+    refuse_individual_commit: tuple[str, ...] = Field(
+        default=(),
+        description="Client ids (or globs) that take whole partitions only: their "
+        "`allow.individual.commit` is false (S004-62).",
+    )
+    cache_bytes_max: int = Field(
+        default=200 * 1024**2,
+        ge=0,
+        description="`max.bytes.key.range.cache`: slices that wait for their lane (S004-45).",
+    )
+    filtering_bytes_max: int = Field(
+        default=100 * 1024**2,
+        ge=1024**2,
+        description="`max.bytes.fetcher.filtering`: data being decompressed (S004-46).",
+    )
+    batch_bytes_max: int = Field(
+        default=1024**3, ge=1024**2, description="Bound of one decompressed record batch."
+    )
+    request_bytes_max: int = Field(
+        default=100 * 1024**2,
+        ge=1024,
+        description="Largest request from a client; Kafka's `socket.request.max.bytes`.",
+    )
+    response_bytes_max: int = Field(
+        default=1024**3, ge=1024**2, description="Largest answer taken from a broker."
+    )
+    fetch_answer_bytes_max: int = Field(
+        default=8 * 1024**2,
+        ge=1024,
+        description="Record bytes in one answer to a lane fetch; clients ask for up to 50 MiB.",
+    )
+    read_bytes_max: int = Field(
+        default=4 * 1024**2, ge=1024, description="Upstream bytes of one read of a partition."
+    )
+    idle_timeout_s: float = Field(
+        default=600.0, gt=0, description="Kafka's `connections.max.idle.ms`."
+    )
+    frame_timeout_s: float = Field(
+        default=30.0, gt=0, description="A request must arrive whole within this time."
+    )
+    drain_timeout_s: float = Field(
+        default=10.0, ge=0, description="Time for requests under way when the proxy stops."
+    )
+    authorization_ttl_s: float = Field(
+        default=10.0, ge=0, description="How long a client's right to READ is remembered."
+    )
+    offsets_age_ms_max: int = Field(
+        default=100,
+        ge=0,
+        description="ListOffsets is answered from what Fetch told within this time.",
+    )
+    individual_commits_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="`max.individual.commits`: committed ranges per group and partition (G-01).",
+    )
+    filter_threads: int = Field(
+        default=0, ge=0, description="Threads that decompress and split; 0 is one per core."
+    )
+    client_id: str = Field(default="keylane", description="Client id of the service connections.")
+
+    @field_validator("bootstrap", "listen", "control")
+    @classmethod
+    def _addresses_are_legal(cls, value: str | None) -> str | None:
+        for address in (value or "").split(",") if value is not None else ():
+            split_address(address)
+        return value
+
+    @field_validator("lane_name_pattern")
+    @classmethod
+    def _pattern_is_legal(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        if value.count("{topic}") != 1 or value.count("{lanes}") != 1:
+            raise ValueError("needs {topic} and {lanes} once each")
+        example = value.replace("{topic}", "t").replace("{lanes}", "1")
+        if not LEGAL_TOPIC.fullmatch(example):
+            raise ValueError("gives names that Kafka refuses")
+        return value
+
+    @model_validator(mode="after")
+    def _control_is_guarded(self) -> Self:
+        if self.control is not None and not self.control_token_file:
+            host = split_address(self.control)[0]
+            if not is_loopback(host):
+                raise ValueError(f"control: {host} is no loopback address, set control_token_file")
+        return self
+
+    def group_rule(self, group: str) -> GroupRule | None:
+        """The first rule that fits the group."""
+        return next((rule for rule in self.groups if rule.matches(group)), None)
+
+    def has_key_range_assignor(self, group: str) -> bool:
+        """Whether keylane deals out the lanes of a group, in its client's place."""
+        rule = self.group_rule(group)
+        return rule is not None and rule.assignor == "key-range"
+
+    @property
+    def advertised_host(self) -> str:
+        """Host that clients are told to connect to."""
+        return self.advertise or split_address(self.listen)[0]
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        path: Path | None,
+        environment: Mapping[str, str],
+        flags: Mapping[str, Any],
+    ) -> Self:
+        """Build from file < environment < flags. Raises: ConfigInvalid, naming the key."""
+        values: dict[str, Any] = _read_file(path) if path else {}
+        for key in cls.model_fields:
+            text = environment.get(ENVIRONMENT_PREFIX + key.upper())
+            if text is not None:
+                values[key] = text
+        values.update({key: value for key, value in flags.items() if value is not None})
+        for key in LISTS & values.keys():
+            if isinstance(values[key], str):  # a variable, or --set: a list as YAML writes it
+                values[key] = _read_list(key, values[key])
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigInvalid("; ".join(map(_describe, error.errors()))) from None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port` (IPv6 in brackets). Raises: ValueError."""
+    host, _, port = address.strip().rpartition(":")
+    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def parse_lane_rule(text: str) -> dict[str, Any]:
+    """Read a `--lanes` value: `orders=16`, `shop-*=4`, `orders=plan.json`.
+
+    Raises: ConfigInvalid.
+    """
+    topic, _, lanes = text.partition("=")
+    if topic and lanes.isdigit():
+        return {"topic": topic, "lanes": int(lanes)}
+    if topic and lanes.endswith(PLAN_SUFFIX):
+        return {"topic": topic, "plan": lanes}
+    raise ConfigInvalid(
+        f"--lanes {text!r}: expected TOPIC=COUNT such as orders=16, or TOPIC=PLAN{PLAN_SUFFIX}"
+    )
+
+
+def parse_group_rule(text: str) -> dict[str, Any]:
+    """Read an `--assignor` value, `billing-*=key-range`. Raises: ConfigInvalid."""
+    group, separator, assignor = text.rpartition("=")
+    if not separator or not group:
+        raise ConfigInvalid(f"--assignor {text!r}: expected GROUP=ASSIGNOR, as billing-*=key-range")
+    return {"group": group, "assignor": assignor}
+
+
+def _read_list(key: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigInvalid(f"{key}: {error}") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigInvalid(f"{path}: {error}") from None
+    if values is not None and not isinstance(values, dict):
+        raise ConfigInvalid(f"{path}: expected a mapping of keys to values")
+    return values or {}
+
+
+def _describe(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    # What keys must be together names them itself.
+    return f"{place}{': ' if place else ''}{error['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,157 @@
+"""What a member of the demo's group tells its parent, one JSON line per event.
+
+In:    event values.  Out: lines, and back.
+Next:  `member` writes them, `members` reads them, `ledger` keeps the books.
+Pure:  no I/O, no clock: `at_ns` is CLOCK_MONOTONIC, which all processes of a machine share, so
+       that events of different members can be put in one order.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, assert_never
+
+from keylane.demo.orders import Run
+
+
+class SessionEnd(StrEnum):
+    """How a member ceased to own a lane."""
+
+    REVOKED = "revoked"
+    """In order: it could commit before."""
+    LOST = "lost"
+    """The group went on without it."""
+    KILLED = "killed"
+    """kill -9."""
+    LEFT = "left"
+    """Its process ended by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The member owns these lanes from now on."""
+
+    member: int
+    at_ns: int
+    lanes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The member owns these lanes no longer."""
+
+    member: int
+    at_ns: int
+    lanes: tuple[int, ...]
+    end: SessionEnd
+
+
+@dataclass(frozen=True, slots=True)
+class LaneBatch:
+    """Records of one lane that were processed together, in order."""
+
+    lane: int
+    first_offset: int
+    last_offset: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Records were processed; told before their offsets are committed."""
+
+    member: int
+    at_ns: int
+    batches: tuple[LaneBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The group confirmed these positions (offset of the next record), by lane."""
+
+    member: int
+    at_ns: int
+    positions: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    """A commit of these lanes was refused, or nobody knows whether it took place."""
+
+    member: int
+    at_ns: int
+    lanes: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The member's process is gone; told by the parent."""
+
+    member: int
+    at_ns: int
+    end: SessionEnd
+
+
+Event = Assigned | Released | Delivered | Committed | CommitFailed | Ended
+
+
+def write_event(event: Event) -> str:
+    """One line of JSON without line end; `member` is left out, the pipe says whose it is."""
+    return json.dumps([type(event).__name__, event.at_ns, *_body(event)], separators=(",", ":"))
+
+
+def read_event(member: int, line: str | bytes) -> Event:
+    """Read back one line of `member`.
+
+    Raises:
+        ValueError: not a line of `write_event`, such as the last words of a killed process.
+    """
+    try:
+        name, at_ns, *body = json.loads(line)
+        return _build(name, member, at_ns, body)
+    except (TypeError, KeyError, IndexError) as error:
+        raise ValueError(f"not an event of member {member}") from error
+
+
+def _body(event: Event) -> list[Any]:
+    match event:
+        case Assigned(lanes=lanes):
+            return [lanes]
+        case Released(lanes=lanes, end=end):
+            return [lanes, end]
+        case Delivered(batches=batches):
+            return [[[b.lane, b.first_offset, b.last_offset, b.runs] for b in batches]]
+        case Committed(positions=positions):
+            return [positions]
+        case CommitFailed(lanes=lanes, reason=reason):
+            return [lanes, reason]
+        case Ended(end=end):
+            return [end]
+        case _:
+            assert_never(event)
+
+
+def _build(name: str, member: int, at_ns: int, body: list[Any]) -> Event:
+    match name:
+        case "Assigned":
+            return Assigned(member, at_ns, tuple(body[0]))
+        case "Released":
+            return Released(member, at_ns, tuple(body[0]), SessionEnd(body[1]))
+        case "Delivered":
+            batches = (
+                LaneBatch(lane, first, last, tuple(Run(*run) for run in runs))
+                for lane, first, last, runs in body[0]
+            )
+            return Delivered(member, at_ns, tuple(batches))
+        case "Committed":
+            positions = tuple((lane, position) for lane, position in body[0])
+            return Committed(member, at_ns, positions)
+        case "CommitFailed":
+            return CommitFailed(member, at_ns, tuple(body[0]), body[1])
+        case "Ended":
+            return Ended(member, at_ns, SessionEnd(body[0]))
+        case _:
+            raise ValueError(f"unknown event {name!r}")

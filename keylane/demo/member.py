@@ -1,0 +1,195 @@
+"""One consumer of the demo, a process of its own: a stock client that tells what it does.
+
+In:    argv: client library, bootstrap address, topic, group, member number.
+Out:   stdout: one JSON line per event (`events`).  stdin: `stop` asks for an orderly end; its end
+       (the parent is gone, in whatever way) ends this process at once.
+Shell: sockets, pipes. Started as `python -m keylane.demo.member`.
+
+An order counts as processed when the line that tells of it is written; only then may its offset
+be committed. So a kill -9 at any moment can repeat work, and never lose any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from keylane.audit.record import lane_places
+from keylane.audit.reporter import AuditReporter
+from keylane.demo.events import (
+    Assigned,
+    CommitFailed,
+    Committed,
+    Delivered,
+    Event,
+    LaneBatch,
+    Released,
+    SessionEnd,
+    write_event,
+)
+from keylane.demo.orders import Run, append_run, read_order
+from keylane.keyrange.lane import LaneLayout
+
+COMMIT_INTERVAL_S: Final = 1.0
+"""Long enough that a kill finds something uncommitted: Kafka's own auto-commit waits 5 s."""
+SESSION_TIMEOUT_MS: Final = 12_000
+"""How long the group waits for a killed member: Kafka's default of 45 s outlasts a show, and a
+shorter one than a busy machine needs to bring a killed proxy back gives lanes away meanwhile."""
+HEARTBEAT_MS: Final = 1_000
+POLL_MS: Final = 200
+"""How long a poll waits, and so how soon `stop` is seen."""
+BATCH_RECORDS_MAX: Final = 500
+
+STOP_WORD: Final = b"stop"
+
+MODULES: Final = {
+    "confluent-kafka": "keylane.demo.member_confluent",
+    "aiokafka": "keylane.demo.member_aiokafka",
+    "kafka-python": "keylane.demo.member_kafka_python",
+}
+
+
+class Journal:
+    """Collects what was processed, tells it, and knows which positions wait for a commit.
+
+    Used from one thread, or under the caller's own lock. Invariant: `waiting` holds positions
+    of told records only, of lanes that the member owns. With a reporter the same is told to an
+    audit topic, always before it may be committed.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        *,
+        member: int,
+        reporter: AuditReporter | None = None,
+    ) -> None:
+        self._emit, self._member, self._reporter = emit, member, reporter
+        self._runs: dict[int, list[Run]] = {}
+        self._offsets: dict[int, tuple[int, int]] = {}
+        self.waiting: dict[int, int] = {}
+        self._commit_due_s = 0.0
+
+    def process(self, lane: int, offset: int, key: bytes, value: bytes) -> None:
+        """Do the work of one order: here, to remember it until `tell`."""
+        customer, number = read_order(key, value)
+        append_run(self._runs.setdefault(lane, []), customer, number)
+        first, _ = self._offsets.get(lane, (offset, offset))
+        self._offsets[lane] = (first, offset)
+        if self._reporter is not None:
+            self._reporter.processed(lane, offset, key)
+
+    def tell(self) -> None:
+        """Write what was processed since the last call; from now on it may be committed."""
+        if not self._runs:
+            return
+        if self._reporter is not None:
+            self._reporter.flush()
+        batches = tuple(
+            LaneBatch(lane, *self._offsets[lane], tuple(runs)) for lane, runs in self._runs.items()
+        )
+        self._emit(Delivered(self._member, time.monotonic_ns(), batches))
+        self.waiting.update({batch.lane: batch.last_offset + 1 for batch in batches})
+        self._runs, self._offsets = {}, {}
+
+    def commit_is_due(self, now_s: float) -> bool:
+        """Whether to commit `waiting` now; asks for the next one an interval later."""
+        if not self.waiting or now_s < self._commit_due_s:
+            return False
+        self._commit_due_s = now_s + COMMIT_INTERVAL_S
+        return True
+
+    def committed(self, positions: dict[int, int]) -> None:
+        """The group has confirmed `positions`."""
+        if not positions:
+            return
+        self._emit(Committed(self._member, time.monotonic_ns(), tuple(positions.items())))
+        if self._reporter is not None:
+            self._reporter.committed(positions)
+        for lane, position in positions.items():
+            if self.waiting.get(lane) == position:
+                del self.waiting[lane]
+
+    def commit_failed(self, lanes: Iterable[int], reason: object) -> None:
+        """A commit failed; its positions go on waiting for as long as the lanes are owned."""
+        failed = CommitFailed(self._member, time.monotonic_ns(), tuple(lanes), str(reason))
+        self._emit(failed)
+
+    def assigned(self, lanes: Iterable[int], *, generation: int = -1) -> None:
+        """The member owns `lanes` from now on; generation -1 where the client does not tell."""
+        taken = tuple(sorted(lanes))
+        self._emit(Assigned(self._member, time.monotonic_ns(), taken))
+        if self._reporter is not None:
+            self._reporter.assigned(taken, generation=generation)
+
+    def released(self, lanes: Iterable[int], *, lost: bool = False) -> None:
+        """The member owns `lanes` no longer; what it did not commit is another's to repeat."""
+        gone = tuple(sorted(lanes))
+        for lane in gone:
+            self.waiting.pop(lane, None)
+            self._runs.pop(lane, None)
+            self._offsets.pop(lane, None)
+        if gone:
+            end = SessionEnd.LOST if lost else SessionEnd.REVOKED
+            self._emit(Released(self._member, time.monotonic_ns(), gone, end))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Consume until `stop`; returns 0 after an orderly end."""
+    parser = argparse.ArgumentParser(prog="keylane.demo.member", description=__doc__)
+    parser.add_argument("--client", choices=sorted(MODULES), required=True)
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--number", type=int, required=True)
+    parser.add_argument("--audit", nargs=4, metavar=("BOOTSTRAP", "TOPIC", "PARTITIONS", "LANES"))
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    stopping = threading.Event()
+    threading.Thread(target=_watch_parent, args=(stopping,), daemon=True).start()
+    client_id = f"demo-{args.number}-{args.client}"
+    reporter = _make_reporter(args.audit, client_id) if args.audit else None
+    journal = Journal(_write_line, member=args.number, reporter=reporter)
+    consume = importlib.import_module(MODULES[args.client]).consume
+    consume(
+        journal,
+        bootstrap=args.bootstrap,
+        topic=args.topic,
+        group=args.group,
+        client_id=client_id,
+        is_stopping=stopping.is_set,
+    )
+    if reporter is not None:
+        reporter.close()
+    return 0
+
+
+def _make_reporter(audit: Sequence[str], client_id: str) -> AuditReporter:
+    bootstrap, topic, partitions, lanes = audit
+    layout = LaneLayout(partition_count=int(partitions), lane_count=int(lanes))
+    settings = {"bootstrap.servers": bootstrap, "client.id": client_id, "log_level": 0}
+    return AuditReporter(settings, topic, member=client_id, place_of=lane_places(layout))
+
+
+def _write_line(event: Event) -> None:
+    sys.stdout.buffer.write(write_event(event).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _watch_parent(stopping: threading.Event) -> None:
+    # The bare descriptor: a thread inside sys.stdin's lock would break the interpreter's end.
+    while words := os.read(0, 64):
+        if STOP_WORD in words:
+            stopping.set()
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

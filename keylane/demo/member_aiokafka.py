@@ -1,0 +1,105 @@
+"""A member on aiokafka.
+
+In:    where to read.  Out: events through the journal.
+Shell: an event loop of its own. `getmany` waits by itself while lanes change hands, so nothing is
+read between the last commit of a lane and its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import KafkaError
+
+from keylane.demo.member import (
+    BATCH_RECORDS_MAX,
+    HEARTBEAT_MS,
+    POLL_MS,
+    SESSION_TIMEOUT_MS,
+    Journal,
+)
+
+
+def consume(
+    journal: Journal,
+    *,
+    bootstrap: str,
+    topic: str,
+    group: str,
+    client_id: str,
+    is_stopping: Callable[[], bool],
+) -> None:
+    """Read `topic` as a member of `group` until `is_stopping`; then commit and leave."""
+    logging.disable(logging.CRITICAL)  # the show kills servers on purpose
+    member = _Member(journal, topic)
+    settings = {"bootstrap_servers": bootstrap, "group_id": group, "client_id": client_id}
+    asyncio.run(member.run(settings, is_stopping))
+
+
+class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
+    """`_committing` is held by one commit at a time: the loop's own, or a rebalance's."""
+
+    def __init__(self, journal: Journal, topic: str) -> None:
+        self._journal, self._topic = journal, topic
+        self._committing = asyncio.Lock()
+        self._consumer: Any = None
+
+    async def run(self, settings: dict[str, str], is_stopping: Callable[[], bool]) -> None:
+        self._consumer = AIOKafkaConsumer(
+            **settings,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+        )
+        self._consumer.subscribe([self._topic], listener=self)
+        await self._consumer.start()
+        while not is_stopping():
+            await self._turn()
+        await self._commit()
+        await self._consumer.stop()
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Commit what was processed, then tell."""
+        await self._commit()
+        self._journal.released(partition.partition for partition in revoked)
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Tell which lanes are read from now on."""
+        self._journal.assigned(partition.partition for partition in assigned)
+
+    async def _turn(self) -> None:
+        try:
+            batches = await self._consumer.getmany(
+                timeout_ms=POLL_MS, max_records=BATCH_RECORDS_MAX
+            )
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            return  # of a connection; the next turn tries again
+        for partition, records in batches.items():
+            for record in records:
+                self._journal.process(partition.partition, record.offset, record.key, record.value)
+        self._journal.tell()
+        if self._journal.commit_is_due(time.monotonic()):
+            await self._commit()
+
+    async def _commit(self) -> None:
+        async with self._committing:
+            wanted = dict(self._journal.waiting)
+            if not wanted:
+                return
+            offsets = {TopicPartition(self._topic, lane): at for lane, at in wanted.items()}
+            try:
+                await self._consumer.commit(offsets)
+            except KafkaError as error:
+                self._journal.commit_failed(wanted, type(error).__name__)
+            else:
+                self._journal.committed(wanted)

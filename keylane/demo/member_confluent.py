@@ -1,0 +1,102 @@
+"""A member on confluent-kafka (librdkafka).
+
+In:    where to read.  Out: events through the journal.
+Shell: a consumer of confluent-kafka; its callbacks run inside `poll`, in this thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.cimpl import Message
+
+from keylane.audit.reporter import generation_of
+from keylane.demo.member import (
+    BATCH_RECORDS_MAX,
+    HEARTBEAT_MS,
+    POLL_MS,
+    SESSION_TIMEOUT_MS,
+    Journal,
+)
+
+
+def consume(
+    journal: Journal,
+    *,
+    bootstrap: str,
+    topic: str,
+    group: str,
+    client_id: str,
+    is_stopping: Callable[[], bool],
+) -> None:
+    """Read `topic` as a member of `group` until `is_stopping`; then commit and leave."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "client.id": client_id,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "partition.assignment.strategy": "range",
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            # Bounds what waits in this process, so that new members find work to take over.
+            "queued.max.messages.kbytes": 4096,
+            "log_level": 0,
+        }
+    )
+
+    def on_revoke(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        journal.tell()
+        _commit(consumer, journal, topic)
+        journal.released(partition.partition for partition in partitions)
+
+    consumer.subscribe(
+        [topic],
+        on_assign=lambda _, partitions: journal.assigned(
+            (p.partition for p in partitions), generation=generation_of(consumer)
+        ),
+        on_revoke=on_revoke,
+        on_lost=lambda _, lost: journal.released((p.partition for p in lost), lost=True),
+    )
+    while not is_stopping():
+        message = consumer.poll(POLL_MS / 1000)
+        count = 0
+        while message is not None and count < BATCH_RECORDS_MAX:
+            _process(journal, message)
+            count += 1
+            message = consumer.poll(0)
+        if message is not None:
+            _process(journal, message)
+        journal.tell()
+        if journal.commit_is_due(time.monotonic()):
+            _commit(consumer, journal, topic)
+    consumer.close()  # revokes, and so commits
+
+
+def _process(journal: Journal, message: Message) -> None:
+    if message.error() is not None:
+        return  # of a connection; librdkafka goes on by itself
+    lane, offset = message.partition(), message.offset()
+    key, value = message.key(), message.value()
+    assert lane is not None and offset is not None  # a message without error has both
+    assert isinstance(key, bytes) and isinstance(value, bytes)  # as the producer wrote them
+    journal.process(lane, offset, key, value)
+
+
+def _commit(consumer: Consumer, journal: Journal, topic: str) -> None:
+    wanted = dict(journal.waiting)
+    if not wanted:
+        return
+    offsets = [TopicPartition(topic, lane, position) for lane, position in wanted.items()]
+    try:
+        answers = consumer.commit(offsets=offsets, asynchronous=False)
+    except KafkaException as error:
+        journal.commit_failed(wanted, error)
+        return
+    failed = {answer.partition: answer.error for answer in answers if answer.error is not None}
+    if failed:
+        journal.commit_failed(failed, next(iter(failed.values())))
+    journal.committed({lane: at for lane, at in wanted.items() if lane not in failed})

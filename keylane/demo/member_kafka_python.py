@@ -1,0 +1,111 @@
+"""A member on kafka-python.
+
+In:    where to read.  Out: events through the journal.
+Shell: a consumer of kafka-python. Its callbacks run inside `poll`, while this thread waits there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaError
+
+from keylane.demo.member import (
+    BATCH_RECORDS_MAX,
+    HEARTBEAT_MS,
+    POLL_MS,
+    SESSION_TIMEOUT_MS,
+    Journal,
+)
+
+
+def consume(
+    journal: Journal,
+    *,
+    bootstrap: str,
+    topic: str,
+    group: str,
+    client_id: str,
+    is_stopping: Callable[[], bool],
+) -> None:
+    """Read `topic` as a member of `group` until `is_stopping`; then commit and leave."""
+    logging.disable(logging.CRITICAL)  # the show kills servers on purpose
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        client_id=client_id,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        partition_assignment_strategy=[RangePartitionAssignor],
+        session_timeout_ms=SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms=HEARTBEAT_MS,
+    )
+    consumer.subscribe([topic], listener=_Listener(consumer, journal, topic))
+    while not is_stopping():
+        try:
+            batches = consumer.poll(timeout_ms=POLL_MS, max_records=BATCH_RECORDS_MAX)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            continue  # of a connection; the next turn tries again
+        for partition, records in batches.items():
+            for record in records:
+                journal.process(partition.partition, record.offset, record.key, record.value)
+        journal.tell()
+        if journal.commit_is_due(time.monotonic()):
+            _commit(consumer, journal, topic)
+    _commit(consumer, journal, topic)
+    consumer.close()
+
+
+class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # no types
+    """Commits before lanes go; the consumer waits for it and keeps its heartbeat."""
+
+    def __init__(self, consumer: Any, journal: Journal, topic: str) -> None:
+        self._consumer, self._journal, self._topic = consumer, journal, topic
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Commit what was processed of the lanes that go."""
+        wanted = dict(self._journal.waiting)
+        if wanted:
+            try:
+                await self._consumer.commit_async(_offsets(self._topic, wanted))
+            except KafkaError as error:
+                self._journal.commit_failed(wanted, type(error).__name__)
+            else:
+                self._journal.committed(wanted)
+        self._journal.released(partition.partition for partition in revoked)
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Tell which lanes are read from now on."""
+        generation = self._consumer.group_metadata().generation_id
+        self._journal.assigned((p.partition for p in assigned), generation=generation)
+
+    async def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
+        """The group went on without this member: a commit would be refused."""
+        self._journal.released((partition.partition for partition in lost), lost=True)
+
+
+def _commit(consumer: Any, journal: Journal, topic: str) -> None:
+    wanted = dict(journal.waiting)
+    if not wanted:
+        return
+    try:
+        consumer.commit(_offsets(topic, wanted))
+    except KafkaError as error:
+        journal.commit_failed(wanted, type(error).__name__)
+    else:
+        journal.committed(wanted)
+
+
+def _offsets(topic: str, positions: dict[int, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(topic, lane): OffsetAndMetadata(position, "", -1)
+        for lane, position in positions.items()
+    }

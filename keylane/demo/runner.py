@@ -1,0 +1,329 @@
+"""Run the demo: start everything, do what the scenario says, keep the books, end everything.
+
+In:    `DemoSettings`, a console.  Out: the verdict, as an exit code.
+Next:  `scenario` decides, `ledger` judges, `screen` shows.
+Shell: child processes, threads, the clock.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from rich.console import Console
+
+from keylane.demo import scenario
+from keylane.demo.events import Event, SessionEnd
+from keylane.demo.front import DirectFront, Front, ProxyFront
+from keylane.demo.ledger import Check, Ledger, build_ledger, judge
+from keylane.demo.members import MemberProcess, Members, last_words
+from keylane.demo.producer import CODECS, CODECS_OF_ALL_CLIENTS, OrderProducer
+from keylane.demo.screen import (
+    LiveScreen,
+    MemberView,
+    PlainScreen,
+    Screen,
+    View,
+    render_verdict,
+)
+from keylane.embedded import EmbeddedKafka
+
+TOPIC: Final = "orders"
+GROUP: Final = "orders-demo"
+TURN_S: Final = 0.1
+"""Longest wait of one turn of the loop: how late a beat may come."""
+UPDATE_INTERVAL_S: Final = 0.5
+RATE_WINDOW: Final = 4
+"""Updates that a shown rate is taken over."""
+ADMIN_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What the command line says."""
+
+    seconds: float
+    members: int
+    partitions: int
+    lanes: int
+    rate_per_s: float
+    customers: int
+    plain: bool
+    direct: bool
+    """Without keylane, for comparison."""
+
+    @property
+    def slot_count(self) -> int:
+        """How many members can have work."""
+        return self.partitions * (1 if self.direct else self.lanes)
+
+
+def run_demo(settings: DemoSettings, console: Console) -> int:
+    """Run the show in a temporary folder; 0 when every check passed, 1 when one failed.
+
+    Whatever way it is left, children end: they watch a pipe that this process holds.
+
+    Raises:
+        KeylaneError: Kafka or the proxy did not start.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-demo-")))
+        say = _printer(console)
+        say(f"starting Kafka (data in {folder}, deleted at the end)")
+        # A small heap: the show holds a few MB of records. Killed at the end, since nobody
+        # needs the data again and a clean stop takes seconds.
+        kafka = EmbeddedKafka(folder / "kafka", heap_mb=384)
+        stack.callback(kafka.kill)
+        kafka.start()
+        _create_topic(kafka.bootstrap, settings.partitions)
+        front = _make_front(settings, kafka.bootstrap, folder)
+        if front.can_be_killed:
+            say("starting keylane (the first time ever it compiles its kernels)")
+        stack.callback(front.stop)
+        front.launch()
+        front.await_ready()
+        say(f"clients connect to {front.bootstrap}")
+        members = Members(bootstrap=front.bootstrap, topic=TOPIC, group=GROUP, folder=folder)
+        stack.callback(members.close)
+        screen: Screen = PlainScreen(console) if settings.plain else LiveScreen(console)
+        stack.callback(screen.close)
+        # Producers stay as they are: they go on writing to Kafka itself.
+        producer = OrderProducer(
+            bootstrap=kafka.bootstrap,
+            topic=TOPIC,
+            rate_per_s=settings.rate_per_s,
+            customers=settings.customers,
+            codecs=CODECS_OF_ALL_CLIENTS if settings.direct else CODECS,
+        )
+        show = Show(settings, front=front, members=members, producer=producer, screen=screen)
+        show.run()
+        screen.close()
+        checks = [*show.judge(), _check_group_offsets(kafka.bootstrap, settings.partitions)]
+        console.print(render_verdict(checks))
+        for member in members.failed:
+            console.print(f"member {member.number}: {last_words(member)}", markup=False)
+        return 0 if all(check.passed for check in checks) else 1
+
+
+class Show:
+    """One run of the scenario.
+
+    `_events` is everything that was told, for the verdict; `_ledger` is the live view of it,
+    which may take two events of different members the wrong way round.
+    """
+
+    def __init__(
+        self,
+        settings: DemoSettings,
+        *,
+        front: Front,
+        members: Members,
+        producer: OrderProducer,
+        screen: Screen,
+    ) -> None:
+        self._settings, self._front, self._members = settings, front, members
+        self._producer, self._screen = producer, screen
+        self._began_s = time.monotonic()
+        self._ledger, self._events = Ledger(), list[Event]()
+        self._front_is_starting = False
+        self._failed_seen = 0
+        self._samples: deque[tuple[float, dict[int, int]]] = deque(maxlen=RATE_WINDOW + 1)
+        self._scenario = scenario.Scenario(
+            scenario.ShowSettings(
+                seconds=settings.seconds,
+                members=settings.members,
+                kills_proxy=front.can_be_killed,
+            )
+        )
+
+    def run(self) -> None:
+        """Play until the scenario is done."""
+        update_due_s = 0.0
+        while self._scenario.phase is not scenario.Phase.DONE:
+            for event in self._members.read(timeout_s=TURN_S):
+                self._events.append(event)
+                self._ledger.apply(event)
+            self._watch_processes()
+            for action in self._scenario.step(self._facts()):
+                self._take(action)
+            if time.monotonic() >= update_due_s:
+                update_due_s = time.monotonic() + UPDATE_INTERVAL_S
+                self._screen.update(self._view())
+        self._screen.update(self._view())
+
+    def judge(self) -> list[Check]:
+        """The verdict, from all events in order of time."""
+        ledger = build_ledger(self._events)
+        wanted = min(self._settings.members, self._settings.slot_count)
+        checks = judge(
+            ledger,
+            self._producer.produced(),
+            members_started=len(self._members.by_number),
+            members_wanted=wanted,
+        )
+        errors, failed = self._producer.error_count, len(self._members.failed)
+        return [
+            *checks,
+            Check("records that no broker acknowledged", f"{errors:,}", errors == 0),
+            Check("members that ended by themselves", f"{failed}", failed == 0),
+        ]
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _say(self, text: str) -> None:
+        self._screen.say(self._elapsed_s, text)
+
+    def _facts(self) -> scenario.Facts:
+        alive = len(self._members.alive)
+        under_way = self._producer.started and not self._producer.finished
+        waiting = self._ledger.lost_count(self._producer.produced())
+        return scenario.Facts(
+            now_s=time.monotonic(),
+            alive=alive,
+            reading=len({owner.member for owner in self._ledger.lane_owners.values()}),
+            reading_possible=min(alive, self._settings.slot_count),
+            # One that the producer still holds waits as well.
+            waiting_records=waiting + under_way,
+        )
+
+    def _take(self, action: scenario.Action) -> None:
+        match action:
+            case scenario.Say(text=text):
+                self._say(text)
+            case scenario.StartMember(number=number, client=client):
+                self._members.start(number, client)
+            case scenario.KillMember(number=number):
+                self._members.kill(number)
+            case scenario.KillMembers():
+                self._members.kill_all()
+            case scenario.KillProxy():
+                self._front.kill()
+                self._front.launch()
+                self._front_is_starting = True
+            case scenario.StartProducer():
+                self._producer.start()
+            case scenario.StopProducer():
+                self._producer.stop()
+            case scenario.StopMembers():
+                self._members.ask_to_stop()
+
+    def _watch_processes(self) -> None:
+        """Say what happened by itself: keylane is back, a member failed."""
+        if self._front_is_starting and self._front.is_ready():
+            self._front_is_starting = False
+            self._say("keylane serves again")
+        failed = self._members.failed
+        for member in failed[self._failed_seen :]:
+            self._say(f"member {member.number} ended by itself: {last_words(member)}")
+        self._failed_seen = len(failed)
+
+    def _view(self) -> View:
+        ledger, now_s = self._ledger, time.monotonic()
+        produced = self._producer.produced()
+        self._samples.append((now_s, dict(ledger.member_deliveries)))
+        then_s, then = self._samples[0]
+        span_s = max(now_s - then_s, TURN_S)
+        rates = {
+            number: (count - then.get(number, 0)) / span_s
+            for number, count in ledger.member_deliveries.items()
+        }
+        behind = ledger.behind_by_member(produced)
+        return View(
+            elapsed_s=self._elapsed_s,
+            title=_title(self._settings),
+            members=tuple(
+                self._member_view(member, rates.get(number, 0.0), behind.get(number, 0))
+                for number, member in sorted(self._members.by_number.items())
+            ),
+            owners=self._owners(),
+            produced=sum(produced.values()),
+            delivered=ledger.delivered_count(),
+            rate_per_s=sum(rates.values()),
+            keys=len(ledger.keys),
+            counts=ledger.counts,
+        )
+
+    def _member_view(self, member: MemberProcess, rate_per_s: float, behind: int) -> MemberView:
+        owners = self._ledger.lane_owners.items()
+        lanes = tuple(sorted(lane for lane, owner in owners if owner.member == member.number))
+        return MemberView(
+            number=member.number,
+            client=member.client,
+            state=_state(member, has_lanes=bool(lanes)),
+            lanes=lanes,
+            rate_per_s=rate_per_s,
+            records=self._ledger.member_deliveries.get(member.number, 0),
+            behind=behind,
+        )
+
+    def _owners(self) -> tuple[tuple[int | None, ...], ...]:
+        """Lane index = lane * partitions + partition; shown as a row per partition."""
+        owners, partitions = self._ledger.lane_owners, self._settings.partitions
+        lanes = range(self._settings.slot_count // partitions)
+        return tuple(
+            tuple(
+                owner.member if (owner := owners.get(lane * partitions + partition)) else None
+                for lane in lanes
+            )
+            for partition in range(partitions)
+        )
+
+
+def _state(member: MemberProcess, *, has_lanes: bool) -> str:
+    match member.end:
+        case SessionEnd.KILLED:
+            return "killed"
+        case SessionEnd.LEFT:
+            return "left"
+        case SessionEnd.LOST:
+            return "failed"
+        case _:
+            return "reading" if has_lanes else "joining"
+
+
+def _title(settings: DemoSettings) -> str:
+    if settings.direct:
+        return f"Kafka alone: topic {TOPIC}, {settings.partitions} partitions"
+    return f"keylane: topic {TOPIC}, {settings.partitions} partitions x {settings.lanes} lanes"
+
+
+def _make_front(settings: DemoSettings, upstream: str, folder: Path) -> Front:
+    if settings.direct:
+        return DirectFront(upstream)
+    return ProxyFront(upstream, topic=TOPIC, lanes=settings.lanes, folder=folder)
+
+
+def _printer(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(
+        f"keylane demo: {text}", markup=False, highlight=False, soft_wrap=True
+    )
+
+
+def _create_topic(bootstrap: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(ADMIN_TIMEOUT_S)
+
+
+def _check_group_offsets(bootstrap: str, partitions: int) -> Check:
+    """Kafka's own view of the group: at the log end, it can go on without keylane from there."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
+    try:
+        wanted = [TopicPartition(TOPIC, partition) for partition in range(partitions)]
+        committed = consumer.committed(wanted, timeout=ADMIN_TIMEOUT_S)
+        ends = [consumer.get_watermark_offsets(p, timeout=ADMIN_TIMEOUT_S)[1] for p in wanted]
+    finally:
+        consumer.close()
+    done = sum(max(0, c.offset) == end for c, end in zip(committed, ends, strict=True))
+    name = "partitions whose offset in Kafka is at the log end"
+    return Check(name, f"{done} of {partitions}", done == partitions)

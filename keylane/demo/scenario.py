@@ -1,0 +1,223 @@
+"""What happens when in the demo: members come, are killed, the proxy is killed, the rest drains.
+
+In:    the time and a few facts about the group.  Out: actions to take now.
+Next:  `runner` takes them.
+Pure:  no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import cycle, islice
+from typing import Final
+
+CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python")
+"""Stock client libraries, given to the members in turn."""
+
+JOIN_TIMEOUT_S: Final = 45.0
+"""A group of ten joins in 3 s on two cores; a busy machine may need a multiple."""
+DRAIN_TIMEOUT_S: Final = 60.0
+"""Longest wait for the rest; a session time-out and a rebalance fit several times."""
+STOP_TIMEOUT_S: Final = 15.0
+"""A member commits, leaves the group and ends within 2 s; after this it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartMember:
+    """Start a consumer."""
+
+    number: int
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillMember:
+    """kill -9."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillProxy:
+    """kill -9 of keylane, and start it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartProducer:
+    """Orders begin to flow."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopProducer:
+    """No further orders; what was produced is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopMembers:
+    """Every member commits, leaves the group and ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillMembers:
+    """The members that did not stop in time end now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A line for the person who watches."""
+
+    text: str
+
+
+Action = (
+    StartMember
+    | KillMember
+    | KillProxy
+    | StartProducer
+    | StopProducer
+    | StopMembers
+    | KillMembers
+    | Say
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowSettings:
+    """How large and how long the show is."""
+
+    seconds: float
+    """From the first order to the last."""
+    members: int
+    """Consumers at the start."""
+    kills_proxy: bool
+    """Whether there is a proxy to kill."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the state machine may know of the world."""
+
+    now_s: float
+    alive: int
+    """Members whose process lives."""
+    reading: int
+    """Members that own a lane."""
+    reading_possible: int
+    """Members that can own one: no more than there are lanes."""
+    waiting_records: int
+    """Produced and not processed yet."""
+
+
+class Phase(Enum):
+    """Where the show is."""
+
+    OPENING = auto()
+    JOINING = auto()
+    PLAYING = auto()
+    DRAINING = auto()
+    STOPPING = auto()
+    DONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Something that happens at a moment of the show."""
+
+    at_s: float
+    actions: tuple[Action, ...]
+
+
+class Scenario:
+    """The show as a state machine.
+
+    OPENING -> JOINING (all start) -> PLAYING (all read, orders flow; the beats)
+    -> DRAINING (no further orders) -> STOPPING (nothing waits, or it took too long) -> DONE.
+    Invariant: phases only go forward; every beat is played once, in order.
+    """
+
+    def __init__(self, settings: ShowSettings) -> None:
+        self.settings = settings
+        self.phase = Phase.OPENING
+        self.drained = False
+        """Whether the group had read everything when it was stopped."""
+        self._beats = list(plan_beats(settings))
+        self._phase_began_s = 0.0
+
+    @property
+    def beats_left(self) -> int:
+        """How many beats are still to come."""
+        return len(self._beats)
+
+    def step(self, facts: Facts) -> tuple[Action, ...]:
+        """What to do now. Call it often; it says each thing once."""
+        elapsed_s = facts.now_s - self._phase_began_s
+        match self.phase:
+            case Phase.OPENING:
+                self._enter(Phase.JOINING, facts)
+                return self._open()
+            case Phase.JOINING if facts.reading >= facts.reading_possible:
+                self._enter(Phase.PLAYING, facts)
+                return (Say(f"{facts.reading} members read: orders begin"), StartProducer())
+            case Phase.JOINING if elapsed_s > JOIN_TIMEOUT_S:
+                self._enter(Phase.PLAYING, facts)
+                return (Say("not every member reads yet: orders begin"), StartProducer())
+            case Phase.PLAYING:
+                return self._play(facts, elapsed_s)
+            case Phase.DRAINING if facts.waiting_records == 0 or elapsed_s > DRAIN_TIMEOUT_S:
+                self.drained = facts.waiting_records == 0
+                self._enter(Phase.STOPPING, facts)
+                text = "nothing waits" if self.drained else f"{facts.waiting_records} still wait"
+                return (Say(f"{text}: the members stop"), StopMembers())
+            case Phase.STOPPING if facts.alive == 0:
+                self._enter(Phase.DONE, facts)
+            case Phase.STOPPING if elapsed_s > STOP_TIMEOUT_S:
+                self._enter(Phase.DONE, facts)
+                return (Say("members did not stop in time: killed"), KillMembers())
+        return ()
+
+    def _open(self) -> tuple[Action, ...]:
+        count = self.settings.members
+        starts = (StartMember(number, client_of(number)) for number in range(1, count + 1))
+        return (Say(f"start {count} consumers in one group"), *starts)
+
+    def _play(self, facts: Facts, elapsed_s: float) -> tuple[Action, ...]:
+        if self._beats and self._beats[0].at_s <= elapsed_s:
+            return self._beats.pop(0).actions
+        if elapsed_s >= self.settings.seconds:
+            self._enter(Phase.DRAINING, facts)
+            return (Say("the producer stops; the group reads the rest"), StopProducer())
+        return ()
+
+    def _enter(self, phase: Phase, facts: Facts) -> None:
+        self.phase, self._phase_began_s = phase, facts.now_s
+
+
+def client_of(number: int) -> str:
+    """Client library of a member; numbers start at 1."""
+    return next(islice(cycle(CLIENTS), number - 1, None))
+
+
+def plan_beats(settings: ShowSettings) -> tuple[Beat, ...]:
+    """The beats of a show, ascending in time; a group never shrinks below one member."""
+    alive = list(range(1, settings.members + 1))
+    beats: list[Beat] = []
+
+    def add(share: float, *actions: Action) -> None:
+        beats.append(Beat(settings.seconds * share, actions))
+
+    def kill(share: float, numbers: tuple[int, ...]) -> None:
+        victims = [number for number in numbers if number in alive and len(alive) > 1]
+        for number in victims:
+            alive.remove(number)
+            add(share, Say(f"kill -9 member {number}"), KillMember(number))
+
+    kill(0.15, (min(3, settings.members),))
+    joiners = (settings.members + 1, settings.members + 2)
+    alive.extend(joiners)
+    starts = (StartMember(number, client_of(number)) for number in joiners)
+    add(0.38, Say("add two more members"), *starts)
+    kill(0.54, (1, 2) if settings.members > 1 else ())
+    if settings.kills_proxy:
+        add(0.74, Say("kill -9 of keylane itself, and start it again"), KillProxy())
+    return tuple(beats)

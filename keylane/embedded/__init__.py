@@ -1,0 +1,22 @@
+"""A real Kafka from packages: no download by hand, no Java needed on the machine.
+
+In:    a data folder.  Out: a running single-node (or three-node) KRaft cluster.
+Next:  `broker.EmbeddedKafka`; `tools.run_java_tool` for Kafka's own command line tools.
+Shell: child processes, files, and Maven by way of jgo.
+"""
+
+from __future__ import annotations
+
+from keylane.embedded.broker import EmbeddedKafka
+from keylane.embedded.java import find_java
+from keylane.embedded.resolve import KAFKA_VERSION, resolve_class_path
+from keylane.embedded.tools import run_java_tool, start_java_tool
+
+__all__ = (
+    "KAFKA_VERSION",
+    "EmbeddedKafka",
+    "find_java",
+    "resolve_class_path",
+    "run_java_tool",
+    "start_java_tool",
+)

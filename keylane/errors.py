@@ -1,0 +1,156 @@
+"""Every error keylane raises on purpose, with the Kafka code a client is answered with.
+
+In:    nothing.  Out: exception classes, split by whose fault they are.
+Pure:  no I/O.
+Source: Kafka protocol guide, "Error Codes".
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KeylaneError(Exception):
+    """Root of all errors that keylane raises on purpose; its text is fit to show a user."""
+
+    error_code: ClassVar[int] = -1
+    """Kafka error code that a client is answered with (-1 is UNKNOWN_SERVER_ERROR)."""
+    retriable: ClassVar[bool] = False
+    """Whether doing the same again may work."""
+
+
+class ConfigInvalid(KeylaneError):
+    """The configuration cannot be used; the text names the key. The operator's fault."""
+
+    error_code = 40  # INVALID_CONFIG
+
+
+class FrameInvalid(KeylaneError):
+    """Bytes from downstream are not a Kafka request; the connection is closed."""
+
+    error_code = 42  # INVALID_REQUEST
+
+
+class BatchCorrupt(KeylaneError):
+    """Bytes from upstream are not a valid v2 batch. Upstream's fault, worth a retry."""
+
+    error_code = 2  # CORRUPT_MESSAGE
+    retriable = True
+
+    def __init__(self, reason: str, *, position: int) -> None:
+        super().__init__(f"corrupt batch at byte {position}: {reason}")
+        self.reason, self.position = reason, position
+
+
+class BatchUnsupported(BatchCorrupt):
+    """A batch that is intact but that keylane cannot split: magic 0 or 1, or too large."""
+
+    error_code = 43  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+    retriable = False
+
+
+class UpstreamLost(KeylaneError):
+    """A broker closed the connection, could not be reached, or answered nonsense."""
+
+    error_code = 13  # NETWORK_EXCEPTION
+    retriable = True
+
+
+class LoginRefused(UpstreamLost):
+    """A broker does not let keylane itself in, or its secret cannot be read; never holds it."""
+
+    error_code = 58  # SASL_AUTHENTICATION_FAILED
+    retriable = False
+
+
+class JournalInvalid(KeylaneError):
+    """A record of the individual commit journal cannot be read; the text says where."""
+
+    error_code = 56  # KAFKA_STORAGE_ERROR
+
+
+class KafkaUnavailable(KeylaneError):
+    """The embedded Kafka cannot be resolved or started; the text says why, with its log."""
+
+
+class SparkUnavailable(KeylaneError):
+    """Spark cannot be started: pyspark, Java or the Kafka jars are missing; the text says which."""
+
+
+class JobFailed(KeylaneError):
+    """A Spark job failed after it had started; the text is Spark's own first line."""
+
+
+class AssignmentInvalid(KeylaneError):
+    """A standalone assignment breaks a bound; the text names client, topic and partition."""
+
+    error_code = 42  # INVALID_REQUEST
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        client_id: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> None:
+        named = (("client", client_id), ("topic", topic), ("partition", partition))
+        place = " ".join(f"{name} {value!r}" for name, value in named if value is not None)
+        super().__init__(f"{place}: {reason}" if place else reason)
+        self.client_id, self.topic, self.partition = client_id, topic, partition
+
+
+class RangesOverlap(KeylaneError):
+    """Two clients would read the same keys of one partition."""
+
+    error_code = 42  # INVALID_REQUEST
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        key_range: tuple[int, int],
+        other_client_id: str,
+        other_range: tuple[int, int],
+        topic: str,
+        partition: int,
+    ) -> None:
+        super().__init__(
+            f"topic {topic} partition {partition}: [{key_range[0]}, {key_range[1]}] of client"
+            f" {client_id!r} overlaps [{other_range[0]}, {other_range[1]}] of client"
+            f" {other_client_id!r}"
+        )
+        self.client_id, self.key_range = client_id, key_range
+        self.other_client_id, self.other_range = other_client_id, other_range
+        self.topic, self.partition = topic, partition
+
+
+class AuditUnwritten(KeylaneError):
+    """Reports of processed records are not in the audit topic; do not commit these records."""
+
+    error_code = 7  # REQUEST_TIMED_OUT
+    retriable = True
+
+
+class SettingsInvalid(KeylaneError):
+    """A record of the settings topic cannot be read; the text says what of it."""
+
+    error_code = 56  # KAFKA_STORAGE_ERROR
+
+
+class SettingsUnsaved(KeylaneError):
+    """A change of the settings was not acknowledged by Kafka."""
+
+    error_code = 13  # NETWORK_EXCEPTION
+    retriable = True
+
+    def __init__(self, reason: str, *, is_unknown: bool) -> None:
+        outcome = "whether it was written is not known" if is_unknown else "nothing has changed"
+        super().__init__(f"{reason}; {outcome}")
+        self.is_unknown = is_unknown
+
+
+class ApplyRefused(KeylaneError):
+    """A control port did not take what it was sent; the text is its answer."""
+
+    error_code = 42  # INVALID_REQUEST

@@ -1,0 +1,99 @@
+"""XXH64 inside kernels: the key hash and the offset hash of `keylane.keyrange.hash`.
+
+In:    the address and size of a key, or an offset.  Out: a uint64 below 2**63.
+Next:  `bucket.lane_of_hash` finds the lane; `spans` calls both for every record.
+Pure:  no I/O.
+Source: xxHash fast digest algorithm 0.1.1, "XXH64 algorithm description", steps 1 to 6.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from keylane.kernel.jit import kernel, leaf
+from keylane.kernel.memory import load_u8, load_u32_le, load_u64_le
+from keylane.keyrange.hash import KEY_HASH_SEED
+
+_PRIME_1: Final = np.uint64(0x9E3779B185EBCA87)
+_PRIME_2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+_PRIME_3: Final = np.uint64(0x165667B19E3779F9)
+_PRIME_4: Final = np.uint64(0x85EBCA77C2B2AE63)
+_PRIME_5: Final = np.uint64(0x27D4EB2F165667C5)
+_SEED: Final = np.uint64(KEY_HASH_SEED)
+_ONE: Final = np.uint64(1)
+_WORD_BITS: Final = np.uint64(64)
+
+
+@leaf
+def _rotate(value: np.uint64, bits: int) -> np.uint64:
+    left = np.uint64(bits)
+    return (value << left) | (value >> (_WORD_BITS - left))
+
+
+@leaf
+def _round(accumulator: np.uint64, word: np.uint64) -> np.uint64:
+    return _rotate(accumulator + word * _PRIME_2, 31) * _PRIME_1
+
+
+@leaf
+def _merge(accumulator: np.uint64, lane: np.uint64) -> np.uint64:
+    return (accumulator ^ _round(np.uint64(0), lane)) * _PRIME_1 + _PRIME_4
+
+
+@leaf
+def _avalanche(value: np.uint64) -> np.uint64:
+    value = (value ^ (value >> np.uint64(33))) * _PRIME_2
+    value = (value ^ (value >> np.uint64(29))) * _PRIME_3
+    return value ^ (value >> np.uint64(32))
+
+
+@kernel
+def _stripes(address: int, size: int) -> np.uint64:
+    """Steps 1 to 3 for 32 bytes and more: four accumulators, merged."""
+    first = _SEED + _PRIME_1 + _PRIME_2
+    second = _SEED + _PRIME_2
+    third = _SEED
+    fourth = _SEED - _PRIME_1
+    last = address + size - 32
+    while address <= last:
+        first = _round(first, load_u64_le(address))
+        second = _round(second, load_u64_le(address + 8))
+        third = _round(third, load_u64_le(address + 16))
+        fourth = _round(fourth, load_u64_le(address + 24))
+        address += 32
+    merged = _rotate(first, 1) + _rotate(second, 7) + _rotate(third, 12) + _rotate(fourth, 18)
+    merged = _merge(_merge(merged, first), second)
+    return _merge(_merge(merged, third), fourth)
+
+
+@leaf
+def hash_key(address: int, size: int) -> np.uint64:
+    """Hash a key of `size` bytes (0 for an empty key): XXH64 with seed 42, shifted right once."""
+    end = address + size
+    if size >= 32:
+        value = _stripes(address, size)
+        address += size & ~31
+    else:
+        value = _SEED + _PRIME_5
+    value += np.uint64(size)
+    while address + 8 <= end:
+        value = _rotate(value ^ _round(np.uint64(0), load_u64_le(address)), 27)
+        value = value * _PRIME_1 + _PRIME_4
+        address += 8
+    if address + 4 <= end:
+        value = _rotate(value ^ (load_u32_le(address) * _PRIME_1), 23) * _PRIME_2 + _PRIME_3
+        address += 4
+    while address < end:
+        value = _rotate(value ^ (np.uint64(load_u8(address)) * _PRIME_5), 11) * _PRIME_1
+        address += 1
+    return _avalanche(value) >> _ONE
+
+
+@leaf
+def hash_offset(offset: int) -> np.uint64:
+    """Hash an offset as the eight little-endian bytes of its int64."""
+    value = _SEED + _PRIME_5 + np.uint64(8)
+    value = _rotate(value ^ _round(np.uint64(0), np.uint64(offset)), 27)
+    return _avalanche(value * _PRIME_1 + _PRIME_4) >> _ONE

@@ -1,0 +1,421 @@
+"""Split a block of record batches into lanes: the one pass over the bytes of a partition.
+
+In:    the records of a fetch answer (whole batches, the last may be cut), limits and lanes.
+Out:   `SplitBlock`: per lane the rebuilt batches, abort markers, holes.
+Next:  `cache` keeps the slices; `proxy.apis` answers clients with them.
+Pure:  no I/O, no clock; safe to call from several threads, the kernels run without the GIL.
+Source: DESIGN decision 3; REQUIREMENTS S004-40, S004-42, S004-43, G-02, G-03, G-20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keylane.errors import BatchCorrupt, BatchUnsupported
+from keylane.kernel import status as s
+from keylane.kernel.bucket import LaneTable, lane_table
+from keylane.kernel.crc import crc32c_of
+from keylane.kernel.jit import JIT
+from keylane.kernel.join import join_batches, joined_bytes
+from keylane.kernel.memory import COPY_SLACK_BYTES, address_of, as_bytes_array
+from keylane.kernel.rewrite import plan_lanes, write_lanes
+from keylane.kernel.spans import RECORD_BYTES_MIN, count_batches, scan_batches, walk_batches
+from keylane.wire.batch import (
+    BATCH_HEADER_BYTES,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_POSITION,
+    CRC_START,
+    write_empty_batch,
+)
+from keylane.wire.compression import decompress
+
+Int64Array = NDArray[np.int64]
+
+_TEMPLATE: Final = as_bytes_array(write_empty_batch(0, 0, 0))
+"""Kept alive here: `write_lanes` is given its address."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneSlice:
+    """What one lane gets of a block: uncompressed batches, one after the other.
+
+    The batches cover every offset of the block that a client must move past: each begins above
+    the last offset of the one before, and the last ends at the block's next_offset - 1.
+    """
+
+    data: memoryview
+    meta: Int64Array
+    """(META_ROWS, n), see `kernel.status`; a tail block has hundreds of slices and most are
+    only passed on, so the rows become arrays when they are asked for."""
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of `data`."""
+        return self.data.nbytes
+
+    @property
+    def base_offsets(self) -> Int64Array:
+        """(n,) of each batch in `data`."""
+        return self.meta[s.META_BASE_OFFSET]
+
+    @property
+    def last_offsets(self) -> Int64Array:
+        """(n,) base offset + last offset delta of each batch."""
+        return self.meta[s.META_LAST_OFFSET]
+
+    @property
+    def ends(self) -> Int64Array:
+        """(n,) exclusive end position of each batch in `data`."""
+        return self.meta[s.META_END]
+
+    @property
+    def record_counts(self) -> Int64Array:
+        """(n,) data records; 0 for empty headers and for control batches."""
+        return self.meta[s.META_RECORDS]
+
+    @property
+    def last_record_offsets(self) -> Int64Array:
+        """(n,) offset of the last data record that is present, -1 if there is none."""
+        return self.meta[s.META_LAST_RECORD_OFFSET]
+
+    @property
+    def producer_ids(self) -> Int64Array:
+        """(n,) -1 where the batch has none and for empty headers."""
+        return self.meta[s.META_PRODUCER_ID]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitBlock:
+    """A run of whole source batches, split by lane."""
+
+    base_offset: int
+    next_offset: int
+    """Offset after the last batch of the block."""
+    leader_epoch: int
+    """Of the last batch."""
+    lanes: tuple[LaneSlice | None, ...]
+    """None: the block holds neither a record nor a control batch for this lane."""
+    abort_markers: tuple[tuple[int, int], ...]
+    """(producer_id, offset) of each abort marker, ascending."""
+    holes: tuple[tuple[int, int], ...]
+    """Inclusive offset ranges before, between and after the batches' data records: control
+    batches, empty batches, compacted edges. Gaps inside a batch are not listed."""
+    record_count: int
+    """Data records of all lanes, and those that are of none."""
+    plain_bytes: int
+    """Size of the source batches when decompressed, headers included."""
+    wire_bytes: int
+    """How many bytes of the buffer the block used."""
+    error: BatchCorrupt | None
+    """What ended the block early, if a bad batch follows it."""
+
+
+def split_block(
+    buffer: bytes | bytearray | memoryview,
+    limits: NDArray[np.uint64],
+    lane_of: NDArray[np.int16] | None = None,
+    *,
+    plain_bytes_max: int,
+    batch_bytes_max: int,
+) -> SplitBlock | None:
+    """Split as many whole batches from the start of `buffer` as fit in `plain_bytes_max`.
+
+    limits   (n,) uint64  exclusive upper bounds of the intervals of the hash space
+    lane_of  (n,) int16   lane of each, -1: its records are dropped; None: interval k is lane k
+
+    The first batch is taken however large, up to `batch_bytes_max`. None: no whole batch is
+    there. Cost: one pass for CRC and walk, one copy; memory: the plain bytes of compressed
+    batches, the lane batches, and 6 bytes per record.
+
+    Raises:
+        BatchUnsupported: the first batch has magic 0 or 1, or is larger than `batch_bytes_max`.
+        BatchCorrupt: the first batch is bad. Either names the position of the batch.
+        ValueError: `limits` is not ascending or does not end at 2**63.
+    """
+    with _python_arithmetic():
+        return _split(buffer, lane_table(limits, lane_of), plain_bytes_max, batch_bytes_max)
+
+
+def _python_arithmetic() -> AbstractContextManager[object]:
+    """Without compilation NumPy scalars would warn that the hash wraps, as it must."""
+    return nullcontext() if JIT else np.errstate(over="ignore")
+
+
+def _split(
+    buffer: bytes | bytearray | memoryview,
+    lanes: LaneTable,
+    plain_bytes_max: int,
+    batch_bytes_max: int,
+) -> SplitBlock | None:
+    source = _Source(buffer)
+    source.scan(plain_bytes_max, batch_bytes_max)
+    source.decompress_all(plain_bytes_max, batch_bytes_max)
+    if source.batch_count == 0:
+        if source.error is not None:
+            raise source.error
+        return None
+    walk = _walk(source, lanes)
+    if source.batch_count == 0:
+        assert source.error is not None, "a walk ends early only at a bad batch"
+        raise source.error
+    slices = walk.build_slices(lanes.lane_count)
+    table = source.table
+    first, last = table[0].tolist(), table[source.batch_count - 1].tolist()
+    next_offset = last[s.LAST_OFFSET] + 1
+    header = last[s.ADDRESS] - source.address
+    return SplitBlock(
+        base_offset=first[s.BASE_OFFSET],
+        next_offset=next_offset,
+        leader_epoch=int.from_bytes(source.view[header + 12 : header + 16], "big", signed=True),
+        lanes=slices,
+        abort_markers=walk.abort_markers(next_offset),
+        holes=walk.holes_until(next_offset),
+        record_count=walk.record_count,
+        plain_bytes=int(table[: source.batch_count, s.PAYLOAD_SIZE].sum())
+        + BATCH_HEADER_BYTES * source.batch_count,
+        wire_bytes=header + last[s.SIZE],
+        error=source.error,
+    )
+
+
+def _walk(source: _Source, lanes: LaneTable) -> _Walk:
+    """Walk the block with its small batches joined, up to its first bad batch."""
+    while True:
+        table = source.joined()
+        walk = _Walk(source, source.rows if table is None else table, lanes)
+        if not walk.is_whole and table is not None:
+            walk = _Walk(source, source.rows, lanes)  # which of the joined ones is it?
+        if walk.is_whole:
+            return walk
+        source.stop(walk.bad_batch, int(source.table[walk.bad_batch, s.ADDRESS]) - source.address)
+        if source.batch_count == 0:
+            return walk
+
+
+class _Source:
+    """The source batches of one block; owns every buffer that the table has addresses of.
+
+    Rows of `table` before `batch_count` are good as far as was checked; `error` says what is
+    wrong with the batch after them, None if it is only cut or does not fit.
+    """
+
+    def __init__(self, buffer: bytes | bytearray | memoryview) -> None:
+        self.view = memoryview(buffer).cast("B") if len(buffer) else memoryview(b"")
+        self.bytes = as_bytes_array(self.view) if len(buffer) else np.empty(0, np.uint8)
+        self.address = address_of(self.bytes)
+        self.table: Int64Array = np.empty((0, s.BATCH_COLUMNS), np.int64)
+        self.batch_count = 0
+        self.error: BatchCorrupt | None = None
+        self.progress = np.zeros(s.PROGRESS_SIZE, np.int64)
+        self.payloads: list[NDArray[np.uint8]] = []
+
+    @property
+    def rows(self) -> Int64Array:
+        """The rows of `table` that are good."""
+        return self.table[: self.batch_count]
+
+    def scan(self, plain_bytes_max: int, batch_bytes_max: int) -> None:
+        """Find the batches and check their headers and the CRC of the uncompressed ones."""
+        size = self.bytes.size
+        capacity = int(count_batches(self.address, size))
+        self.table = np.empty((capacity, s.BATCH_COLUMNS), np.int64)
+        scan_batches(
+            self.address, size, plain_bytes_max, batch_bytes_max, self.table, self.progress
+        )
+        self.batch_count = int(self.progress[s.DONE_BATCHES])
+        if self.progress[s.STATUS] != s.OK:
+            self.stop(self.batch_count, int(self.progress[s.BAD_POSITION]))
+
+    def joined(self) -> Int64Array | None:
+        """The batch table with runs of small batches as one row each; None: there are none."""
+        size = int(joined_bytes(self.rows))
+        if size == 0:
+            return None
+        buffer = np.empty(size, np.uint8)
+        self.payloads.append(buffer)
+        joined = np.empty_like(self.rows)
+        count = int(join_batches(self.rows, joined, address_of(buffer), size))
+        return joined[:count] if count > 0 else None
+
+    def decompress_all(self, plain_bytes_max: int, batch_bytes_max: int) -> None:
+        """Decompress the compressed batches; end the block where it would grow too large."""
+        table = self.table[: self.batch_count]
+        compressed = np.flatnonzero(table[:, s.ATTRIBUTES] & CODEC_MASK)
+        if compressed.size == 0:
+            return
+        plain_before = np.zeros(self.batch_count + 1, np.int64)
+        is_plain = table[:, s.ATTRIBUTES] & CODEC_MASK == 0
+        np.cumsum(np.where(is_plain, table[:, s.SIZE], BATCH_HEADER_BYTES), out=plain_before[1:])
+        payload_bytes = 0
+        for batch in compressed.tolist():
+            room = plain_bytes_max - payload_bytes - int(plain_before[batch + 1])
+            bytes_max = batch_bytes_max - BATCH_HEADER_BYTES
+            if not self._decompress(batch, min(room, bytes_max) if batch else bytes_max, bytes_max):
+                break
+            payload_bytes += int(table[batch, s.PAYLOAD_SIZE])
+        self._trim(plain_before, payload_bytes, plain_bytes_max)
+
+    def _trim(self, plain_before: Int64Array, payload_bytes: int, plain_bytes_max: int) -> None:
+        """Drop uncompressed batches that follow the last compressed one and do not fit."""
+        while self.batch_count > 1:
+            last = self.batch_count - 1
+            if payload_bytes + int(plain_before[last + 1]) <= plain_bytes_max:
+                return
+            if self.table[last, s.ATTRIBUTES] & CODEC_MASK:
+                return  # it was let in because it fits
+            self.stop(last)
+
+    def _decompress(self, batch: int, room: int, bytes_max: int) -> bool:
+        """Decompress one batch; False when the block ends before it."""
+        row: list[int] = self.table[batch].tolist()
+        position = row[s.ADDRESS] - self.address
+        if room < 0:
+            return self.stop(batch)
+        body = row[s.ADDRESS] + CRC_START
+        stored = int.from_bytes(self.view[position + CRC_POSITION : position + CRC_START], "big")
+        if crc32c_of(body, row[s.SIZE] - CRC_START) != stored:
+            return self.stop(batch, position, s.CRC_MISMATCH)
+        data = self.view[position + BATCH_HEADER_BYTES : position + row[s.SIZE]]
+        count = row[s.RECORD_COUNT_COLUMN]
+        try:
+            codec = row[s.ATTRIBUTES] & CODEC_MASK
+            plain = (
+                decompress(codec, data, bytes_max=room, position=position) if len(data) else data
+            )
+        except BatchUnsupported as error:
+            # Larger than what is left of the block: the next block begins with it.
+            return self.stop(batch) if room < bytes_max else self.stop(batch, error=error)
+        except BatchCorrupt as error:
+            return self.stop(batch, error=error)
+        if count > len(plain) // RECORD_BYTES_MIN:
+            return self.stop(batch, position, s.RECORD_COUNT)
+        payload = as_bytes_array(plain) if len(plain) else np.empty(0, np.uint8)
+        self.payloads.append(payload)
+        self.table[batch, s.PAYLOAD] = address_of(payload)
+        self.table[batch, s.PAYLOAD_SIZE] = payload.size
+        return True
+
+    def stop(
+        self, batch: int, position: int = 0, status: int = s.OK, error: BatchCorrupt | None = None
+    ) -> bool:
+        """End the block before this batch, with the error of a status or a given one."""
+        self.batch_count = batch
+        self.error = error
+        status = status or int(self.progress[s.STATUS])
+        if error is None and status != s.OK:
+            reason = s.REASONS[status]
+            if self.progress[s.BAD_RECORD] >= 0:
+                reason += f" (record {self.progress[s.BAD_RECORD]} of the batch)"
+            error_class = BatchUnsupported if status in s.UNSUPPORTED else BatchCorrupt
+            self.error = error_class(reason, position=position)
+        self.progress[s.STATUS], self.progress[s.BAD_RECORD] = s.OK, -1
+        return False
+
+
+class _Walk:
+    """The records of one block: where each ends, which lane it belongs to."""
+
+    def __init__(self, source: _Source, table: Int64Array, lanes: LaneTable) -> None:
+        counts = table[:, s.RECORD_COUNT_COLUMN]
+        is_control = table[:, s.ATTRIBUTES] & CONTROL_BIT != 0
+        control_count = int(counts[is_control].sum()) if is_control.any() else 0
+        capacity = int(counts.sum()) - control_count
+        self.ends = np.empty(capacity, np.int32)
+        self.lanes = np.empty(capacity, np.int16)
+        entry_count = int(np.minimum(counts, lanes.lane_count).sum())
+        self.entries = np.empty((entry_count, s.ENTRY_COLUMNS), np.int64)
+        self.holes = np.empty((len(table) + 1, 2), np.int64)
+        self.markers = np.empty((control_count, 2), np.int64)
+        progress = source.progress
+        entry_of = np.full(lanes.lane_count, -1, np.int64)
+        walk_batches(
+            table,
+            lanes.limits,
+            lanes.guide,
+            lanes.lane_of,
+            self.ends,
+            self.lanes,
+            self.entries,
+            entry_of,
+            self.holes,
+            self.markers,
+            progress,
+        )
+        self.bad_batch = int(progress[s.DONE_BATCHES])
+        self.is_whole = progress[s.STATUS] == s.OK
+        self.table = table[: self.bad_batch]
+        self.record_count = int(progress[s.DONE_RECORDS])
+        self.covered_offset = int(progress[s.COVERED_OFFSET])
+        self.hole_count = int(progress[s.DONE_HOLES])
+        self.marker_count = int(progress[s.DONE_MARKERS])
+
+    def build_slices(self, lane_count: int) -> tuple[LaneSlice | None, ...]:
+        """Write the lane batches into one buffer per lane, so that each can be freed alone."""
+        rows = np.zeros((lane_count, s.LANE_COLUMNS), np.int64)
+        plan_lanes(self.table, self.entries, rows)
+        planned: list[list[int]] = rows.tolist()
+        buffers = [_lane_buffer(row) for row in planned]
+        rows[:] = 0
+        rows[:, s.LANE_ADDRESS] = [
+            0 if buffer is None else address_of(buffer) for buffer in buffers
+        ]
+        meta_ends = np.cumsum([row[s.LANE_BATCHES] for row in planned])
+        meta = np.empty((s.META_ROWS, int(meta_ends[-1])), np.int64)
+        starts = np.zeros(lane_count, np.int64)
+        starts[1:] = meta_ends[:-1]
+        write_lanes(
+            self.table,
+            self.ends,
+            self.lanes,
+            self.entries,
+            rows,
+            address_of(_TEMPLATE),
+            starts,
+            meta,
+        )
+        assert rows[:, : s.LANE_ADDRESS].tolist() == [row[: s.LANE_ADDRESS] for row in planned]
+        return _wrap_slices(planned, buffers, starts.tolist(), meta)
+
+    def abort_markers(self, next_offset: int) -> tuple[tuple[int, int], ...]:
+        """Return the abort markers of the block; a bad batch after it may have added more."""
+        markers = self.markers[: self.marker_count].tolist()
+        return tuple((pid, offset) for pid, offset in markers if offset < next_offset)
+
+    def holes_until(self, next_offset: int) -> tuple[tuple[int, int], ...]:
+        """Return the holes, with the one that reaches the end of the block."""
+        holes = [(first, last) for first, last in self.holes[: self.hole_count].tolist()]
+        if self.covered_offset < next_offset:
+            holes.append((self.covered_offset, next_offset - 1))
+        return tuple(holes)
+
+
+def _lane_buffer(row: list[int]) -> NDArray[np.uint8] | None:
+    if row[s.LANE_BATCHES] == 0:
+        return None
+    return np.empty(row[s.LANE_BYTES] + COPY_SLACK_BYTES, np.uint8)
+
+
+def _wrap_slices(
+    planned: list[list[int]],
+    buffers: Sequence[NDArray[np.uint8] | None],
+    starts: list[int],
+    meta: Any,
+) -> tuple[LaneSlice | None, ...]:
+    slices: list[LaneSlice | None] = []
+    for row, buffer, start in zip(planned, buffers, starts, strict=True):
+        if buffer is None:
+            slices.append(None)
+            continue
+        size = row[s.LANE_BYTES]
+        # A copy, so that a slice that waits long does not keep the other lanes' metadata.
+        lane_meta = meta[:, start : start + row[s.LANE_BATCHES]].copy()
+        slices.append(LaneSlice(buffer.data[:size], lane_meta, row[s.LANE_RECORDS]))
+    return tuple(slices)

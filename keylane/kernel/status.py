@@ -1,0 +1,106 @@
+"""What kernels answer with, and the columns of the tables they share.
+
+In:    nothing.  Out: constants, and the text for each status.
+Next:  `spans` and `rewrite` fill and read the tables; `split` raises the errors.
+Pure:  no I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+OK: Final = 0
+MAGIC_OLD: Final = 1
+MAGIC_UNKNOWN: Final = 2
+BATCH_LENGTH: Final = 3
+BATCH_TOO_LARGE: Final = 4
+CRC_MISMATCH: Final = 5
+CODEC_UNKNOWN: Final = 6
+OFFSETS_INVALID: Final = 7
+RECORD_COUNT: Final = 8
+VARINT: Final = 9
+RECORD_LENGTH: Final = 10
+OFFSET_DELTA: Final = 11
+FIELD_LENGTH: Final = 12
+HEADER_COUNT: Final = 13
+RECORDS_REMAIN: Final = 14
+CONTROL_KEY: Final = 15
+
+REASONS: Final = {
+    MAGIC_OLD: "magic is 0 or 1, expected 2",
+    MAGIC_UNKNOWN: "unknown magic, expected 2",
+    BATCH_LENGTH: "batch_length is too small for a header",
+    BATCH_TOO_LARGE: "batch is larger than the bound",
+    CRC_MISMATCH: "CRC does not match",
+    CODEC_UNKNOWN: "unknown compression codec",
+    OFFSETS_INVALID: "offsets are negative or not above those of the batch before",
+    RECORD_COUNT: "record count is negative or larger than the batch can hold",
+    VARINT: "a varint is cut off, too long, or out of range",
+    RECORD_LENGTH: "a record is longer than its batch, or its fields do not fill it",
+    OFFSET_DELTA: "an offset delta is not above the one before, or beyond the last one",
+    FIELD_LENGTH: "a key, value or header is longer than its record",
+    HEADER_COUNT: "a header count is negative or larger than the record can hold",
+    RECORDS_REMAIN: "bytes remain after the last record",
+    CONTROL_KEY: "the key of a control record is too short",
+}
+UNSUPPORTED: Final = frozenset({MAGIC_OLD, BATCH_TOO_LARGE})
+"""The batch may be intact, but keylane cannot split it."""
+
+# Columns of the batch table, int64, one row per source batch.
+ADDRESS: Final = 0
+"""Of the batch in the wire buffer."""
+SIZE: Final = 1
+"""Whole batch on the wire, bytes."""
+PAYLOAD: Final = 2
+"""Address of the plain records: in the wire buffer, or of a decompressed copy."""
+PAYLOAD_SIZE: Final = 3
+BASE_OFFSET: Final = 4
+LAST_OFFSET: Final = 5
+ATTRIBUTES: Final = 6
+RECORD_COUNT_COLUMN: Final = 7
+PRODUCER_ID: Final = 8
+ENTRY_END: Final = 9
+"""Exclusive end of the batch's rows in the entry table; filled by the walk."""
+BATCH_COLUMNS: Final = 10
+
+# Columns of the entry table, int64, one row per (batch, lane with records in it).
+ENTRY_LANE: Final = 0
+ENTRY_RECORDS: Final = 1
+ENTRY_BYTES: Final = 2
+ENTRY_LAST_OFFSET: Final = 3
+ENTRY_COLUMNS: Final = 4
+
+# Columns of the lane table, int64, one row per lane.
+LANE_NEXT_BATCH: Final = 0
+"""First source batch that the lane's output does not cover yet."""
+LANE_BYTES: Final = 1
+"""Size of the output while planning, then the write position in it."""
+LANE_BATCHES: Final = 2
+"""Count of output batches while planning, then the next row of the metadata."""
+LANE_RECORDS: Final = 3
+LANE_ADDRESS: Final = 4
+LANE_COLUMNS: Final = 5
+
+# Rows of the metadata, int64, one column per output batch.
+META_BASE_OFFSET: Final = 0
+META_LAST_OFFSET: Final = 1
+META_END: Final = 2
+META_RECORDS: Final = 3
+META_LAST_RECORD_OFFSET: Final = 4
+META_PRODUCER_ID: Final = 5
+META_ROWS: Final = 6
+
+# Elements of the progress array, int64: how far a kernel came, and why it stopped.
+DONE_BATCHES: Final = 0
+DONE_RECORDS: Final = 1
+DONE_HOLES: Final = 2
+DONE_MARKERS: Final = 3
+COVERED_OFFSET: Final = 4
+"""First offset that no hole and no record covers yet."""
+STATUS: Final = 5
+BAD_POSITION: Final = 6
+"""Byte position in the wire buffer of the batch that STATUS is about."""
+BAD_RECORD: Final = 7
+"""Index in its batch of the record that STATUS is about, or -1."""
+WIRE_BYTES: Final = 8
+PROGRESS_SIZE: Final = 9

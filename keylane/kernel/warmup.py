@@ -1,0 +1,54 @@
+"""Compile every kernel before the process says it is ready.
+
+In:    nothing.  Out: compiled code in memory, and on disk for the next start.
+Next:  `proxy` calls `warm_up` before it listens; an image build calls it to fill its cache.
+Pure:  apart from numba's cache on disk.
+Source: DESIGN decision 5. A first call compiles for about eight seconds; from the cache the same
+takes a few hundred milliseconds. In the middle of a fetch either would be a stall.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+
+from keylane.kernel.crc import crc32c_of
+from keylane.kernel.memory import address_of, as_bytes_array
+from keylane.kernel.split import split_block
+from keylane.keyrange.space import HASH_MAX
+from keylane.wire.batch import (
+    BATCH_HEADER,
+    BATCH_HEADER_BYTES,
+    CRC_POSITION,
+    CRC_START,
+    LENGTH_PREFIX_BYTES,
+)
+
+_RECORD: Final = bytes((12, 0, 0, 0, 1, 1, 0))
+"""Length 6 (zigzag 12), attributes, both deltas 0, null key, null value, no header."""
+_BYTES_MAX: Final = 1 << 20
+
+
+def warm_up() -> None:
+    """Compile all kernels for all types they are called with; cheap when done before.
+
+    Called with read-only and with writable memory, as decompressed data comes in both.
+    """
+    batches = _batch(0) + _batch(1)  # two small ones: they are joined
+    limits = np.array([1 << 62, HASH_MAX + 1], np.uint64)
+    for buffer in (batches, bytearray(batches)):
+        block = split_block(buffer, limits, plain_bytes_max=_BYTES_MAX, batch_bytes_max=_BYTES_MAX)
+        assert block is not None and block.record_count == 2
+
+
+def _batch(base_offset: int) -> bytes:
+    """Write a batch of one record, without its CRC first: that is what is compiled here."""
+    length = BATCH_HEADER_BYTES - LENGTH_PREFIX_BYTES + len(_RECORD)
+    batch = bytearray(
+        BATCH_HEADER.pack(base_offset, length, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1) + _RECORD
+    )
+    body = as_bytes_array(batch)[CRC_START:]
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c_of(address_of(body), body.size))
+    return bytes(batch)

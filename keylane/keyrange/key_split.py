@@ -1,0 +1,183 @@
+"""How one partition is split: the intervals of its hash space, and which output gets each.
+
+In:    cuts, and who gets what.  Out: `KeySplit`.
+Next:  `lane.LaneLayout` has one per partition; readers, the kernel and scans work by it.
+Pure:  no I/O.
+Source: decision 015 (docs/decisions): lanes and the ranges of client ids are one mechanism.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keylane.keyrange.space import HASH_MAX, KeyRange, split_even
+
+NOBODY: Final = -1
+"""The output of an interval whose records are dropped."""
+OUTPUT_COUNT_MAX: Final = 2**15 - 1
+"""The kernel keeps an int16 per record."""
+NO_OUTPUTS: Final = np.empty(0, np.int16)
+NO_OUTPUTS.flags.writeable = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeySplit:
+    """The hash space cut into intervals, each for one output or for nobody.
+
+    Lanes are the plain case: interval k is output k. Where client ids have ranges, an output is a
+    client, which may have several intervals. Equal splits are equal and hash alike; the hash is
+    taken once, and one and the same object equals itself at once: readers are kept by it.
+    Invariants: every output has an interval; cuts ascend, so that no interval is empty.
+    """
+
+    cuts: tuple[int, ...]
+    """First hashes of all intervals but the first."""
+    outputs: tuple[int, ...] | None = None
+    """Output of each interval, or NOBODY; None: the interval's own number."""
+    limits: NDArray[np.uint64] = field(init=False, repr=False)
+    """(intervals,) exclusive upper bounds, ascending, the last is 2**63; read-only."""
+    output_of: NDArray[np.int16] = field(init=False, repr=False)
+    """(intervals,) as `outputs`, empty for None; read-only."""
+    output_count: int = field(init=False)
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        bounds = (0, *self.cuts, HASH_MAX + 1)
+        if any(low >= high for low, high in pairwise(bounds)):
+            raise ValueError("cuts must ascend inside of the hash space")
+        count = len(self.cuts) + 1
+        if self.outputs is not None:
+            used = {output for output in self.outputs if output != NOBODY}
+            if len(self.outputs) != count or used != set(range(len(used))):
+                raise ValueError("every interval needs an output, and every output an interval")
+            count = len(used)
+        if count > OUTPUT_COUNT_MAX:
+            raise ValueError(f"{count} outputs, at most {OUTPUT_COUNT_MAX}")
+        limits = np.array(bounds[1:], np.uint64)
+        limits.flags.writeable = False
+        output_of = NO_OUTPUTS
+        if self.outputs is not None:
+            output_of = np.array(self.outputs, np.int16)
+            output_of.flags.writeable = False
+        for name, value in (
+            ("limits", limits),
+            ("output_of", output_of),
+            ("output_count", count),
+            ("_hash", hash((self.cuts, self.outputs))),
+        ):
+            object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, KeySplit) or self._hash != other._hash:
+            return False
+        return self.cuts == other.cuts and self.outputs == other.outputs
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def key_ranges(self) -> tuple[KeyRange, ...]:
+        """The intervals, ascending."""
+        bounds = (0, *self.cuts, HASH_MAX + 1)
+        return tuple(KeyRange(lo, limit - 1) for lo, limit in pairwise(bounds))
+
+    def key_range(self, interval: int) -> KeyRange:
+        """One interval by its number. Raises: ValueError, there is none."""
+        if not 0 <= interval <= len(self.cuts):
+            raise ValueError(f"no lane {interval} of {len(self.cuts) + 1}")
+        lo = self.cuts[interval - 1] if interval else 0
+        return KeyRange(lo, self.cuts[interval] - 1 if interval < len(self.cuts) else HASH_MAX)
+
+
+@lru_cache(maxsize=256)
+def even_split(count: int) -> KeySplit:
+    """Equal ranges, as `space.split_even` cuts them; one object per count."""
+    return KeySplit(tuple(key_range.lo for key_range in split_even(count)[1:]))
+
+
+def owners_split(owners: Sequence[Sequence[KeyRange]]) -> KeySplit:
+    """The split whose output k is owner k; what none of them has is nobody's.
+
+    owners: ranges of each, disjoint among all of them; none without a range.
+    Raises: ValueError, ranges overlap, or an owner has none.
+    """
+    placed = sorted(
+        (part.lo, part.hi, owner) for owner, parts in enumerate(owners) for part in parts
+    )
+    cuts: list[int] = []
+    outputs: list[int] = []
+    limit = 0
+    for lo, hi, owner in placed:
+        if lo < limit:
+            raise ValueError(f"two owners of hash {lo}")
+        if lo > limit:
+            _extend(cuts, outputs, limit, NOBODY)
+        _extend(cuts, outputs, lo, owner)
+        limit = hi + 1
+    if limit <= HASH_MAX:
+        _extend(cuts, outputs, limit, NOBODY)
+    split = KeySplit(tuple(cuts), tuple(outputs))
+    if split.output_count != len(owners):
+        raise ValueError("an owner without a range")
+    return split
+
+
+def _extend(cuts: list[int], outputs: list[int], lo: int, output: int) -> None:
+    """Begin an interval at `lo`, unless the one before it has the same output."""
+    if outputs and outputs[-1] == output:
+        return
+    if lo:
+        cuts.append(lo)
+    outputs.append(output)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneCuts:
+    """The cuts of every partition of a topic, as a plan has them. Compared as `KeySplit` is."""
+
+    splits: tuple[KeySplit, ...]
+    """By partition, all of one interval count, interval k for output k."""
+    fingerprint: bytes = field(init=False)
+    """SHA-256 of all cuts: what groups' lanes stood on, for the journal."""
+
+    def __post_init__(self) -> None:
+        counts = {len(split.cuts) for split in self.splits}
+        if len(counts) != 1 or any(split.outputs is not None for split in self.splits):
+            raise ValueError("every partition needs the same count of lanes")
+        digest = hashlib.sha256()
+        for split in self.splits:
+            digest.update(split.limits.astype("<u8").tobytes())
+        object.__setattr__(self, "fingerprint", digest.digest())
+
+    @classmethod
+    def of(cls, cuts: Sequence[Sequence[int]]) -> LaneCuts:
+        """From the first hashes of all lanes but the first, by partition.
+
+        Raises: ValueError, they do not ascend, or differ in count.
+        """
+        splits: dict[tuple[int, ...], KeySplit] = {}
+        for row in cuts:
+            splits.setdefault(tuple(row), KeySplit(tuple(row)))
+        return cls(tuple(splits[tuple(row)] for row in cuts))
+
+    @property
+    def lane_count(self) -> int:
+        """Lanes of each partition."""
+        return self.splits[0].output_count
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, LaneCuts) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)

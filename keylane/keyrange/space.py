@@ -1,0 +1,48 @@
+"""Key ranges: inclusive intervals of the hash space.
+
+In:    two bounds, or how many ranges to cut.  Out: `KeyRange` values.
+Next:  `lane.LaneLayout` gives every lane one range; plans and individual commits hold them.
+Pure:  no I/O.
+Source: REQUIREMENTS S004-40 and D-SPLIT.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+HASH_MAX: Final = 2**63 - 1
+"""The last point of the hash space, `java.lang.Long.MAX_VALUE`; it belongs to the last range."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KeyRange:
+    """The hashes from `lo` to `hi`, both inclusive; ordered by `lo`, then `hi`."""
+
+    lo: int
+    hi: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lo <= self.hi <= HASH_MAX:
+            raise ValueError(f"key range needs 0 <= lo <= hi <= 2**63-1, got {self.lo}, {self.hi}")
+
+    def contains(self, key_hash: int) -> bool:
+        """Tell whether the hash lies inside."""
+        return self.lo <= key_hash <= self.hi
+
+
+def split_even(count: int) -> tuple[KeyRange, ...]:
+    """Cut the whole hash space into `count` ranges of near-equal size, in ascending order.
+
+    Range k is [k * N // count, (k + 1) * N // count - 1] and the last one ends at N = HASH_MAX.
+    This is the literal form of the seed document (D-SPLIT): with two ranges the second is larger
+    by two. Every implementation must cut at the same hashes, so the form is not ours to improve.
+
+    Raises:
+        ValueError: `count` is below 1, or so large that a range would be empty.
+    """
+    if not 1 <= count <= HASH_MAX:
+        raise ValueError(f"cannot cut the hash space into {count} ranges")
+    starts = [k * HASH_MAX // count for k in range(count)]
+    ends = [start - 1 for start in starts[1:]] + [HASH_MAX]
+    return tuple(KeyRange(lo, hi) for lo, hi in zip(starts, ends, strict=True))

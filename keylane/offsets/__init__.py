@@ -1,0 +1,1 @@
+"""Committed progress of groups: intervals, state, what was scanned, the journal and its store."""

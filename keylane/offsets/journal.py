@@ -1,0 +1,324 @@
+"""Records of the individual commit journal: keys and values of `__individual_commit_offsets`.
+
+In:    positions, offset ranges, pinned layouts.  Out: key and value bytes; and back.
+Next:  `offsets.table` keeps states in step with records; `offsets.store` writes and reads them.
+Pure:  no I/O, no clock.
+Source: REQUIREMENTS G-13 (both ends of a range in its key), S004-14 (the group's partition).
+
+    key   = int16 version, int8 kind, then
+            positions (1)  group, topic id, int32 partition
+            range     (2)  group, topic id, int32 partition, int64 first, int64 last
+            layout    (3)  view name
+    value = int16 version, int64 timestamp in ms, then
+            positions      int64 pushed (-1: none), topic name, int32 count, and each interval:
+                           int64 last hash, int8 flags (1: committed), int64 offset,
+                           int64 counted, int32 leader epoch, nullable metadata
+            range          int32 leader epoch, member id
+            layout         topic id, int32 partition count, int32 lane count, and in version 1,
+                           for lanes of unequal ranges, the SHA-256 of their cuts
+
+Integers are big-endian, strings have an int16 length, both ends are inclusive. A tombstone is a
+null value. A key of another version is some other keylane's: `read_key` says so by None.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from keylane.errors import FrameInvalid, JournalInvalid
+from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import HASH_MAX
+from keylane.offsets.values import NO_LEADER_EPOCH, NO_OFFSET, POSITION_COUNT_MAX, Position
+from keylane.wire.primitives import Buffer, Reader, Writer
+
+TOPIC_NAME: Final = "__individual_commit_offsets"
+KEY_VERSION: Final = 0
+VALUE_VERSION: Final = 0
+CUT_LAYOUT_VERSION: Final = 1
+FINGERPRINT_BYTES: Final = 32
+POSITIONS: Final = 1
+RANGE: Final = 2
+LAYOUT: Final = 3
+COMMITTED_FLAG: Final = 1
+INTERVAL_BYTES_MIN: Final = 8 + 1 + 8 + 8 + 4 + 2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StateKey:
+    """Whose progress, and where."""
+
+    group: str
+    topic_id: uuid.UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeKey:
+    """One individually committed offset range of a state."""
+
+    state: StateKey
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutKey:
+    """The name under which a topic is seen as lanes."""
+
+    view: str
+
+
+Key = StateKey | RangeKey | LayoutKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionsValue:
+    """Everything of a state but its ranges."""
+
+    timestamp_ms: int
+    pushed: int | None
+    topic_name: str
+    positions: tuple[tuple[int, Position], ...]
+    """`(last hash, position)` ascending; the last hash of all is HASH_MAX."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeValue:
+    """Who committed a range, and when; for people who look into the topic."""
+
+    timestamp_ms: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutValue:
+    """What the lane indexes of a view mean for as long as anybody's commits stand on them."""
+
+    timestamp_ms: int
+    topic_id: uuid.UUID
+    partition_count: int
+    lane_count: int
+    fingerprint: bytes = b""
+    """SHA-256 of the cuts; none for lanes of equal ranges."""
+
+
+Value = PositionsValue | RangeValue | LayoutValue
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """One record to append; a None value is a tombstone."""
+
+    partition: int
+    key: bytes
+    value: bytes | None
+
+
+def ic_partition(group: str, count: int) -> int:
+    """Return the journal partition of a group: the one that Kafka's offsets topic has for it.
+
+    Kafka: `Utils.abs(groupId.hashCode()) % partitions`, the hash over UTF-16 code units, and an
+    `abs` that makes 0 of Integer.MIN_VALUE, which has no positive counterpart.
+    """
+    code = 0
+    units = group.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(units), 2):
+        code = (31 * code + (units[position] << 8 | units[position + 1])) & 0xFFFF_FFFF
+    absolute = 0x1_0000_0000 - code if code > 0x8000_0000 else code & 0x7FFF_FFFF
+    return absolute % count
+
+
+def write_key(key: Key) -> bytes:
+    """Encode a key. Raises: ValueError, a name is longer than Kafka allows."""
+    writer = Writer(flexible=False)
+    writer.int16(KEY_VERSION)
+    match key:
+        case StateKey():
+            writer.int8(POSITIONS)
+            _write_state_key(writer, key)
+        case RangeKey():
+            writer.int8(RANGE)
+            _write_state_key(writer, key.state)
+            writer.int64(key.first)
+            writer.int64(key.last)
+        case LayoutKey():
+            writer.int8(LAYOUT)
+            writer.string(key.view)
+    return writer.to_bytes()
+
+
+def read_key(data: Buffer, *, place: str) -> Key | None:
+    """Decode a key; None: of a version or kind that this keylane does not know.
+
+    place: where the record stands, for the error's text.
+
+    Raises:
+        JournalInvalid: it is not a key.
+    """
+    return _read(data, _key, f"{place} key")
+
+
+def write_value(value: Value) -> bytes:
+    """Encode a value. Raises: ValueError, a string is longer than Kafka allows."""
+    writer = Writer(flexible=False)
+    is_cut = isinstance(value, LayoutValue) and value.fingerprint
+    writer.int16(CUT_LAYOUT_VERSION if is_cut else VALUE_VERSION)
+    writer.int64(value.timestamp_ms)
+    match value:
+        case PositionsValue():
+            writer.int64(NO_OFFSET if value.pushed is None else value.pushed)
+            writer.string(value.topic_name)
+            writer.count(len(value.positions))
+            for last_hash, position in value.positions:
+                _write_interval(writer, last_hash, position)
+        case RangeValue():
+            writer.int32(value.leader_epoch)
+            writer.string(value.member_id)
+        case LayoutValue():
+            writer.raw(value.topic_id.bytes)
+            writer.int32(value.partition_count)
+            writer.int32(value.lane_count)
+            writer.raw(value.fingerprint)
+    return writer.to_bytes()
+
+
+def read_positions(data: Buffer, *, place: str) -> PositionsValue:
+    """Decode the value of a `StateKey`. Raises: JournalInvalid."""
+    return _read(data, _positions_value, f"{place} positions")
+
+
+def read_range(data: Buffer, *, place: str) -> RangeValue:
+    """Decode the value of a `RangeKey`. Raises: JournalInvalid."""
+    return _read(data, _range_value, f"{place} range")
+
+
+def read_layout(data: Buffer, *, place: str) -> LayoutValue:
+    """Decode the value of a `LayoutKey`. Raises: JournalInvalid."""
+    return _read(data, _layout_value, f"{place} layout")
+
+
+def _read(data: Buffer, read: Callable[[Reader], T], place: str) -> T:
+    try:
+        return read(Reader(data, flexible=False))
+    except FrameInvalid as error:
+        raise JournalInvalid(f"{place}: {error}") from None
+
+
+def _key(reader: Reader) -> Key | None:
+    if reader.int16() != KEY_VERSION:
+        return None
+    kind = reader.int8()
+    key: Key
+    if kind == POSITIONS:
+        key = _state_key(reader)
+    elif kind == RANGE:
+        state, first, last = _state_key(reader), reader.int64(), reader.int64()
+        _expect(f"range from {first} to {last}", that=0 <= first <= last)
+        key = RangeKey(state, first, last)
+    elif kind == LAYOUT:
+        key = LayoutKey(reader.string())
+    else:
+        return None
+    reader.end()
+    return key
+
+
+def _write_state_key(writer: Writer, key: StateKey) -> None:
+    writer.string(key.group)
+    writer.raw(key.topic_id.bytes)
+    writer.int32(key.partition)
+
+
+def _state_key(reader: Reader) -> StateKey:
+    group, topic_id, partition = reader.string(), uuid.UUID(bytes=reader.uuid()), reader.int32()
+    _expect(f"partition {partition}", that=partition >= 0)
+    return StateKey(group, topic_id, partition)
+
+
+def _positions_value(reader: Reader) -> PositionsValue:
+    timestamp_ms = _value_head(reader)
+    pushed, topic_name = reader.int64(), reader.string()
+    _expect(f"pushed offset {pushed}", that=pushed >= NO_OFFSET)
+    count = reader.count(INTERVAL_BYTES_MIN)
+    _expect(f"{count} intervals", that=1 <= count <= POSITION_COUNT_MAX)
+    positions: list[tuple[int, Position]] = []
+    last_before = -1
+    for _ in range(count):
+        last_hash, position = _interval(reader)
+        _expect("intervals out of order", that=last_before < last_hash)
+        last_before = last_hash
+        positions.append((last_hash, position))
+    _expect("intervals do not cover the hash space", that=last_before == HASH_MAX)
+    reader.end()
+    return PositionsValue(
+        timestamp_ms=timestamp_ms,
+        pushed=None if pushed == NO_OFFSET else pushed,
+        topic_name=topic_name,
+        positions=tuple(positions),
+    )
+
+
+def _write_interval(writer: Writer, last_hash: int, position: Position) -> None:
+    writer.int64(last_hash)
+    writer.int8(COMMITTED_FLAG if position.committed else 0)
+    writer.int64(position.offset)
+    writer.int64(position.counted)
+    writer.int32(position.leader_epoch)
+    writer.string(position.metadata)
+
+
+def _interval(reader: Reader) -> tuple[int, Position]:
+    last_hash, flags = reader.int64(), reader.int8()
+    offset, counted, leader_epoch = reader.int64(), reader.int64(), reader.int32()
+    _expect(f"flags {flags}", that=flags in (0, COMMITTED_FLAG))
+    _expect(f"offset {offset}, counted {counted}", that=0 <= offset <= counted)
+    _expect(f"leader epoch {leader_epoch}", that=leader_epoch >= NO_LEADER_EPOCH)
+    position = Position(
+        offset=offset,
+        counted=counted,
+        committed=bool(flags),
+        metadata=reader.nullable_string(),
+        leader_epoch=leader_epoch,
+    )
+    return last_hash, position
+
+
+def _range_value(reader: Reader) -> RangeValue:
+    value = RangeValue(
+        timestamp_ms=_value_head(reader), leader_epoch=reader.int32(), member_id=reader.string()
+    )
+    reader.end()
+    return value
+
+
+def _layout_value(reader: Reader) -> LayoutValue:
+    version = reader.int16()
+    _expect(f"value version {version}", that=version in (VALUE_VERSION, CUT_LAYOUT_VERSION))
+    value = LayoutValue(
+        timestamp_ms=reader.int64(),
+        topic_id=uuid.UUID(bytes=reader.uuid()),
+        partition_count=reader.int32(),
+        lane_count=reader.int32(),
+        fingerprint=reader.uuid() + reader.uuid() if version == CUT_LAYOUT_VERSION else b"",
+    )
+    _expect(f"{value.partition_count} partitions", that=value.partition_count >= 1)
+    _expect(f"{value.lane_count} lanes", that=1 <= value.lane_count <= LANE_COUNT_MAX)
+    reader.end()
+    return value
+
+
+def _value_head(reader: Reader) -> int:
+    version = reader.int16()
+    _expect(f"value version {version}, know {VALUE_VERSION}", that=version == VALUE_VERSION)
+    return reader.int64()
+
+
+def _expect(otherwise: str, *, that: bool) -> None:
+    if not that:
+        raise FrameInvalid(otherwise)

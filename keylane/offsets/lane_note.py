@@ -1,0 +1,164 @@
+"""What a transaction commits of lanes, written as the metadata of Kafka's own group offset.
+
+In:    commits of lanes, the stable position that goes with them.  Out: text; and back; states.
+Next:  `proxy.apis.transactions` puts the text beside the stable position in the client's
+       transaction; whoever sees the offset again applies it.
+Pure:  no I/O, no clock.
+Source: KIP-98 and KIP-447 (TxnOffsetCommit carries metadata per partition).
+
+Kafka makes offset and metadata of a TxnOffsetCommit visible together, and only when the
+transaction commits. So the positions of lanes are exactly as transactional as the offset is.
+The text is JSON:
+
+    {"keylane":1,"topic":"<topic id>","at":<stable position>,"lanes":[[count,lane,offset],...]}
+
+A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
+and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
+there are any. A note that does not fit the offset and topic it stands beside was copied there by
+some tool: it is nobody's.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from keylane.keyrange.key_split import even_split
+from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome
+
+PREFIX: Final = '{"keylane":1,'
+OFFSET_MAX: Final = 2**63 - 1
+LEADER_EPOCH_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneCommit:
+    """One lane's commit: all its records before `offset` are done."""
+
+    key_range: KeyRange
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNote:
+    """What stands beside a stable position."""
+
+    position: int
+    commits: tuple[LaneCommit, ...]
+
+
+def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
+    """Encode a note; about 12 characters per lane."""
+    lanes = [_entry(commit, note.position) for commit in note.commits]
+    fields = {"keylane": 1, "topic": topic_id.hex, "at": note.position, "lanes": lanes}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> LaneNote | None:
+    """Decode the metadata of a group offset; None: it is no note, or not of this offset."""
+    if text is None or not text.startswith(PREFIX):
+        return None
+    try:
+        fields = json.loads(text)
+        position = fields["at"]
+        if fields["topic"] != topic_id.hex or type(position) is not int or position != committed:
+            return None
+        return LaneNote(position, tuple(_commit(entry, position) for entry in fields["lanes"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def apply_commit(state: OffsetState, commit: LaneCommit, scan: ScanIndex) -> CommitOutcome:
+    """Commit one lane to a state."""
+    return state.commit_lane(
+        commit.key_range, commit.offset, commit.metadata, commit.leader_epoch, scan
+    )
+
+
+def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
+    """Bring a state from before a transaction to where it stands after.
+
+    Doing it again changes nothing, as long as the lanes do not overlap.
+
+    Lanes without records were counted on to the stable position by a scan that this process may
+    not have done: what Kafka holds says so all the same.
+    """
+    for commit in note.commits:
+        apply_commit(state, commit, scan)
+    state.settle(scan)
+    state.advance_log_start(note.position)  # what is below is done, as below the log start
+    state.mark_pushed(note.position)
+
+
+def merged(earlier: Iterable[LaneCommit], later: Iterable[LaneCommit]) -> tuple[LaneCommit, ...]:
+    """The commits of one transaction: of each lane the last, in the order in which they came."""
+    commits: dict[KeyRange, LaneCommit] = {}
+    for commit in (*earlier, *later):
+        commits.pop(commit.key_range, None)
+        commits[commit.key_range] = commit
+    return tuple(commits.values())
+
+
+def _entry(commit: LaneCommit, position: int) -> list[Any]:
+    key_range = commit.key_range
+    lane = _even_lane(key_range)
+    place = lane if lane is not None else (f"{key_range.lo:x}", f"{key_range.hi:x}")
+    entry: list[Any] = [*place, commit.offset - position]
+    if commit.leader_epoch != NO_LEADER_EPOCH or commit.metadata:
+        entry.append(commit.leader_epoch)
+    if commit.metadata:
+        entry.append(commit.metadata)
+    return entry
+
+
+def _commit(entry: Any, position: int) -> LaneCommit:
+    """Raises: ValueError, TypeError."""
+    low, high, distance, *rest = entry
+    leader_epoch = rest.pop(0) if rest else NO_LEADER_EPOCH
+    metadata = rest.pop(0) if rest else None
+    numbers = (distance, leader_epoch)
+    if any(type(number) is not int for number in numbers):
+        raise ValueError("not a number")
+    if rest or (metadata is not None and not isinstance(metadata, str)):
+        raise ValueError("no text, or more than that")
+    is_sound = (
+        0 <= position + distance <= OFFSET_MAX
+        and NO_LEADER_EPOCH <= leader_epoch <= LEADER_EPOCH_MAX
+    )
+    if not is_sound:
+        raise ValueError("out of bounds")
+    return LaneCommit(
+        key_range=_key_range(low, high),
+        offset=position + distance,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+    )
+
+
+def _even_lane(key_range: KeyRange) -> tuple[int, int] | None:
+    """(count, lane) when it is a lane of equal ranges: that is shorter. None: it is not."""
+    count = round(HASH_MAX / (key_range.hi - key_range.lo + 1))
+    if not 1 <= count <= LANE_COUNT_MAX:
+        return None
+    lane = min(round(key_range.lo * count / HASH_MAX), count - 1)
+    return (count, lane) if even_split(count).key_range(lane) == key_range else None
+
+
+def _key_range(low: Any, high: Any) -> KeyRange:
+    """Of a lane by count and number, or of two bounds. Raises: ValueError, TypeError."""
+    if isinstance(low, str):
+        if not len(low) <= 16 >= len(high):
+            raise ValueError("out of bounds")
+        return KeyRange(int(low, 16), int(high, 16))
+    if type(low) is not int or type(high) is not int or not 1 <= low <= LANE_COUNT_MAX:
+        raise ValueError("no lane")
+    return even_split(low).key_range(high)

@@ -1,0 +1,140 @@
+"""What is known of Kafka's own group offsets that a transaction may be about to change.
+
+In:    stable positions put into clients' transactions; ends of transactions; Kafka's answers.
+Out:   whether Kafka's offset is as the state says; what an open transaction holds already.
+Next:  `proxy.apis` asks Kafka before it commits on what is not sure.
+Pure:  no I/O, no clock: time is a parameter.
+Source: KIP-447 (`require_stable`): the broker tells whether a partition has a pending offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from keylane.offsets.journal import StateKey
+from keylane.offsets.lane_note import LaneCommit
+
+UNANSWERED_S: Final = 5.0
+"""How long a request whose answer never came may still be on its way into the broker's log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Whose transaction it is."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """What a transaction holds for one partition of a group."""
+
+    writer: Writer
+    commits: tuple[LaneCommit, ...]
+    unanswered_until_s: float = 0.0
+    """The broker's answer to the last one is missing: until then it may come into effect late."""
+
+
+class Pushes:
+    """By state: is Kafka's own offset sure, and if not, which transaction is the last to touch it.
+
+        unknown, ended, open  --Kafka has no pending offset-->  sure
+        sure                  --a commit of the partition-->    unknown
+        sure, open            --put into a transaction-->       open
+        open                  --its EndTxn passes-->            ended
+
+    At a start everything is unknown. Only one transaction at a time may have a push on a
+    partition of a group, as Kafka keeps the metadata of the last one that was written.
+    Invariants: a state with a push is not sure; `_of_writer` lists exactly the open ones.
+    """
+
+    def __init__(self) -> None:
+        self._sure: set[StateKey] = set()
+        self._last: dict[StateKey, Push] = {}
+        self._of_writer: dict[Writer, set[StateKey]] = {}
+        self._waiting: set[Writer] = set()
+        self.unsaved: set[StateKey] = set()
+        """States that hold what the journal lacks and only Kafka's metadata tells besides."""
+
+    @property
+    def is_idle(self) -> bool:
+        """No transaction is open, or waits for its turn."""
+        return not self._of_writer and not self._waiting
+
+    def is_sure(self, key: StateKey) -> bool:
+        """Whether Kafka's own offset is what the state was last told, and nothing is pending."""
+        return key in self._sure
+
+    def is_known(self, key: StateKey) -> bool:
+        """Whether the last push was seen here, open or ended, and may be pending."""
+        return key in self._last
+
+    def is_own(self, key: StateKey, writer: Writer | None) -> bool:
+        """Whether what is pending there is of the open transaction of `writer`."""
+        return writer is not None and key in self._of_writer.get(writer, ())
+
+    def commits_of(self, key: StateKey, writer: Writer) -> tuple[LaneCommit, ...]:
+        """What the open transaction of `writer` holds already."""
+        return self._last[key].commits if self.is_own(key, writer) else ()
+
+    def may_still_come(self, key: StateKey, writer: Writer | None, now_s: float) -> bool:
+        """Whether an unanswered push of somebody else may still come into effect."""
+        push = self._last.get(key)
+        return push is not None and push.writer != writer and now_s < push.unanswered_until_s
+
+    def note_sure(self, key: StateKey) -> None:
+        """Kafka has no pending offset there, and the state was told Kafka's."""
+        self._drop(key)
+        self._sure.add(key)
+
+    def note_moved(self, key: StateKey) -> None:
+        """Somebody has committed the partition as a whole: Kafka is asked before the next push."""
+        self._sure.discard(key)
+
+    def note_push(self, key: StateKey, push: Push) -> None:
+        """A transaction is about to hold a push, or holds it."""
+        self._drop(key)
+        self._sure.discard(key)
+        self._last[key] = push
+        self._of_writer.setdefault(push.writer, set()).add(key)
+
+    def end(self, writer: Writer) -> None:
+        """The writer ends his transaction: the next one of his is another, of the same epoch."""
+        self._of_writer.pop(writer, None)
+        self._waiting.discard(writer)
+
+    def wait(self, writer: Writer) -> None:
+        """The writer's push waits for its turn, until `leave`, or the end of his transaction."""
+        self._waiting.add(writer)
+
+    def is_waiting(self, writer: Writer) -> bool:
+        """Whether he still does. A push must not follow the end of its transaction."""
+        return writer in self._waiting
+
+    def leave(self, writer: Writer) -> None:
+        """His turn has come, or he waits no longer."""
+        self._waiting.discard(writer)
+
+    def forget(self, key: StateKey) -> None:
+        """The state was deleted."""
+        self._drop(key)
+        self._sure.discard(key)
+        self.unsaved.discard(key)
+
+    def check(self) -> None:
+        """Assert the invariants of the class; tests call it after every step."""
+        assert not self._sure & self._last.keys()
+        for writer, keys in self._of_writer.items():
+            assert all(self._last[key].writer == writer for key in keys)
+        assert all(self._of_writer.values()), "an empty set is removed"
+
+    def _drop(self, key: StateKey) -> None:
+        push = self._last.pop(key, None)
+        keys = self._of_writer.get(push.writer) if push is not None else None
+        if push is None or keys is None:
+            return
+        keys.discard(key)
+        if not keys:
+            del self._of_writer[push.writer]

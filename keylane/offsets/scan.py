@@ -1,0 +1,179 @@
+"""What a partition's reader has seen: for each lane, where its last record is.
+
+In:    scanned blocks: first offset, next offset, last record offset of every output of a split.
+Out:   how far a position may count as committed although nobody can commit there.
+Next:  `offsets.state` settles positions with it, so that the stable offset does not stall.
+Pure:  no I/O, no clock.
+
+Theory. Nobody commits an offset that carries no record of his lane: the records of other lanes,
+control batches, aborted and compacted records. So a lane that is done stands behind the log end
+for good, and with it the stable offset. The reader has looked at every offset of the regions kept
+here. A position inside a region, above the lane's last record there, has nothing left to read
+before the region ends, and counts as standing at that end. Everything that is forgotten or unknown
+only makes the answer smaller, so the stable offset comes late, never too early.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keylane.keyrange.key_split import NOBODY, KeySplit
+from keylane.keyrange.space import KeyRange
+from keylane.offsets.intervals import Range, RangeSet
+
+REGION_COUNT_MAX: Final = 64
+"""Bound on regions; the tail path of a few lagging lanes makes a handful, 64 is room to spare."""
+HOLE_COUNT_MAX: Final = 4096
+"""Bound on holes: 64 KiB of bounds; a transactional topic has one control batch per commit."""
+NO_RECORD: Final = -1
+UNSEEN: Final = 2**63 - 1
+"""Nobody reads these keys, so their last record is not known."""
+
+
+class ScanIndex:
+    """Scanned regions of one partition and the last record of each lane inside them.
+
+    One index serves one split. An interval that nobody owns was not looked at: what is there holds
+    every position back (G-05).
+    Single-threaded. Memory: at most REGION_COUNT_MAX * lanes * 8 bytes, and HOLE_COUNT_MAX holes.
+    Invariants: regions are not empty, ascending, apart from each other; a lane's last record is
+    NO_RECORD or inside its region (after a truncation it may be an upper bound of the real one).
+    """
+
+    __slots__ = ("_ends", "_holes", "_lasts", "_lows", "_outputs", "_starts", "lane_count")
+
+    def __init__(self, key_split: KeySplit) -> None:
+        self.lane_count = key_split.output_count
+        self._lows = [0, *key_split.cuts]
+        self._outputs = key_split.outputs
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._lasts: list[NDArray[np.int64]] = []
+        self._holes = RangeSet()
+
+    def add(
+        self,
+        start: int,
+        end: int,
+        last_record_offsets: NDArray[np.int64],
+        *,
+        holes: Iterable[Range] = (),
+    ) -> None:
+        """Take in that all offsets of `[start, end)` were looked at.
+
+        last_record_offsets  (lane_count,)  int64: the lane's last record there, -1 for none.
+        holes: inclusive offset ranges without a record of any lane (control batches, aborted or
+        compacted records). Only commits by offset range need them, lanes do without.
+        """
+        assert last_record_offsets.shape == (self.lane_count,), "one last record per lane"
+        if end <= start:
+            return
+        first = bisect_left(self._ends, start)
+        stop = bisect_right(self._starts, end)
+        lasts = last_record_offsets.astype(np.int64, copy=True)
+        for index in range(first, stop):
+            np.maximum(lasts, self._lasts[index], out=lasts)
+            start, end = min(start, self._starts[index]), max(end, self._ends[index])
+        self._starts[first:stop] = [start]
+        self._ends[first:stop] = [end]
+        self._lasts[first:stop] = [lasts]
+        for hole in holes:
+            self._holes.add(*hole)
+        self._forget(kept=first)
+
+    def effective(self, key_range: KeyRange, offset: int) -> int:
+        """Return where a position of `key_range` that stands at `offset` counts as standing.
+
+        Never below `offset`, and never above a record of the range at or after `offset`.
+        """
+        while True:
+            index = bisect_right(self._starts, offset) - 1
+            if index < 0 or offset >= self._ends[index]:
+                return offset
+            if self._last_record(index, key_range) < offset:
+                return self._ends[index]
+            skipped = min(self._holes.skip(offset), self._ends[index])
+            if skipped == offset:
+                return offset
+            offset = skipped
+
+    def lanes_of(self, key_range: KeyRange) -> list[KeyRange]:
+        """Return the parts of `key_range` that lie in one lane each, ascending."""
+        first = bisect_right(self._lows, key_range.lo) - 1
+        stop = bisect_right(self._lows, key_range.hi)
+        lows = [key_range.lo, *self._lows[first + 1 : stop]]
+        highs = [*(low - 1 for low in lows[1:]), key_range.hi]
+        return [KeyRange(lo=lo, hi=hi) for lo, hi in zip(lows, highs, strict=True)]
+
+    def start_of_lowest(self) -> int | None:
+        """Return the first offset of the lowest region; None: nothing was scanned."""
+        return self._starts[0] if self._starts else None
+
+    def regions(self) -> list[tuple[int, int]]:
+        """Return `(start, end)` of every region, ascending; `end` is exclusive."""
+        return list(zip(self._starts, self._ends, strict=True))
+
+    def truncate(self, end: int) -> None:
+        """Forget everything at or after `end`: the log was cut there by a new leader.
+
+        A lane whose last record was cut has an unknown one before it; the region's last offset is
+        taken for it, which can only hold a position back.
+        """
+        self._holes.remove_from(end)
+        for index in reversed(range(len(self._starts))):
+            if self._starts[index] >= end:
+                self._drop(index)
+            elif self._ends[index] > end:
+                self._ends[index] = end
+                np.minimum(self._lasts[index], end - 1, out=self._lasts[index])
+
+    def advance_log_start(self, log_start_offset: int) -> None:
+        """Forget everything before `log_start_offset`: retention has deleted it."""
+        self._holes.remove_below(log_start_offset)
+        for index in reversed(range(len(self._starts))):
+            if self._ends[index] <= log_start_offset:
+                self._drop(index)
+            elif self._starts[index] < log_start_offset:
+                self._starts[index] = log_start_offset
+                lasts = self._lasts[index]
+                lasts[lasts < log_start_offset] = NO_RECORD
+
+    def check(self) -> None:
+        """Assert the invariants of the class; tests call it after every step."""
+        assert len(self._starts) == len(self._ends) == len(self._lasts) <= REGION_COUNT_MAX
+        assert len(self._holes) <= HOLE_COUNT_MAX
+        self._holes.check()
+        end_before = -1
+        for start, end, lasts in zip(self._starts, self._ends, self._lasts, strict=True):
+            assert end_before < start < end
+            assert bool(np.all((lasts == NO_RECORD) | ((lasts >= start) & (lasts < end))))
+            end_before = end
+
+    def _last_record(self, index: int, key_range: KeyRange) -> int:
+        first = bisect_right(self._lows, key_range.lo) - 1
+        stop = bisect_right(self._lows, key_range.hi)
+        lasts = self._lasts[index]
+        if self._outputs is None:
+            return int(lasts[first:stop].max())
+        outputs = set(self._outputs[first:stop])
+        # Of an output with several intervals this may be the last record of another one, which
+        # can only hold a position back.
+        return UNSEEN if NOBODY in outputs else max(int(lasts[output]) for output in outputs)
+
+    def _forget(self, *, kept: int) -> None:
+        """Keep the bounds: drop the shortest region but `kept`, and the lowest holes."""
+        if len(self._starts) > REGION_COUNT_MAX:
+            sizes = [end - start for start, end in self.regions()]
+            self._drop(min((i for i in range(len(sizes)) if i != kept), key=sizes.__getitem__))
+        excess = len(self._holes) - HOLE_COUNT_MAX
+        if excess > 0:
+            firsts = [first for first, _ in self._holes]
+            self._holes.remove_below(firsts[excess])
+
+    def _drop(self, index: int) -> None:
+        del self._starts[index], self._ends[index], self._lasts[index]

@@ -1,0 +1,498 @@
+"""Committed progress of one group in one partition: positions of key ranges, and offset ranges.
+
+In:    commits of lanes and of offset ranges, what Kafka holds, what the reader scanned.
+Out:   the stable offset to push to Kafka, the position of a lane, what the journal must hold.
+Next:  `offsets.journal` turns `Changes` into records; `proxy.apis` forwards the stable offset.
+Pure:  no I/O, no clock.
+Source: KIP draft "Cooperative consumer processing semantic", "Individual Commit", "Offset Commit",
+"Offset Fetch".
+
+Theory. A stock member commits a position: all records of its key range before it are done. A
+member that commits offset ranges says that these offsets are done whatever their keys. Both meet
+in one structure: a position for every key hash, and ranges above the lowest of them. Inside,
+positions follow Kafka (the next offset to read); the KIP draft's stable offset S is inclusive, so
+S = stable_position - 1.
+
+A position has two numbers. `offset` is what the member said, `counted` is where it counts as
+standing after the ranges and the scanned gaps above it. They are kept apart since a member goes on
+to commit the lower one, and that must not look like somebody moved back on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.intervals import IntervalMap, Range, RangeEdit, RangeSet
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.unsaved import Unsaved
+from keylane.offsets.values import (
+    INDIVIDUAL_COMMITS_MAX,
+    METADATA_BYTES_MAX,
+    METADATA_SUM_BYTES_MAX,
+    NO_LEADER_EPOCH,
+    NOT_COMMITTED,
+    POSITION_COUNT_MAX,
+    RANGES_PER_COMMIT_MAX,
+    WHOLE,
+    Changes,
+    CommitError,
+    CommitOutcome,
+    LanePosition,
+    Position,
+    Reconciled,
+)
+
+
+class OffsetState:
+    """Committed progress of one (group, topic id, partition).
+
+    Use: copy, commit and settle on the copy, push its `stable_position` to Kafka with the caller's
+    member id and generation, and only when Kafka took it `mark_pushed`, put the copy in the
+    state's place and append its `unsaved()` to the journal. A refused push leaves no trace. When
+    the append fails the copy stays: Kafka has its stable offset, and the next append repeats it.
+
+    Invariants: positions cover the hash space exactly, neighbours differ; ranges are disjoint,
+    apart, and above S; no `counted` lies inside a range; `offset <= counted`.
+    """
+
+    __slots__ = (
+        "_positions", "_ranges", "_stable_position", "_unsaved",
+        "individual_commits_max", "pushed", "topic_name",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        committed: int | None,
+        base: int = 0,
+        topic_name: str = "",
+        individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
+    ) -> None:
+        """Start from Kafka's own group offset.
+
+        committed: Kafka's committed offset; None: the group has none there.
+        base: without a commit, where members are assumed to start. The log start offset is always
+        right; a higher one must be known to be where the lowest member starts.
+        """
+        start = base if committed is None else committed
+        self.topic_name = topic_name
+        self.individual_commits_max = individual_commits_max
+        self.pushed = committed
+        """What Kafka's own group offset was last seen or set to; None: none there."""
+        self._positions = IntervalMap(
+            0, HASH_MAX, Position(offset=start, counted=start, committed=committed is not None)
+        )
+        self._ranges = RangeSet()
+        self._unsaved = Unsaved()
+        self._stable_position: int | None = None
+
+    @classmethod
+    def restore(
+        cls,
+        *,
+        positions: Sequence[tuple[int, Position]],
+        ranges: Iterable[Range],
+        pushed: int | None,
+        topic_name: str = "",
+        individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
+    ) -> OffsetState:
+        """Rebuild a state from journal records.
+
+        positions: `(last hash, position)` ascending, the last one ends at HASH_MAX.
+        Ranges that the stable offset has passed, or that a crash left beside their merged form,
+        become tombstones of `unsaved()`.
+        """
+        state = cls(
+            committed=pushed, topic_name=topic_name, individual_commits_max=individual_commits_max
+        )
+        state._positions = IntervalMap.from_ends(0, HASH_MAX, positions)
+        state._stable_position = None
+        state._unsaved.positions = False
+        for item in sorted(set(ranges)):
+            # What is stored counts as saved: only its difference to the merged form is not.
+            edit = state._unsaved.note(state._ranges.add(*item))
+            state._unsaved.note_stored(item, is_held=item in edit.added)
+        state._raise_and_prune()
+        return state
+
+    def copy(self) -> OffsetState:
+        """Return an independent copy. Cost: two list copies, 0.2 ms at 100,000 ranges."""
+        other = OffsetState(committed=None)
+        other.topic_name, other.pushed = self.topic_name, self.pushed
+        other.individual_commits_max = self.individual_commits_max
+        other._positions, other._ranges = self._positions.copy(), self._ranges.copy()
+        other._unsaved = self._unsaved.copy()
+        other._stable_position = self._stable_position
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OffsetState) and self._content() == other._content()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return (
+            f"OffsetState(stable_offset={self.stable_offset}, pushed={self.pushed}, "
+            f"positions={len(self._positions)}, ranges={len(self._ranges)})"
+        )
+
+    # -- reading -------------------------------------------------------------------------
+
+    @property
+    def stable_position(self) -> int:
+        """Kafka's form of the stable offset: everything before it is committed by everyone."""
+        if self._stable_position is None:
+            self._stable_position = min(position.counted for position in self._positions.values())
+        return self._stable_position
+
+    @property
+    def fastest_position(self) -> int:
+        """What the lane that is furthest ahead has committed up to."""
+        return max(position.counted for position in self._positions.values())
+
+    @property
+    def stable_offset(self) -> int:
+        """S of the KIP draft: everything up to and including it is committed by everyone."""
+        return self.stable_position - 1
+
+    @property
+    def committed(self) -> bool:
+        """Whether the group has committed anything here."""
+        return bool(self._ranges) or any(p.committed for p in self._positions.values())
+
+    def positions(self) -> list[tuple[int, int, Position]]:
+        """Return `(lo, hi, position)` of every interval of the hash space, ascending."""
+        return list(self._positions.items())
+
+    @property
+    def range_count(self) -> int:
+        """How many committed offset ranges there are above S."""
+        return len(self._ranges)
+
+    def ranges(self) -> list[Range]:
+        """Return the committed offset ranges above S, inclusive, ascending."""
+        return list(self._ranges)
+
+    def position_of(self, *key_ranges: KeyRange) -> LanePosition:
+        """Return where a member that takes over all of `key_ranges` has to start.
+
+        NOT_COMMITTED when no part of it was ever committed. The leader epoch is told only with
+        the offset it was committed for: with a later one a client would see a truncated log.
+        """
+        pieces = self._pieces(key_ranges)
+        if not any(piece.committed for piece in pieces):
+            return NOT_COMMITTED
+        lowest = min(pieces, key=lambda piece: (piece.counted, not piece.committed))
+        exact = lowest.committed and lowest.offset == lowest.counted
+        return LanePosition(
+            offset=lowest.counted,
+            leader_epoch=lowest.leader_epoch if exact else NO_LEADER_EPOCH,
+            metadata=lowest.metadata or "",
+        )
+
+    def uncommitted_ranges(self, first: int, last: int, key_range: KeyRange = WHOLE) -> list[Range]:
+        """Return what `key_range` still has to process of `[first, last]` ("gap amending")."""
+        pieces = self._positions.items(key_range.lo, key_range.hi)
+        start = min(position.counted for _, _, position in pieces)
+        return self._ranges.gaps(max(first, start), last)
+
+    def is_committed(self, first: int, last: int) -> bool:
+        """Tell whether every offset of `[first, last]` is committed for all keys."""
+        first = max(first, self.stable_position)
+        return last < first or self._ranges.covers(first, last)
+
+    def unsaved(self) -> Changes:
+        """Return what the journal has to be told, and count it as told; see `mark_saved`."""
+        return self._unsaved.tell()
+
+    def ranges_held(self) -> list[Range]:
+        """Return every range that the journal may hold a record of, to delete them all."""
+        return sorted(self._unsaved.held(self._ranges))
+
+    # -- commits -------------------------------------------------------------------------
+
+    def commit_lane(
+        self,
+        key_range: KeyRange,
+        offset: int,
+        metadata: str | None = None,
+        leader_epoch: int = NO_LEADER_EPOCH,
+        scan: ScanIndex | None = None,
+        *,
+        reset: bool = False,
+    ) -> CommitOutcome:
+        """As `commit_keys`, of one range."""
+        return self.commit_keys((key_range,), offset, metadata, leader_epoch, scan, reset=reset)
+
+    def commit_keys(
+        self,
+        key_ranges: Sequence[KeyRange],
+        offset: int,
+        metadata: str | None = None,
+        leader_epoch: int = NO_LEADER_EPOCH,
+        scan: ScanIndex | None = None,
+        *,
+        reset: bool = False,
+    ) -> CommitOutcome:
+        """Take a plain commit: all records of `key_ranges` before `offset` are done.
+
+        A member that goes back below everything that was said for its range before does so on
+        purpose: offset ranges from there on are dropped, as their offsets are wanted again. A
+        commit between the positions of a range's parts raises the parts behind it, and leaves
+        those ahead: after a change of lanes their records are merely read a second time.
+        reset: the commit comes from no member (generation -1, empty member id), so it is an
+        admin's, and means all of the range: parts of it that are ahead go back as well.
+        """
+        if offset < 0:
+            return self._refused(CommitError.INVALID)
+        error = self._too_large(key_ranges, metadata)
+        if error is not None:
+            return self._refused(error)
+        stable_before = self.stable_position
+        goes_back = self._goes_back(key_ranges, offset, reset=reset)
+        here = Position(
+            offset=offset, counted=offset, committed=True,
+            metadata=metadata, leader_epoch=leader_epoch,
+        )  # fmt: skip
+
+        def moved(_lo: int, _hi: int, old: Position) -> Position:
+            if goes_back or (not old.committed and offset < old.offset):
+                return here
+            if old.committed and offset < old.offset:
+                return old
+            return replace(here, counted=max(offset, old.counted))
+
+        edits: list[RangeEdit] = []
+        if goes_back:
+            edits.append(self._unsaved.note(self._ranges.remove_from(offset)))
+        for key_range in key_ranges:
+            self._update(key_range.lo, key_range.hi, moved)
+            self._settle(key_range, scan)
+        edits.append(self._prune())
+        return self._outcome(CommitError.NONE, stable_before, edits)
+
+    def commit_ranges(self, ranges: Sequence[Range]) -> CommitOutcome:
+        """Take a commit of inclusive offset ranges, for all keys.
+
+        An entry wholly behind S is answered with TOO_OLD, and the others are taken all the same.
+        An entry that was committed before is ignored and reported in `duplicates`.
+        """
+        if len(ranges) > RANGES_PER_COMMIT_MAX:
+            return self._refused(CommitError.TOO_MANY_RANGES)
+        if any(first < 0 or last < first for first, last in ranges):
+            return self._refused(CommitError.INVALID)
+        stable_before = self.stable_position
+        draft = self._ranges.copy()
+        fresh, duplicates = [], []
+        for first, last in ranges:
+            if last >= stable_before and draft.covers(max(first, stable_before), last):
+                duplicates.append((first, last))
+            elif last >= stable_before:
+                fresh.append((max(first, stable_before), last))
+                draft.add(*fresh[-1])
+        draft.remove_below(draft.skip(stable_before))
+        if len(draft) > max(self.individual_commits_max, len(self._ranges)):
+            return self._refused(CommitError.MAX_REACHED)
+        edits = [self._unsaved.note(self._ranges.add(*entry)) for entry in fresh]
+        edits += self._raise_and_prune()
+        too_old = any(last < stable_before for _, last in ranges)
+        error = CommitError.TOO_OLD if too_old else CommitError.NONE
+        return self._outcome(error, stable_before, edits, tuple(duplicates))
+
+    def settle(self, scan: ScanIndex) -> bool:
+        """Raise every position over what holds no record for it; True when something moved."""
+        moved = self._settle(WHOLE, scan)
+        self._prune()
+        return moved
+
+    # -- Kafka's own offset, deletions, retention -------------------------------------------
+
+    def reconcile(self, kafka_committed: int | None, *, base: int = 0) -> Reconciled:
+        """Take over what Kafka's own group offset says when somebody else has moved it.
+
+        Forward: a direct consumer committed, or a push was not journaled before a crash; what is
+        below moves up. Back: a reset, everything starts there again. Gone: expired or deleted,
+        nothing is committed any more and `base` is assumed, as in the constructor.
+        """
+        if kafka_committed == self.pushed:
+            return Reconciled.EQUAL
+        before, self.pushed = self.pushed, kafka_committed
+        self._unsaved.positions = True
+        if kafka_committed is None:
+            self._restart(base, committed=False)
+            return Reconciled.GONE
+        if before is not None and kafka_committed < before:
+            self._restart(kafka_committed, committed=True)
+            return Reconciled.BACK
+        here = Position(offset=kafka_committed, counted=kafka_committed, committed=True)
+
+        def raised(_lo: int, _hi: int, old: Position) -> Position:
+            if old.committed and old.offset >= kafka_committed:
+                return old
+            # An assumed base gives way to what is known, also when that is lower.
+            counted = old.counted if old.committed else kafka_committed
+            return replace(here, counted=max(counted, kafka_committed))
+
+        self._update(0, HASH_MAX, raised)
+        self._raise_and_prune()
+        return Reconciled.FORWARD
+
+    def assume(self, key_range: KeyRange, base: int) -> None:
+        """Let the uncommitted part of `key_range` start at `base`: its member is known to."""
+        here = Position(offset=base, counted=base, committed=False)
+
+        def started(_lo: int, _hi: int, old: Position) -> Position:
+            return old if old.committed else here
+
+        self._update(key_range.lo, key_range.hi, started)
+        self._raise_and_prune()
+
+    def delete_lane(self, key_range: KeyRange, *, base: int) -> None:
+        """Forget the commit of a lane (OffsetDelete); it is assumed to start again at `base`."""
+        here = Position(offset=base, counted=base, committed=False)
+        self._unsaved.note(self._ranges.remove_from(base))
+        self._update(key_range.lo, key_range.hi, lambda _lo, _hi, _old: here)
+        self._raise_and_prune()
+
+    def advance_log_start(self, log_start_offset: int) -> bool:
+        """Move everything below the log start up to it; True when something moved."""
+
+        def raised(_lo: int, _hi: int, old: Position) -> Position:
+            if old.counted >= log_start_offset:
+                return old
+            offset = old.offset if old.committed else log_start_offset
+            return replace(old, offset=offset, counted=log_start_offset)
+
+        moved = self._update(0, HASH_MAX, raised)
+        self._raise_and_prune()
+        return moved
+
+    # -- bookkeeping ------------------------------------------------------------------------
+
+    def mark_pushed(self, position: int) -> None:
+        """Remember that Kafka's own group offset now is `position`."""
+        if position != self.pushed:
+            self.pushed = position
+            self._unsaved.positions = True
+
+    def mark_saved(self) -> None:
+        """Remember that the journal holds everything that `unsaved()` told.
+
+        Nothing may have changed in between: the caller holds the group's lock.
+        """
+        self._unsaved.saved()
+
+    def check(self) -> None:
+        """Assert the invariants of the class; tests call it after every step."""
+        self._positions.check()
+        self._ranges.check()
+        assert self._positions.first == 0 and self._positions.last == HASH_MAX
+        assert self.stable_position == min(p.counted for p in self._positions.values())
+        for position in self._positions.values():
+            assert 0 <= position.offset <= position.counted
+            assert self._ranges.skip(position.counted) == position.counted
+        assert all(first > self.stable_position for first, _ in self._ranges)
+        self._unsaved.check(self._ranges)
+
+    def _content(self) -> tuple[object, ...]:
+        return self.topic_name, self.pushed, list(self._positions.items()), list(self._ranges)
+
+    def _update(self, lo: int, hi: int, change: Callable[[int, int, Position], Position]) -> bool:
+        moved = self._positions.update(lo, hi, change)
+        if moved:
+            self._unsaved.positions, self._stable_position = True, None
+        return moved
+
+    def _pieces(self, key_ranges: Iterable[KeyRange]) -> list[Position]:
+        return [
+            value
+            for key_range in key_ranges
+            for _, _, value in self._positions.items(key_range.lo, key_range.hi)
+        ]
+
+    def _goes_back(self, key_ranges: Iterable[KeyRange], offset: int, *, reset: bool) -> bool:
+        pieces = self._pieces(key_ranges)
+        if reset:  # all of the range is wanted from there on, also where parts of it differ
+            return offset < max(piece.counted for piece in pieces)
+        # `offset`, not `counted`: a member goes on to commit below what was scanned ahead of it.
+        return offset < min(piece.offset for piece in pieces)
+
+    def _settle(self, key_range: KeyRange, scan: ScanIndex | None) -> bool:
+        def settled(lo: int, hi: int, old: Position) -> Position:
+            """Go through ranges and scanned gaps in turn until neither leads on."""
+            counted, committed = old.counted, old.committed
+            while True:
+                skipped = self._ranges.skip(counted)
+                # Passing a range is a commit of its offsets, also where nobody had committed yet.
+                committed = committed or skipped > counted
+                if scan is not None:
+                    skipped = scan.effective(KeyRange(lo=lo, hi=hi), skipped)
+                if skipped == counted:
+                    return replace(old, counted=counted, committed=committed)
+                counted = skipped
+
+        # Lane by lane: an interval that holds several is only as far as the first of them.
+        parts = (key_range,) if scan is None else scan.lanes_of(key_range)
+        moved = False
+        for part in parts:
+            moved |= self._update(part.lo, part.hi, settled)
+        return moved
+
+    def _raise_and_prune(self) -> list[RangeEdit]:
+        """Take every position through the ranges, then drop the ranges that S has passed."""
+        if self._ranges:
+            self._settle(WHOLE, None)
+        return [self._prune()]
+
+    def _prune(self) -> RangeEdit:
+        return self._unsaved.note(self._ranges.remove_below(self.stable_position))
+
+    def _restart(self, offset: int, *, committed: bool) -> None:
+        here = Position(offset=offset, counted=offset, committed=committed)
+        self._unsaved.note(self._ranges.remove_from(0))
+        self._update(0, HASH_MAX, lambda _lo, _hi, _old: here)
+
+    def _too_large(
+        self, key_ranges: Iterable[KeyRange], metadata: str | None
+    ) -> CommitError | None:
+        size_bytes = len(metadata.encode()) if metadata else 0
+        if size_bytes > METADATA_BYTES_MAX:
+            return CommitError.METADATA_TOO_LARGE
+        if size_bytes and size_bytes + self._metadata_bytes() > METADATA_SUM_BYTES_MAX:
+            return CommitError.METADATA_TOO_LARGE
+        cuts = sum(self._positions.cuts_added(part.lo, part.hi) for part in key_ranges)
+        if len(self._positions) + cuts > POSITION_COUNT_MAX:
+            return CommitError.MAX_REACHED
+        return None
+
+    def _metadata_bytes(self) -> int:
+        # Four bytes per character at most, so the common case needs no encoding.
+        return sum(4 * len(p.metadata) for p in self._positions.values() if p.metadata)
+
+    def _refused(self, error: CommitError) -> CommitOutcome:
+        return CommitOutcome(error=error, stable_offset=self.stable_offset)
+
+    def _outcome(
+        self,
+        error: CommitError,
+        stable_before: int,
+        edits: Iterable[RangeEdit],
+        duplicates: tuple[Range, ...] = (),
+    ) -> CommitOutcome:
+        removed: set[Range] = set()
+        added: set[Range] = set()
+        for edit in edits:
+            for item in edit.removed:
+                (added if item in added else removed).symmetric_difference_update({item})
+            for item in edit.added:
+                (removed if item in removed else added).symmetric_difference_update({item})
+        return CommitOutcome(
+            error=error,
+            stable_offset=self.stable_offset,
+            stable_push=self.stable_offset if self.stable_position != stable_before else None,
+            tombstones=tuple(sorted(removed)),
+            puts=tuple(sorted(added)),
+            duplicates=duplicates,
+        )

@@ -1,0 +1,266 @@
+"""The individual commit journal in Kafka: loaded once, appended to for as long as we run.
+
+In:    `JournalRecord`s.  Out: a loaded `OffsetTable`; acknowledged records.
+Next:  `proxy.groups` answers a commit when its records are acknowledged.
+Shell: asyncio, aiokafka.
+Source: REQUIREMENTS S004-12..16; KIP-98 (idempotent producer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from keylane.errors import UpstreamLost
+from keylane.offsets.journal import TOPIC_NAME, JournalRecord
+from keylane.offsets.journal_topic import SEGMENT_BYTES_DEFAULT, ensure_journal_topic
+from keylane.offsets.table import OffsetTable
+from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
+
+log = logging.getLogger("keylane.offsets")
+
+APPEND_TIMEOUT_S: Final = 30.0
+"""Kafka clients' `request.timeout.ms` default."""
+LOAD_STALLED_S: Final = 30.0
+"""A load that gets nothing for so long is given up."""
+POLL_MS: Final = 1_000
+BATCH_BYTES: Final = 128 * 1024
+"""Commits of many groups that wait for one ack share a batch; 8 times aiokafka's default."""
+LOAD_BYTES_MAX: Final = 8 * 1024**2
+"""Bound on what one fetch of the load brings, over all partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a load is, in offsets over all partitions."""
+
+    read: int
+    total: int
+
+
+class JournalStore:
+    """Reads the whole journal at start, then appends with acks from all in-sync replicas.
+
+    `append` may be called concurrently; records of one call, and of calls that follow each other,
+    reach a partition in order. Batches that wait for a broker are retried in order by the same
+    idempotent producer, so a late one cannot overtake its successor.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "keylane",
+        segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+        append_timeout_s: float = APPEND_TIMEOUT_S,
+        options: Callable[[], Mapping[str, Any]] = dict,
+        on_append: Callable[[int, float, bool], None] = lambda *_: None,
+    ) -> None:
+        """`options` gives arguments of every new aiokafka client: TLS, a password that may change.
+
+        It may raise UpstreamLost.
+        """
+        self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
+        self._extra_options = options
+        self._segment_bytes = segment_bytes
+        self._append_timeout_s = append_timeout_s
+        self._on_append = on_append
+        self._producer: AIOKafkaProducer | None = None
+        self._opening = asyncio.Lock()
+        self._is_stopped = False
+
+    async def start(
+        self,
+        *,
+        individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
+        on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
+    ) -> OffsetTable:
+        """Make the topic if it is missing, read it to its end, and return what it holds.
+
+        Raises:
+            UpstreamLost: the cluster cannot be reached, refuses, or stops answering.
+        """
+        try:
+            partition_count = await self._ensure_topic()
+            table = OffsetTable(
+                partition_count=partition_count, individual_commits_max=individual_commits_max
+            )
+            await self._load(table, on_progress)
+            await self._opened()
+        except KafkaError as error:
+            raise _lost("loading the journal", error) from None
+        report = table.finish_load()
+        for text in report.damaged:
+            log.warning("journal record is skipped reason=%s", text)
+        log.info(
+            "journal loaded states=%d ranges=%d damaged=%d orphans=%d",
+            report.state_count,
+            report.range_count,
+            report.damaged_count,
+            report.orphan_count,
+        )
+        await self.append(table.take_orphan_tombstones())
+        return table
+
+    async def append(self, records: Sequence[JournalRecord]) -> None:
+        """Write records in order and wait until all in-sync replicas have them.
+
+        After an error each of them may have been written or not; the caller repeats them with his
+        next append.
+
+        Raises:
+            UpstreamLost: not acknowledged in time, or refused.
+        """
+        if not records:
+            return
+        clock = asyncio.get_running_loop().time
+        started_s, is_acknowledged = clock(), False
+        try:
+            await self._append(records)
+            is_acknowledged = True
+        finally:
+            self._on_append(len(records), clock() - started_s, is_acknowledged)
+
+    async def _append(self, records: Sequence[JournalRecord]) -> None:
+        producer: AIOKafkaProducer | None = None
+        try:
+            async with asyncio.timeout(self._append_timeout_s):
+                producer = await self._opened()
+                acks = [await _send(producer, record) for record in records]
+                # Not `gather`: a caller that goes away must not cancel what others share.
+                await asyncio.wait(acks)
+            for ack in acks:
+                ack.result()
+        except TimeoutError:
+            raise UpstreamLost(f"no ack from the journal in {self._append_timeout_s:g} s") from None
+        except KafkaError as error:
+            await self._discard(producer)
+            raise _lost("appending to the journal", error) from None
+
+    async def stop(self) -> None:
+        """Send what waits, within the append time-out, and close."""
+        self._is_stopped = True
+        async with self._opening:
+            if self._producer is not None:
+                await self._close(self._producer)
+                self._producer = None
+
+    def _options(self) -> dict[str, Any]:
+        return {**self._where, **self._extra_options()}
+
+    async def _ensure_topic(self) -> int:
+        admin = AIOKafkaAdminClient(**self._options())
+        try:
+            await admin.start()
+            return await ensure_journal_topic(admin, segment_bytes=self._segment_bytes)
+        finally:
+            await admin.close()
+
+    async def _load(self, table: OffsetTable, on_progress: Callable[[LoadProgress], None]) -> None:
+        consumer = AIOKafkaConsumer(
+            **self._options(),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_bytes=LOAD_BYTES_MAX,
+        )
+        try:
+            await consumer.start()
+            partitions = [TopicPartition(TOPIC_NAME, p) for p in range(table.partition_count)]
+            consumer.assign(partitions)
+            # Read-committed: the end is the last stable offset, behind which nothing is whole.
+            ends = await consumer.end_offsets(partitions)
+            starts = await consumer.beginning_offsets(partitions)
+            await _read_to(consumer, starts, ends, table, on_progress)
+        finally:
+            await consumer.stop()
+
+    async def _opened(self) -> AIOKafkaProducer:
+        """Return the producer, a new one when there is none."""
+        async with self._opening:
+            if self._is_stopped:
+                raise UpstreamLost("the journal is closed")
+            if self._producer is None:
+                producer = AIOKafkaProducer(
+                    **self._options(),
+                    acks="all",
+                    enable_idempotence=True,
+                    max_batch_size=BATCH_BYTES,
+                )
+                try:
+                    await producer.start()
+                except BaseException:
+                    await self._close(producer)
+                    raise
+                self._producer = producer
+            return self._producer
+
+    async def _discard(self, producer: AIOKafkaProducer | None) -> None:
+        """Close a producer that failed: its sequence is broken. The next call opens another."""
+        async with self._opening:
+            if producer is not None and self._producer is producer:
+                self._producer = None
+                await self._close(producer)
+
+    async def _close(self, producer: AIOKafkaProducer) -> None:
+        # The first of an error that was told already and of a broker that does not answer.
+        with suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(self._append_timeout_s):
+                await producer.stop()
+
+
+async def _read_to(
+    consumer: AIOKafkaConsumer,
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    table: OffsetTable,
+    on_progress: Callable[[LoadProgress], None],
+) -> None:
+    """Apply everything from `starts` up to `ends`. Raises: UpstreamLost, KafkaError."""
+    positions = dict(starts)
+    for partition, start in starts.items():
+        consumer.seek(partition, start)
+    total = sum(ends.values()) - sum(starts.values())
+    clock = asyncio.get_running_loop().time
+    moved_s = clock()
+    while wanted := [tp for tp in ends if positions[tp] < ends[tp]]:
+        # Without the partitions that are done, whose appended records would be read for ever.
+        batches = await consumer.getmany(*wanted, timeout_ms=POLL_MS)
+        for partition, records in batches.items():
+            for record in records:
+                table.apply(partition.partition, record.offset, record.key, record.value)
+        before = sum(positions.values())
+        positions.update({tp: await consumer.position(tp) for tp in wanted})
+        read = sum(positions.values())
+        if read > before:
+            moved_s = clock()
+            on_progress(LoadProgress(min(total, read - sum(starts.values())), total))
+        elif clock() - moved_s > LOAD_STALLED_S:
+            raise UpstreamLost(f"the journal gave nothing for {LOAD_STALLED_S:g} s")
+
+
+async def _send(producer: AIOKafkaProducer, record: JournalRecord) -> asyncio.Future[Any]:
+    """Hand a record to the producer; the future ends with the ack."""
+    ack: asyncio.Future[Any] = await producer.send(
+        TOPIC_NAME, record.value, key=record.key, partition=record.partition
+    )
+    ack.add_done_callback(_retrieve)
+    return ack
+
+
+def _retrieve(ack: asyncio.Future[Any]) -> None:
+    """Look at the outcome, so that one that nobody waits for any more is not reported."""
+    if not ack.cancelled():
+        ack.exception()
+
+
+def _lost(doing: str, error: BaseException) -> UpstreamLost:
+    return UpstreamLost(f"{doing}: {type(error).__name__}: {error}")

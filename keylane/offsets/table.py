@@ -1,0 +1,286 @@
+"""All states that this node serves, kept in step with the journal.
+
+In:    journal records while loading; new states afterwards.  Out: states; records to append.
+Next:  `offsets.store` loads it and writes its records; `proxy.groups` serves from it.
+Pure:  no I/O, no clock: time is a parameter.
+Source: REQUIREMENTS S004-15..19, G-13, G-14.
+
+A commit goes: copy the state, commit on the copy, push its stable position to Kafka, `put` the
+copy, append `records`, `mark_saved`. Who does so holds the group's lock from the copy on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from keylane.errors import JournalInvalid
+from keylane.offsets.intervals import Range
+from keylane.offsets.journal import (
+    JournalRecord,
+    LayoutKey,
+    LayoutValue,
+    PositionsValue,
+    RangeKey,
+    RangeValue,
+    StateKey,
+    ic_partition,
+    read_key,
+    read_layout,
+    read_positions,
+    read_range,
+    write_key,
+    write_value,
+)
+from keylane.offsets.state import OffsetState
+from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
+
+DAMAGED_TOLD_MAX: Final = 20
+"""How many damaged records are named; the others are counted. Enough to see a pattern."""
+
+
+@dataclass(slots=True)
+class _Loading:
+    """What was read of one state so far; the order of its records does not matter."""
+
+    positions: PositionsValue | None = None
+    ranges: set[Range] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What a load found."""
+
+    state_count: int
+    range_count: int
+    layout_count: int
+    damaged_count: int
+    damaged: tuple[str, ...]
+    """Text of the first few damaged records, with their places."""
+    orphan_count: int
+    """Ranges without a state: a crash before the first positions record, or a damaged one."""
+
+
+class OffsetTable:
+    """States by (group, topic id, partition), and the pinned layouts of views.
+
+    A damaged record is skipped and counted, never fatal: without its positions a state falls back
+    to Kafka's own group offset, without a range the range is read again (S004-15, S004-161).
+    Invariant: between `mark_saved` and the next `put` the journal holds exactly these states.
+    """
+
+    def __init__(
+        self, *, partition_count: int, individual_commits_max: int = INDIVIDUAL_COMMITS_MAX
+    ) -> None:
+        """`partition_count` is that of the journal topic."""
+        assert partition_count >= 1, "a journal has partitions"
+        self.partition_count = partition_count
+        self.individual_commits_max = individual_commits_max
+        self._states: dict[str, dict[StateKey, OffsetState]] = {}
+        self._layouts: dict[str, LayoutValue] = {}
+        self._loading: dict[StateKey, _Loading] = {}
+        self._orphans: set[RangeKey] = set()
+        self._damaged: list[str] = []
+        self._damaged_count = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._states.values()))
+
+    # -- loading ---------------------------------------------------------------------------
+
+    def apply(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Take in one journal record; those of one partition come in the order of the log."""
+        place = f"journal partition {partition} offset {offset}"
+        try:
+            self._apply(partition, key, value, place)
+        except JournalInvalid as error:
+            self._damaged_count += 1
+            if len(self._damaged) < DAMAGED_TOLD_MAX:
+                self._damaged.append(str(error))
+
+    def finish_load(self) -> LoadReport:
+        """Make states of what was applied."""
+        for key, loading in self._loading.items():
+            if loading.positions is None:
+                self._orphans |= {RangeKey(key, *bounds) for bounds in loading.ranges}
+                continue
+            state = OffsetState.restore(
+                positions=loading.positions.positions,
+                ranges=loading.ranges,
+                pushed=loading.positions.pushed,
+                topic_name=loading.positions.topic_name,
+                individual_commits_max=self.individual_commits_max,
+            )
+            self.put(key, state)
+        self._loading.clear()
+        return LoadReport(
+            state_count=len(self),
+            range_count=sum(len(state.ranges()) for _, state in self.items()),
+            layout_count=len(self._layouts),
+            damaged_count=self._damaged_count,
+            damaged=tuple(self._damaged),
+            orphan_count=len(self._orphans),
+        )
+
+    def take_orphan_tombstones(self) -> list[JournalRecord]:
+        """Return the records that delete ranges without a state; a second call returns none."""
+        orphans, self._orphans = self._orphans, set()
+        return [self._record(key.state.group, key, None) for key in orphans]
+
+    # -- states ----------------------------------------------------------------------------
+
+    def get(self, key: StateKey) -> OffsetState | None:
+        """Return the state, None when the group has none there. Do not change it: copy."""
+        return self._states.get(key.group, {}).get(key)
+
+    def put(self, key: StateKey, state: OffsetState) -> None:
+        """Put `state` in the place of what was there."""
+        self._states.setdefault(key.group, {})[key] = state
+
+    def remove(self, key: StateKey) -> None:
+        """Forget a state, once the journal has its `tombstones`."""
+        of_group = self._states.get(key.group, {})
+        of_group.pop(key, None)
+        if not of_group:
+            self._states.pop(key.group, None)
+
+    def groups(self) -> list[str]:
+        """Return the groups that have a state, sorted."""
+        return sorted(self._states)
+
+    def of_group(self, group: str) -> dict[StateKey, OffsetState]:
+        """Return the states of a group; an own dict, so that states may be removed meanwhile."""
+        return dict(self._states.get(group, {}))
+
+    def items(self) -> Iterator[tuple[StateKey, OffsetState]]:
+        """Yield all states."""
+        for of_group in self._states.values():
+            yield from of_group.items()
+
+    # -- records ---------------------------------------------------------------------------
+
+    def records(
+        self, key: StateKey, *, now_ms: int, member_id: str = "", leader_epoch: int = -1
+    ) -> list[JournalRecord]:
+        """Return what the journal lacks of a state, in the order it has to be written in.
+
+        A crash may cut the list anywhere. So what a reset dropped goes first, as its positions
+        must not be seen with the old ranges; then puts, then positions, and last the tombstones
+        of ranges that positions or other ranges have swallowed.
+        """
+        state = self._states[key.group][key]
+        changes = state.unsaved()
+        swallowed = [bounds for bounds in changes.tombstones if state.is_committed(*bounds)]
+        dropped = [bounds for bounds in changes.tombstones if not state.is_committed(*bounds)]
+        in_range = RangeValue(timestamp_ms=now_ms, leader_epoch=leader_epoch, member_id=member_id)
+        put = write_value(in_range)
+        records = self._ranges(key, dropped, None) + self._ranges(key, changes.puts, put)
+        if changes.positions:
+            value = PositionsValue(
+                timestamp_ms=now_ms,
+                pushed=state.pushed,
+                topic_name=state.topic_name,
+                positions=tuple((hi, position) for _, hi, position in state.positions()),
+            )
+            records.append(self._record(key.group, key, write_value(value)))
+        return records + self._ranges(key, swallowed, None)
+
+    def mark_saved(self, key: StateKey) -> None:
+        """Note that the last `records` of the state were acknowledged."""
+        self._states[key.group][key].mark_saved()
+
+    def tombstones(self, key: StateKey) -> list[JournalRecord]:
+        """Return the records that delete a state from the journal; none when there is none.
+
+        Positions go last: ranges that a crash leaves behind without them are dropped on load,
+        positions that it leaves are merely there still.
+        """
+        state = self.get(key)
+        if state is None:
+            return []
+        ranges = self._ranges(key, state.ranges_held(), None)
+        return [*ranges, self._record(key.group, key, None)]
+
+    # -- layouts ---------------------------------------------------------------------------
+
+    def layout(self, view: str) -> LayoutValue | None:
+        """Return the layout that a view is pinned to, None when it is not."""
+        return self._layouts.get(view)
+
+    def layouts(self) -> dict[str, LayoutValue]:
+        """Return all pinned layouts by view name; an own dict."""
+        return dict(self._layouts)
+
+    def pin_layout(self, view: str, layout: LayoutValue | None) -> list[JournalRecord]:
+        """Pin a view to a layout, or unpin it with None; return what to append."""
+        if layout is None:
+            self._layouts.pop(view, None)
+        else:
+            self._layouts[view] = layout
+        value = None if layout is None else write_value(layout)
+        return [self._record(view, LayoutKey(view), value)]
+
+    def check(self) -> None:
+        """Assert the invariants of the class; tests call it after every step."""
+        for group, of_group in self._states.items():
+            assert of_group, "an empty group is removed"
+            for key, state in of_group.items():
+                assert key.group == group
+                state.check()
+
+    def _apply(self, partition: int, key: bytes | None, value: bytes | None, place: str) -> None:
+        if key is None:
+            raise JournalInvalid(f"{place}: a record without a key")
+        decoded = read_key(key, place=place)
+        if decoded is None:
+            return
+        owner = _owner(decoded)
+        if ic_partition(owner, self.partition_count) != partition:
+            raise JournalInvalid(f"{place}: belongs to another partition")
+        match decoded:
+            case StateKey():
+                loading = self._loading.setdefault(decoded, _Loading())
+                loading.positions = None
+                if value is not None:
+                    loading.positions = read_positions(value, place=place)
+            case RangeKey():
+                self._apply_range(decoded, value, place)
+            case LayoutKey():
+                self._layouts.pop(decoded.view, None)
+                if value is not None:
+                    self._layouts[decoded.view] = read_layout(value, place=place)
+
+    def _apply_range(self, key: RangeKey, value: bytes | None, place: str) -> None:
+        ranges = self._loading.setdefault(key.state, _Loading()).ranges
+        ranges.discard((key.first, key.last))
+        self._orphans.discard(key)
+        if value is None:
+            return
+        try:
+            read_range(value, place=place)
+        except JournalInvalid:
+            self._orphans.add(key)
+            raise
+        ranges.add((key.first, key.last))
+
+    def _ranges(
+        self, key: StateKey, ranges: Iterable[Range], value: bytes | None
+    ) -> list[JournalRecord]:
+        return [self._record(key.group, RangeKey(key, *bounds), value) for bounds in ranges]
+
+    def _record(
+        self, owner: str, key: StateKey | RangeKey | LayoutKey, value: bytes | None
+    ) -> JournalRecord:
+        return JournalRecord(ic_partition(owner, self.partition_count), write_key(key), value)
+
+
+def _owner(key: StateKey | RangeKey | LayoutKey) -> str:
+    """Return the name whose hash gives the partition."""
+    match key:
+        case StateKey():
+            return key.group
+        case RangeKey():
+            return key.state.group
+        case LayoutKey():
+            return key.view

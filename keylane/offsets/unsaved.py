@@ -1,0 +1,89 @@
+"""What the journal does not hold yet of a state: the difference of two sets of ranges.
+
+In:    edits of a `RangeSet`, as they happen.  Out: `Changes`.
+Next:  `offsets.state` keeps one of these; `offsets.table` makes records of the changes.
+Pure:  no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from keylane.offsets.intervals import Range, RangeEdit
+from keylane.offsets.values import Changes
+
+
+class Unsaved:
+    """Net difference between what a state holds and what the journal holds of it.
+
+    A write that failed may have reached the journal all the same. So ranges that were told and
+    not confirmed are remembered: whichever way they go later, the journal is told once more.
+
+    Invariants: no range is both added and removed; the journal holds at most
+    `(ranges - added) | removed | attempted`.
+    """
+
+    __slots__ = ("_added", "_attempted", "_removed", "positions")
+
+    def __init__(self) -> None:
+        self.positions = True
+        """Whether the positions, or anything else outside of the ranges, changed."""
+        self._added: set[Range] = set()
+        self._removed: set[Range] = set()
+        self._attempted: set[Range] = set()
+
+    def copy(self) -> Unsaved:
+        """Return an independent copy."""
+        other = Unsaved()
+        other.positions = self.positions
+        other._added, other._removed = self._added.copy(), self._removed.copy()
+        other._attempted = self._attempted.copy()
+        return other
+
+    def note(self, edit: RangeEdit) -> RangeEdit:
+        """Fold in what one call changed; returns its argument."""
+        for item in edit.removed:
+            if item in self._added:
+                self._added.remove(item)
+                if item not in self._attempted:
+                    continue
+            self._removed.add(item)
+        for item in edit.added:
+            if item in self._removed:
+                self._removed.remove(item)
+                if item not in self._attempted:
+                    continue
+            self._added.add(item)
+        return edit
+
+    def note_stored(self, item: Range, *, is_held: bool) -> None:
+        """Note while loading that the journal holds `item`, and whether the state does too."""
+        if is_held:
+            self._added.discard(item)
+        else:
+            self._removed.add(item)
+
+    def tell(self) -> Changes:
+        """Return what has to be written; from now on it may be in the journal."""
+        self._attempted |= self._added | self._removed
+        return Changes(
+            positions=self.positions,
+            puts=tuple(sorted(self._added)),
+            tombstones=tuple(sorted(self._removed)),
+        )
+
+    def saved(self) -> None:
+        """Note that all that was told was written."""
+        self.positions = False
+        for items in (self._added, self._removed, self._attempted):
+            items.clear()
+
+    def held(self, ranges: Iterable[Range]) -> set[Range]:
+        """Return every range that the journal may hold, `ranges` being those of the state."""
+        return (set(ranges) - self._added) | self._removed | self._attempted
+
+    def check(self, ranges: Iterable[Range]) -> None:
+        """Assert the invariants of the class against the state's ranges."""
+        present = set(ranges)
+        assert not self._added & self._removed
+        assert self._added <= present and not self._removed & present

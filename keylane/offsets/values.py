@@ -1,0 +1,116 @@
+"""The values that commits of offsets are made of: errors, positions, outcomes, and their bounds.
+
+In:    nothing.  Out: constants, enums, frozen dataclasses.
+Next:  `offsets.state` computes with them, `offsets.journal` writes them, `proxy.apis` answers them.
+Pure:  no I/O, no clock.
+Source: KIP draft "Cooperative consumer processing semantic", "New Exceptions"; Kafka protocol
+guide, "Error Codes".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.intervals import Range
+
+NO_OFFSET: Final = -1
+"""OffsetFetch's answer for "no commit"; the client then applies its own reset policy."""
+NO_LEADER_EPOCH: Final = -1
+INDIVIDUAL_COMMITS_MAX: Final = 100_000
+"""Default of `max.individual.commits`: 1.6 MB of bounds; the KIP draft names no number."""
+RANGES_PER_COMMIT_MAX: Final = 65_536
+"""1 MiB, Kafka's default request size, by 16 bytes per range."""
+POSITION_COUNT_MAX: Final = 8_192
+"""Bound on intervals of the hash space: 8 times the most lanes a partition can have."""
+METADATA_BYTES_MAX: Final = 4_096
+"""Kafka's default of `offset.metadata.max.bytes`."""
+METADATA_SUM_BYTES_MAX: Final = 512 * 1024
+"""All metadata of a state together, so that its journal record stays below 1 MB."""
+WHOLE: Final = KeyRange(lo=0, hi=HASH_MAX)
+
+
+class CommitError(Enum):
+    """Why a commit was not taken, and the Kafka code that a stock client is answered with."""
+
+    NONE = (0, 0)
+    TOO_OLD = (91, 0)
+    """INDIVIDUAL_COMMIT_TOO_OLD; a stock client is told success, as nothing of it is lost."""
+    MAX_REACHED = (92, 27)
+    """MAX_INDIVIDUAL_COMMIT_REACHED; REBALANCE_IN_PROGRESS makes stock members join again."""
+    INVALID = (42, 42)
+    """INVALID_REQUEST: a negative offset, or a range whose end is before its start."""
+    TOO_MANY_RANGES = (10, 10)
+    """MESSAGE_TOO_LARGE: more than RANGES_PER_COMMIT_MAX ranges in one commit."""
+    METADATA_TOO_LARGE = (12, 12)
+    """OFFSET_METADATA_TOO_LARGE, as Kafka answers it."""
+
+    def __init__(self, seed_code: int, error_code: int) -> None:
+        self.seed_code = seed_code
+        """The KIP draft's number; 91 and 92 mean other things in today's Kafka."""
+        self.error_code = error_code
+        """Code for the ErrorCode field of a stock client."""
+
+
+class Reconciled(Enum):
+    """How Kafka's own group offset stood against what was last pushed there."""
+
+    EQUAL = "equal"
+    FORWARD = "forward"
+    BACK = "back"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Progress on an interval of the hash space."""
+
+    offset: int
+    """What was committed; on an uncommitted interval the base it is assumed to start at."""
+    counted: int
+    """Next offset that has to be committed by somebody: never below `offset`."""
+    committed: bool
+    """False: the group never committed here, so OffsetFetch must not answer a position."""
+    metadata: str | None = None
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanePosition:
+    """What OffsetFetch answers for a lane."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+NOT_COMMITTED: Final = LanePosition(offset=NO_OFFSET, leader_epoch=NO_LEADER_EPOCH, metadata="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOutcome:
+    """What one commit did; `tombstones` and `puts` are its own net effect on the ranges."""
+
+    error: CommitError
+    stable_offset: int
+    """S after the commit, inclusive: the LastStableOffset field of the answer."""
+    stable_push: int | None = None
+    """S when this commit moved it; None when it stayed."""
+    tombstones: tuple[Range, ...] = ()
+    puts: tuple[Range, ...] = ()
+    duplicates: tuple[Range, ...] = ()
+    """Entries that were committed before: no error, worth a warning in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What the journal does not hold yet."""
+
+    positions: bool
+    puts: tuple[Range, ...]
+    tombstones: tuple[Range, ...]
+
+    def __bool__(self) -> bool:
+        return self.positions or bool(self.puts) or bool(self.tombstones)

@@ -1,0 +1,135 @@
+"""What secures a node's connections, as it is configured: TLS, keylane's own login, bounds.
+
+In:    keys of the configuration.  Out: `SecurityConfig`, which `ProxyConfig` is.
+Next:  `proxy.security` loads files and makes TLS contexts of it.
+Pure:  no I/O: keys and passwords are named by their files, and read where they are used.
+Source: names of Kafka's own broker configs where one exists; docs/security.md.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PASSWORD_VARIABLE: Final = "KEYLANE_LOGIN_PASSWORD"  # noqa: S105 - the variable's name
+"""Where keylane's own password is when no file has it; no key, so that no flag can take it."""
+
+
+class SecurityConfig(BaseModel):
+    """Every key that has to do with who may do what, and who can listen in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tls_certificate: str | None = Field(
+        default=None,
+        description="PEM file: the certificate of the listeners, with its chain. Turns TLS on for "
+        "clients. Read again when it changes, and on SIGHUP.",
+    )
+    tls_key: str | None = Field(
+        default=None,
+        description="PEM file with the key of `tls_certificate`; left out, it is in the same file.",
+    )
+    tls_client_ca: str | None = Field(
+        default=None,
+        description="PEM file: only clients with a certificate of these authorities get in "
+        "(Kafka's `ssl.client.auth=required`). The brokers see who a client is by SASL only.",
+    )
+    upstream_tls: bool = Field(
+        default=False, description="TLS to the brokers (`SSL`, `SASL_SSL` listeners)."
+    )
+    upstream_ca: str | None = Field(
+        default=None,
+        description="PEM file: authorities that brokers' certificates are checked with; left "
+        "out, the system's.",
+    )
+    upstream_certificate: str | None = Field(
+        default=None,
+        description="PEM file: keylane's own certificate, for brokers that ask for one (mTLS). "
+        "Clients must then log in by SASL before anything of theirs is passed on.",
+    )
+    upstream_key: str | None = Field(
+        default=None,
+        description="PEM file with the key of `upstream_certificate`; left out, it is in the "
+        "same file.",
+    )
+    upstream_verify_hostname: bool = Field(
+        default=True,
+        description="Whether a broker's certificate must name the host that is connected to "
+        "(Kafka's `ssl.endpoint.identification.algorithm=https`).",
+    )
+    login_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
+        Field(
+            default=None,
+            description="SASL mechanism of keylane's own connections; clients use what they like.",
+        )
+    )
+    login_username: str | None = Field(
+        default=None, description="keylane's own user name, for PLAIN and SCRAM."
+    )
+    login_password_file: str | None = Field(
+        default=None,
+        description="File with keylane's own password, read at every login; left out, the "
+        f"variable `{PASSWORD_VARIABLE}` holds it.",
+    )
+    login_token_file: str | None = Field(
+        default=None,
+        description="File with keylane's own OAUTHBEARER token, read at every login: whoever "
+        "renews the token writes it there.",
+    )
+    control_token_file: str | None = Field(
+        default=None,
+        description="File with the bearer token that may do everything on the control port. "
+        "Without it the control port is bound to a loopback address only.",
+    )
+    control_read_token_file: str | None = Field(
+        default=None,
+        description="File with the bearer token that may read on the control port and change "
+        "nothing, for Prometheus for example.",
+    )
+    control_tls: bool = Field(
+        default=False, description="The control port speaks TLS, with `tls_certificate`."
+    )
+    connections_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Client connections of this process, Kafka's `max.connections`; further ones "
+        "are closed at once. Each costs about 0.1 MB.",
+    )
+    connections_per_address_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Client connections from one address, Kafka's `max.connections.per.ip`.",
+    )
+
+    @model_validator(mode="after")
+    def _keys_fit_together(self) -> Self:
+        _need(self, "tls_key", "tls_certificate")
+        _need(self, "tls_client_ca", "tls_certificate")
+        _need(self, "control_tls", "tls_certificate")
+        _need(self, "upstream_ca", "upstream_tls")
+        _need(self, "upstream_certificate", "upstream_tls")
+        _need(self, "upstream_key", "upstream_certificate")
+        _need(self, "login_username", "login_mechanism")
+        _need(self, "control_read_token_file", "control_token_file")
+        if self.login_mechanism == "OAUTHBEARER":
+            if not self.login_token_file:
+                raise ValueError("login_mechanism OAUTHBEARER needs login_token_file")
+        elif self.login_mechanism is not None and not self.login_username:
+            raise ValueError(f"login_mechanism {self.login_mechanism} needs login_username")
+        return self
+
+
+def _need(config: SecurityConfig, key: str, other: str) -> None:
+    """Refuse a key that does nothing, since another one is left out."""
+    if getattr(config, key) and not getattr(config, other):
+        raise ValueError(f"{key} needs {other}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to an address that is bound."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, and any but this one may lead anywhere
+        return host.lower() == "localhost"

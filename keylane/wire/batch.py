@@ -1,0 +1,149 @@
+"""Record batch v2: read and check the fixed header; never touch the records.
+
+In:    bytes and the position where a batch starts.  Out: `BatchHeader`, sizes in bytes.
+Next:  `kernel.spans` walks the records; `proxy.apis.fetch` decides what to keep.
+Pure:  no I/O, no clock, no decompression.
+Source: Kafka documentation, "Record Batch" (61 bytes, big-endian); KIP-98, KIP-360 (control
+batches), KIP-534 (delete horizon). The CRC starts at `attributes`, so rewriting
+`partition_leader_epoch` needs no new checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from google_crc32c import value as crc32c
+
+from keylane.errors import BatchCorrupt, BatchUnsupported
+
+BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+BATCH_HEADER_BYTES: Final = 61
+assert BATCH_HEADER.size == BATCH_HEADER_BYTES
+LENGTH_PREFIX_BYTES: Final = 12
+"""base_offset and batch_length, which batch_length leaves out."""
+CRC_POSITION: Final = 17
+CRC_START: Final = 21
+"""First byte under the CRC: `attributes`."""
+MAGIC: Final = 2
+
+CODEC_MASK: Final = 0x07
+CODEC_NONE: Final = 0
+CODEC_GZIP: Final = 1
+CODEC_SNAPPY: Final = 2
+CODEC_LZ4: Final = 3
+CODEC_ZSTD: Final = 4
+TIMESTAMP_TYPE_BIT: Final = 0x08
+"""Set: `max_timestamp` is the broker's append time and holds for every record."""
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+"""Set: `base_timestamp` is when the tombstones of this batch may go (KIP-534)."""
+
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+OFFSET_DELTA_MAX: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """The 13 header fields in wire order."""
+
+    base_offset: int
+    batch_length: int
+    """Bytes after this field; the whole batch is 12 longer."""
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def codec(self) -> int:
+        """Compression codec of the records, one of `CODEC_*` (5 to 7 are undefined)."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the batch's last record, present or compacted away."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch holds a transaction marker instead of records."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+
+def read_batch_header(buffer: bytes | memoryview, position: int) -> tuple[BatchHeader, int] | None:
+    """Read the header at `position`; return it with the whole batch's size in bytes.
+
+    None: the buffer ends inside this batch. A broker may cut the last batch of a fetch at
+    `partition_max_bytes` (protocol guide, Fetch), so this is a normal end, not an error.
+    The CRC is not checked here: that reads the whole batch.
+
+    Raises:
+        BatchUnsupported: magic is 0 or 1.
+        BatchCorrupt: magic is unknown, or batch_length is too small to hold a header.
+    """
+    if len(buffer) - position < BATCH_HEADER_BYTES:
+        return None
+    header = BatchHeader(*BATCH_HEADER.unpack_from(buffer, position))
+    if header.magic in (0, 1):
+        raise BatchUnsupported(f"magic {header.magic}, expected 2", position=position)
+    if header.magic != MAGIC:
+        raise BatchCorrupt(f"magic {header.magic}, expected 2", position=position)
+    size_bytes = LENGTH_PREFIX_BYTES + header.batch_length
+    if size_bytes < BATCH_HEADER_BYTES:
+        raise BatchCorrupt(f"batch_length {header.batch_length}", position=position)
+    return (header, size_bytes) if position + size_bytes <= len(buffer) else None
+
+
+def write_empty_batch(
+    base_offset: int, last_offset: int, leader_epoch: int, *, is_control: bool = False
+) -> bytes:
+    """Write a batch header without records that covers both offsets and all between them.
+
+    It is what Kafka's own log cleaner leaves when every record of a batch is compacted away
+    (DefaultRecordBatch.writeEmptyHeader), so every client moves its position past it. With
+    `is_control` it is what the cleaner leaves of a transaction marker.
+
+    Raises:
+        ValueError: the span is negative or does not fit an int32 delta.
+    """
+    delta = last_offset - base_offset
+    if not 0 <= delta <= OFFSET_DELTA_MAX:
+        raise ValueError(f"an empty batch cannot span {base_offset} to {last_offset}")
+    batch = bytearray(BATCH_HEADER_BYTES)
+    BATCH_HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        BATCH_HEADER_BYTES - LENGTH_PREFIX_BYTES,
+        leader_epoch,
+        MAGIC,
+        0,
+        CONTROL_BIT if is_control else CODEC_NONE,
+        delta,
+        NO_TIMESTAMP,
+        NO_TIMESTAMP,
+        NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        NO_SEQUENCE,
+        0,
+    )
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c(bytes(batch[CRC_START:])))
+    return bytes(batch)

@@ -1,0 +1,195 @@
+"""Control-plane messages: typed by kio, guarded by us.
+
+In:    bytes of a request or response body.  Out: kio's frozen dataclasses, and back.
+Next:  `proxy.apis` handlers.
+Pure:  no I/O.
+Source: Kafka protocol guide; schemas by kio.
+
+Why a guard: kio's native reader trusts array counts, and a hostile count makes it reserve
+the memory at once and abort the process. `check_message` walks the bytes first with the same
+schema and proves that every count and length fits in what was received.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from typing import Any, Final
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    classify_field,
+    get_field_tag,
+    get_schema_field_type,
+    is_optional,
+)
+from kio.serial.errors import SerialError
+
+from keylane.errors import FrameInvalid
+
+Check = Callable[[memoryview, int, int], int]
+"""(buffer, position, end) -> position behind the value; raises FrameInvalid."""
+
+FIXED_SIZES: Final = {
+    "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4,
+    "uint32": 4, "timedelta_i32": 4, "int64": 8, "uint64": 8, "float64": 8, "datetime_i64": 8,
+    "timedelta_i64": 8, "uuid": 16,
+}  # fmt: skip
+SIZED_TYPES: Final = frozenset({"string", "bytes", "records"})
+SHORT: Final = struct.Struct(">h")
+INT: Final = struct.Struct(">i")
+
+
+def read_uvarint(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
+    """Read an unsigned varint of at most five bytes; return (value, next position)."""
+    value = 0
+    for shift in range(0, 35, 7):
+        if position >= end:
+            raise FrameInvalid(f"message ends inside a varint at byte {position}")
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise FrameInvalid(f"varint longer than five bytes at byte {position}")
+
+
+def _advance(position: int, size_bytes: int, end: int) -> int:
+    if size_bytes < 0 or position + size_bytes > end:
+        raise FrameInvalid(f"length {size_bytes} at byte {position} passes the message's end")
+    return position + size_bytes
+
+
+def _check_fixed(size_bytes: int) -> Check:
+    return lambda _buffer, position, end: _advance(position, size_bytes, end)
+
+
+def _read_length(
+    buffer: memoryview, position: int, end: int, *, flexible: bool, wide: bool
+) -> tuple[int, int]:
+    """Length or count, -1 for null; compact ones are stored plus one."""
+    if flexible:
+        value, position = read_uvarint(buffer, position, end)
+        return value - 1, position
+    layout = INT if wide else SHORT
+    behind = _advance(position, layout.size, end)
+    return layout.unpack_from(buffer, position)[0], behind
+
+
+def _check_sized(kafka_type: str, *, flexible: bool) -> Check:
+    wide = kafka_type != "string"
+
+    def check(buffer: memoryview, position: int, end: int) -> int:
+        length, position = _read_length(buffer, position, end, flexible=flexible, wide=wide)
+        return position if length == -1 else _advance(position, length, end)
+
+    return check
+
+
+def _check_array(item: Check, *, flexible: bool, nullable: bool) -> Check:
+    count_min = -1 if nullable else 0
+
+    def check(buffer: memoryview, position: int, end: int) -> int:
+        count, position = _read_length(buffer, position, end, flexible=flexible, wide=True)
+        # Every item takes at least one byte, so a count beyond the rest is a lie.
+        # kio reads a null as None where the schema has none, too, which no handler expects.
+        if not count_min <= count <= end - position:
+            raise FrameInvalid(f"count {count} at byte {position} passes the message's end")
+        for _ in range(count):
+            position = item(buffer, position, end)
+        return position
+
+    return check
+
+
+def _check_nullable_entity(item: Check) -> Check:
+    def check(buffer: memoryview, position: int, end: int) -> int:
+        behind = _advance(position, 1, end)
+        return behind if buffer[position] >= 0x80 else item(buffer, behind, end)
+
+    return check
+
+
+def _field_check(field: Any, *, flexible: bool) -> Check:
+    kind = classify_field(field)
+    if isinstance(kind, EntityField | EntityTupleField):
+        item = entity_check(kind.type_)
+        if not kind.is_array and is_optional(field):
+            return _check_nullable_entity(item)
+    else:
+        kafka_type = get_schema_field_type(field)
+        if kafka_type in SIZED_TYPES:
+            item = _check_sized(kafka_type, flexible=flexible)
+        else:
+            item = _check_fixed(FIXED_SIZES[kafka_type])
+    if not kind.is_array:
+        return item
+    return _check_array(item, flexible=flexible, nullable=is_optional(field))
+
+
+@cache
+def entity_check(entity_type: Any) -> Check:
+    """The guard of one kio entity type, compiled once from its dataclass fields."""
+    flexible: bool = entity_type.__flexible__
+    plain: list[Check] = []
+    tagged: dict[int, Check] = {}
+    for field in fields(entity_type):
+        tag = get_field_tag(field)
+        if tag is None:
+            plain.append(_field_check(field, flexible=flexible))
+        else:
+            tagged[tag] = _field_check(field, flexible=flexible)
+
+    def check(buffer: memoryview, position: int, end: int) -> int:
+        for step in plain:
+            position = step(buffer, position, end)
+        return _check_tags(tagged, buffer, position, end) if flexible else position
+
+    return check
+
+
+def _check_tags(tagged: dict[int, Check], buffer: memoryview, position: int, end: int) -> int:
+    count, position = read_uvarint(buffer, position, end)
+    for _ in range(count):
+        tag, position = read_uvarint(buffer, position, end)
+        size_bytes, position = read_uvarint(buffer, position, end)
+        behind = _advance(position, size_bytes, end)
+        if tag not in tagged:
+            raise FrameInvalid(f"unknown tagged field {tag} at byte {position}")
+        if tagged[tag](buffer, position, behind) != behind:
+            raise FrameInvalid(f"tagged field {tag} at byte {position} has a wrong length")
+        position = behind
+    return position
+
+
+def _read(entity_type: Any, body: memoryview) -> Any:
+    if entity_check(entity_type)(body, 0, len(body)) != len(body):
+        raise FrameInvalid(f"bytes left over behind {entity_type.__name__}")
+    try:
+        entity, _ = entity_reader(entity_type)(body, 0)
+    except (SerialError, ValueError, KeyError, OverflowError) as error:
+        raise FrameInvalid(f"{entity_type.__name__}: {error}") from error
+    return entity
+
+
+def read_request(api_key: int, api_version: int, body: memoryview) -> Any:
+    """Decode a request body with kio. Raises: FrameInvalid."""
+    return _read(load_request_schema(api_key, api_version), body)
+
+
+def read_response(api_key: int, api_version: int, body: memoryview) -> Any:
+    """Decode a response body with kio. Raises: FrameInvalid."""
+    return _read(load_response_schema(api_key, api_version), body)
+
+
+def write_message(entity: Any) -> bytes:
+    """Encode any kio entity; the version is the entity's own."""
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()

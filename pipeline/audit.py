@@ -1,0 +1,334 @@
+"""What consumers did, judged from their own reports: nothing lost, nothing twice, keys in order.
+
+In:    the audit topic and the offsets of the input, as DataFrames.  Out: findings, a row each.
+Next:  `audit_job` reads, lands and writes them; `audit_stream` is coverage as a stream.
+Pure:  DataFrame to DataFrame, native SQL; nothing is collected.
+Source: the format is `keylane.audit.record`; SPARK section 6 for what each step costs.
+
+The order of an audit partition is the order of processing; no clock is believed.
+
+- *lost*: an offset of the input that nobody reported. Offsets of both sides are bitmaps of 32,768
+  bits, so a billion records are two tables of 30,000 rows; only buckets that differ are opened.
+- *fenced*: a report of a member of an older generation, after a range was assigned to another.
+  *overlap*: the same without an older generation: a range held by two members at once.
+- *duplicated*: an offset twice in one session of a member, or again after a commit that covers it.
+  Again without either is *redelivered*: what a killed member had not committed, and no finding.
+- *out_of_order*: an offset of a key below one that its session has reported already, or one seen
+  for the first time after a later one of its key.
+
+One window over all reports finds the keys whose offsets do not ascend; all finer questions are
+asked of these keys alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from keylane.audit.record import BUCKET_SHIFT, FORMAT_VERSION, PARTITION_STEP
+
+VALUE_SCHEMA: Final = (
+    "v int, k string, p int, o bigint, h string, m string, g int, s int, lo string, hi string,"
+    " t bigint, l array<array<string>>"
+)
+LOST, DUPLICATED, OUT_OF_ORDER, FENCED, OVERLAP = (
+    "lost",
+    "duplicated",
+    "out_of_order",
+    "fenced",
+    "overlap",
+)
+KINDS: Final = (LOST, DUPLICATED, OUT_OF_ORDER, FENCED, OVERLAP)
+REDELIVERED: Final = "redelivered"
+FINDING_COLUMNS: Final = (
+    "kind string",
+    "partition int",
+    "offset bigint",
+    "key_hash bigint",
+    "previous_offset bigint",
+    "member string",
+    "generation int",
+    "other_member string",
+    "other_generation int",
+    "audit_partition int",
+    "audit_offset bigint",
+)
+BITMAP_BITS: Final = 32_768
+"""Of Spark's bitmap functions: 4 KiB a bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """An audit topic, parsed. `ap` and `ao` are its partition and offset."""
+
+    records: DataFrame
+    """ap, ao, p, o, h, m, g, s, lo, hi, t: one per processed record."""
+    assigned: DataFrame
+    """ap, ao, p, lo, hi, m, g, s: one per range that a member was given."""
+    commits: DataFrame
+    """ap, ao, p, lo, hi, position: one per range and commit."""
+
+
+def parse_values(raw: DataFrame) -> DataFrame:
+    """The audit topic's records (`partition`, `offset`, `value`) as columns; `bad` marks others."""
+    parsed = raw.select(
+        F.col("partition").alias("ap"),
+        F.col("offset").alias("ao"),
+        F.from_json(F.col("value").cast("string"), VALUE_SCHEMA).alias("j"),
+    ).select("ap", "ao", "j.*")
+    for name in ("h", "lo", "hi"):
+        parsed = parsed.withColumn(name, F.expr(f"try_cast({name} as bigint)"))
+    whole = F.lit(True)
+    for name in ("p", "o", "h", "m", "g", "s", "lo", "hi"):
+        whole &= F.col(name).isNotNull()
+    mark = F.col("k").isin("a", "c") & F.col("l").isNotNull() & F.col("m").isNotNull()
+    good = (F.col("v") == FORMAT_VERSION) & ((F.col("k") == "r") & whole | mark)
+    return parsed.withColumn("bad", ~F.coalesce(good, F.lit(False)))
+
+
+def audit_partition_of(audit_partition_count: int) -> Column:
+    """`keylane.audit.record.audit_partition` of the columns `p` and `h`."""
+    bucket = F.shiftright(F.col("h"), BUCKET_SHIFT)
+    return F.pmod(F.col("p") * PARTITION_STEP + bucket, F.lit(audit_partition_count)).cast("int")
+
+
+def split_reports(parsed: DataFrame) -> Reports:
+    """The three kinds of reports of `parse_values`, without what is bad."""
+    good = parsed.where(~F.col("bad"))
+    records = good.where(F.col("k") == "r").select(
+        "ap", "ao", "p", "o", "h", "m", "g", "s", "lo", "hi", "t"
+    )
+    listed = good.select("ap", "ao", "k", "m", "g", "s", F.explode("l").alias("row"))
+    ranges = [
+        F.col("row")[0].cast("int").alias("p"),
+        F.col("row")[1].cast("bigint").alias("lo"),
+        F.col("row")[2].cast("bigint").alias("hi"),
+    ]
+    assigned = listed.where(F.col("k") == "a").select("ap", "ao", *ranges, "m", "g", "s")
+    position = F.col("row")[3].cast("bigint").alias("position")
+    commits = listed.where(F.col("k") == "c").select("ap", "ao", *ranges, position)
+    return Reports(records, assigned, commits)
+
+
+def within(frame: DataFrame, judged: Mapping[int, tuple[int, int]], p: str, o: str) -> DataFrame:
+    """Rows whose offset lies in [from, to) of their partition."""
+    spark = frame.sparkSession
+    rows = [(partition, start, end) for partition, (start, end) in judged.items()]
+    ranges = spark.createDataFrame(rows, "jp int, j_from bigint, j_to bigint")
+    joined = frame.join(F.broadcast(ranges), F.col(p) == F.col("jp"))
+    inside = (F.col(o) >= F.col("j_from")) & (F.col(o) < F.col("j_to"))
+    return joined.where(inside).drop("jp", "j_from", "j_to")
+
+
+def offset_bitmaps(frame: DataFrame, p: str, o: str) -> DataFrame:
+    """`p`, `bucket`, `bits`, `reports`: which offsets occur, and how many rows there were."""
+    place = F.col(o) + 1  # Spark counts positions from 1
+    return frame.groupBy(F.col(p).alias("p"), F.bitmap_bucket_number(place).alias("bucket")).agg(
+        F.bitmap_construct_agg(F.bitmap_bit_position(place)).alias("bits"),
+        F.count(F.lit(1)).alias("reports"),
+    )
+
+
+def missing_offsets(wanted: DataFrame, had: DataFrame) -> DataFrame:
+    """`partition`, `offset` that are in the bitmaps `wanted` and not in `had`."""
+    other = had.select("p", "bucket", F.col("bits").alias("had_bits"))
+    differing = (
+        wanted.join(other, ["p", "bucket"], "left")
+        .withColumn("had_bits", F.coalesce("had_bits", F.expr("unhex(repeat('00', 4096))")))
+        .where(F.col("bits") != F.col("had_bits"))
+    )
+    # Byte by byte first: most are equal, and comparing them is cheap.
+    places = F.filter(
+        F.sequence(F.lit(1), F.lit(BITMAP_BITS // 8)),
+        lambda j: F.substring(F.col("bits"), j, 1) != F.substring(F.col("had_bits"), j, 1),
+    )
+    byte = "cast(conv(hex(substring({}, place, 1)), 16, 10) as int)"
+    opened = differing.select("p", "bucket", "bits", "had_bits", F.explode(places).alias("place"))
+    lacking = opened.select(
+        "p",
+        "bucket",
+        "place",
+        F.expr(f"{byte.format('bits')} & ~{byte.format('had_bits')}").alias("lacking"),
+    )
+    bits = F.filter(
+        F.sequence(F.lit(0), F.lit(7)), lambda bit: F.call_function("getbit", "lacking", bit) == 1
+    )
+    offset = (F.col("bucket") - 1) * BITMAP_BITS + (F.col("place") - 1) * 8 + F.col("bit")
+    return lacking.select("*", F.explode(bits).alias("bit")).select(
+        F.col("p").alias("partition"), offset.cast("bigint").alias("offset")
+    )
+
+
+def sessions_of(reports: Reports) -> DataFrame:
+    """A row per member, range and audit partition; the one pass over all reports for ownership.
+
+    ap, p, lo, hi, m, g, s, `last_ao`, `reports`; `begun_ao` is null where no assignment was told.
+    """
+    sessions = reports.records.groupBy("ap", "p", "lo", "hi", "m", "g", "s").agg(
+        F.max("ao").alias("last_ao"), F.count(F.lit(1)).alias("reports")
+    )
+    begun = reports.assigned.groupBy("ap", "p", "lo", "hi", "m", "s").agg(
+        F.max("ao").alias("begun_ao")
+    )
+    return sessions.join(begun, ["ap", "p", "lo", "hi", "m", "s"], "left")
+
+
+def suspect_sessions(sessions: DataFrame, assigned: DataFrame) -> DataFrame:
+    """Sessions with an assignment of their range to another member inside, and where it is."""
+    inside = (
+        _same_place()
+        & (F.col("f_m") != F.col("m"))
+        & (F.col("f_ao") < F.col("last_ao"))
+        & (F.col("f_ao") > F.coalesce("begun_ao", F.lit(-1)))
+        & (F.col("f_lo") <= F.col("hi"))
+        & (F.col("f_hi") >= F.col("lo"))
+    )
+    return (
+        sessions.join(_foreign(assigned), inside)
+        .groupBy("ap", "p", "lo", "hi", "m", "g", "s")
+        .agg(F.min("f_ao").alias("from_ao"))
+    )
+
+
+def ownership_findings(reports: Reports, suspect: DataFrame) -> DataFrame:
+    """Reports of a member after its range was assigned to another: `fenced` and `overlap`.
+
+    Only the records of suspect sessions are looked at one by one.
+    """
+    session = ["ap", "p", "lo", "hi", "m", "g", "s"]
+    rows = reports.records.join(suspect, session).where(F.col("ao") > F.col("from_ao"))
+    covers = (
+        _same_place()
+        & (F.col("f_lo") <= F.col("h"))
+        & (F.col("f_hi") >= F.col("h"))
+        & (F.col("f_ao") < F.col("ao"))
+    )
+    judged = (
+        rows.join(_foreign(reports.assigned), covers)
+        .groupBy("ap", "ao", "p", "o", "h", "m", "g")
+        .agg(F.max_by(F.struct("f_m", "f_g"), "f_ao").alias("owner"))
+        .where(F.col("owner.f_m") != F.col("m"))
+    )
+    is_old = (F.col("g") >= 0) & (F.col("owner.f_g") > F.col("g"))
+    return judged.select(
+        *_finding(
+            F.when(is_old, FENCED).otherwise(OVERLAP),
+            other_member=F.col("owner.f_m"),
+            other_generation=F.col("owner.f_g"),
+        )
+    )
+
+
+def _foreign(assigned: DataFrame) -> DataFrame:
+    names = ("ap", "ao", "p", "lo", "hi", "m", "g")
+    return assigned.select(*(F.col(name).alias(f"f_{name}") for name in names))
+
+
+def _same_place() -> Column:
+    return (F.col("ap") == F.col("f_ap")) & (F.col("p") == F.col("f_p"))
+
+
+def without(records: DataFrame, findings: DataFrame) -> DataFrame:
+    """Records that are not the subject of `findings`."""
+    places = findings.select(
+        F.col("audit_partition").alias("ap"), F.col("audit_offset").alias("ao")
+    )
+    return records.join(places, ["ap", "ao"], "left_anti")
+
+
+def restless_keys(records: DataFrame) -> DataFrame:
+    """`p`, `h` of the keys whose offsets do not ascend; the one pass that sorts all reports."""
+    before = Window.partitionBy("p", "h").orderBy("ao").rowsBetween(Window.unboundedPreceding, -1)
+    latest = records.select("p", "h", "o", F.max("o").over(before).alias("latest"))
+    return latest.where(F.col("o") <= F.col("latest")).select("p", "h").distinct()
+
+
+def order_findings(records: DataFrame, commits: DataFrame, keys: DataFrame) -> DataFrame:
+    """`duplicated`, `out_of_order` and `redelivered` among the records of `keys`."""
+    earlier = (Window.unboundedPreceding, -1)
+    of_key = Window.partitionBy("p", "h").orderBy("ao").rowsBetween(*earlier)
+    of_session = Window.partitionBy("p", "h", "m", "s").orderBy("ao").rowsBetween(*earlier)
+    of_offset = Window.partitionBy("p", "h", "o").orderBy("ao").rowsBetween(*earlier)
+    of_both = Window.partitionBy("p", "h", "o", "m", "s").orderBy("ao").rowsBetween(*earlier)
+    rows = records.join(keys, ["p", "h"], "left_semi").select(
+        "*",
+        F.max("o").over(of_key).alias("latest"),
+        F.max("o").over(of_session).alias("latest_here"),
+        F.count("o").over(of_offset).alias("seen"),
+        F.count("o").over(of_both).alias("seen_here"),
+        F.max_by(F.struct("m", "g"), "ao").over(of_offset).alias("before"),
+    )
+    went_back = (F.col("o") < F.col("latest_here")) | (
+        (F.col("seen") == 0) & (F.col("o") < F.col("latest"))
+    )
+    kind = (
+        F.when(F.col("seen_here") > 0, DUPLICATED)
+        .when(went_back, OUT_OF_ORDER)
+        .when(F.col("seen") > 0, REDELIVERED)
+    )
+    rows = rows.withColumn("kind", kind).where(F.col("kind").isNotNull())
+    again = rows.where(F.col("kind") == REDELIVERED)
+    done = commits.select(
+        F.col("ap").alias("c_ap"),
+        F.col("ao").alias("c_ao"),
+        F.col("p").alias("c_p"),
+        F.col("lo").alias("c_lo"),
+        F.col("hi").alias("c_hi"),
+        "position",
+    )
+    covered = (
+        (F.col("ap") == F.col("c_ap"))
+        & (F.col("p") == F.col("c_p"))
+        & (F.col("c_ao") < F.col("ao"))
+        & (F.col("position") > F.col("o"))
+        & (F.col("c_lo") <= F.col("h"))
+        & (F.col("c_hi") >= F.col("h"))
+    )
+    committed = again.join(done, covered, "left_semi").select(
+        "ap", "ao", F.lit(True).alias("committed")
+    )
+    kind = F.when(F.col("committed"), DUPLICATED).otherwise(F.col("kind"))
+    return rows.join(committed, ["ap", "ao"], "left").select(
+        *_finding(
+            kind,
+            previous=F.coalesce("latest_here", "latest"),
+            other_member=F.col("before.m"),
+            other_generation=F.col("before.g"),
+        )
+    )
+
+
+def lost_findings(missing: DataFrame) -> DataFrame:
+    """`missing_offsets` as findings."""
+    unknown = [
+        F.lit(None).cast(kind).alias(name)
+        for name, kind in (column.split() for column in FINDING_COLUMNS[3:])
+    ]
+    place = [F.col("partition"), F.col("offset")]
+    return missing.select(F.lit(LOST).alias("kind"), *place, *unknown)
+
+
+def _finding(
+    kind: Column,
+    *,
+    previous: Column | None = None,
+    other_member: Column,
+    other_generation: Column,
+) -> list[Column]:
+    return [
+        kind.alias("kind"),
+        F.col("p").alias("partition"),
+        F.col("o").alias("offset"),
+        F.col("h").alias("key_hash"),
+        (F.lit(None).cast("bigint") if previous is None else previous).alias("previous_offset"),
+        F.col("m").alias("member"),
+        F.col("g").alias("generation"),
+        other_member.alias("other_member"),
+        other_generation.alias("other_generation"),
+        F.col("ap").alias("audit_partition"),
+        F.col("ao").alias("audit_offset"),
+    ]

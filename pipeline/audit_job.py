@@ -1,0 +1,256 @@
+"""Run an audit: read both topics once, land them, judge, write findings and a verdict.
+
+In:    an input topic, its audit topic, what to judge.  Out: `Verdict`; Parquet and JSON files.
+Next:  `audit_cli` prints it; `audit` holds every step.
+Shell: Kafka and files, by Spark. What reaches this process are counts, and findings to show.
+
+Kafka is read once into Parquet: each further question to Kafka itself costs a whole read again.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from keylane.embedded.resolve import Progress, print_progress
+from keylane.errors import ConfigInvalid
+from keylane.pipeline import audit
+from keylane.pipeline.job import spark_errors
+from keylane.pipeline.topic_range import TopicRange, find_range, read_range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+SHOWN_MAX: Final = 5
+"""Findings of a kind that a verdict lists; all of them are in the Parquet."""
+CLEAN, FINDINGS, UNKNOWN = "clean", "findings", "could not tell"
+EXIT_CODES: Final = {CLEAN: 0, FINDINGS: 1, UNKNOWN: 2}
+TASKS_PER_CORE: Final = 2
+"""Landing needs no order, since reports carry their place: partitions are read in pieces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """What to judge. Places are those of `topic_range.find_range`."""
+
+    bootstrap: str
+    input_topic: str
+    audit_topic: str
+    out: Path
+    """Folder for `findings` (Parquet) and `verdict.json`; made when it is not there."""
+    start: str = "earliest"
+    end: str = "latest"
+    """Of the input; what is not processed yet lies behind it, or counts as lost."""
+    land: Path | None = None
+    """Folder for what was read; None for a temporary one."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """`kafka.*` options of Spark's source, for TLS, SASL or `kafka.isolation.level`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What an audit comes to."""
+
+    status: str
+    counts: Mapping[str, int]
+    """Findings by kind, all kinds."""
+    redelivered: int
+    """Records that came again because nobody had committed them; no fault."""
+    records: int
+    """Of the input in the judged range."""
+    reports: int
+    judged: Mapping[int, tuple[int, int]]
+    """Offsets [from, to) by partition."""
+    reasons: Sequence[str]
+    """Why not all could be told; empty when it could."""
+    shown: Sequence[Mapping[str, Any]]
+    """The first findings of each kind."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 findings, 2 could not tell."""
+        return EXIT_CODES[self.status]
+
+
+def run_audit(
+    spark: SparkSession, request: AuditRequest, *, progress: Progress = print_progress
+) -> Verdict:
+    """Judge, and write `request.out`.
+
+    Raises:
+        ConfigInvalid: a topic does not exist, no broker answers, or a range is empty.
+        JobFailed: Spark failed on the way.
+    """
+    options = dict(request.options)
+    wanted = find_range(
+        spark,
+        request.bootstrap,
+        request.input_topic,
+        start=request.start,
+        end=request.end,
+        options=options,
+    )
+    told = find_range(spark, request.bootstrap, request.audit_topic, options=options)
+    with ExitStack() as stack:
+        land = request.land
+        if land is None:
+            land = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-audit-")))
+        stack.enter_context(spark_errors("audit"))
+        run = _Run(spark, request, wanted, told, land, progress)
+        verdict = run.judge()
+    text = json.dumps(asdict(verdict) | {"version": 1}, indent=2)
+    (request.out / "verdict.json").write_text(text + "\n", encoding="utf-8")
+    return verdict
+
+
+@dataclass(slots=True)
+class _Run:
+    """One audit, step by step."""
+
+    spark: SparkSession
+    request: AuditRequest
+    wanted: TopicRange
+    told: TopicRange
+    land: Path
+    progress: Progress
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def judged(self) -> dict[int, tuple[int, int]]:
+        """Offsets [from, to) by partition."""
+        return dict(enumerate(zip(self.wanted.starts, self.wanted.ends, strict=True)))
+
+    def judge(self) -> Verdict:
+        """All steps, in the order in which they need each other."""
+        self.request.out.mkdir(parents=True, exist_ok=True)
+        self.progress(f"reading {self.told.offset_count:,} reports")
+        parsed = self._land(audit.parse_values(self._read(self.told)), "reports")
+        reports = audit.split_reports(parsed)
+        self.progress(f"reading {self.wanted.offset_count:,} offsets of the input")
+        bitmaps = audit.offset_bitmaps(
+            self._read(self.wanted).select("partition", "offset"), "partition", "offset"
+        )
+        bitmaps = self._land(bitmaps, "input")
+        sessions = self._land(audit.sessions_of(reports), "sessions")
+        self._check(parsed, reports, sessions)
+        self.progress("coverage")
+        self._write(audit.lost_findings(self._missing(bitmaps, reports)), "overwrite")
+        self.progress("ownership")
+        records = reports.records
+        # What was landed has a known size: Spark sends what is small to where the records are.
+        suspect = self._land(audit.suspect_sessions(sessions, reports.assigned), "suspect")
+        if not suspect.isEmpty():
+            owned = self._land(audit.ownership_findings(reports, suspect), "owned")
+            self._write(owned, "append")
+            records = audit.without(records, owned)
+        self.progress("order")
+        keys = self._land(audit.restless_keys(records), "keys")
+        redelivered = 0
+        if not keys.isEmpty():
+            order = audit.order_findings(records, reports.commits, keys)
+            order = self._land(order, "order")
+            redelivered = order.where(F.col("kind") == audit.REDELIVERED).count()
+            self._write(order.where(F.col("kind") != audit.REDELIVERED), "append")
+        self.progress("")
+        return self._verdict(bitmaps, parsed, redelivered)
+
+    def _read(self, chosen: TopicRange) -> DataFrame:
+        tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
+        return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
+
+    def _land(self, frame: DataFrame, name: str) -> DataFrame:
+        path = str(self.land / name)
+        frame.write.mode("overwrite").parquet(path)
+        return self.spark.read.schema(frame.schema).parquet(path)
+
+    def _write(self, findings: DataFrame, mode: str) -> None:
+        findings.write.mode(mode).parquet(self._findings_path)
+
+    @property
+    def _findings_path(self) -> str:
+        return str(self.request.out / "findings")
+
+    def _missing(self, bitmaps: DataFrame, reports: audit.Reports) -> DataFrame:
+        """Offsets without a report; and the other way round, which cannot be judged."""
+        judged = audit.within(reports.records, self.judged, "p", "o")
+        had = self._land(audit.offset_bitmaps(judged, "p", "o"), "had")
+        unknown = audit.missing_offsets(had, bitmaps).limit(SHOWN_MAX).collect()
+        if unknown:
+            first = unknown[0]
+            self.reasons.append(
+                "reports of offsets that the input does not hold (compacted, or another topic),"
+                f" such as partition {first['partition']} offset {first['offset']}"
+            )
+        return audit.missing_offsets(bitmaps, had)
+
+    def _check(self, parsed: DataFrame, reports: audit.Reports, sessions: DataFrame) -> None:
+        """Note what keeps the audit from telling."""
+        if any(self.told.starts):
+            self.reasons.append(
+                f"{self.told.topic} has lost its oldest reports: it starts at {self.told.starts}"
+            )
+        bad = parsed.where("bad").count()
+        if bad:
+            self.reasons.append(f"{bad} records of {self.told.topic} are no reports")
+        misplaced = F.col("ap") != audit.audit_partition_of(self.told.partition_count)
+        starts = F.array(*(F.lit(start) for start in self.wanted.starts))
+        stray = F.col("p").between(0, self.wanted.partition_count - 1)
+        below = F.col("o") < F.try_element_at(starts, F.col("p") + 1)
+        counts = reports.records.agg(
+            F.count_if(misplaced).alias("misplaced"),
+            F.count_if(~stray).alias("stray"),
+            F.count_if(below).alias("below"),
+            F.count_if(~F.col("h").between(F.col("lo"), F.col("hi"))).alias("outside"),
+        ).first()
+        assert counts is not None  # an aggregate without groups has one row
+        for name, text in (
+            ("misplaced", f"in a partition of {self.told.topic} that is not their key's"),
+            ("stray", f"of partitions that {self.wanted.topic} does not have"),
+            ("below", f"of offsets before {self.wanted.starts}, which were not judged"),
+            ("outside", "of keys outside of the range that they name: a wrong lane count?"),
+        ):
+            # Before an explicit start is what was not asked for; before the log start is lost.
+            if counts[name] and not (name == "below" and self.request.start != "earliest"):
+                self.reasons.append(f"{counts[name]} reports {text}")
+        lone = sessions.where("begun_ao is null").agg(F.sum("reports")).first()
+        if lone is not None and lone[0]:
+            self.reasons.append(f"{lone[0]} reports of sessions that were never told as assigned")
+
+    def _verdict(self, bitmaps: DataFrame, parsed: DataFrame, redelivered: int) -> Verdict:
+        findings = self.spark.read.parquet(self._findings_path)
+        found = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
+        counts = {kind: found.get(kind, 0) for kind in audit.KINDS}
+        records = bitmaps.agg(F.sum("reports")).first()
+        status = FINDINGS if any(counts.values()) else UNKNOWN if self.reasons else CLEAN
+        shown: list[Row] = []
+        for kind in (kind for kind, count in counts.items() if count):
+            some = findings.where(F.col("kind") == kind).orderBy("partition", "offset")
+            shown += some.limit(SHOWN_MAX).collect()
+        return Verdict(
+            status=status,
+            counts=counts,
+            redelivered=redelivered,
+            records=0 if records is None or records[0] is None else records[0],
+            reports=parsed.where("k = 'r'").count(),
+            judged=self.judged,
+            reasons=self.reasons,
+            shown=[row.asDict() for row in shown],
+        )
+
+
+def committed_place(committed: Mapping[int, int], topic: str, group: str) -> str:
+    """The place that a group has committed to, in the form of `find_range`.
+
+    Raises:
+        ConfigInvalid: it has committed nothing of this topic.
+    """
+    if not committed:
+        raise ConfigInvalid(f"group {group} has committed nothing of {topic}")
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(committed.items()))

@@ -1,0 +1,264 @@
+"""Move the checkpoint of a Spark query from one lane count to another, where that is exact.
+
+In:    a checkpoint's folder; the topic that it reads and the one it shall read.
+Out:   a `Migration`: new offsets by lane, or a refusal that names the lanes; the file rewritten.
+Next:  `spark_cli` prints it.
+Shell: files of the checkpoint. `plan_offsets` and `parse_offsets` are pure.
+Source: Spark's OffsetSeqLog, format v1: a line `v1`, a line of metadata, then one line per source,
+for the Kafka source JSON of topic -> partition -> next offset. A batch N is done when `commits/N`
+exists; a query goes on from the newest.
+
+Why: Spark starts a partition that it has not seen at its earliest offset, and lane 3 of 4 holds
+other keys than lane 3 of 8. A query that is given another lane count under its old checkpoint
+repeats most of the topic without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from keylane.errors import KeylaneError
+from keylane.keyrange.lane import LANE_COUNT_MAX, LaneLayout
+
+LOG_VERSION: Final = "v1"
+FIRST_SOURCE_LINE: Final = 2
+LANE_NAME: Final = re.compile(r"(?P<topic>.+)\.lanes-(?P<lanes>[1-9][0-9]{0,3})")
+BACKUP_FOLDER: Final = "keylane-backup"
+"""Inside the checkpoint; Spark looks at no folder that it does not know."""
+LOG_BYTES_MAX: Final = 256 << 20
+"""A line of 100,000 lanes takes 2 MB."""
+
+
+class CheckpointRefused(KeylaneError):
+    """The checkpoint cannot be migrated without losing or repeating records; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLog:
+    """The newest batch of a checkpoint, line by line as Spark wrote it."""
+
+    path: Path
+    batch: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What a migration does: `offsets` by lane index of the new topic."""
+
+    log: OffsetLog
+    from_topic: str
+    to_topic: str
+    from_layout: LaneLayout
+    to_layout: LaneLayout
+    old_offsets: Mapping[int, int]
+    offsets: Mapping[int, int]
+    lines: tuple[str, ...]
+    """The file as it shall be."""
+
+
+def lanes_of_name(topic: str) -> int | None:
+    """Lane count that a lane name such as `orders.lanes-16` tells; None for other names."""
+    found = LANE_NAME.fullmatch(topic)
+    return int(found["lanes"]) if found is not None else None
+
+
+def physical_topic(topic: str) -> str:
+    """The topic behind a lane name; the name itself where it is none."""
+    found = LANE_NAME.fullmatch(topic)
+    return found["topic"] if found is not None else topic
+
+
+def plan_migration(
+    folder: Path,
+    from_topic: str,
+    to_topic: str,
+    *,
+    from_layout: LaneLayout | int | None = None,
+    to_layout: LaneLayout | int | None = None,
+) -> Migration:
+    """What `apply_migration` would write; nothing is changed.
+
+    A layout may be a number of equal lanes; None takes it from the lane name, and a name that
+    tells none stands for whole partitions.
+
+    Raises:
+        CheckpointRefused: no such checkpoint, a batch is under way, the topic is not in it, or a
+            new lane would have to go on from two offsets at once.
+    """
+    log = read_offset_log(folder)
+    old = parse_offsets(log, from_topic)
+    if from_topic != to_topic and any(to_topic in tops for tops in _sources(log).values()):
+        raise CheckpointRefused(f"{log.path}: {to_topic} is in it already")
+    before = _layout(from_layout, from_topic, index_count=len(old))
+    after = _layout(to_layout, to_topic, partition_count=before.partition_count)
+    if before.partition_count != after.partition_count:
+        raise CheckpointRefused(
+            f"{from_topic} has {before.partition_count} partitions, {to_topic}"
+            f" {after.partition_count}"
+        )
+    if before.index_count != len(old):
+        raise CheckpointRefused(
+            f"{log.path}: {from_topic} has {len(old)} lanes there, not {before.index_count}"
+        )
+    new = plan_offsets(old, before, after)
+    lines = _replace(log, from_topic, to_topic, new)
+    return Migration(log, from_topic, to_topic, before, after, old, new, lines)
+
+
+def plan_offsets(old: Mapping[int, int], before: LaneLayout, after: LaneLayout) -> dict[int, int]:
+    """Offsets of the new lanes: each that of all the old lanes which it takes keys from.
+
+    Raises:
+        CheckpointRefused: old lanes of one new lane stand at different offsets.
+    """
+    new: dict[int, int] = {}
+    refused: list[str] = []
+    for index in range(after.index_count):
+        partition = after.partition_of(index)
+        wanted = after.key_range(partition, after.lane_of(index))
+        sources: dict[int, int] = {}
+        for lane in range(before.lane_count):
+            has = before.key_range(partition, lane)
+            if has.lo <= wanted.hi and wanted.lo <= has.hi:
+                source = before.lane_index(partition, lane)
+                sources[source] = old[source]
+        if len(set(sources.values())) > 1:
+            listed = ", ".join(f"{lane} at {offset}" for lane, offset in sources.items())
+            refused.append(f"new lane {index} joins old lanes {listed}")
+        new[index] = next(iter(sources.values()))
+    if refused:
+        raise CheckpointRefused(
+            f"{len(refused)} lanes cannot be joined exactly, the first: {refused[0]}. Let the query"
+            " read to the log's end (trigger availableNow) while nobody writes, then try again"
+        )
+    return new
+
+
+def apply_migration(migration: Migration) -> Path:
+    """Write the new offsets; returns the copy of the old file. Stop the query before.
+
+    Raises:
+        CheckpointRefused: the checkpoint has changed since it was read.
+    """
+    log = migration.log
+    if read_offset_log(log.path.parent.parent) != log:
+        raise CheckpointRefused(f"{log.path}: changed meanwhile; does the query still run?")
+    backup = log.path.parent.parent / BACKUP_FOLDER / f"offsets-{log.batch}"
+    backup.parent.mkdir(exist_ok=True)
+    _write(backup, log.lines)
+    # Spark believes a checksum beside the file, and does without one.
+    (log.path.parent / f".{log.path.name}.crc").unlink(missing_ok=True)
+    _write(log.path, migration.lines)
+    return backup
+
+
+def read_offset_log(folder: Path) -> OffsetLog:
+    """The newest batch of a checkpoint.
+
+    Raises:
+        CheckpointRefused: there is none, it is not committed, or its format is not known.
+    """
+    batches = _numbers(folder / "offsets")
+    if not batches:
+        raise CheckpointRefused(f"{folder}: no checkpoint of a query (offsets/ has no batch)")
+    batch = max(batches)
+    if batch not in _numbers(folder / "commits"):
+        raise CheckpointRefused(
+            f"{folder}: batch {batch} was begun and is not committed. Let the query end in order"
+            " (trigger availableNow) with the topic it has, then try again"
+        )
+    path = folder / "offsets" / str(batch)
+    if path.stat().st_size > LOG_BYTES_MAX:
+        raise CheckpointRefused(f"{path}: larger than {LOG_BYTES_MAX} bytes")
+    lines = tuple(path.read_text(encoding="utf-8").split("\n"))
+    if lines[0] != LOG_VERSION or len(lines) <= FIRST_SOURCE_LINE:
+        raise CheckpointRefused(f"{path}: format {lines[0][:20]!r}, only {LOG_VERSION} is known")
+    return OffsetLog(path, batch, lines)
+
+
+def parse_offsets(log: OffsetLog, topic: str) -> dict[int, int]:
+    """Next offset by partition number of `topic`.
+
+    Raises:
+        CheckpointRefused: the topic is not in the batch, or its partitions have gaps.
+    """
+    sources = _sources(log)
+    found = [topics[topic] for topics in sources.values() if topic in topics]
+    if not found:
+        names = sorted({name for topics in sources.values() for name in topics})
+        raise CheckpointRefused(f"{log.path}: no topic {topic}, only {', '.join(names) or 'none'}")
+    if len(found) > 1:
+        raise CheckpointRefused(f"{log.path}: {topic} is read by {len(found)} sources")
+    try:
+        offsets = {int(partition): int(offset) for partition, offset in found[0].items()}
+    except (AttributeError, TypeError, ValueError):
+        raise CheckpointRefused(f"{log.path}: offsets of {topic} are no numbers") from None
+    if sorted(offsets) != list(range(len(offsets))) or not offsets:
+        raise CheckpointRefused(f"{log.path}: {topic} has partitions {sorted(offsets)[:20]}")
+    return offsets
+
+
+def _sources(log: OffsetLog) -> dict[int, dict[str, Any]]:
+    """Topics by line, of the lines that are a Kafka source's."""
+    sources: dict[int, dict[str, Any]] = {}
+    for number, line in enumerate(log.lines[FIRST_SOURCE_LINE:], start=FIRST_SOURCE_LINE):
+        try:
+            topics = json.loads(line)
+        except ValueError:
+            continue  # `-` of a source without offsets, or another source's form
+        if isinstance(topics, dict) and all(isinstance(value, dict) for value in topics.values()):
+            sources[number] = topics
+    return sources
+
+
+def _replace(
+    log: OffsetLog, from_topic: str, to_topic: str, offsets: Mapping[int, int]
+) -> tuple[str, ...]:
+    lines = list(log.lines)
+    for number, topics in _sources(log).items():
+        if from_topic in topics:
+            rest = {name: value for name, value in topics.items() if name != from_topic}
+            rest[to_topic] = {str(index): offset for index, offset in sorted(offsets.items())}
+            lines[number] = json.dumps(rest, separators=(",", ":"))
+    return tuple(lines)
+
+
+def _layout(
+    wanted: LaneLayout | int | None,
+    topic: str,
+    *,
+    index_count: int | None = None,
+    partition_count: int | None = None,
+) -> LaneLayout:
+    if isinstance(wanted, LaneLayout):
+        return wanted
+    lanes = wanted if wanted is not None else lanes_of_name(topic) or 1
+    if not 1 <= lanes <= LANE_COUNT_MAX:
+        raise CheckpointRefused(f"{topic}: {lanes} lanes, from 1 to {LANE_COUNT_MAX}")
+    if partition_count is None:
+        assert index_count is not None, "one of the two is given"
+        if index_count % lanes:
+            raise CheckpointRefused(
+                f"{topic}: {index_count} lanes in the checkpoint are no multiple of {lanes}"
+            )
+        partition_count = index_count // lanes
+    return LaneLayout(partition_count=partition_count, lane_count=lanes)
+
+
+def _numbers(folder: Path) -> set[int]:
+    if not folder.is_dir():
+        return set()
+    return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial.write_text("\n".join(lines), encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,67 @@
+"""`keylane spark`: jobs on Spark, each a command of its own.
+
+In:    parsed arguments.  Out: an exit code: 0 done, 2 bad input or nothing to start with.
+Next:  each command's `run_` function; `job` starts Spark.
+Shell: stdout, stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from keylane.errors import KeylaneError
+from keylane.pipeline.audit_cli import add_audit_command
+from keylane.pipeline.checkpoint_cli import add_checkpoint_command
+from keylane.pipeline.profile_cli import add_profile_command
+
+EXIT_BAD: Final = 2
+
+
+def add_spark_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `spark` with its own commands to the main parser."""
+    parser = commands.add_parser(
+        "spark",
+        help="jobs on Spark: what keys weigh, and what consumers did",
+        description="Jobs on Spark; `pip install 'keylane[spark]'` brings what they need.",
+    )
+    jobs = parser.add_subparsers(metavar="JOB", required=True)
+    add_jars_command(jobs)
+    add_profile_command(jobs)
+    add_checkpoint_command(jobs)
+    add_audit_command(jobs)
+
+
+def add_jars_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `jars`."""
+    parser = jobs.add_parser("jars", help="show and fetch the jars by which Spark reads Kafka")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="copy them there")
+    parser.add_argument(
+        "--refresh", action="store_true", help="look again for the connector of this pyspark"
+    )
+    parser.set_defaults(run=run_jars)
+
+
+def run_jars(args: argparse.Namespace) -> int:
+    """Print a line per jar: sha256, coordinates, path."""
+    from keylane.pipeline.jars import copy_jars
+    from keylane.pipeline.job import find_jars
+
+    try:
+        jars = find_jars(refresh=args.refresh)
+        if args.to is not None:
+            copy_jars(jars, args.to)
+    except (KeylaneError, OSError) as error:
+        return fail("jars", error)
+    for jar in jars:
+        path = jar.path if args.to is None else args.to / jar.path.name
+        print(f"{jar.sha256}  {jar.coordinates}  {path}")
+    return 0
+
+
+def fail(job_name: str, error: Exception) -> int:
+    """Say on one line of stderr why a job cannot go on; the exit code for it."""
+    print(f"keylane spark {job_name}: {error}", file=sys.stderr)
+    return EXIT_BAD

@@ -1,0 +1,125 @@
+"""An example job: a running total per key, in key order, over lanes, without a shuffle.
+
+    python -m keylane.pipeline.example_totals --bootstrap PROXY --topic orders --lanes 16
+        --folder /data/totals [--group totals] [--brokers HOST:PORT] [--source keylane]
+
+Values are JSON numbers or objects with a field `amount`. Each key's total, count and largest drop
+between two neighbours are kept beside its lane; the last is right only in key order.
+
+In:    arguments.  Out: state files below the folder; a line per batch on stdout.
+Next:  `keyed_state.all_states` reads the result.
+Shell: Spark, files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from keylane.errors import KeylaneError
+from keylane.keyrange.lane import LaneLayout
+from keylane.pipeline.arguments import add_spark_arguments, start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+STATE: Final = "<qddd"
+"""Records, total, last amount, largest drop. A text: started by `python -m`, the job's functions go
+to the executors by value, with what they name, and a `Struct` cannot be pickled."""
+
+
+def add_amount(state: bytes | None, _key: bytes, _offset: int, value: bytes | None) -> bytes:
+    """The fold: one more amount of a key. What is no number counts as zero."""
+    count, total, last, drop = struct.unpack(STATE, state) if state else (0, 0.0, 0.0, 0.0)
+    amount = read_amount(value)
+    if count:
+        drop = max(drop, last - amount)
+    return struct.pack(STATE, count + 1, total + amount, amount, drop)
+
+
+def read_amount(value: bytes | None) -> float:
+    """The amount of a record."""
+    try:
+        found = json.loads(value or b"0")
+        return float(found["amount"] if isinstance(found, dict) else found)
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+
+
+def read_stream(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
+    """The topic as lanes, by either source; `partition` is the lane index in both."""
+    from pyspark.sql import functions as F
+
+    from keylane.pipeline.read import lane_options
+    from keylane.pipeline.source import KeylaneSource
+
+    if args.source == "kafka":
+        options = lane_options(
+            args.bootstrap, args.topic, args.lanes, records_per_trigger=args.batch_records
+        )
+        return spark.readStream.format("kafka").options(**options).load()
+    spark.dataSource.register(KeylaneSource)
+    reader = spark.readStream.format("keylane").option("bootstrap", args.bootstrap)
+    reader = reader.option("topic", args.topic).option("lanes", args.lanes)
+    frame = reader.option("maxRecordsPerTrigger", args.batch_records).load()
+    index = F.col("lane") * args.partitions + F.col("partition")
+    return frame.withColumn("partition", index.cast("int"))
+
+
+def run(spark: SparkSession, args: argparse.Namespace) -> None:
+    """Fold until the log's end (`--once`), or until it is stopped."""
+    from keylane.pipeline.keyed_state import LaneFold
+    from keylane.pipeline.listener import LaneProgressListener
+    from keylane.pipeline.read import lane_topic
+    from keylane.pipeline.topic_range import count_partitions
+
+    args.partitions = count_partitions(spark, args.bootstrap, lane_topic(args.topic, 1))
+    layout = LaneLayout(partition_count=args.partitions, lane_count=args.lanes)
+
+    def tell(batch: int, rows: list[tuple[int, int, int, int]]) -> None:
+        records, disorders = sum(row[1] for row in rows), sum(row[3] for row in rows)
+        sys.stdout.write(
+            f"batch {batch}: {records} records in {len(rows)} lanes, {disorders} out of order\n"
+        )
+        sys.stdout.flush()
+
+    fold = LaneFold(args.folder / "states", layout, add_amount, tell)
+    writer = read_stream(spark, args).writeStream.foreachBatch(fold)
+    writer = writer.option("checkpointLocation", str(args.folder / "checkpoint"))
+    if args.group:
+        brokers = args.brokers or args.bootstrap
+        spark.streams.addListener(LaneProgressListener(spark, brokers, args.group))
+    if args.once:
+        writer = writer.trigger(availableNow=True)
+    writer.start().awaitTermination()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the job; 0 when it ended in order."""
+    parser = argparse.ArgumentParser(prog="example_totals", description=__doc__)
+    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the proxy")
+    parser.add_argument("--brokers", metavar="HOST:PORT", help="for --group (default: the proxy)")
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--lanes", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--group", help="commit Spark's progress as this group's")
+    parser.add_argument("--source", choices=("kafka", "keylane"), default="kafka")
+    parser.add_argument("--batch-records", type=int, default=200_000)
+    parser.add_argument("--once", action="store_true", help="read to the log's end, then stop")
+    add_spark_arguments(parser)
+    args = parser.parse_args(argv)
+    try:
+        with start_session("keylane example totals", args) as spark:
+            run(spark, args)
+    except KeylaneError as error:
+        sys.stderr.write(f"example_totals: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""The Spark session: the one place where it is started, and where Spark's errors become ours.
+
+In:    a name, a master, configuration.  Out: a session that reads Kafka.
+Next:  `profile` and its like take DataFrames that were read with it.
+Shell: starts a JVM; the environment.
+Source: SPARK sections 1 and 7.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from keylane.embedded.resolve import Progress, print_progress
+from keylane.errors import JobFailed, SparkUnavailable
+from keylane.pipeline.jars import Jar, resolve_jars
+from keylane.pipeline.java_home import find_java_home
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER: Final = "local[2]"
+LOOPBACK: Final = "127.0.0.1"
+SOURCE_OPTIONS: Final[Mapping[str, str]] = {
+    # Kafka's default of 500 records per poll costs Spark a round of its own for each 500.
+    "kafka.max.poll.records": "20000",
+}
+"""Options of Spark's Kafka source that every job of ours reads with."""
+PROGRESS_S: Final = 1.0
+MESSAGE_CHARS_MAX: Final = 400
+
+
+def open_session(
+    app_name: str,
+    *,
+    master: str = DEFAULT_MASTER,
+    config: Mapping[str, str] | None = None,
+    progress: Progress = print_progress,
+) -> SparkSession:
+    """Start Spark, or return this process's session. Use it as a context manager, or `stop()` it.
+
+    `config` are Spark settings that win over ours; with `spark.jars` or `spark.jars.packages` no
+    jars are resolved. Spark's log is a file, which `log_path` tells. Takes 5 to 10 s.
+
+    Raises:
+        SparkUnavailable: pyspark, Java or the jars are missing, or Spark does not start.
+    """
+    _check_pyspark()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    settings = dict(config or {})
+    if SparkSession.getActiveSession() is None:
+        if not settings.keys() & {"spark.jars", "spark.jars.packages"}:
+            jars = find_jars(progress=progress)
+            settings["spark.jars"] = ",".join(str(jar.path) for jar in jars)
+        settings = _default_settings(master) | settings
+    # Workers must find what this process finds (Spark's default is `python3` on PATH).
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    with _launch_environment(master):
+        try:
+            return builder.getOrCreate()
+        except PySparkException as error:
+            raise SparkUnavailable(f"Spark does not start: {first_line(error)}") from error
+
+
+def find_jars(*, progress: Progress = print_progress, refresh: bool = False) -> list[Jar]:
+    """The jars by which the installed pyspark reads Kafka; `jars.resolve_jars` says how.
+
+    Raises:
+        SparkUnavailable: pyspark is not installed, or a jar cannot be had.
+    """
+    _check_pyspark()
+    from pyspark import __version__
+
+    return resolve_jars(__version__, progress=progress, refresh=refresh)
+
+
+def log_path() -> Path:
+    """The file that holds the log of this process's Spark."""
+    return Path(tempfile.gettempdir()) / f"keylane-spark-{os.getpid()}.log"
+
+
+@contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Turn what Spark raises inside into one line.
+
+    Raises:
+        JobFailed: a query failed; the text names `what`, the cause and Spark's log.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = f"{what}: {first_line(error)} (Spark's log: {log_path()})"
+        raise JobFailed(text) from error
+
+
+@contextmanager
+def tracked(spark: SparkSession, what: str, progress: Progress) -> Iterator[None]:
+    """Tell how many tasks of the queries inside are done, about once a second.
+
+    From Spark's status tracker; queries that run at the same time elsewhere are not counted.
+    """
+    context = spark.sparkContext
+    group = f"keylane-{uuid.uuid4().hex}"
+    context.setJobGroup(group, what)
+    ended = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(context, group, what, progress, ended), name="keylane-progress"
+    )
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+        progress("")
+        context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # unsets it
+
+
+def _watch(
+    context: SparkContext, group: str, what: str, progress: Progress, ended: threading.Event
+) -> None:
+    tracker = context.statusTracker()
+    told = ""
+    while not ended.wait(PROGRESS_S):
+        done = total = 0
+        for job_id in tracker.getJobIdsForGroup(group):
+            job = tracker.getJobInfo(job_id)
+            for stage_id in job.stageIds if job else ():
+                stage = tracker.getStageInfo(stage_id)
+                # A stage that Spark skips, because its output is there, never starts.
+                if stage is not None and stage.numActiveTasks + stage.numCompletedTasks:
+                    done += stage.numCompletedTasks
+                    total += stage.numTasks
+        text = f"keylane: {what}: {done} of {total} tasks"
+        if total and text != told:
+            progress(text)
+            told = text
+
+
+def first_line(error: Exception) -> str:
+    """The cause that an error of Spark starts with or comes from, without a stack trace."""
+    java_error = getattr(error, "java_exception", None)
+    text = str(error)
+    while java_error is not None:
+        text = str(java_error.toString())
+        java_error = java_error.getCause()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:MESSAGE_CHARS_MAX]
+
+
+def _check_pyspark() -> None:
+    if find_spec("pyspark") is None:
+        raise SparkUnavailable("pyspark is not installed: pip install 'keylane[spark]'")
+
+
+def _default_settings(master: str) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if master.startswith("local"):
+        with as_file(files("keylane.pipeline").joinpath("log4j2.properties")) as logging:
+            settings["spark.driver.extraJavaOptions"] = (
+                f'"-Dlog4j2.configurationFile={logging.as_uri()}"'
+                f' "-Dkeylane.spark.log={log_path()}"'
+            )
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = LOOPBACK
+        # 200, Spark's default, is for clusters: here each partition costs more than it holds.
+        settings["spark.sql.shuffle.partitions"] = "4"
+    return settings
+
+
+@contextmanager
+def _launch_environment(master: str) -> Iterator[None]:
+    """JAVA_HOME, and for a local master the loopback address, for as long as Spark starts."""
+    wanted = {"JAVA_HOME": str(find_java_home())}
+    if master.startswith("local"):
+        wanted["SPARK_LOCAL_IP"] = LOOPBACK
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,257 @@
+"""The profile of a topic's load: what each part of the hash space weighs, and which keys.
+
+In:    records of Spark's Kafka source.  Out: loads by key and by bucket; a `LoadProfile`.
+Next:  `keylane.assignor.planner` cuts by it, `picture` draws it.
+Pure:  DataFrame to DataFrame, but for `run_profile`, which runs two queries (three with keys).
+Source: SPARK section 5. One pass over Kafka: records are grouped by the hash of their key, a long,
+which Spark's fastest hash map takes, and everything else comes from those groups. That is exact;
+it shuffles one row per key and partition, at most a row per record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from keylane.assignor.profile import HeavyKey, LoadProfile, PartitionLoad, write_profile
+from keylane.embedded.resolve import Progress
+from keylane.keyrange.space import HASH_MAX
+from keylane.pipeline import expressions
+from keylane.pipeline.expressions import BUCKET_BITS, HASH_BITS
+from keylane.pipeline.job import spark_errors, tracked
+from keylane.pipeline.topic_range import TopicRange, read_range
+
+HEAVY_COUNT: Final = 20
+RECORDS_PER_TASK: Final = 1_000_000
+"""A second or two of work: what progress is told in. Order does not matter here, but each task
+sends a row per key that it met: 500,000 records cost a fifth more CPU."""
+
+SUMMARY: Final = "profile.json"
+BUCKETS: Final = "buckets.parquet"
+HEAVY: Final = "heavy.parquet"
+
+
+def key_loads(records: DataFrame, *, bits: int = BUCKET_BITS, headers: bool = False) -> DataFrame:
+    """Records and bytes per key: (partition, key_hash, keyless, records, bytes).
+
+    Records without a key have as many hashes as there are of them; they are summed by bucket, and
+    `key_hash` is the first of it. `headers`: the source has the column, and it counts.
+    """
+    each = records.select(
+        "partition",
+        expressions.key_hash(),
+        F.col("key").isNull().alias("keyless"),
+        expressions.record_bytes(headers="headers" if headers else None),
+    )
+    unit = F.when(F.col("keyless"), F.col("key_hash").bitwiseAND(F.lit(_bucket_mask(bits))))
+    unit = unit.otherwise(F.col("key_hash"))
+    return (
+        each.withColumn("key_hash", unit)
+        .groupBy("partition", "key_hash", "keyless")
+        .agg(F.count(F.lit(1)).alias("records"), F.sum("bytes").alias("bytes"))
+    )
+
+
+def bucket_loads(keys: DataFrame, *, bits: int = BUCKET_BITS) -> DataFrame:
+    """`key_loads` by bucket: (partition, bucket, records, bytes, keys, keyless_records, ..._bytes).
+
+    `keys` counts distinct keys. A bucket without records has no row.
+    """
+    keyless = F.col("keyless")
+    nothing = F.lit(0).cast("bigint")
+    return keys.groupBy("partition", expressions.bucket(bits=bits)).agg(
+        F.sum("records").alias("records"),
+        F.sum("bytes").alias("bytes"),
+        F.count(F.when(~keyless, F.lit(1))).alias("keys"),
+        F.sum(F.when(keyless, F.col("records")).otherwise(nothing)).alias("keyless_records"),
+        F.sum(F.when(keyless, F.col("bytes")).otherwise(nothing)).alias("keyless_bytes"),
+    )
+
+
+def heavy_keys(keys: DataFrame, count: int = HEAVY_COUNT) -> DataFrame:
+    """The heaviest keys by bytes: (partition, key_hash, records, bytes), in a fixed order."""
+    heaviest = keys.where(~F.col("keyless")).drop("keyless")
+    return heaviest.orderBy(F.desc("bytes"), "key_hash", "partition").limit(count)
+
+
+def name_keys(records: DataFrame, hashes: Sequence[int]) -> DataFrame:
+    """A key of each hash: (key_hash, key). Reads the records once more."""
+    each = records.where(F.col("key").isNotNull()).select("key", expressions.key_hash())
+    chosen = each.where(F.col("key_hash").isin(list(hashes)))
+    return chosen.groupBy("key_hash").agg(F.min("key").alias("key"))
+
+
+def run_profile(
+    spark: SparkSession,
+    chosen: TopicRange,
+    *,
+    bits: int = BUCKET_BITS,
+    heavy_count: int = HEAVY_COUNT,
+    show_keys: bool = False,
+    headers: bool = False,
+    progress: Progress,
+) -> LoadProfile:
+    """Profile a range of a topic.
+
+    Raises:
+        JobFailed: Kafka or Spark failed; the text says with what.
+    """
+    if headers:
+        chosen = _with_headers(chosen)
+    tasks = max(chosen.partition_count, -(-chosen.offset_count // RECORDS_PER_TASK))
+    records = read_range(spark, chosen, min_partitions=tasks)
+    what = f"profile {chosen.topic}"
+    with spark_errors(what), tracked(spark, what, progress):
+        keys = key_loads(records, bits=bits, headers=headers).persist()
+        try:
+            buckets = bucket_loads(keys, bits=bits).toArrow().to_pylist()
+            heavy = heavy_keys(keys, heavy_count).toArrow().to_pylist()
+        finally:
+            keys.unpersist()
+        names: dict[int, bytes] = {}
+        if show_keys and heavy:
+            rows = name_keys(records, [row["key_hash"] for row in heavy]).collect()
+            names = {row["key_hash"]: bytes(row["key"]) for row in rows}
+    return LoadProfile(
+        topic=chosen.topic,
+        bits=bits,
+        partitions=build_partitions(chosen.starts, chosen.ends, buckets, bits=bits),
+        heavy=tuple(_heavy_key(row, names) for row in heavy),
+    )
+
+
+def build_partitions(
+    starts: Sequence[int],
+    ends: Sequence[int],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    bits: int,
+    knows_keys: bool = True,
+) -> tuple[PartitionLoad, ...]:
+    """Rows of `bucket_loads` as dense loads of each partition."""
+    count = len(starts)
+    records = [[0] * (1 << bits) for _ in range(count)]
+    sizes = [[0] * (1 << bits) for _ in range(count)]
+    sums = [[0, 0, 0] for _ in range(count)]
+    for row in rows:
+        number, bucket = row["partition"], row["bucket"]
+        records[number][bucket] = row["records"]
+        sizes[number][bucket] = row["bytes"]
+        names = ("keys", "keyless_records", "keyless_bytes")
+        for place, name in enumerate(names):
+            sums[number][place] += row.get(name, 0)
+    return tuple(
+        PartitionLoad(
+            start=starts[number],
+            end=ends[number],
+            records=tuple(records[number]),
+            size_bytes=tuple(sizes[number]),
+            keyless_records=sums[number][1],
+            keyless_bytes=sums[number][2],
+            distinct_keys=sums[number][0] if knows_keys else None,
+        )
+        for number in range(count)
+    )
+
+
+def save_profile(profile: LoadProfile, folder: Path) -> None:
+    """Write the summary and the two Parquet files into `folder`, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    buckets = [
+        (profile.topic, number, bucket, load.records[bucket], load.size_bytes[bucket])
+        for number, load in enumerate(profile.partitions)
+        for bucket in range(profile.bucket_count)
+    ]
+    _write_parquet(
+        folder / BUCKETS,
+        buckets,
+        {
+            "topic": pa.string(),
+            "partition": pa.int32(),
+            "bucket": pa.int32(),
+            "records": pa.int64(),
+            "bytes": pa.int64(),
+        },
+    )
+    heavy = [
+        (profile.topic, key.partition, key.key_hash, key.records, key.size_bytes, key.key)
+        for key in profile.heavy
+    ]
+    _write_parquet(
+        folder / HEAVY,
+        heavy,
+        {
+            "topic": pa.string(),
+            "partition": pa.int32(),
+            "key_hash": pa.int64(),
+            "records": pa.int64(),
+            "bytes": pa.int64(),
+            "key": pa.binary(),
+        },
+    )
+    partial = folder / f"{SUMMARY}.tmp"
+    partial.write_bytes(write_profile(profile))
+    partial.replace(folder / SUMMARY)
+
+
+def describe(profile: LoadProfile) -> str:
+    """What a profile says, as text. Keys stand in it only where they were asked for."""
+    records, size = profile.records, profile.size_bytes
+    keyless = sum(load.keyless_records for load in profile.partitions)
+    distinct = [load.distinct_keys for load in profile.partitions]
+    known = "" if None in distinct else f", {sum(filter(None, distinct)):,} distinct keys"
+    head = (
+        f"{profile.topic}: {len(profile.partitions)} partitions, {records:,} records,"
+        f" {size:,} bytes{known}, {keyless / max(records, 1):.1%} without a key"
+    )
+    lines = [head]
+    for key in profile.heavy[:5]:
+        name = "" if key.key is None else f" {json.dumps(key.key.decode(errors='replace'))}"
+        lines.append(
+            f"  {key.size_bytes / max(size, 1):6.2%} hash {key.key_hash}{name}, partition"
+            f" {key.partition}: {key.records:,} records, {key.size_bytes:,} bytes"
+        )
+    return "\n".join(lines)
+
+
+def _bucket_mask(bits: int) -> int:
+    """The bits of a hash that tell its bucket."""
+    return HASH_MAX >> (HASH_BITS - bits) << (HASH_BITS - bits)
+
+
+def _with_headers(chosen: TopicRange) -> TopicRange:
+    return TopicRange(
+        bootstrap=chosen.bootstrap,
+        topic=chosen.topic,
+        starts=chosen.starts,
+        ends=chosen.ends,
+        options={**chosen.options, "includeHeaders": "true"},
+    )
+
+
+def _heavy_key(row: Mapping[str, Any], names: Mapping[int, bytes]) -> HeavyKey:
+    return HeavyKey(
+        partition=row["partition"],
+        key_hash=row["key_hash"],
+        records=row["records"],
+        size_bytes=row["bytes"],
+        key=names.get(row["key_hash"]),
+    )
+
+
+def _write_parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: dict[str, Any]) -> None:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = {
+        name: pa.array(column, kind)
+        for column, (name, kind) in zip(columns, schema.items(), strict=True)
+    }
+    partial = path.with_suffix(".tmp")
+    pq.write_table(pa.table(arrays), partial)
+    partial.replace(path)

@@ -1,0 +1,207 @@
+"""THE routing table: every API key that keylane lets through, its versions, who serves it.
+
+In:    a request's header.  Out: its `Route`.
+Next:  `session` relays it, or awaits the handler.
+Pure:  the outside world is the handlers' `Context` argument.
+Source: Kafka 4.3 message schemas, for the broker listener.
+
+A key that is not here is hidden in ApiVersions and refused. Versions end where keylane has
+read the schema: a newer broker's or client's are clamped, so that nothing passes unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from keylane.errors import FrameInvalid
+from keylane.proxy.apis.api_versions import clamp, names_librdkafka, refuse_version
+from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.discovery import handle_describe_cluster, handle_find_coordinator
+from keylane.proxy.apis.endpoints import with_own_endpoints
+from keylane.proxy.apis.fetch import handle_fetch, relays_fetch
+from keylane.proxy.apis.group_heartbeat import (
+    handle_consumer_group_heartbeat,
+    handle_streams_group_heartbeat,
+)
+from keylane.proxy.apis.join_group import note_joining, note_leader
+from keylane.proxy.apis.list_offsets import handle_list_offsets, handle_offset_for_leader_epoch
+from keylane.proxy.apis.metadata import handle_metadata
+from keylane.proxy.apis.offset_commit import handle_offset_commit
+from keylane.proxy.apis.offset_delete import handle_delete_groups, handle_offset_delete
+from keylane.proxy.apis.offset_fetch import handle_offset_fetch
+from keylane.proxy.apis.produce import handle_produce, relays_produce
+from keylane.proxy.apis.sasl import handle_sasl_handshake, note_login
+from keylane.proxy.apis.sync_group import handle_sync_group, relays_sync_group
+from keylane.proxy.apis.topics import handle_describe_configs, handle_describe_topic_partitions
+from keylane.proxy.apis.transactions import (
+    handle_add_partitions,
+    handle_end_txn,
+    handle_txn_offset_commit,
+    relays_end_txn,
+)
+from keylane.proxy.connection import Buffers
+from keylane.proxy.framing import Frame
+
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
+BEFORE_LOGIN: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
+Handler = Callable[[Request, Context], Awaitable[Buffers]]
+IsRelayed = Callable[[Request, Context], bool]
+Patch = Callable[[Request, Frame, Context], Buffers]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """How one API is treated."""
+
+    api_key: int
+    name: str
+    version_min: int
+    version_max: int
+    handler: Handler | None = None
+    """None: always relayed as bytes."""
+    relays: IsRelayed | None = None
+    """A cheap look that tells that this very request needs no handler; without one always so."""
+    patch: Patch | None = None
+    """What is done to the answer of a relayed request; None: nothing."""
+
+    @property
+    def is_before_login(self) -> bool:
+        """Whether a broker takes it from a client that it does not know yet."""
+        return self.api_key in BEFORE_LOGIN
+
+    def is_relayed(self, request: Request, context: Context) -> bool:
+        """Whether the request goes upstream untouched, and its answer back."""
+        if self.handler is None:
+            return self.relays is None or self.relays(request, context)
+        return self.relays is not None and self.relays(request, context)
+
+
+async def handle_api_versions(request: Request, context: Context) -> Buffers:
+    """ApiVersions v0-4: what the broker offers, clamped to what is served here."""
+    served = {key: (route.version_min, route.version_max) for key, route in ROUTES.items()}
+    if request.api_version > ROUTES[API_VERSIONS].version_max:
+        return refuse_version(request, ROUTES[API_VERSIONS].version_max)
+    context.is_librdkafka = names_librdkafka(request)
+    pending = context.send((request.frame,))
+    context.release()
+    return clamp(request, await pending, served)
+
+
+def _table() -> dict[int, Route]:
+    routes: list[Route] = []
+
+    def serve(
+        key: int,
+        name: str,
+        low: int,
+        high: int,
+        handler: Handler | None,
+        relays: IsRelayed | None = None,
+        patch: Patch | None = None,
+    ) -> None:
+        route = Route(
+            api_key=key,
+            name=name,
+            version_min=low,
+            version_max=high,
+            handler=handler,
+            relays=relays,
+            patch=patch,
+        )
+        routes.append(route)
+
+    serve(0, "Produce", 3, 13, handle_produce, relays_produce, with_own_endpoints)
+    serve(1, "Fetch", 4, 17, handle_fetch, relays_fetch, with_own_endpoints)
+    serve(2, "ListOffsets", 1, 11, handle_list_offsets)
+    serve(3, "Metadata", 0, 13, handle_metadata)
+    serve(8, "OffsetCommit", 2, 10, handle_offset_commit)
+    serve(9, "OffsetFetch", 1, 10, handle_offset_fetch)
+    serve(10, "FindCoordinator", 0, 6, handle_find_coordinator)
+    serve(11, "JoinGroup", 0, 9, None, note_joining, note_leader)
+    serve(14, "SyncGroup", 0, 5, handle_sync_group, relays_sync_group)
+    serve(SASL_HANDSHAKE, "SaslHandshake", 1, 1, handle_sasl_handshake)
+    serve(API_VERSIONS, "ApiVersions", 0, 4, handle_api_versions)
+    serve(23, "OffsetForLeaderEpoch", 2, 4, handle_offset_for_leader_epoch)
+    serve(24, "AddPartitionsToTxn", 0, 3, handle_add_partitions)
+    serve(26, "EndTxn", 0, 5, handle_end_txn, relays_end_txn)
+    serve(28, "TxnOffsetCommit", 0, 5, handle_txn_offset_commit)
+    serve(32, "DescribeConfigs", 1, 4, handle_describe_configs)
+    serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, None, None, note_login)
+    serve(42, "DeleteGroups", 0, 2, handle_delete_groups)
+    serve(47, "OffsetDelete", 0, 0, handle_offset_delete)
+    serve(60, "DescribeCluster", 0, 2, handle_describe_cluster)
+    serve(68, "ConsumerGroupHeartbeat", 0, 1, handle_consumer_group_heartbeat)
+    serve(75, "DescribeTopicPartitions", 0, 0, handle_describe_topic_partitions)
+    serve(78, "ShareFetch", 1, 2, None, None, with_own_endpoints)
+    serve(79, "ShareAcknowledge", 1, 2, None, None, with_own_endpoints)
+    serve(88, "StreamsGroupHeartbeat", 0, 0, handle_streams_group_heartbeat)
+    for key, name, low, high in RELAYED:
+        routes.append(Route(api_key=key, name=name, version_min=low, version_max=high))
+    return {route.api_key: route for route in routes}
+
+
+# WriteTxnMarkers, controller and share state calls are between brokers only.
+RELAYED: Final = (
+    (12, "Heartbeat", 0, 4),
+    (13, "LeaveGroup", 0, 5),
+    (15, "DescribeGroups", 0, 6),
+    (16, "ListGroups", 0, 5),
+    (19, "CreateTopics", 2, 7),
+    (20, "DeleteTopics", 1, 6),
+    (21, "DeleteRecords", 0, 2),
+    (22, "InitProducerId", 0, 5),
+    (25, "AddOffsetsToTxn", 0, 4),
+    (29, "DescribeAcls", 1, 3),
+    (30, "CreateAcls", 1, 3),
+    (31, "DeleteAcls", 1, 3),
+    (33, "AlterConfigs", 0, 2),
+    (34, "AlterReplicaLogDirs", 1, 2),
+    (35, "DescribeLogDirs", 1, 5),
+    (37, "CreatePartitions", 0, 3),
+    (38, "CreateDelegationToken", 1, 3),
+    (39, "RenewDelegationToken", 1, 2),
+    (40, "ExpireDelegationToken", 1, 2),
+    (41, "DescribeDelegationToken", 1, 3),
+    (43, "ElectLeaders", 0, 2),
+    (44, "IncrementalAlterConfigs", 0, 1),
+    (45, "AlterPartitionReassignments", 0, 1),
+    (46, "ListPartitionReassignments", 0, 0),
+    (48, "DescribeClientQuotas", 0, 1),
+    (49, "AlterClientQuotas", 0, 1),
+    (50, "DescribeUserScramCredentials", 0, 0),
+    (51, "AlterUserScramCredentials", 0, 0),
+    (55, "DescribeQuorum", 0, 2),
+    (57, "UpdateFeatures", 0, 2),
+    (61, "DescribeProducers", 0, 0),
+    (64, "UnregisterBroker", 0, 0),
+    (65, "DescribeTransactions", 0, 0),
+    (66, "ListTransactions", 0, 2),
+    (69, "ConsumerGroupDescribe", 0, 1),
+    (71, "GetTelemetrySubscriptions", 0, 0),
+    (72, "PushTelemetry", 0, 0),
+    (74, "ListConfigResources", 0, 1),
+    (76, "ShareGroupHeartbeat", 1, 1),
+    (77, "ShareGroupDescribe", 1, 1),
+    (80, "AddRaftVoter", 0, 1),
+    (81, "RemoveRaftVoter", 0, 0),
+    (89, "StreamsGroupDescribe", 0, 0),
+    (90, "DescribeShareGroupOffsets", 0, 1),
+    (91, "AlterShareGroupOffsets", 0, 0),
+    (92, "DeleteShareGroupOffsets", 0, 0),
+)
+ROUTES: Final = _table()
+
+
+def route_of(request: Request) -> Route:
+    """The request's route. Raises: FrameInvalid for a key or version that is not served."""
+    route = ROUTES.get(request.api_key)
+    if route is None:
+        raise FrameInvalid(f"API key {request.api_key} is not served")
+    is_version_probe = request.api_key == API_VERSIONS  # answered with UNSUPPORTED_VERSION, KIP-511
+    if not route.version_min <= request.api_version <= route.version_max and not is_version_probe:
+        raise FrameInvalid(f"{route.name} v{request.api_version} is not served")
+    return route

@@ -1,0 +1,279 @@
+"""What a handler may use: the request, and the outside world as a Protocol.
+
+In:    a frame and its header.  Out: the same, rebuilt or answered.
+Next:  every `apis/<name>.py`.
+Pure:  the outside world is the `Context` argument.
+Source: Kafka protocol guide, request and response headers v0 to v2.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from keylane.config import ProxyConfig
+from keylane.offsets.journal import StateKey
+from keylane.offsets.pushes import Pushes
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.proxy.connection import Buffers
+from keylane.proxy.framing import Frame
+from keylane.proxy.generations import Generations
+from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.range_table import RangeTableHolder
+from keylane.proxy.range_views import RangeViews
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.switches import SwitchBoard
+from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.wire.header import RequestHeader, response_body_position
+from keylane.wire.messages import read_request, read_response, write_message
+from keylane.wire.sequence import SequenceMap
+
+Result = TypeVar("Result")
+SIZE: Final = struct.Struct(">i")
+RESPONSE_HEADER: Final = struct.Struct(">ii")
+NO_TAGS: Final = b"\x00"
+
+
+class Operation(enum.IntEnum):
+    """What may be done with a topic; the values are Kafka's own (`AclOperation`)."""
+
+    READ = 3
+    WRITE = 4
+    DESCRIBE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it came, size bytes included."""
+
+    header: RequestHeader
+    frame: Frame
+
+    @property
+    def api_key(self) -> int:
+        """Kafka API key."""
+        return int(self.header.api_key)
+
+    @property
+    def api_version(self) -> int:
+        """Version of the request's and the answer's body."""
+        return self.header.api_version
+
+    @property
+    def body(self) -> memoryview:
+        """The bytes behind the request header."""
+        return memoryview(self.frame)[SIZE.size + self.header.body_position :]
+
+    def decode(self) -> Any:
+        """The body as a kio entity. Raises: FrameInvalid."""
+        return read_request(self.api_key, self.api_version, self.body)
+
+    def with_body(self, body: bytes) -> bytes:
+        """A frame with the same header and another body."""
+        header = memoryview(self.frame)[SIZE.size : SIZE.size + self.header.body_position]
+        return b"".join((SIZE.pack(len(header) + len(body)), header, body))
+
+    def with_buffers(self, body: Buffers) -> Buffers:
+        """As `with_body`, without copying the pieces."""
+        header = memoryview(self.frame)[SIZE.size : SIZE.size + self.header.body_position]
+        size_bytes = len(header) + sum(map(len, body))
+        return (SIZE.pack(size_bytes) + header.tobytes(), *body)
+
+    def with_entity(self, entity: Any) -> bytes:
+        """As `with_body`, from a kio entity."""
+        return self.with_body(write_message(entity))
+
+    @property
+    def body_position(self) -> int:
+        """Where the body starts in the frame."""
+        return SIZE.size + self.header.body_position
+
+    @property
+    def answer_position(self) -> int:
+        """Where the body starts in the frame of an answer to this request."""
+        return SIZE.size + response_body_position(self.api_key, self.api_version)
+
+    def answer_body(self, frame: Frame) -> memoryview:
+        """The body of an answer to this request."""
+        start = SIZE.size + response_body_position(self.api_key, self.api_version)
+        return memoryview(frame)[start:]
+
+    def decode_answer(self, frame: Frame) -> Any:
+        """The answer as a kio entity. Raises: FrameInvalid."""
+        return read_response(self.api_key, self.api_version, self.answer_body(frame))
+
+    def answer(self, buffers: Buffers, *, header_version: int | None = None) -> Buffers:
+        """Put size and response header before a body."""
+        tags = b""
+        if response_body_position(self.api_key, self.api_version) > 4 and header_version != 0:
+            tags = NO_TAGS
+        size_bytes = 4 + len(tags) + sum(map(len, buffers))
+        return (RESPONSE_HEADER.pack(size_bytes, self.header.correlation_id) + tags, *buffers)
+
+    def answer_entity(self, entity: Any) -> Buffers:
+        """As `answer`, from a kio entity."""
+        return self.answer((write_message(entity),))
+
+
+class Groups(Protocol):
+    """Offsets of groups on lanes (`proxy.groups`)."""
+
+    pushes: Pushes
+    """Which of Kafka's own offsets a transaction may be about to change."""
+
+    def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
+        """Held while offsets of a group are read or changed: one at a time, in order."""
+
+    def has_state(self, key: StateKey) -> bool:
+        """Whether the group has one, which a commit of the partition itself must not pass by."""
+
+    def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
+        """The state of a group on a partition; not to be changed, copy it. None: it has none."""
+
+    async def adopt(
+        self,
+        group: str,
+        view: View,
+        partition: int,
+        kafka_committed: int | None,
+        metadata: str | None = None,
+    ) -> OffsetState:
+        """The state, brought in line with Kafka's own group offset; not to be changed.
+
+        metadata: of that offset; what a transaction committed of lanes stands there.
+        A group without any offset gets a state that is not kept before it is saved.
+        Raises: UpstreamLost, when the log start is needed and cannot be learnt.
+        """
+
+    def scan_of(self, view: View, partition: int) -> ScanIndex:
+        """What has been scanned of a partition."""
+
+    async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
+        """Put states in place, write what is new to the journal and wait for the ack.
+
+        Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
+        """
+
+    def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
+        """Lanes were committed just now: for who looks at the group."""
+
+    async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
+        """Delete the group's states on partitions. Raises: UpstreamLost."""
+
+    async def drop_group(self, group: str) -> None:
+        """Delete all states of a group. Raises: UpstreamLost."""
+
+    def lane_names_of(self, group: str) -> Sequence[str]:
+        """Lane names that the group has used since the start."""
+
+
+class Loads(Protocol):
+    """Load of lanes as readers measured it (`proxy.loads`)."""
+
+    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
+        """By lane index; lanes that were not measured yet are missing."""
+
+
+class Context(Protocol):
+    """The session as handlers see it."""
+
+    session_id: str
+    config: ProxyConfig
+    registry: TopicRegistry
+    patterns: dict[tuple[str, str], str]
+    """Subscribed patterns of KIP-848 members, by (group, member id)."""
+    sequences: SequenceMap
+    generations: Generations
+    assignments: RangeTableHolder
+    """Key ranges that client ids were given without a group."""
+    range_views: RangeViews
+    """What topics are to these client ids."""
+    switches: SwitchBoard
+    stats: ProxyStats
+    clock: Callable[[], float]
+    is_librdkafka: bool
+    """The client said so in ApiVersions (KIP-511)."""
+
+    @property
+    def groups(self) -> Groups:
+        """Offsets of groups on lanes."""
+
+    @property
+    def loads(self) -> Loads:
+        """Load of lanes."""
+
+    async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
+        """Compute what takes long beside the event loop."""
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for what no event tells."""
+
+    def send(self, frame: Buffers) -> Awaitable[Frame]:
+        """Write to the client's own broker connection now; the answer can be awaited."""
+
+    def send_unanswered(self, frame: Buffers) -> None:
+        """Write a request that has no answer (acks=0)."""
+
+    async def ask(self, entity: Any) -> Any:
+        """Ask a kio request of keylane's own over the client's connection (its principal)."""
+
+    async def caught_up(self) -> None:
+        """Wait until the broker has answered all that this connection has asked so far.
+
+        Who holds a group's lock must not wait for a JoinGroup or SyncGroup of its connection,
+        which waits for other members, who wait for the lock. The broker takes the requests of
+        a connection one by one, so this costs no time.
+        """
+
+    async def others_done(self) -> None:
+        """Wait until every other handler of this connection has its answer."""
+
+    def note_login(self) -> None:
+        """The broker took a token of the client's login."""
+
+    def release(self) -> None:
+        """Let the next request of this connection proceed before this one is answered."""
+
+    def address_of(self, node_id: int) -> tuple[str, int]:
+        """Where clients reach a broker through keylane."""
+
+    async def learn_brokers(self, entries: Any) -> None:
+        """Take note of brokers in an answer; listeners are bound on return."""
+
+    def learn_topic(self, entry: Any) -> None:
+        """Take note of a topic in a Metadata answer that has its id."""
+
+    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+        """By partition, the rack that it is read from; empty where none is known."""
+
+    async def find_view(self, name: str) -> LaneView | None:
+        """The lanes a name stands for; asks the cluster when the topic is not known yet."""
+
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+        """As `find_view`, by the id that the client was told."""
+
+    async def find_topic(self, name: str) -> PhysicalTopic | None:
+        """A topic by its own name; asks the cluster when it is not known yet. None: unknown."""
+
+    async def right_error(self, view: View, operation: Operation) -> int:
+        """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not.
+
+        Remembered for `authorization_ttl_s`.
+        """
+
+    async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
+        """Serve lanes; one answer per lane, in order."""
+
+    def log_end(
+        self, view: LaneView, partition: int, isolation_level: int
+    ) -> tuple[int, int] | None:
+        """(log end, log start) from what Fetch told a moment ago, None when not fresh."""
+
+    async def log_start(self, view: View, partition: int) -> int:
+        """The partition's first offset. Raises: UpstreamLost."""

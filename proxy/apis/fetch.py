@@ -1,0 +1,271 @@
+"""Fetch v4-17: lanes from keylane's reader and cache, all else from the broker.
+
+Behaviour: a request without lanes passes as bytes, and so does its answer but for broker
+addresses (v16+). With lanes, fetch sessions (KIP-227) end here: the answer has session id 0,
+so the client names everything in each request; lanes that join a broker's session are
+answered with FETCH_SESSION_ID_NOT_FOUND, so that it starts over. A client is given lanes
+only after its own principal was seen to have READ, and where the switch `accept.range.fetch`
+of the topic is on: TOPIC_AUTHORIZATION_FAILED otherwise (S004-61). An empty batch still moves
+the client past other lanes' records; errors stay per partition. To librdkafka it is an empty
+control batch: of any other it concludes that its fetch size was too small, and at the tenth it
+tells its application MSG_SIZE_TOO_LARGE (`rd_kafka_msgset_reader_run`). Not to others: Sarama and
+aiokafka (read_committed) take an empty control batch for damage.
+A client id that was given key ranges of a topic fetches its physical partitions, and gets its
+own keys of them; a partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED,
+and logged once. Such clients get no fetch sessions. Ranges that change while a request waits:
+NOT_LEADER_OR_FOLLOWER, so that it asks again.
+A request that names lanes and plain topics is answered as soon as either has data.
+Not done: follower fetch of lanes (KIP-392), leader epochs of lanes are not fenced.
+
+In:    requests and answers.  Out: answers per lane.
+Next:  `proxy.lane_fetch` serves the lanes; `session` writes the answer.
+Pure:  the outside world is the `Context` argument.
+Source: protocol guide, Fetch; KIP-227, KIP-516, KIP-951.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from keylane.proxy.apis.context import Context, Operation, Request
+from keylane.proxy.apis.endpoints import with_own_endpoints
+from keylane.proxy.apis.lane_topics import are_plain, find_shared
+from keylane.proxy.connection import Buffers
+from keylane.proxy.lane_fetch import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.range_views import RangeView
+from keylane.proxy.topics import View
+from keylane.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicAnswer,
+    PartitionAnswer,
+    read_fetch_request,
+    read_fetch_response,
+    write_fetch_request,
+    write_fetch_response,
+)
+from keylane.wire.primitives import NO_TAGS
+
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+NOT_LEADER_OR_FOLLOWER: Final = 6
+FETCH_SESSION_ID_NOT_FOUND: Final = 70
+SESSION_VERSION: Final = 7
+SESSIONLESS_EPOCH: Final = -1
+MIXED_WAIT_MS_MAX: Final = 100
+"""Lanes and plain topics in one request are waited for in turns of this length."""
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """A fetch request taken apart."""
+
+    plain: list[FetchTopic] = field(default_factory=list)
+    """Topics that the broker answers."""
+    lanes: list[LaneFetch] = field(default_factory=list)
+    answered: list[tuple[FetchTopic, list[PartitionAnswer | int]]] = field(default_factory=list)
+    """Lane topics: per partition its answer if it is known, else its place in `lanes`."""
+    views: list[View] = field(default_factory=list)
+    """One per entry of `answered`."""
+
+
+def relays_fetch(request: Request, context: Context) -> bool:
+    """Whether no topic of the request has lanes, for all that is known."""
+    if context.range_views.has_ranges(request.header.client_id):
+        return False
+    wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
+    return are_plain(wanted.topics, context.registry)
+
+
+async def handle_fetch(request: Request, context: Context) -> Buffers:
+    """Plan, fetch lanes and plain topics, build one answer."""
+    wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
+    client_id = request.header.client_id
+    plan = await plan_fetch(wanted, context, client_id)
+    # In a session a request need not name what it fetches, and so a broker would go on with whole
+    # partitions of which the client has since been given ranges.
+    is_sessionless = context.range_views.has_ranges(client_id)
+    if not plan.answered and not is_sessionless:
+        pending = context.send((request.frame,))
+        context.release()
+        return with_own_endpoints(request, await pending, context)
+    if wanted.session_id != 0:
+        refusal = FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, topics=())
+        return request.answer(write_fetch_response(refusal, request.api_version))
+    if not plan.answered:
+        pending = context.send((_plain_frame(request, wanted, plan, wanted.max_wait_ms),))
+        context.release()
+        return with_own_endpoints(request, await pending, context)
+    if not plan.plain:
+        lanes = await _fetch_lanes(wanted, plan, context, wanted.max_wait_ms)
+        await _refuse_revoked(plan, context)
+        response = FetchResponse(topics=build_lane_topics(plan, lanes))
+        return request.answer(write_fetch_response(response, request.api_version))
+    return await _fetch_mixed(request, wanted, plan, context)
+
+
+async def plan_fetch(
+    wanted: FetchRequest, context: Context, client_id: str | None = None
+) -> FetchPlan:
+    """Tell lanes and key ranges from plain topics; refuse what is not there or not allowed."""
+    plan = FetchPlan()
+    for topic in wanted.topics:
+        topic_id = None if topic.topic_id is None else uuid.UUID(bytes=topic.topic_id)
+        view = await find_shared(client_id, topic.name, topic_id, context)
+        if view is None:
+            plan.plain.append(topic)
+            continue
+        is_lane_view = view.layout is not None
+        if context.switches.accepts_range_fetch(view.topic, is_lane_view=is_lane_view):
+            read_error = await context.right_error(view, Operation.READ)
+        else:
+            read_error = TOPIC_AUTHORIZATION_FAILED  # S004-61, K-01b
+        places: list[PartitionAnswer | int] = []
+        for entry in topic.partitions:
+            if read_error:
+                places.append(_refused(entry.partition, read_error))
+            elif error_code := view.error_of(entry.partition):
+                if isinstance(view, RangeView):
+                    context.range_views.tell_refusal(view, entry.partition)
+                places.append(_refused(entry.partition, error_code))
+            else:
+                places.append(len(plan.lanes))
+                plan.lanes.append(_lane_fetch(entry, view))
+        plan.answered.append((topic, places))
+        plan.views.append(view)
+    return plan
+
+
+def lane_request(
+    wanted: FetchRequest, plan: FetchPlan, context: Context, max_wait_ms: int
+) -> LaneFetchRequest:
+    """What `lane_fetch` is asked for; an answer is bounded whatever the client allows."""
+    return LaneFetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=wanted.min_bytes,
+        max_bytes=min(wanted.max_bytes, context.config.fetch_answer_bytes_max),
+        isolation_level=wanted.isolation_level,
+        lanes=tuple(plan.lanes),
+        cursor_id=context.session_id,
+        empty_as_control=context.is_librdkafka,
+    )
+
+
+def build_lane_topics(plan: FetchPlan, lanes: Sequence[LaneAnswer]) -> tuple[FetchTopicAnswer, ...]:
+    """Answers of the lane topics, in the order of the request."""
+    return tuple(
+        FetchTopicAnswer(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=tuple(
+                _lane_answer(entry.partition, lanes[place]) if isinstance(place, int) else place
+                for entry, place in zip(topic.partitions, places, strict=True)
+            ),
+        )
+        for topic, places in plan.answered
+    )
+
+
+async def _fetch_lanes(
+    wanted: FetchRequest, plan: FetchPlan, context: Context, max_wait_ms: int
+) -> list[LaneAnswer]:
+    if not plan.lanes:
+        return []  # all were refused: nothing to wait for
+    return await context.fetch_lanes(lane_request(wanted, plan, context, max_wait_ms))
+
+
+async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
+    """Give nothing to who lost the right to read while he waited: a wait may be long.
+
+    Who was given other ranges meanwhile asks again, for those.
+    """
+    for number, ((topic, places), view) in enumerate(zip(plan.answered, plan.views, strict=True)):
+        if not any(isinstance(place, int) for place in places):
+            continue  # nothing is given
+        error_code = await context.right_error(view, Operation.READ)
+        if isinstance(view, RangeView) and not context.range_views.is_current(view):
+            error_code = NOT_LEADER_OR_FOLLOWER
+        if error_code:
+            refused = [_refused(entry.partition, error_code) for entry in topic.partitions]
+            plan.answered[number] = topic, list(refused)
+
+
+async def _fetch_mixed(
+    request: Request, wanted: FetchRequest, plan: FetchPlan, context: Context
+) -> Buffers:
+    """Ask for both in turns until one has data: neither side can wake the other's long poll."""
+    version = request.api_version
+    deadline_s = context.clock() + wanted.max_wait_ms / 1000
+    while True:
+        left_ms = max(0, int((deadline_s - context.clock()) * 1000))
+        wait_ms = min(left_ms, MIXED_WAIT_MS_MAX)
+        frame = await context.send((_plain_frame(request, wanted, plan, wait_ms),))
+        plain = read_fetch_response(frame, request.answer_position, version)
+        has_plain = plain.error_code != 0 or any(map(_has_news, plain.topics))
+        lane_wait_ms = 0 if has_plain else wait_ms
+        lanes = await _fetch_lanes(wanted, plan, context, lane_wait_ms)
+        has_lanes = any(lane.error_code or lane.size_bytes for lane in lanes)
+        if has_plain or has_lanes or left_ms == 0:
+            await _refuse_revoked(plan, context)
+            topics = plain.topics + build_lane_topics(plan, lanes)
+            # The broker's addresses among the tags would lead the client around keylane.
+            merged = replace(plain, session_id=0, topics=topics, tags=NO_TAGS)
+            return request.answer(write_fetch_response(merged, version))
+
+
+def _plain_frame(request: Request, wanted: FetchRequest, plan: FetchPlan, wait_ms: int) -> bytes:
+    upstream = replace(
+        wanted,
+        max_wait_ms=wait_ms,
+        session_id=0,
+        session_epoch=SESSIONLESS_EPOCH,
+        topics=tuple(plan.plain),
+        forgotten=(),
+    )
+    return request.with_body(write_fetch_request(upstream))
+
+
+def _has_news(topic: FetchTopicAnswer) -> bool:
+    # Tags tell a diverging epoch or a new leader, a preferred replica where to go instead.
+    return any(
+        answer.error_code
+        or answer.preferred_read_replica >= 0
+        or answer.tags != NO_TAGS
+        or any(map(len, answer.records or ()))
+        for answer in topic.partitions
+    )
+
+
+def _lane_fetch(entry: FetchPartition, view: View) -> LaneFetch:
+    partition = view.partition_of(entry.partition)
+    return LaneFetch(
+        topic=view.topic,
+        topic_id=view.topic_id,
+        partition=partition,
+        lane=view.output_of(entry.partition),
+        key_split=view.key_split(partition),
+        fetch_offset=entry.fetch_offset,
+        partition_max_bytes=entry.partition_max_bytes,
+        reserve=view.reserve,
+    )
+
+
+def _lane_answer(index: int, lane: LaneAnswer) -> PartitionAnswer:
+    return PartitionAnswer(
+        partition=index,
+        error_code=lane.error_code,
+        high_watermark=lane.high_watermark,
+        last_stable_offset=lane.last_stable_offset,
+        log_start_offset=lane.log_start_offset,
+        aborted=lane.aborted,
+        preferred_read_replica=-1,
+        records=lane.records,
+    )
+
+
+def _refused(index: int, error_code: int) -> PartitionAnswer:
+    return PartitionAnswer(index, error_code, -1, -1, -1, None, -1, ())

@@ -1,0 +1,213 @@
+"""What the offset calls share: views of their topics, states of a group, errors.
+
+In:    kio topic entries, a group.  Out: views, copies of `OffsetState`.
+Next:  `offset_commit`, `offset_fetch`, `offset_delete`, `transactions`.
+Pure:  the outside world is the `Context` argument.
+Source: DESIGN decision 6; REQUIREMENTS G-11, G-14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32
+
+from keylane.offsets.journal import StateKey
+from keylane.offsets.lane_note import apply_commit
+from keylane.offsets.pushes import Writer
+from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.context import Context, Operation
+from keylane.proxy.apis.lane_topics import find_shared
+from keylane.proxy.topics import View
+
+NONE: Final = ErrorCode.none
+UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
+UNSTABLE: Final = ErrorCode.unstable_offset_commit
+"""A transaction that is not over has an offset there; an answer to OffsetFetch only."""
+BUSY: Final = ErrorCode.coordinator_load_in_progress
+"""What clients are told of it: all of them retry, and look for no other coordinator."""
+NO_OFFSET: Final = -1
+
+Place = tuple[str, int]
+"""(physical topic name, partition)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A state that is being changed; it takes the place of the old one when Kafka agrees."""
+
+    view: View
+    """One of the views that the request named; states are the same under all of them."""
+    partition: int
+    state: OffsetState
+
+    group: str
+
+    @property
+    def key(self) -> StateKey:
+        """Under which the state is kept."""
+        return StateKey(self.group, self.view.topic_id, self.partition)
+
+    @property
+    def place(self) -> Place:
+        """Topic and partition."""
+        return self.view.topic, self.partition
+
+
+async def find_views(
+    topics: Iterable[Any], context: Context, client_id: str | None = None
+) -> list[View | None]:
+    """The view of each kio topic entry, by its id where it has one, else by its name.
+
+    client_id: of the request; without, a client's key ranges do not count.
+    """
+    views: list[View | None] = []
+    for topic in topics:
+        if not hasattr(topic, "topic_id"):
+            views.append(await find_shared(client_id, str(topic.name), None, context))
+        elif topic.topic_id is None:  # the zero id, which is no topic's: the broker says so
+            views.append(None)
+        else:
+            views.append(await find_shared(client_id, None, topic.topic_id, context))
+    return views
+
+
+async def denied_places(places: Mapping[Place, View], context: Context) -> dict[Place, ErrorCode]:
+    """Places of topics that the client may not read, which is what commits ask for.
+
+    Looked at before anything of a group's state is told or changed; the broker, which has the
+    last word on the group too, is asked only with what comes of the state.
+    """
+    codes = {
+        view.topic: ErrorCode(await context.right_error(view, Operation.READ))
+        for view in {view.topic: view for view in places.values()}.values()
+    }
+    return {place: codes[place[0]] for place in places if codes[place[0]] != NONE}
+
+
+async def open_drafts(
+    group: str,
+    views: Mapping[Place, View],
+    context: Context,
+    *,
+    writer: Writer | None = None,
+) -> tuple[dict[Place, Draft], dict[Place, ErrorCode]]:
+    """A copy of the group's state per partition, and the errors of those that have none.
+
+    Where the state is new, or a transaction may have moved Kafka's own offset, Kafka is asked
+    first. UNSTABLE: the transaction of somebody else than `writer` is under way there.
+    """
+    drafts: dict[Place, Draft] = {}
+    unsure: list[Place] = []
+    for place, view in views.items():
+        key = StateKey(group, view.topic_id, place[1])
+        state = context.groups.state_of(group, view, place[1])
+        if state is None or not context.groups.pushes.is_sure(key):
+            unsure.append(place)
+        else:
+            drafts[place] = Draft(view, place[1], state.copy(), group)
+    if not unsure:
+        return drafts, {}
+    committed, errors = await fetch_committed(group, unsure, context)
+    adopted = {}
+    for place, (offset, metadata) in committed.items():
+        view = views[place]
+        adopted[place] = await context.groups.adopt(group, view, place[1], offset, metadata)
+    await _save_before_push(group, views, adopted, context, is_transaction=writer is not None)
+    for place, state in adopted.items():
+        draft = Draft(views[place], place[1], state.copy(), group)
+        if context.groups.pushes.may_still_come(draft.key, writer, context.clock()):
+            errors[place] = UNSTABLE
+            continue
+        context.groups.pushes.note_sure(draft.key)
+        drafts[place] = draft
+    for place in [place for place, code in errors.items() if code == UNSTABLE]:
+        own = _own_draft(group, views[place], place[1], writer, context)
+        if own is not None:
+            del errors[place]
+            drafts[place] = own
+    return drafts, errors
+
+
+async def _save_before_push(
+    group: str,
+    views: Mapping[Place, View],
+    adopted: Mapping[Place, OffsetState],
+    context: Context,
+    *,
+    is_transaction: bool,
+) -> None:
+    """Put into the journal what the next push takes out of Kafka's metadata.
+
+    A transaction's push leaves the journal as it is until it is over. What is not there by then
+    could not be told from what the transaction brings.
+    """
+    unsaved = context.groups.pushes.unsaved
+    lacking = [
+        (views[place], place[1], state)
+        for place, state in adopted.items()
+        if is_transaction or StateKey(group, views[place].topic_id, place[1]) in unsaved
+    ]
+    if lacking:
+        await context.groups.save(group, lacking)
+
+
+def _own_draft(
+    group: str, view: View, partition: int, writer: Writer | None, context: Context
+) -> Draft | None:
+    """The state as it is, with what `writer`'s open transaction has committed on top."""
+    pushes = context.groups.pushes
+    state = context.groups.state_of(group, view, partition)
+    key = StateKey(group, view.topic_id, partition)
+    if writer is None or state is None or not pushes.is_own(key, writer):
+        return None
+    draft = Draft(view, partition, state.copy(), group)
+    for commit in pushes.commits_of(key, writer):
+        apply_commit(draft.state, commit, context.groups.scan_of(view, partition))
+    return draft
+
+
+async def fetch_committed(
+    group: str, places: Sequence[Place], context: Context
+) -> tuple[dict[Place, tuple[int | None, str | None]], dict[Place, ErrorCode]]:
+    """Kafka's own stable offsets of the group (None: none) with metadata; errors, by place."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in places:
+        by_topic.setdefault(topic, []).append(partition)
+    answer = await context.ask(
+        OffsetFetchRequest(
+            group_id=GroupId(group),
+            topics=tuple(
+                OffsetFetchRequestTopic(
+                    name=TopicName(topic), partition_indexes=tuple(map(i32, partitions))
+                )
+                for topic, partitions in by_topic.items()
+            ),
+            require_stable=True,
+        )
+    )
+    committed: dict[Place, tuple[int | None, str | None]] = {}
+    missing = answer.error_code if answer.error_code != NONE else UNKNOWN_PARTITION
+    errors = dict.fromkeys(places, missing)
+    for topic in answer.topics:
+        for entry in topic.partitions:
+            place = (str(topic.name), int(entry.partition_index))
+            if place not in errors and place not in committed:
+                continue  # nobody asked
+            if entry.error_code != NONE:
+                errors[place] = entry.error_code
+            elif answer.error_code == NONE:
+                errors.pop(place, None)
+                committed[place] = known_offset(entry), entry.metadata
+    return committed, errors
+
+
+def known_offset(entry: Any) -> int | None:
+    """The committed offset of a kio OffsetFetch entry; None for "no commit"."""
+    offset = int(entry.committed_offset)
+    return None if offset == NO_OFFSET else offset

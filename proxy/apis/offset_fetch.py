@@ -1,0 +1,299 @@
+"""OffsetFetch v1-10: where each lane of a group stands.
+
+Behaviour: the broker is asked for the physical partitions with the caller's principal; what it
+says is compared with the state (a group that went on direct, a reset, an expired offset), and
+each lane is answered its own position, -1 where nobody has committed. "All topics" lists lane
+topics under their own name, and under the lane names that the group has used since the start.
+A client id with key ranges is answered the least position of its ranges of a partition; one that
+it was not given is refused with TOPIC_AUTHORIZATION_FAILED.
+Not done: offset ranges for native consumers (tagged fields).
+
+In:    requests and answers.  Out: answers per lane.
+Next:  `proxy.groups` keeps the states; `session` writes the answer.
+Pure:  the outside world is the `Context` argument.
+Source: DESIGN decision 6; REQUIREMENTS S004-30, G-07, G-11; KIP-709 (many groups), KIP-447.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32, i64
+
+from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.lane_offsets import BUSY, NONE, Place, find_views, known_offset
+from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.stable_offsets import (
+    STABLE_PAUSE_S,
+    STABLE_PAUSE_S_MAX,
+    STABLE_VERSION,
+    STABLE_WAIT_S,
+    pending_places,
+)
+from keylane.proxy.connection import Buffers
+from keylane.proxy.topics import View
+
+MANY_GROUPS_VERSION: Final = 8
+TOPIC_ID_VERSION: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuestion:
+    """One group of a request; `topics` is None for all topics that it has offsets of."""
+
+    group: str
+    entry: Any
+    """The kio value that holds `topics`: a group entry, or before v8 the request itself."""
+    views: Sequence[View | None]
+    client_id: str | None
+    """Of the request."""
+
+
+async def handle_offset_fetch(request: Request, context: Context) -> Buffers:
+    """Ask the broker for physical partitions, answer lanes."""
+    wanted = request.decode()
+    questions = await _questions(wanted, request, context)
+    if all(question.entry.topics is not None and not any(question.views) for question in questions):
+        return await relay(request, context)
+    await context.caught_up()
+    until_s, pause_s = context.clock() + STABLE_WAIT_S, STABLE_PAUSE_S
+    while True:
+        async with AsyncExitStack() as stack:
+            # A commit that is under way moves Kafka's offset before ours: look between commits.
+            for group in sorted({question.group for question in questions}):
+                await stack.enter_async_context(context.groups.lock(group))
+            pending: frozenset[Place] = frozenset()
+            if request.api_version < STABLE_VERSION:
+                pending = await pending_places(questions[0].group, _places(questions[0]), context)
+            if not pending or context.clock() >= until_s:
+                return await _answer(request, wanted, questions, pending, context)
+        context.stats.offsets_unstable_waits += 1
+        await context.pause(pause_s)
+        pause_s = min(2 * pause_s, STABLE_PAUSE_S_MAX)
+
+
+async def _answer(
+    request: Request,
+    wanted: Any,
+    questions: list[GroupQuestion],
+    pending: frozenset[Place],
+    context: Context,
+) -> Buffers:
+    """Ask the broker and put lanes in place; the groups' locks are held."""
+    upstream = _upstream(wanted, questions, request.api_version)
+    answered = context.send((request.with_entity(upstream),))
+    context.release()
+    answer = request.decode_answer(await answered)
+    if request.api_version < MANY_GROUPS_VERSION:
+        marked = _marked(answer, pending)
+        shown = await _present(request.api_version, questions[0], marked, context)
+        return request.answer_entity(shown)
+    asked = {question.group: question for question in questions}
+    groups = [
+        await _present(request.api_version, asked[str(entry.group_id)], entry, context)
+        for entry in answer.groups
+        if str(entry.group_id) in asked
+    ]
+    return request.answer_entity(replace(answer, groups=tuple(groups)))
+
+
+def _marked(answer: Any, pending: frozenset[Place]) -> Any:
+    """The broker's answer, with "later" where a transaction is not over."""
+    if not pending:
+        return answer
+    return replace(
+        answer,
+        topics=tuple(
+            replace(
+                topic,
+                partitions=tuple(
+                    replace(entry, committed_offset=i64(-1), error_code=BUSY)
+                    if (str(topic.name), int(entry.partition_index)) in pending
+                    else entry
+                    for entry in topic.partitions
+                ),
+            )
+            for topic in answer.topics
+        ),
+    )
+
+
+async def _questions(wanted: Any, request: Request, context: Context) -> list[GroupQuestion]:
+    client_id = request.header.client_id
+    entries = wanted.groups if request.api_version >= MANY_GROUPS_VERSION else (wanted,)
+    return [
+        GroupQuestion(
+            str(entry.group_id),
+            entry,
+            await find_views(entry.topics or (), context, client_id),
+            client_id,
+        )
+        for entry in entries
+    ]
+
+
+def _places(question: GroupQuestion) -> dict[Place, View]:
+    """Partitions behind the lanes that are asked for."""
+    return {
+        (view.topic, view.partition_of(index)): view
+        for topic, view in zip(question.entry.topics or (), question.views, strict=False)
+        if view is not None
+        for index in topic.partition_indexes
+        if not view.error_of(index)
+    }
+
+
+def _upstream(wanted: Any, questions: list[GroupQuestion], api_version: int) -> Any:
+    """The request with physical partitions, each named once."""
+    if api_version >= MANY_GROUPS_VERSION:
+        return replace(
+            wanted,
+            groups=tuple(_physical_question(question, api_version) for question in questions),
+        )
+    return _physical_question(questions[0], api_version)
+
+
+def _physical_question(question: GroupQuestion, api_version: int) -> Any:
+    if question.entry.topics is None:
+        return question.entry
+    topics: dict[Any, Any] = {}
+    wanted: dict[Any, dict[i32, None]] = {}
+    for topic, view in zip(question.entry.topics, question.views, strict=True):
+        indexes = topic.partition_indexes
+        if view is None:
+            key = topic.topic_id if api_version >= TOPIC_ID_VERSION else topic.name
+        else:
+            key = view.topic_id if api_version >= TOPIC_ID_VERSION else view.topic
+            indexes = [i32(view.partition_of(i)) for i in indexes if _is_asked(view, i)]
+            field = "topic_id" if api_version >= TOPIC_ID_VERSION else "name"
+            topic = replace(topic, **{field: key})
+        topics.setdefault(key, topic)
+        wanted.setdefault(key, {}).update(dict.fromkeys(indexes))
+    return replace(
+        question.entry,
+        topics=tuple(
+            replace(topic, partition_indexes=tuple(wanted[key])) for key, topic in topics.items()
+        ),
+    )
+
+
+def _is_asked(view: View, index: int) -> bool:
+    """Whether the broker is: it has no lane that is not there, but partitions not given."""
+    return view.layout is None or not view.error_of(index)
+
+
+async def _present(api_version: int, question: GroupQuestion, answer: Any, context: Context) -> Any:
+    """A group's answer with lanes in place of lane topics' partitions."""
+    if getattr(answer, "error_code", NONE) != NONE and not answer.topics:
+        return answer
+    by_id = api_version >= TOPIC_ID_VERSION
+    found = {topic.topic_id if by_id else str(topic.name): topic for topic in answer.topics}
+    if question.entry.topics is None:
+        return replace(
+            answer, topics=tuple(await _present_all(question, answer, context, by_id=by_id))
+        )
+    topics = []
+    for topic, view in zip(question.entry.topics, question.views, strict=True):
+        if view is None:
+            key = topic.topic_id if by_id else str(topic.name)
+            if key in found:
+                topics.append(_only(found[key], topic.partition_indexes))
+            continue
+        physical = found.get(view.topic_id if by_id else view.topic)
+        if physical is None:
+            continue
+        lanes = await _lanes(question.group, view, physical, topic.partition_indexes, context)
+        topics.append(_named(physical, view, lanes, by_id=by_id))
+    return replace(answer, topics=tuple(topics))
+
+
+def _only(topic: Any, indexes: Sequence[int]) -> Any:
+    """A plain topic's answer, for the partitions that were asked under this name."""
+    wanted = set(indexes)
+    return replace(
+        topic, partitions=tuple(e for e in topic.partitions if e.partition_index in wanted)
+    )
+
+
+async def _present_all(
+    question: GroupQuestion, answer: Any, context: Context, *, by_id: bool
+) -> list[Any]:
+    """All that the group has offsets of: lanes where the topic's own name means lanes."""
+    topics = []
+    lane_names = [await context.find_view(n) for n in context.groups.lane_names_of(question.group)]
+    for physical in answer.topics:
+        registry = context.registry
+        name = registry.name_of_id(physical.topic_id) if by_id else str(physical.name)
+        if name is not None and registry.is_refused(name):
+            continue  # its lanes are not served, and its partitions are not what the name means
+        (own,) = await find_views((physical,), context, question.client_id)
+        if own is None:
+            topics.append(physical)
+        known_id = context.registry.id_of_name
+        topic_id = physical.topic_id if by_id else known_id(str(physical.name))
+        for view in (own, *lane_names):
+            if (
+                view is None
+                or view.topic_id != topic_id
+                or (view is not own and not view.is_renamed)
+            ):
+                continue
+            indexes = view.indexes
+            lanes = await _lanes(question.group, view, physical, indexes, context)
+            known = [entry for entry in lanes if entry.committed_offset >= 0 or entry.error_code]
+            if known:
+                topics.append(_named(physical, view, known, by_id=by_id))
+    return topics
+
+
+def _named(physical: Any, view: View, lanes: list[Any], *, by_id: bool) -> Any:
+    key = {"topic_id": view.view_id} if by_id else {"name": view.name}
+    return replace(physical, partitions=tuple(lanes), **key)
+
+
+async def _lanes(
+    group: str, view: View, physical: Any, indexes: Sequence[int], context: Context
+) -> list[Any]:
+    """Answer entries of the lanes `indexes`; the group's lock is held."""
+    by_partition = {int(entry.partition_index): entry for entry in physical.partitions}
+    states: dict[int, OffsetState] = {}
+    lanes = []
+    for index in indexes:
+        if not _is_asked(view, index):
+            continue  # a broker leaves out what it does not know as well
+        partition = view.partition_of(index)
+        entry = by_partition.get(partition)
+        if entry is None:
+            continue
+        if code := view.error_of(index):
+            lanes.append(replace(entry, committed_offset=i64(-1), error_code=ErrorCode(code)))
+            continue
+        if entry.error_code == NONE and partition not in states:
+            committed = known_offset(entry)
+            if committed is None and context.groups.state_of(group, view, partition) is None:
+                # No offset there, none here: the broker's own "no commit" fits every lane.
+                lanes.append(replace(entry, partition_index=i32(index)))
+                continue
+            states[partition] = await context.groups.adopt(
+                group, view, partition, committed, entry.metadata
+            )
+        if entry.error_code == NONE:
+            entry = _positioned(entry, states[partition], view, index)
+        lanes.append(replace(entry, partition_index=i32(index)))
+    return lanes
+
+
+def _positioned(entry: Any, state: OffsetState, view: View, index: int) -> Any:
+    position = state.position_of(*view.key_ranges(index))
+    changes: dict[str, Any] = {
+        "committed_offset": i64(position.offset),
+        "metadata": position.metadata,
+    }
+    if hasattr(entry, "committed_leader_epoch"):
+        changes["committed_leader_epoch"] = i32(position.leader_epoch)
+    return replace(entry, **changes)

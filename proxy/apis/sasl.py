@@ -1,0 +1,46 @@
+"""SaslHandshake v1, SaslAuthenticate v0-2: the client's own login, live at its own broker.
+
+Behaviour: mechanisms, tokens and answers pass as bytes, also when a client logs in again before
+its session ends (KIP-368); keylane knows neither passwords nor principals. Between a handshake
+and the last token a broker takes nothing else, so a handshake waits until keylane has answered
+what the client asked before, and asks nothing more for it. Where keylane logs in itself, or has a
+certificate of its own for the brokers, a client's first requests must be its login.
+Not done: SaslHandshake v0, whose tokens have no request header; every client since 2018 has v1.
+
+In:    requests and answers.  Out: the same.
+Next:  `session` writes them.
+Pure:  the outside world is the `Context` argument.
+Source: KIP-43, KIP-152, KIP-368.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from keylane.errors import FrameInvalid
+from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.connection import Buffers
+from keylane.proxy.framing import Frame
+
+ERROR_CODE: Final = struct.Struct(">h")
+
+
+async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
+    """Relay once nothing of keylane's own can come between it and the tokens."""
+    await context.others_done()
+    pending = context.send((request.frame,))
+    context.release()
+    return (await pending,)
+
+
+def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
+    """See whether the broker took a token.
+
+    It does on a listener with SASL only, where it takes nothing but tokens until the last one.
+    """
+    if len(frame) < request.answer_position + ERROR_CODE.size:
+        raise FrameInvalid("answer to SaslAuthenticate is too short")
+    if ERROR_CODE.unpack_from(frame, request.answer_position)[0] == 0:
+        context.note_login()
+    return (frame,)

@@ -1,0 +1,111 @@
+"""`keylane proxy`: run one node until SIGINT or SIGTERM.
+
+In:    flags, a YAML file, `KEYLANE_*` variables.  Out: one line on stdout when ready.
+Next:  `server.ProxyServer`.
+Shell: argv, signals, logging.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from keylane.config import ProxyConfig, parse_group_rule, parse_lane_rule
+from keylane.errors import KeylaneError
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+LOG_VARIABLE: Final = "KEYLANE_LOG"
+
+
+def add_proxy_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `proxy`; every flag is also a key of the YAML file and a `KEYLANE_*` variable."""
+    parser = commands.add_parser("proxy", help="run the proxy in front of a Kafka cluster")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="upstream brokers")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="bootstrap address for clients")
+    parser.add_argument("--advertise", metavar="HOST", help="host name that clients are told")
+    parser.add_argument("--control", metavar="HOST:PORT", help="control port, off by default")
+    parser.add_argument(
+        "--lanes",
+        action="append",
+        metavar="TOPIC=COUNT|PLAN",
+        help="lanes per partition of a topic, the name may be a glob; or a range plan's file for "
+        "one topic; repeatable",
+    )
+    parser.add_argument(
+        "--assignor",
+        action="append",
+        metavar="GROUP=ASSIGNOR",
+        help="who deals out the lanes of a group (a name or glob): client, key-range; repeatable",
+    )
+    parser.add_argument("--cache-bytes-max", type=int, metavar="BYTES")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other key of the configuration; repeatable",
+    )
+    parser.set_defaults(run=run_proxy)
+
+
+def run_proxy(args: argparse.Namespace) -> int:
+    """Run until a signal. Exit code 0 after a clean stop, 2 for bad configuration, 1 else."""
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, stream=sys.stderr)
+    logging.getLogger("keylane").setLevel(os.environ.get(LOG_VARIABLE, "info").upper())
+    try:
+        config = ProxyConfig.load(path=args.config, environment=os.environ, flags=_flags(args))
+        return _run(config)
+    except KeylaneError as error:
+        print(f"keylane proxy: {error}", file=sys.stderr)
+        return 2 if error.error_code == 40 else 1
+
+
+def _flags(args: argparse.Namespace) -> dict[str, Any]:
+    flags: dict[str, Any] = {}
+    for item in args.set:
+        key, _, value = item.partition("=")
+        flags[key] = value
+    for key in ("bootstrap", "listen", "advertise", "control", "cache_bytes_max"):
+        flags[key] = getattr(args, key) if getattr(args, key) is not None else flags.get(key)
+    if args.lanes:
+        flags["lanes"] = [parse_lane_rule(text) for text in args.lanes]
+    if args.assignor:
+        flags["groups"] = [parse_group_rule(text) for text in args.assignor]
+    return flags
+
+
+def _run(config: ProxyConfig) -> int:
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:  # not on Windows; the standard loop serves as well, slower
+        return asyncio.run(_serve(config))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config))
+
+
+async def _serve(config: ProxyConfig) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    # Imported late: it brings the kernels along, which other commands need not wait for.
+    from keylane.proxy.server import ProxyServer  # noqa: PLC0415
+
+    server = ProxyServer(config)
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        loop.add_signal_handler(signal.SIGHUP, server.reload)
+    try:
+        await server.start()
+        control = f" control={server.control.address}" if server.control is not None else ""
+        print(f"keylane ready bootstrap={server.bootstrap}{control}", flush=True)
+        await stopping.wait()
+    finally:
+        await server.stop()
+    return 0

@@ -1,0 +1,246 @@
+"""What keylane itself knows of the cluster: brokers, topics, leaders; its own connections.
+
+In:    bootstrap addresses.  Out: `Broker`s, a filled `TopicRegistry`, `ServiceLink`s.
+Next:  `server` listens per broker, `reader` reads from leaders, `apis` look names up.
+Shell: asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.index import load_request_schema
+from kio.schema.metadata.v12.request import MetadataRequestTopic as Topic12
+from kio.schema.metadata.v13.request import MetadataRequestTopic as Topic13
+from kio.schema.types import TopicName
+
+from keylane.config import ProxyConfig, split_address
+from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.proxy.plans import load_plans
+from keylane.proxy.security import Security
+from keylane.proxy.topics import TopicRegistry
+from keylane.proxy.upstream import ServiceLink
+
+log = logging.getLogger("keylane.cluster")
+
+METADATA: Final = 3
+METADATA_VERSION_MIN: Final = 12
+"""Asks by topic id (KIP-516); Kafka 3.1 and later."""
+METADATA_VERSION_MAX: Final = 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """One upstream broker as it advertises itself."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Cluster:
+    """The service principal's view of the cluster, refreshed on demand.
+
+    Invariant: one Metadata request is under way at most per kind; callers share it.
+    """
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self._config = config
+        self.security = Security(config)
+        pattern = config.lane_name_pattern
+        self.registry = TopicRegistry(
+            config.lanes,
+            lane_name_pattern=pattern,
+            plans=load_plans(config.lanes, lane_name_pattern=pattern),
+        )
+        self.brokers: dict[int, Broker] = {}
+        self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
+        self.on_broker: Callable[[Broker], Awaitable[None]] | None = None
+        self._link: ServiceLink | None = None
+        self._links: dict[int, ServiceLink] = {}
+        self._told_grown: dict[str, int] = {}
+        self._told_refused: set[tuple[str, int]] = set()
+        self._refreshing: asyncio.Lock = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Learn brokers and topics. Raises: UpstreamLost, ConfigInvalid (a lane name clash)."""
+        await self.refresh(strict=True)
+
+    def stop(self) -> None:
+        """Drop the service connections."""
+        for link in (self._link, *self._links.values()):
+            if link is not None:
+                link.close()
+
+    async def refresh(self, *, strict: bool = False) -> None:
+        """Learn all brokers and topics anew. Raises: UpstreamLost."""
+        async with self._refreshing:
+            await self._learn(await self._metadata(topics=None), strict=strict, complete=True)
+
+    async def refresh_topic(self, name: str) -> None:
+        """Learn one topic by its physical name. Raises: UpstreamLost."""
+        async with self._refreshing:
+            await self._learn(await self._metadata(topics=((name, None),)))
+
+    async def refresh_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Learn one topic by id. Raises: UpstreamLost."""
+        async with self._refreshing:
+            await self._learn(await self._metadata(topics=((None, topic_id),)))
+
+    async def link_to(self, node_id: int) -> ServiceLink:
+        """A new service connection to a broker. Raises: UpstreamLost."""
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise UpstreamLost(f"broker {node_id} is unknown")
+        return await self._open(broker.host, broker.port)
+
+    async def leader_of(self, topic: str, topic_id: uuid.UUID, partition: int) -> tuple[int, int]:
+        """(broker id, leader epoch), learnt anew. Raises: UpstreamLost."""
+        await self.refresh_topic(topic)
+        found = self.leaders.get((topic_id, partition))
+        if found is None or found[0] < 0:
+            raise UpstreamLost(f"topic {topic} partition {partition} has no leader")
+        return found
+
+    async def ask_broker(self, node_id: int, entity: Any) -> Any:
+        """Ask one broker, over a connection that is kept for such. Raises: UpstreamLost."""
+        link = self._links.get(node_id)
+        if link is None or not link.is_open:
+            link = self._links[node_id] = await self.link_to(node_id)
+        return await link.request(int(entity.__api_key__), entity)
+
+    async def request(self, entity: Any) -> Any:
+        """Ask any broker with a kio request. Raises: UpstreamLost."""
+        link = await self._any_link()
+        return await link.request(int(entity.__api_key__), entity)
+
+    async def _open(self, host: str, port: int) -> ServiceLink:
+        return await ServiceLink.open(
+            host,
+            port,
+            client_id=self._config.client_id,
+            response_bytes_max=self._config.response_bytes_max,
+            tls=self.security.upstream,
+            login=self.security.login,
+        )
+
+    async def _any_link(self) -> ServiceLink:
+        if self._link is not None and self._link.is_open:
+            return self._link
+        addresses = [split_address(part) for part in self._config.bootstrap.split(",")]
+        addresses += [(broker.host, broker.port) for broker in self.brokers.values()]
+        reasons = []
+        for host, port in dict.fromkeys(addresses):
+            try:
+                self._link = await self._open(host, port)
+            except UpstreamLost as error:
+                reasons.append(str(error))
+            else:
+                return self._link
+        raise UpstreamLost("no broker can be reached: " + "; ".join(reasons))
+
+    async def _metadata(
+        self, *, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None
+    ) -> Any:
+        link = await self._any_link()
+        version = min(link.version_max.get(METADATA, 0), METADATA_VERSION_MAX)
+        if version < METADATA_VERSION_MIN:
+            raise ConfigInvalid(
+                f"bootstrap: brokers speak Metadata v{version}, need v12 (Kafka 3.1)"
+            )
+        schema: Any = load_request_schema(METADATA, version)
+        topic_schema = Topic12 if version == METADATA_VERSION_MIN else Topic13
+        wanted = (
+            None
+            if topics is None
+            else tuple(
+                topic_schema(topic_id=topic_id, name=TopicName(name) if name else None)
+                for name, topic_id in topics
+            )
+        )
+        entity = schema(
+            topics=wanted,
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        return await link.request(METADATA, entity)
+
+    async def _learn(self, answer: Any, *, strict: bool = False, complete: bool = False) -> None:
+        await self.learn_brokers(answer.brokers)
+        for topic in answer.topics:
+            self.learn_topic(topic, strict=strict)
+        if complete:
+            present = {topic.name for topic in answer.topics}
+            for name in [name for name in self.registry.topics if name not in present]:
+                self.registry.forget(name)
+
+    async def learn_brokers(self, brokers: Any) -> None:
+        """Take note of brokers in a kio answer and have listeners bound for new ones."""
+        for entry in brokers:
+            node_id = int(getattr(entry, "node_id", getattr(entry, "broker_id", -1)))
+            known = self.brokers.get(node_id)
+            # FindCoordinator tells no rack; that is no news about it.
+            rack = getattr(entry, "rack", known.rack if known is not None else None)
+            broker = Broker(node_id=node_id, host=entry.host, port=int(entry.port), rack=rack)
+            if known == broker:
+                continue
+            self.brokers[broker.node_id] = broker
+            if self.on_broker is not None:
+                await self.on_broker(broker)
+
+    def read_racks(self, topic_id: uuid.UUID, partition_count: int) -> tuple[frozenset[str], ...]:
+        """By partition, the rack that it is read from: its leader's. Empty: none is known."""
+        racks = []
+        for partition in range(partition_count):
+            leader_id, _ = self.leaders.get((topic_id, partition), (-1, -1))
+            broker = self.brokers.get(leader_id)
+            racks.append(frozenset({broker.rack} if broker and broker.rack else ()))
+        return tuple(racks) if any(racks) else ()
+
+    def learn_topic(self, topic: Any, *, strict: bool = False) -> None:
+        """Take note of a topic in a kio Metadata answer."""
+        if topic.error_code != 0:
+            # UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID: it was deleted.
+            if int(topic.error_code) in (3, 100) and topic.name:
+                self.registry.forget(topic.name)
+            return
+        try:
+            self.registry.learn(topic.name, topic.topic_id, len(topic.partitions))
+        except ConfigInvalid as error:
+            if strict:
+                raise
+            log.error("topic is hidden by lanes topic=%s reason=%s", topic.name, error)
+            return
+        self._tell_grown(topic.name)
+        self._tell_refused(topic.name)
+        for partition in topic.partitions:
+            self.leaders[topic.topic_id, int(partition.partition_index)] = (
+                int(partition.leader_id),
+                int(partition.leader_epoch),
+            )
+
+    def _tell_refused(self, name: str) -> None:
+        """Say once per count that a plan does not fit, under each name that stands for it."""
+        count = self.registry.topics[name].partition_count
+        for refusal in self.registry.refusals_of(name):
+            if (refusal, count) not in self._told_refused:
+                self._told_refused.add((refusal, count))
+                log.error("topic is not served topic=%s reason=%s", name, refusal)
+
+    def _tell_grown(self, name: str) -> None:
+        """Say once per count that partitions of a lane topic are not read by its lanes."""
+        count = self.registry.grown.get(name)
+        if count is None or self._told_grown.get(name) == count:
+            return
+        self._told_grown[name] = count
+        log.warning(
+            "partitions were added, lanes do not read them topic=%s partitions=%d seen=%d "
+            "remedy=stop the topic's groups, start once with accept_layout",
+            name, count, self.registry.topics[name].partition_count,
+        )  # fmt: skip

@@ -1,0 +1,222 @@
+"""The outside world of a handler: one session, and what all sessions share.
+
+In:    what handlers ask for.  Out: answers from the client's connection, or from shared parts.
+Next:  handlers in `apis`, through the `Context` protocol.
+Shell: asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from kio.schema.metadata.v12.request import MetadataRequest as MetadataRequest12
+from kio.schema.metadata.v12.request import MetadataRequestTopic as MetadataRequestTopic12
+from kio.schema.types import TopicName
+
+from keylane.config import ProxyConfig
+from keylane.errors import UpstreamLost
+from keylane.proxy.apis.context import Operation
+from keylane.proxy.cluster import Cluster
+from keylane.proxy.connection import Buffers
+from keylane.proxy.framing import Frame
+from keylane.proxy.generations import Generations
+from keylane.proxy.groups import GroupOffsets
+from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
+from keylane.proxy.loads import LaneLoads
+from keylane.proxy.range_table import RangeTableHolder
+from keylane.proxy.range_views import RangeViews
+from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, TopicRights
+from keylane.proxy.session import ClientSession
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.switches import SwitchBoard
+from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.wire.sequence import SequenceMap
+
+Result = TypeVar("Result")
+REFUSED_BY_BROKER: Final = (3, TOPIC_AUTHORIZATION_FAILED, 100)
+"""UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID beside it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """What all sessions of a proxy use."""
+
+    config: ProxyConfig
+    cluster: Cluster
+    fetcher: LaneFetcher
+    groups: GroupOffsets
+    loads: LaneLoads
+    stats: ProxyStats
+    switches: SwitchBoard
+    generations: Generations = field(default_factory=Generations)
+    sequences: SequenceMap = field(default_factory=SequenceMap)
+    assignments: RangeTableHolder = field(default_factory=RangeTableHolder)
+    range_views: RangeViews = field(init=False)
+    patterns: dict[tuple[str, str], str] = field(default_factory=dict)
+    addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Where clients reach each broker through keylane, by broker id."""
+    bootstrap: tuple[str, int] = ("", 0)
+
+    def __post_init__(self) -> None:
+        """One cache of views for all sessions."""
+        self.range_views = RangeViews(self.assignments)
+
+
+class SessionContext:
+    """Implements `apis.context.Context` for one client connection."""
+
+    def __init__(self, session: ClientSession, shared: Shared) -> None:
+        self._session, self._shared = session, shared
+        self.session_id = session.session_id
+        self.config = shared.config
+        self.registry: TopicRegistry = shared.cluster.registry
+        self.groups = shared.groups
+        self.sequences = shared.sequences
+        self.assignments, self.range_views = shared.assignments, shared.range_views
+        self.switches = shared.switches
+        self.patterns = shared.patterns
+        self.generations = shared.generations
+        self.loads: LaneLoads = shared.loads
+        self.stats = shared.stats
+        self.clock: Callable[[], float] = time.monotonic
+        self._rights = TopicRights(
+            session.ask, ttl_s=self.config.authorization_ttl_s, clock=self.clock
+        )
+        self.is_librdkafka = False
+
+    async def pause(self, seconds: float) -> None:
+        """Wait for what no event tells."""
+        await asyncio.sleep(seconds)
+
+    def send(self, frame: Buffers) -> Awaitable[Frame]:
+        """Write to the client's own broker connection now; the answer can be awaited."""
+        return self._session.send(frame)
+
+    def send_unanswered(self, frame: Buffers) -> None:
+        """Write a request that has no answer (acks=0)."""
+        self._session.send_unanswered(frame)
+
+    async def ask(self, entity: Any) -> Any:
+        """Ask a kio request of keylane's own over the client's connection (its principal)."""
+        return await self._session.ask(entity)
+
+    async def caught_up(self) -> None:
+        """Wait until the broker has answered all that this connection has asked so far."""
+        await self._session.caught_up()
+
+    async def others_done(self) -> None:
+        """Wait until every other handler of this connection has its answer."""
+        await self._session.others_done()
+
+    def note_login(self) -> None:
+        """The broker took a token of the client's login."""
+        self._session.note_login()
+
+    def release(self) -> None:
+        """Let the next request of this connection proceed before this one is answered."""
+        self._session.release()
+
+    async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
+        """Compute what takes long for this loop, which serves everyone else meanwhile."""
+        return await asyncio.to_thread(function, *args)
+
+    def address_of(self, node_id: int) -> tuple[str, int]:
+        """Where clients reach a broker through keylane."""
+        return self._shared.addresses.get(node_id, self._shared.bootstrap)
+
+    async def learn_brokers(self, entries: Any) -> None:
+        """Take note of brokers in an answer; listeners are bound on return."""
+        await self._shared.cluster.learn_brokers(entries)
+
+    def learn_topic(self, entry: Any) -> None:
+        """Take note of a topic in a Metadata answer that has its id."""
+        self._shared.cluster.learn_topic(entry)
+
+    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+        """By partition, the rack that it is read from; empty where none is known."""
+        return self._shared.cluster.read_racks(view.topic_id, view.layout.partition_count)
+
+    async def find_view(self, name: str) -> LaneView | None:
+        """The lanes a name stands for; asks the client's broker when the topic is not known yet.
+
+        None: plain, or unknown to the broker. A name that means lanes never passes for plain.
+        Raises: UpstreamLost, when the broker cannot tell yet.
+        """
+        found = self.registry.rule_of(name)
+        if found is None:
+            return None
+        view = self.registry.view(name)
+        if view is None and await self._ask_topic(name=TopicName(found[0])):
+            view = self.registry.view(name)
+        return view
+
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+        """As `find_view`, by the id that the client was told."""
+        view = self.registry.view_by_id(topic_id)
+        if view is not None or self.registry.is_plain_id(topic_id):
+            return view
+        is_known = await self._ask_topic(topic_id=topic_id)
+        return self.registry.view_by_id(topic_id) if is_known else None
+
+    async def _ask_topic(
+        self, *, name: TopicName | None = None, topic_id: uuid.UUID | None = None
+    ) -> bool:
+        """Learn a topic from the broker that would serve a relayed request.
+
+        That broker, and not any other: if it does not know the topic, or does not show it to
+        this client, it refuses what is relayed, and lanes cannot pass for partitions.
+        """
+        answer = await self.ask(
+            MetadataRequest12(
+                topics=(MetadataRequestTopic12(topic_id=topic_id, name=name),),
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=False,
+            )
+        )
+        topic = answer.topics[0]
+        self._shared.cluster.learn_topic(topic)
+        if int(topic.error_code) in REFUSED_BY_BROKER:
+            return False
+        if topic.error_code != 0:
+            raise UpstreamLost(f"topic {name or topic_id} is not ready: {topic.error_code.name}")
+        return True
+
+    async def find_topic(self, name: str) -> PhysicalTopic | None:
+        """A topic by its own name; asks the client's broker when it is not known yet.
+
+        None: the broker does not know it, or does not show it to this client.
+        Raises: UpstreamLost, when the broker cannot tell yet.
+        """
+        topic = self.registry.topics.get(name)
+        if topic is None and await self._ask_topic(name=TopicName(name)):
+            topic = self.registry.topics.get(name)
+        return topic
+
+    async def right_error(self, view: View, operation: Operation) -> int:
+        """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not."""
+        return await self._rights.error(view, operation)
+
+    async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
+        """Serve lanes; one answer per lane, in order."""
+        return await self._shared.fetcher.fetch(request)
+
+    def log_end(
+        self, view: LaneView, partition: int, isolation_level: int
+    ) -> tuple[int, int] | None:
+        """(log end, log start) from what Fetch told a moment ago, None when not fresh."""
+        return self._shared.fetcher.log_end(
+            view.topic_id,
+            partition,
+            isolation_level,
+            now_s=self.clock(),
+            age_s_max=self.config.offsets_age_ms_max / 1000,
+        )
+
+    async def log_start(self, view: View, partition: int) -> int:
+        """The partition's first offset. Raises: UpstreamLost."""
+        return await self._shared.groups.log_start(view, partition)

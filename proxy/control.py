@@ -1,0 +1,118 @@
+"""The control port: health, statistics, groups, assignments, switches, and the live page.
+
+In:    HTTP requests.  Out: what `control_api.operations` lists, and errors as problem documents.
+Next:  Kubernetes probes, Prometheus, operators, `keylane describe`, `keylane assign --apply`.
+Shell: aiohttp.
+Source: docs/control-api.md; `exposition`, `health` and `control_api` have what it serves.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import asdict
+from http import HTTPStatus
+
+from aiohttp import web
+
+from keylane.config import split_address
+from keylane.errors import ConfigInvalid
+from keylane.proxy.control_api.assignments import AssignmentHandlers, Topics
+from keylane.proxy.control_api.openapi import describe
+from keylane.proxy.control_api.operations import (
+    Operation,
+    assignment_operations,
+    status_operations,
+    switch_operations,
+)
+from keylane.proxy.control_api.problems import Problem, answer_problems
+from keylane.proxy.control_api.requests import BODY_BYTES_MAX
+from keylane.proxy.control_api.settings import Settings
+from keylane.proxy.control_api.switches import SwitchHandlers
+from keylane.proxy.control_auth import ControlGuard
+from keylane.proxy.describe import GroupDescriber
+from keylane.proxy.exposition import CONTENT_TYPE, Exposition
+from keylane.proxy.health import Health
+from keylane.proxy.live_feed import LiveFeed
+from keylane.security import SecurityConfig
+
+
+class ControlServer:
+    """Serves one proxy. Use: `start`, then `stop`; both are awaited once."""
+
+    def __init__(
+        self,
+        address: str,
+        exposition: Exposition,
+        health: Health,
+        describer: GroupDescriber,
+        settings: Settings,
+        topics: Topics,
+        *,
+        live: LiveFeed | None = None,
+        guard: ControlGuard | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._host, self._port = split_address(address)
+        self._tls = tls
+        guard = guard or ControlGuard(SecurityConfig())
+        self._describer, self._live = describer, live
+        self._exposition = exposition
+        probes = {route.path: route.handler for route in health.routes()}
+        self.operations: list[Operation] = [
+            *status_operations(
+                health=self._health,
+                alive=probes["/livez"],
+                ready=probes["/readyz"],
+                metrics=self._metrics,
+                group=self._group,
+                description=self._describe,
+            ),
+            *assignment_operations(AssignmentHandlers(settings, topics)),
+            *switch_operations(SwitchHandlers(settings)),
+        ]
+        self._document = describe(self.operations)
+        app = web.Application(
+            middlewares=[answer_problems, guard.middleware], client_max_size=BODY_BYTES_MAX
+        )
+        for operation in self.operations:
+            app.router.add_route(operation.method, operation.path, operation.handler)
+        if live is not None:
+            app.add_routes(live.routes())
+        self._runner = web.AppRunner(app, access_log=None)
+
+    @property
+    def address(self) -> str:
+        """`host:port` that it listens on."""
+        return f"{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Bind. Raises: ConfigInvalid."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
+        except OSError as error:
+            raise ConfigInvalid(f"control: {self.address}: {error}") from None
+        self._port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close."""
+        if self._live is not None:
+            await self._live.stop()
+        await self._runner.cleanup()
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _describe(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._document)
+
+    async def _group(self, request: web.Request) -> web.Response:
+        group = request.match_info["group"]
+        report = await self._describer.describe(group)
+        if report is None:
+            raise Problem(HTTPStatus.NOT_FOUND, f"there is no group {group}", field="group")
+        return web.json_response(asdict(report))
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        text = self._exposition.text()
+        return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})

@@ -1,0 +1,326 @@
+"""Offsets of groups on lanes: states in memory, in step with the journal in Kafka.
+
+In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetState`s.
+Next:  handlers in `apis` through the `Groups` protocol; `offsets.store` writes the journal.
+Shell: asyncio, Kafka.
+Source: DESIGN decision 6; REQUIREMENTS S004-10..19, G-04, G-12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from kio.schema.list_offsets.v1.request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32, i64
+
+from keylane.config import ProxyConfig
+from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.journal import LayoutValue, StateKey
+from keylane.offsets.lane_note import apply_note, read_note
+from keylane.offsets.pushes import Pushes
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.offsets.store import JournalStore
+from keylane.offsets.table import OffsetTable
+from keylane.proxy.cluster import Cluster
+from keylane.proxy.commit_times import CommitTimes
+from keylane.proxy.reader import ScannedBlock
+from keylane.proxy.topics import LaneView, View
+
+log = logging.getLogger("keylane.groups")
+
+REMEDY: Final = "Stop the groups, then start once with accept_layout naming the topic"
+EARLIEST: Final = -2
+LATEST: Final = -1
+SCANS_MAX: Final = 100_000
+"""Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
+GROUPS_NAMED_MAX: Final = 10_000
+"""Groups whose lane names are remembered; the longest unseen are forgotten first."""
+
+ScanKey = tuple[uuid.UUID, int, KeySplit]
+"""Topic id, partition, how it is split."""
+
+
+class GroupOffsets:
+    """Implements `apis.context.Groups`.
+
+    Invariant: a state in the table is changed under its group's lock only, by putting another
+    in its place.
+    """
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        cluster: Cluster,
+        *,
+        wall_clock: Callable[[], float],
+        on_append: Callable[[int, float, bool], None] = lambda *_: None,
+    ) -> None:
+        """Nothing is asked of Kafka before `start`.
+
+        wall_clock: gives seconds since 1970, for the timestamps of journal records.
+        on_append: told of each write to the journal: its records, its seconds, whether it is there.
+        """
+        self._config, self._cluster, self._wall_clock = config, cluster, wall_clock
+        self._store = JournalStore(
+            config.bootstrap,
+            client_id=config.client_id,
+            options=cluster.security.aiokafka_options,
+            on_append=on_append,
+        )
+        self._table: OffsetTable | None = None
+        self.pushes = Pushes()
+        self.commit_times = CommitTimes()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._scans: dict[ScanKey, ScanIndex] = {}
+        self._log_starts: dict[tuple[uuid.UUID, int], int] = {}
+        self._lane_names: OrderedDict[str, dict[str, None]] = OrderedDict()
+
+    async def start(self) -> None:
+        """Load the journal, creating it if need be; pin layouts.
+
+        Raises: UpstreamLost; ConfigInvalid, when lanes changed under groups that have offsets.
+        """
+        self._table = await self._store.start(
+            individual_commits_max=self._config.individual_commits_max
+        )
+        self._pin_known_layouts()
+
+    async def stop(self) -> None:
+        """Flush and close."""
+        await self._store.stop()
+
+    # What readers tell.
+    def on_scanned(self, block: ScannedBlock) -> None:
+        """A reader has looked at a block of a partition."""
+        scan = self._scan(block.topic_id, block.partition, block.key_split)
+        scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
+        place = (block.topic_id, block.partition)
+        if block.log_start_offset > self._log_starts.get(place, -1):
+            self._log_starts[place] = block.log_start_offset
+            scan.advance_log_start(block.log_start_offset)
+
+    def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """A partition's log was cut at `end` by a new leader."""
+        for (scanned_id, scanned_partition, _), scan in self._scans.items():
+            if (scanned_id, scanned_partition) == (topic_id, partition):
+                scan.truncate(end)
+
+    # What handlers ask.
+    def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
+        """Held while offsets of a group are read or changed: one at a time, in order."""
+        return self._locks.setdefault(group, asyncio.Lock())
+
+    def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
+        """The state of a group on a partition; not to be changed, copy it. None: it has none."""
+        self._note_name(group, view)
+        return self._loaded.get(StateKey(group, view.topic_id, partition))
+
+    def has_state(self, key: StateKey) -> bool:
+        """Whether the group has one."""
+        return self._loaded.get(key) is not None
+
+    async def adopt(
+        self,
+        group: str,
+        view: View,
+        partition: int,
+        kafka_committed: int | None,
+        metadata: str | None = None,
+    ) -> OffsetState:
+        """The state, brought in line with Kafka's own group offset; not to be changed.
+
+        metadata: of that offset; what a transaction committed of lanes stands there.
+        Raises: UpstreamLost, when the log start is needed and cannot be learnt.
+        """
+        key = StateKey(group, view.topic_id, partition)
+        state = self._loaded.get(key)
+        note = read_note(metadata, view.topic_id, kafka_committed)
+        if state is not None and state.pushed == kafka_committed and note is None:
+            return state
+        base = await self.log_start(view, partition) if kafka_committed is None else 0
+        if state is None:
+            state = OffsetState(
+                committed=kafka_committed,
+                base=base,
+                topic_name=view.topic,
+                individual_commits_max=self._config.individual_commits_max,
+            )
+        elif note is not None:
+            state = state.copy()
+        else:
+            state = state.copy()
+            how = state.reconcile(kafka_committed, base=base)
+            log.info(
+                "kafka moved the offset group=%s topic=%s partition=%d offset=%s direction=%s",
+                group, view.topic, partition, kafka_committed, how.value,
+            )  # fmt: skip
+        if note is not None:
+            apply_note(state, note, self.scan_of(view, partition))
+            self.pushes.unsaved.add(key)
+        if kafka_committed is not None or self._loaded.get(key) is not None:
+            self._loaded.put(key, state)
+        return state
+
+    def states(self) -> Iterator[tuple[StateKey, OffsetState]]:
+        """All states of all groups; not to be changed. None before the journal is loaded."""
+        return iter(()) if self._table is None else self._table.items()
+
+    def scan_of(self, view: View, partition: int) -> ScanIndex:
+        """What has been scanned of a partition."""
+        return self._scan(view.topic_id, partition, view.key_split(partition))
+
+    async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
+        """Put states in place, write what is new to the journal and wait for the ack.
+
+        Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
+        """
+        now_ms = int(self._wall_clock() * 1000)
+        records, keys = [], []
+        layouts: dict[str, LayoutValue] = {}
+        for view, partition, state in states:
+            key = StateKey(group, view.topic_id, partition)
+            log_start = self._log_starts.get((view.topic_id, partition))
+            if log_start is not None:
+                state.advance_log_start(log_start)
+            self._loaded.put(key, state)
+            layouts |= self._unpinned(view, now_ms)
+            records += self._loaded.records(key, now_ms=now_ms)
+            keys.append(key)
+        pins = [record for pin in layouts.items() for record in self._loaded.pin_layout(*pin)]
+        try:
+            await self._store.append([*pins, *records])
+        except UpstreamLost:
+            for name in layouts:
+                self._loaded.pin_layout(name, None)  # so that the next one writes it again
+            raise
+        for key in keys:
+            self._loaded.mark_saved(key)
+            self.pushes.unsaved.discard(key)
+
+    def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
+        """Lanes were committed just now: for who looks at the group."""
+        now_ms = int(self._wall_clock() * 1000)
+        self.commit_times.note(group, view.name, view.layout.index_count, indexes, now_ms)
+
+    async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
+        """Delete the group's states on partitions. Raises: UpstreamLost."""
+        await self._drop([StateKey(group, view.topic_id, part) for view, part in places])
+
+    async def drop_group(self, group: str) -> None:
+        """Delete all states of a group. Raises: UpstreamLost."""
+        self._lane_names.pop(group, None)
+        await self._drop(list(self._loaded.of_group(group)))
+
+    def topics_of(self, group: str) -> set[str]:
+        """Topics, by their own names, on which the group has offsets of lanes."""
+        return {state.topic_name for state in self._loaded.of_group(group).values()}
+
+    def lane_names_of(self, group: str) -> Sequence[str]:
+        """Lane names that the group has used since the start."""
+        return tuple(self._lane_names.get(group, ()))
+
+    async def log_start(self, view: View, partition: int) -> int:
+        """The partition's first offset, as its leader tells it. Raises: UpstreamLost."""
+        return await self._list_offset(view, partition, EARLIEST)
+
+    async def log_end(self, view: View, partition: int) -> int:
+        """The partition's high watermark, as its leader tells it. Raises: UpstreamLost."""
+        return await self._list_offset(view, partition, LATEST)
+
+    async def _list_offset(self, view: View, partition: int, timestamp: int) -> int:
+        leader_id, _ = await self._cluster.leader_of(view.topic, view.topic_id, partition)
+        entry = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
+        topic = ListOffsetsTopic(name=TopicName(view.topic), partitions=(entry,))
+        request = ListOffsetsRequest(replica_id=BrokerId(-1), topics=(topic,))
+        answer = await self._cluster.ask_broker(leader_id, request)
+        found = answer.topics[0].partitions[0]
+        if found.error_code != 0:
+            raise UpstreamLost(
+                f"offset of topic {view.topic} partition {partition}: {found.error_code.name}"
+            )
+        return int(found.offset)
+
+    # Layouts.
+    def _pin_known_layouts(self) -> None:
+        registry = self._cluster.registry
+        used = {key.topic_id for key, _ in self._loaded.items()}
+        for name, pinned in self._loaded.layouts().items():
+            found = registry.rule_of(name)
+            topic = registry.topics.get(found[0]) if found is not None else None
+            if found is None or topic is None or topic.topic_id != pinned.topic_id:
+                continue
+            if topic.topic_id not in used or topic.name in self._config.accept_layout:
+                continue
+            if found[1] != pinned.lane_count:
+                raise ConfigInvalid(
+                    f"lanes: topic {topic.name} has {pinned.lane_count} lanes per partition, and "
+                    f"groups with offsets; {found[1]} would move lanes under them. {REMEDY}"
+                )
+            if registry.fingerprint_of(name) != pinned.fingerprint:
+                raise ConfigInvalid(
+                    f"lanes: topic {topic.name} has groups with offsets, whose lanes were cut at "
+                    f"other hashes than now. {REMEDY}"
+                )
+            registry.pin_partitions(topic.name, pinned.partition_count)
+
+    def _unpinned(self, view: View, now_ms: int) -> dict[str, LayoutValue]:
+        """The layout to pin by the view's name; none when it is pinned already, or has no lanes."""
+        if view.layout is None:
+            return {}
+        layout = LayoutValue(
+            timestamp_ms=now_ms,
+            topic_id=view.topic_id,
+            partition_count=view.layout.partition_count,
+            lane_count=view.layout.lane_count,
+            fingerprint=view.layout.fingerprint,
+        )
+        known = self._loaded.layout(view.name)
+        if known is not None and replace(known, timestamp_ms=now_ms) == layout:
+            return {}
+        return {view.name: layout}
+
+    # Inside.
+    @property
+    def _loaded(self) -> OffsetTable:
+        assert self._table is not None, "start comes first"
+        return self._table
+
+    async def _drop(self, keys: Sequence[StateKey]) -> None:
+        records = [record for key in keys for record in self._loaded.tombstones(key)]
+        await self._store.append(records)
+        for key in keys:
+            self._loaded.remove(key)
+            self.pushes.forget(key)
+
+    def _scan(self, topic_id: uuid.UUID, partition: int, key_split: KeySplit) -> ScanIndex:
+        key = (topic_id, partition, key_split)
+        scan = self._scans.get(key)
+        if scan is None:
+            scan = self._scans[key] = ScanIndex(key_split)
+            if len(self._scans) > SCANS_MAX:
+                # The oldest: of a topic that is gone, or else it fills again as it is read.
+                del self._scans[next(iter(self._scans))]
+        return scan
+
+    def _note_name(self, group: str, view: View) -> None:
+        if not view.is_renamed:
+            return
+        self._lane_names.setdefault(group, {})[view.name] = None
+        self._lane_names.move_to_end(group)
+        if len(self._lane_names) > GROUPS_NAMED_MAX:
+            self._lane_names.popitem(last=False)

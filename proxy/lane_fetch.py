@@ -1,0 +1,493 @@
+"""Serves fetch requests of lanes, for all clients of a process.
+
+In:    lanes with their offsets and a request's limits.  Out: one answer per lane, in order.
+Next:  `proxy.apis.fetch` writes the answers to the client.
+Shell: asyncio; the readers' thread pool.
+Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-227 (long polls);
+REQUIREMENTS S004-44 to 49, G-21.
+
+When a request is answered:
+- records of at least `min_bytes` are at hand, or a limit is reached, or a lane cannot be read;
+- or `max_wait_ms` is over. Data that is known to be upstream is still waited for then, as a
+  broker waits for its disk: but for that a client with short waits would never see it.
+Blocks without a record for the lanes that wait do not wake them. Their empty header goes out
+with the next answer, so that positions move. Only what was in the log when the request came is
+told at once, and not twice in a row: so one who reads up to a known end (Spark) does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from keylane.cache.lane_log import Claim, Taken
+from keylane.cache.slice_cache import SliceCache
+from keylane.kernel.split import split_block
+from keylane.keyrange.key_split import KeySplit
+from keylane.proxy.byte_gate import ByteGate
+from keylane.proxy.kernel_clock import KernelClock
+from keylane.proxy.reader import (
+    NOT_LEADER_OR_FOLLOWER,
+    READ_COMMITTED,
+    PartitionReader,
+)
+from keylane.proxy.reader_kit import (
+    OpenSource,
+    PartitionSource,
+    RawFetch,
+    ReaderKit,
+    ScannedBlock,
+    SplitFunction,
+)
+from keylane.proxy.stats import ProxyStats
+from keylane.wire.primitives import Buffer
+
+__all__ = [
+    "LaneAnswer", "LaneFetch", "LaneFetchRequest", "LaneFetcher", "PartitionSource", "RawFetch",
+    "ScannedBlock",
+]  # fmt: skip
+
+READ_GRACE_S: Final = 5.0
+"""How much longer than its `max_wait_ms` a request waits for data that is upstream. Well below
+clients' `request.timeout.ms` of 30 s."""
+READER_IDLE_S: Final = 60.0
+"""A partition that nobody fetched for so long is closed; opening it again costs a few ms."""
+CLAIM_S: Final = 30.0
+"""A connection that did not ask for a lane for so long does not hold its slices back."""
+SWEEP_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneFetch:
+    """One lane of a request."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    lane: int
+    """Output of the split: a lane, or who has ranges of the partition."""
+    key_split: KeySplit
+    fetch_offset: int
+    partition_max_bytes: int
+    reserve: bool = True
+    """Keep whole slices for other lanes (`reserve.message.value.range.fetch`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneFetchRequest:
+    """What one fetch request asks of lanes."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    lanes: tuple[LaneFetch, ...]
+    cursor_id: str
+    """The client's connection."""
+    empty_as_control: bool = False
+    """What holds no record of a lane is told as an empty control batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneAnswer:
+    """What one lane is answered with."""
+
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[tuple[int, int], ...] | None
+    """(producer id, first offset); None for clients that read uncommitted records."""
+    records: tuple[Buffer, ...]
+    size_bytes: int
+
+
+ReaderKey = tuple[uuid.UUID, int, KeySplit, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Cursor:
+    """A client's connection."""
+
+    seen_s: float
+    readers: dict[PartitionReader, None] = field(default_factory=dict)
+    was_empty: bool = False
+    """Its last answer held no record: the next one must be waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """One lane of a request under way."""
+
+    wanted: LaneFetch
+    reader: PartitionReader
+    claim: Claim
+    taken: Taken
+    target: int
+    """Log end when the request came, -1 until it is known."""
+    error_code: int = 0
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the lane has nothing up to where the log ended when the request came."""
+        return (
+            self.taken.gap_start >= 0
+            and self.wanted.fetch_offset < self.target <= self.taken.position
+        )
+
+
+class LaneFetcher:
+    """The process's readers, and the requests that wait for them."""
+
+    def __init__(
+        self,
+        open_source: OpenSource,
+        *,
+        cache_bytes_max: int,
+        filtering_bytes_max: int,
+        batch_bytes_max: int,
+        read_bytes_max: int,
+        threads: int,
+        clock: Callable[[], float],
+        on_scanned: Callable[[ScannedBlock], None],
+        stats: ProxyStats,
+        on_truncated: Callable[[uuid.UUID, int, int], None] | None = None,
+        split: SplitFunction = split_block,
+        pool: Executor | None = None,
+    ) -> None:
+        stats.cache_bytes_max, stats.filtering_bytes_max = cache_bytes_max, filtering_bytes_max
+        self._pool = pool or ThreadPoolExecutor(
+            threads or os.cpu_count() or 1, thread_name_prefix="split"
+        )
+        self._kit = ReaderKit(
+            open_source=open_source,
+            split=KernelClock(split, stats),
+            pool=self._pool,
+            gate=ByteGate(filtering_bytes_max),
+            cache=SliceCache(bytes_max=cache_bytes_max),
+            clock=clock,
+            stats=stats,
+            on_scanned=on_scanned,
+            on_truncated=on_truncated or (lambda *_: None),
+            read_bytes_max=read_bytes_max,
+            batch_bytes_max=batch_bytes_max,
+        )
+        self._readers: dict[ReaderKey, PartitionReader] = {}
+        self._cursors: dict[str, _Cursor] = {}
+        self._polls: set[_Poll] = set()
+        self._swept_s = clock()
+        self._is_stopped = False
+
+    @property
+    def cache(self) -> SliceCache:
+        """What waits for lanes, of all partitions."""
+        return self._kit.cache
+
+    async def fetch(self, request: LaneFetchRequest) -> list[LaneAnswer]:
+        """Answer every lane of the request, in order. Never raises for what upstream does."""
+        now_s = self._kit.clock()
+        if now_s - self._swept_s >= SWEEP_S:
+            self.sweep(now_s)
+        cursor = self._cursors.setdefault(request.cursor_id, _Cursor(now_s))
+        cursor.seen_s = now_s
+        turns = [self._turn(lane, request, cursor, now_s) for lane in request.lanes]
+        poll = _Poll(request, cursor, turns)
+        if self._is_stopped:
+            poll.fail_all(NOT_LEADER_OR_FOLLOWER)
+        elif not poll.collect_at_once():
+            self._polls.add(poll)
+            try:
+                await poll.wait()
+            finally:
+                self._polls.discard(poll)
+        return self._answers(poll)
+
+    def release(self, cursor_id: str) -> None:
+        """A client's connection is gone: its claims end."""
+        cursor = self._cursors.pop(cursor_id, None)
+        for reader in cursor.readers if cursor is not None else ():
+            reader.log.release(cursor_id)
+
+    def log_end(
+        self,
+        topic_id: uuid.UUID,
+        partition: int,
+        isolation_level: int,
+        *,
+        now_s: float,
+        age_s_max: float,
+    ) -> tuple[int, int] | None:
+        """(log end, log start) as a broker told it no longer than `age_s_max` ago, else None."""
+        told = [
+            reader
+            for key, reader in self._readers.items()
+            if key[0] == topic_id and key[1] == partition and now_s - reader.told_s <= age_s_max
+        ]
+        if not told:
+            return None
+        reader = max(told, key=lambda reader: reader.told_s)
+        end = reader.high_watermark
+        if isolation_level == READ_COMMITTED:
+            end = reader.last_stable_offset
+        return (end, reader.log_start_offset) if min(end, reader.log_start_offset) >= 0 else None
+
+    def log_ends(self) -> dict[tuple[uuid.UUID, int], int]:
+        """Log end by topic id and partition, as readers were told last; -1 is left out."""
+        ends: dict[tuple[uuid.UUID, int], int] = {}
+        for key, reader in self._readers.items():
+            if reader.high_watermark >= 0:
+                ends[key[:2]] = max(reader.high_watermark, ends.get(key[:2], 0))
+        return ends
+
+    def lane_count(self) -> int:
+        """Lanes of the partitions being read."""
+        return sum(reader.key_split.output_count for reader in self._readers.values())
+
+    def sweep(self, now_s: float) -> None:
+        """Close readers that nobody asks, and end claims that are not used."""
+        self._swept_s = now_s
+        for key, reader in list(self._readers.items()):
+            if reader.listeners:
+                continue
+            if now_s - reader.used_s > READER_IDLE_S:
+                reader.close()
+                del self._readers[key]
+                for cursor in self._cursors.values():
+                    cursor.readers.pop(reader, None)
+            else:
+                reader.log.expire_claims(now_s - CLAIM_S)
+        self._kit.stats.readers = len(self._readers)
+
+    async def stop(self) -> None:
+        """Answer who waits, close every connection, end the threads."""
+        self._is_stopped = True
+        for poll in list(self._polls):
+            poll.fail_all(NOT_LEADER_OR_FOLLOWER)
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        self._kit.stats.readers = 0
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _turn(
+        self, lane: LaneFetch, request: LaneFetchRequest, cursor: _Cursor, now_s: float
+    ) -> _Turn:
+        key = (lane.topic_id, lane.partition, lane.key_split, request.isolation_level)
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = PartitionReader(
+                lane.topic,
+                lane.topic_id,
+                lane.partition,
+                lane.key_split,
+                request.isolation_level,
+                self._kit,
+            )
+            self._readers[key] = reader
+            self._kit.stats.readers = len(self._readers)
+        reader.used_s, reader.is_reserved = now_s, lane.reserve
+        cursor.readers[reader] = None
+        claim = reader.log.claim(lane.lane, request.cursor_id, lane.fetch_offset, now_s)
+        return _Turn(lane, reader, claim, Taken(lane.fetch_offset), reader.end)
+
+    def _answers(self, poll: _Poll) -> list[LaneAnswer]:
+        is_committed = poll.request.isolation_level == READ_COMMITTED
+        answers = []
+        for turn in poll.turns:
+            reader, taken = turn.reader, turn.taken
+            records = taken.records(empty_as_control=poll.request.empty_as_control)
+            error_code = 0 if records else turn.error_code
+            turn.claim.is_starved = not (records or error_code) and poll.could_have_had(turn)
+            size_bytes = sum(map(len, records))
+            answers.append(
+                LaneAnswer(
+                    error_code,
+                    reader.high_watermark,
+                    reader.last_stable_offset,
+                    reader.log_start_offset,
+                    tuple(taken.aborted) if is_committed else None,
+                    records,
+                    size_bytes,
+                )
+            )
+            self._kit.stats.lane_bytes += size_bytes
+        poll.cursor.was_empty = not poll.has_records
+        stats = self._kit.stats
+        stats.lane_fetches += len(poll.turns)
+        stats.lane_fetches_empty += sum(not turn.taken.has_records for turn in poll.turns)
+        self._kit.publish()
+        return answers
+
+
+class _Poll:
+    """One request under way: what its lanes have got so far, and what it still waits for.
+
+    It is the `Listener` of the readers of its lanes while it waits.
+    """
+
+    def __init__(self, request: LaneFetchRequest, cursor: _Cursor, turns: list[_Turn]) -> None:
+        self.request, self.cursor, self.turns = request, cursor, turns
+        self.has_records = False
+        self._left_bytes = max(1, request.max_bytes)
+        self._has_bytes = False
+        self._record_bytes = 0
+        self._has_failed = False
+        self._is_expired = request.max_wait_ms <= 0 or request.min_bytes <= 0
+        self._done: asyncio.Future[None] | None = None
+
+    def collect_at_once(self) -> bool:
+        """Take what is in memory and start the reads that are needed; True: answer now."""
+        for turn in self.turns:
+            self._collect(turn)
+        self._read_on()
+        return self._is_ready()
+
+    async def wait(self) -> None:
+        """Wait until the request is to be answered."""
+        loop = asyncio.get_running_loop()
+        self._done = loop.create_future()
+        for turn in self.turns:
+            turn.reader.listeners[self] = None
+        wait_s = self.request.max_wait_ms / 1000
+        timers = [
+            loop.call_later(wait_s, self._expire),
+            loop.call_later(wait_s + READ_GRACE_S, self._finish),
+        ]
+        try:
+            await self._done
+        finally:
+            for timer in timers:
+                timer.cancel()
+            for turn in self.turns:
+                turn.reader.listeners.pop(self, None)
+
+    def fail_all(self, error_code: int) -> None:
+        """Answer all lanes that have nothing with an error."""
+        for turn in self.turns:
+            turn.error_code = error_code
+        self._finish()
+
+    def could_have_had(self, turn: _Turn) -> bool:
+        """Whether an answer without data for the lane left it behind others."""
+        return self._left_bytes > 0 and turn.taken.position < turn.reader.end
+
+    # What readers tell.
+    def data_came(self, reader: PartitionReader) -> None:
+        """A block is in hand: take now."""
+        if not self._is_open:
+            return
+        for turn in self.turns:
+            if turn.reader is reader:
+                self._note_target(turn)
+                self._collect(turn)
+        self._finish_if_ready()
+
+    def read_ended(self, reader: PartitionReader) -> None:
+        """A read ended: go on where still needed."""
+        if not self._is_open:
+            return
+        for turn in self.turns:
+            self._note_target(turn)
+        self._read_on(reader)
+        self._finish_if_ready()
+
+    def read_failed(self, reader: PartitionReader, offset: int | None, error_code: int) -> None:
+        """Lanes that stand at `offset`, or all of them, cannot be served."""
+        for turn in self.turns:
+            if turn.reader is reader and offset in (None, turn.taken.position):
+                turn.error_code = error_code
+                self._has_failed = True
+        self._finish_if_ready()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._done is not None and not self._done.done()
+
+    @staticmethod
+    def _note_target(turn: _Turn) -> None:
+        if turn.target < 0:
+            turn.target = turn.reader.end
+
+    def _collect(self, turn: _Turn) -> None:
+        taken = turn.taken
+        before_bytes, had_records = taken.size_bytes, taken.has_records
+        room = min(self._left_bytes, turn.wanted.partition_max_bytes - before_bytes)
+        turn.reader.log.take(
+            turn.wanted.lane,
+            turn.claim,
+            taken,
+            room,
+            at_least_one=not self._has_bytes,
+        )
+        added = taken.size_bytes - before_bytes
+        if added:
+            self._has_bytes = True
+            self._left_bytes -= added
+            if taken.has_records:
+                self.has_records = True
+                self._record_bytes += added if had_records else taken.size_bytes
+            turn.reader.keep_ahead(taken.position)
+
+    def _read_on(self, reader: PartitionReader | None = None) -> None:
+        """Have read what lanes stand before. A lane that has data waits without asking."""
+        for turn in self.turns:
+            taken = turn.taken
+            if reader not in (None, turn.reader) or taken.is_full or self._left_bytes <= 0:
+                continue
+            if taken.has_records and self._has_enough and not self._is_worth_more(turn):
+                continue
+            error_code = turn.reader.want(taken.position, turn.wanted.partition_max_bytes)
+            if error_code:
+                # Known from a moment ago: told when the wait is over, not in a circle.
+                turn.error_code = error_code
+
+    @property
+    def _has_enough(self) -> bool:
+        return self.has_records and self._record_bytes >= self.request.min_bytes
+
+    def _is_worth_more(self, turn: _Turn) -> bool:
+        """Whether to read on for a lane that has records already: its next fetch wants it."""
+        return turn.reader.is_reserved and turn.taken.position < turn.reader.end
+
+    def _waits_for_data(self, turn: _Turn) -> bool:
+        return not turn.taken.is_full and turn.reader.is_reading(turn.taken.position)
+
+    def _is_ready(self) -> bool:
+        if self._has_failed:
+            return True
+        if any(turn.claim.is_starved and self._is_due(turn) for turn in self.turns):
+            return False
+        if self._has_enough:
+            return True
+        if self._left_bytes <= 0 or all(turn.taken.is_full for turn in self.turns):
+            return True
+        if not self._is_expired:
+            # That a lane is empty up to the end is told at once, but not twice in a row.
+            return (
+                not self.cursor.was_empty
+                and any(turn.is_caught_up for turn in self.turns)
+                and not any(self._waits_for_data(turn) for turn in self.turns)
+            )
+        has_moved = any(turn.taken.position > turn.wanted.fetch_offset for turn in self.turns)
+        return has_moved or not any(self._waits_for_data(turn) for turn in self.turns)
+
+    def _is_due(self, turn: _Turn) -> bool:
+        """Whether a lane that was left out last time still has nothing, and will."""
+        return not turn.taken.size_bytes and self._left_bytes > 0 and self._waits_for_data(turn)
+
+    def _expire(self) -> None:
+        self._is_expired = True
+        self._finish_if_ready()
+
+    def _finish_if_ready(self) -> None:
+        if self._is_open and self._is_ready():
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)

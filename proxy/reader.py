@@ -1,0 +1,464 @@
+"""Reads one partition once for all of its lanes, or for all whose client ids have ranges of it.
+
+In:    offsets that lanes stand at.  Out: a `LaneLog` that is filled, and who waits is told.
+Next:  `lane_fetch` takes from the log and answers clients.
+Shell: asyncio, a thread pool for what decompresses and splits.
+Source: DESIGN decisions 3 and 4; REQUIREMENTS S004-44 to 49, 142; KIP-98; protocol guide, Fetch.
+
+Theory. The *head* is the end of what was read furthest; reading on from there serves every lane
+that keeps up, and waits at the log end for new data. A lane that stands before the head on
+something that is not in memory is served by the *tail* path: a read from its own offset. The
+two have a connection each, since a broker answers a connection in order and would let a tail
+read wait behind a long poll. A read is shared by all lanes that it is about to pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keylane.cache.lane_log import MARKER_LATER, Aborted, Block, LaneLog
+from keylane.errors import BatchCorrupt, BatchUnsupported, KeylaneError
+from keylane.keyrange.key_split import KeySplit
+from keylane.proxy.byte_gate import Ticket
+from keylane.proxy.reader_kit import (
+    Line,
+    PartitionSource,
+    RawFetch,
+    ReaderKit,
+    ScannedBlock,
+    close_aborted,
+    split_and_sum,
+    stable_bytes,
+)
+from keylane.proxy.tasks import spawn
+
+__all__ = ["Listener", "PartitionReader", "PartitionSource", "RawFetch", "ScannedBlock"]
+
+log = logging.getLogger("keylane.reader")
+
+OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = 2
+NOT_LEADER_OR_FOLLOWER: Final = 6
+UNKNOWN_SERVER_ERROR: Final = -1
+READ_COMMITTED: Final = 1
+
+LONG_POLL_MS: Final = 500
+"""Kafka consumers' `fetch.max.wait.ms` default."""
+SHORT_POLL_MS: Final = 100
+"""For a read of data that should be there; it keeps a broker that has none from being asked in
+a circle."""
+LONG_POLL_BYTES_MAX: Final = 256 * 1024
+"""A long poll holds no place in the byte gate while it waits, so its answer must be small; what
+is more than that comes with the next read, which does."""
+AT_ONCE_BYTES_MAX: Final = 8 * 1024
+AT_ONCE_PLAIN_BYTES_MAX: Final = 64 * 1024
+"""What is split in the loop's own thread: some 50 us, where to wake another and come back is 200,
+and milliseconds on a busy machine."""
+BAD_BATCH_BACKOFF_S: Final = 0.5
+"""A bad batch is read anew this often at most: `fetch.max.wait.ms`, once more."""
+BAD_OFFSETS_MAX: Final = 64
+"""Bad batches remembered per partition, so that each is logged once."""
+SPAN_UNKNOWN: Final = 2**62
+
+
+class Listener(Protocol):
+    """A client's request that waits for some lanes of the partition."""
+
+    def data_came(self, reader: PartitionReader) -> None:
+        """A block is in hand: take now."""
+
+    def read_ended(self, reader: PartitionReader) -> None:
+        """A read ended: ask for the next (`want`) where still needed."""
+
+    def read_failed(self, reader: PartitionReader, offset: int | None, error_code: int) -> None:
+        """Lanes that stand at `offset`, or all of them (None), cannot be served."""
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    """One read under way, from request to the last block."""
+
+    start: int
+    is_long_poll: bool
+    line: Line
+    bytes_max: int
+    generation: int
+    sequence: int
+    task: asyncio.Task[None] | None = None
+    reached: int = -1
+    """Blocks were handed out up to here."""
+    scanned_end: int = -1
+    """How far the partition was read when the request was sent."""
+
+    def is_about_to_pass(self, offset: int, span: int) -> bool:
+        """Whether the read will likely bring `offset`, and has not done so already."""
+        return self.reached <= offset < self.start + span
+
+
+class PartitionReader:
+    """One partition under one split and isolation level.
+
+    Invariants: a block of a read that began before the log
+    was reset is thrown away; nobody waits (is a listener) without a read under way, unless the
+    offset he stands at is known to be bad.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: uuid.UUID,
+        partition_index: int,
+        key_split: KeySplit,
+        isolation_level: int,
+        kit: ReaderKit,
+    ) -> None:
+        self.topic, self.topic_id, self.partition = topic, topic_id, partition_index
+        self.key_split, self.isolation_level, self._kit = key_split, isolation_level, kit
+        self.log = LaneLog(key_split.output_count, kit.cache)
+        self.listeners: dict[Listener, None] = {}
+        self.is_reserved = True
+        self.used_s = kit.clock()
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+        self.told_s = float("-inf")
+        opener = partial(kit.open_source, topic, topic_id, partition_index)
+        self._head_line, self._tail_line = Line(opener), Line(opener)
+        self._reads: set[_Read] = set()
+        self._bad: dict[int, float] = {}
+        self._ahead_mark = self._served = self._scanned_end = -1
+        self._leader_epoch = -1
+        self._span = SPAN_UNKNOWN
+        self._is_lost = False
+        self._generation = self._sequence = self._told_sequence = 0
+
+    @property
+    def end(self) -> int:
+        """Where readable data ends as far as known, -1 before the first answer."""
+        return self.last_stable_offset if self.isolation_level else self.high_watermark
+
+    # What requests ask for.
+    def want(self, offset: int, bytes_max: int) -> int:
+        """See to it that a read is about to pass `offset`; return an error code or 0.
+
+        The error is CORRUPT_MESSAGE: the batch there was bad a moment ago.
+        """
+        if self._bad and self._is_bad(offset):
+            return CORRUPT_MESSAGE
+        if not self._is_read_under_way(offset):
+            self._start_read(offset, bytes_max)
+        return 0
+
+    def keep_ahead(self, position: int) -> None:
+        """A lane was served up to `position`: read on once it nears the head.
+
+        That is when a lane is past the start of what was read last; so one answer waits ahead
+        of the fastest lane, and slow ones hold up nothing.
+        """
+        self._served = max(self._served, position)
+        head = self.log.head
+        if self._served <= self._ahead_mark or self._ahead_mark < 0 or head >= self.end:
+            return
+        if not (self._bad and self._is_bad(head)) and not self._is_read_under_way(head):
+            self._start_read(head, self._kit.read_bytes_max)
+
+    def is_reading(self, offset: int) -> bool:
+        """Whether data that is known, or may turn out, to exist is on its way to `offset`."""
+        if 0 <= self.end <= offset:
+            return False
+        return any(
+            not read.is_long_poll and read.is_about_to_pass(offset, self._span)
+            for read in self._reads
+        )
+
+    def close(self) -> None:
+        """Stop reading and forget everything."""
+        for read in self._reads:
+            if read.task is not None:
+                read.task.cancel()
+        self._reads.clear()
+        self._head_line.close()
+        self._tail_line.close()
+        self._reset()
+        self._kit.publish()
+
+    # Reads.
+    def _is_bad(self, offset: int) -> bool:
+        until_s = self._bad.get(offset)
+        return until_s is not None and self._kit.clock() < until_s
+
+    def _is_read_under_way(self, offset: int) -> bool:
+        """Whether to wait for a read that is under way: it starts here, or is about to pass.
+
+        A long poll is not: an offset beyond the log end would wait behind it for ever.
+        """
+        for read in self._reads:
+            if read.reached == offset:
+                return True
+            if not read.is_long_poll and read.is_about_to_pass(offset, self._span):
+                return True
+        return False
+
+    def _start_read(self, offset: int, bytes_max: int) -> None:
+        is_head = offset >= self.log.head and not self._head_line.lock.locked()
+        if not is_head and self.log.head >= 0:
+            self._kit.stats.upstream_tail_fetches += 1
+            self._kit.stats.cache_misses += 1
+        self._sequence += 1
+        read = _Read(
+            start=offset,
+            reached=offset,
+            is_long_poll=is_head and 0 <= self.end <= offset,
+            line=self._head_line if is_head else self._tail_line,
+            bytes_max=self._kit.read_bytes_max if self.is_reserved else bytes_max,
+            generation=self._generation,
+            sequence=self._sequence,
+        )
+        self._reads.add(read)
+        read.task = spawn(self._run(read), f"read {self.topic}-{self.partition} at {offset}")
+
+    async def _run(self, read: _Read) -> None:
+        try:
+            await self._read(read)
+        except (KeylaneError, OSError) as error:
+            self._kit.stats.upstream_errors += 1
+            level = logging.DEBUG if self._is_lost else logging.WARNING
+            self._is_lost = True
+            log.log(
+                level, "read failed topic=%s partition=%d offset=%d reason=%s",
+                self.topic, self.partition, read.start, error,
+            )  # fmt: skip
+            # Clients know no NETWORK_EXCEPTION in a fetch answer (Java throws); this one makes
+            # them refresh their metadata and come again.
+            self._fail_all(NOT_LEADER_OR_FOLLOWER)
+        except Exception:
+            self._fail(None, UNKNOWN_SERVER_ERROR)
+            raise
+        finally:
+            self._reads.discard(read)
+            self._kit.publish()
+        for listener in list(self.listeners):
+            listener.read_ended(self)
+        if self.is_reserved:
+            self.keep_ahead(self._served)
+
+    async def _read(self, read: _Read) -> None:
+        kit = self._kit
+        ticket: Ticket | None = None
+        try:
+            async with read.line.lock:
+                if not read.is_long_poll:
+                    ticket = await kit.gate.enter(read.bytes_max + kit.plain_bytes_max)
+                self._kit.publish()
+                raw = await self._fetch(read)
+            size_bytes = len(raw.records)
+            if read.generation != self._generation or not self._take_note(raw, read):
+                return
+            if size_bytes == 0:
+                return
+            kit.stats.upstream_bytes += size_bytes
+            if ticket is None:
+                ticket = await kit.gate.enter(size_bytes + kit.plain_bytes_max)
+            ticket.shrink(size_bytes + kit.plain_bytes_max)
+            await self._split_all(raw, read, ticket)
+        finally:
+            if ticket is not None:
+                ticket.leave()
+
+    async def _fetch(self, read: _Read) -> RawFetch:
+        read.scanned_end = self._scanned_end
+        self._kit.stats.upstream_fetches += 1
+        wait_ms, bytes_max = SHORT_POLL_MS, read.bytes_max
+        if read.is_long_poll:
+            wait_ms, bytes_max = LONG_POLL_MS, min(bytes_max, LONG_POLL_BYTES_MAX)
+        elif self.end < 0:
+            wait_ms = 0  # the log end is not known yet, and this tells it
+        return await read.line.fetch(
+            read.start,
+            max_wait_ms=wait_ms,
+            max_bytes=bytes_max,
+            isolation_level=self.isolation_level,
+        )
+
+    # Answers.
+    def _take_note(self, raw: RawFetch, read: _Read) -> bool:
+        """Take in what an answer says of the log; False: it has no data to go on with."""
+        if raw.error_code == OFFSET_OUT_OF_RANGE:
+            if 0 <= self.log.head <= read.start and read.start <= read.scanned_end:
+                # We have read up to here: the log was cut, or deleted beyond it.
+                self._reset()
+            self._fail(read.start, OFFSET_OUT_OF_RANGE)
+            return False
+        if raw.error_code:
+            self._kit.stats.upstream_errors += 1
+            self._reset()
+            self._fail_all(raw.error_code)
+            return False
+        self._is_lost = False
+        is_cut = 0 <= raw.high_watermark < read.scanned_end
+        is_new_leader = raw.leader_epoch != self._leader_epoch and self._leader_epoch >= 0
+        self._leader_epoch = raw.leader_epoch
+        if is_cut:
+            self._scanned_end = raw.high_watermark
+            log.warning(
+                "log was cut topic=%s partition=%d offset=%d",
+                self.topic, self.partition, raw.high_watermark,
+            )  # fmt: skip
+            self._kit.on_truncated(self.topic_id, self.partition, raw.high_watermark)
+        if is_cut or is_new_leader:
+            self._reset()
+            # This answer is the new log's.
+            read.generation = self._generation
+            self._reads.add(read)
+        self._note_watermarks(raw, read)
+        return True
+
+    def _note_watermarks(self, raw: RawFetch, read: _Read) -> None:
+        if read.sequence < self._told_sequence:
+            return
+        self._told_sequence, self.told_s = read.sequence, self._kit.clock()
+        self.high_watermark = raw.high_watermark
+        self.last_stable_offset = raw.last_stable_offset
+        if raw.log_start_offset > self.log_start_offset:
+            self.log.advance_log_start(raw.log_start_offset)
+        self.log_start_offset = raw.log_start_offset
+
+    async def _split_all(self, raw: RawFetch, read: _Read, ticket: Ticket) -> None:
+        """Split an answer block by block; each is handed out before the next is begun."""
+        records, position, offset = raw.records, 0, read.start
+        aborted = raw.aborted if self.isolation_level == READ_COMMITTED else ()
+        while position < len(records):
+            try:
+                found = await self._split(records[position:], ticket)
+            except BatchCorrupt as error:
+                self._note_bad(offset, position, error)
+                return
+            if read.generation != self._generation:
+                return
+            if found is None:
+                if position == 0:
+                    self._note_bad(offset, 0, BatchCorrupt("no whole batch", position=0))
+                break
+            split, last_record_offsets = found
+            if self._is_unstable(split.next_offset, raw):
+                records = records[: stable_bytes(records, position, raw.last_stable_offset)]
+                continue
+            if split.next_offset > self.log.head and read.start > self._ahead_mark:
+                self._ahead_mark = read.start
+            block_aborted = close_aborted(aborted, split.abort_markers)
+            self._hand_out(split, last_record_offsets, offset, block_aborted)
+            aborted = tuple(entry[:2] for entry in block_aborted if entry.marker == MARKER_LATER)
+            position, offset = position + split.wire_bytes, split.next_offset
+            read.reached = offset
+        self._span = max(offset - read.start, 1)
+
+    async def _split(
+        self, records: memoryview, ticket: Ticket
+    ) -> tuple[Any, NDArray[np.int64]] | None:
+        """Split one block in a thread. A batch larger than a block's share waits to go alone.
+
+        Little is split at once: a thread takes longer to wake than that does.
+        """
+        kit = self._kit
+        if len(records) <= AT_ONCE_BYTES_MAX:
+            bound = min(AT_ONCE_PLAIN_BYTES_MAX, kit.plain_bytes_max)
+            with suppress(BatchUnsupported):  # it is small on the wire only
+                return split_and_sum(kit.split, records, self.key_split, bound, bound)
+        loop = asyncio.get_running_loop()
+        job = partial(split_and_sum, kit.split, records, self.key_split, kit.plain_bytes_max)
+        try:
+            return await loop.run_in_executor(kit.pool, job, kit.plain_bytes_max)
+        except BatchUnsupported:
+            if kit.batch_bytes_max <= kit.plain_bytes_max:
+                raise
+        held = ticket.size_bytes
+        await ticket.change(kit.gate.bytes_max)
+        try:
+            return await loop.run_in_executor(kit.pool, job, kit.batch_bytes_max)
+        finally:
+            ticket.shrink(held)
+
+    def _is_unstable(self, next_offset: int, raw: RawFetch) -> bool:
+        """Whether a block reaches into open transactions; a broker does not send such."""
+        return self.isolation_level == READ_COMMITTED and 0 <= raw.last_stable_offset < next_offset
+
+    def _hand_out(
+        self,
+        split: Any,
+        last_record_offsets: NDArray[np.int64],
+        offset: int,
+        aborted: tuple[Aborted, ...],
+    ) -> None:
+        """Give a block to who waits, keep the rest, tell what was scanned."""
+        stats = self._kit.stats
+        stats.splits += 1
+        stats.decompressed_bytes += split.plain_bytes
+        stats.records += split.record_count
+        start, end = min(offset, split.base_offset), split.next_offset
+        holes = split.holes
+        if split.base_offset > offset:
+            holes = ((offset, split.base_offset - 1), *holes)
+        self.log.insert(Block(start, end, split.leader_epoch, split.lanes, aborted))
+        self._scanned_end = max(self._scanned_end, end)
+        for listener in list(self.listeners):
+            listener.data_came(self)
+        self.log.settle(is_reserved=self.is_reserved)
+        self._kit.publish()
+        self._kit.on_scanned(
+            ScannedBlock(
+                topic=self.topic,
+                topic_id=self.topic_id,
+                partition=self.partition,
+                key_split=self.key_split,
+                start=start,
+                end=end,
+                last_record_offsets=last_record_offsets,
+                lanes=split.lanes,
+                holes=holes,
+                log_start_offset=self.log_start_offset,
+            )
+        )
+
+    # Failures.
+    def _note_bad(self, offset: int, position: int, error: BatchCorrupt) -> None:
+        """The batch at `offset` cannot be split: say so to who stands there, and wait a bit."""
+        self._kit.stats.batches_corrupt += 1
+        if offset not in self._bad:
+            log.warning(
+                "bad batch topic=%s partition=%d offset=%d position=%d error_code=%d reason=%s",
+                self.topic, self.partition, offset, position + error.position,
+                error.error_code, error.reason,
+            )  # fmt: skip
+        while len(self._bad) >= BAD_OFFSETS_MAX:
+            del self._bad[next(iter(self._bad))]
+        self._bad[offset] = self._kit.clock() + BAD_BATCH_BACKOFF_S
+        self._fail(offset, CORRUPT_MESSAGE)
+
+    def _fail_all(self, error_code: int) -> None:
+        """The partition cannot be read: look for its leader anew with the next request."""
+        self._head_line.close()
+        self._tail_line.close()
+        if self._leader_epoch < 0:
+            # Without epochs a new leader cannot be told from the old one, and its log may have
+            # been cut and grown again meanwhile. A read more is cheaper than a stale record.
+            self._reset()
+        self._fail(None, error_code)
+
+    def _fail(self, offset: int | None, error_code: int) -> None:
+        for listener in list(self.listeners):
+            listener.read_failed(self, offset, error_code)
+
+    def _reset(self) -> None:
+        """Forget what was read; what is under way is of the old log."""
+        self._generation += 1
+        self._reads.clear()
+        self._bad.clear()
+        self._ahead_mark = self._served = -1
+        self.log.reset()

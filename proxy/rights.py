@@ -1,0 +1,77 @@
+"""What the client of one connection may do with lane topics, as the broker says.
+
+In:    views, operations.  Out: the Kafka code of a refusal, 0 for none.
+Next:  handlers ask before keylane answers anything out of its own memory.
+Shell: asks the broker over the client's own connection, as the client's own principal.
+Source: KIP-430 (`topic_authorized_operations`).
+
+An answer is remembered for `authorization_ttl_s`: that is how long a right that was revoked may
+still be used, and how long one that was granted may still be missed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple
+
+from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
+
+from keylane.proxy.apis.context import Operation
+from keylane.proxy.topics import View
+
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+
+
+class _Known(NamedTuple):
+    """What the broker said."""
+
+    is_shown: bool
+    """The client may know that the topic is there."""
+    operations: int
+    until_s: float
+
+
+class TopicRights:
+    """The rights of one connection's principal, which never changes while the connection lives.
+
+    A broker refuses a new login of another principal on the same connection (KIP-368).
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Any], Awaitable[Any]],
+        *,
+        ttl_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ask, self._ttl_s, self._clock = ask, ttl_s, clock
+        self._known: dict[uuid.UUID, _Known] = {}
+
+    async def error(self, view: View, operation: Operation) -> int:
+        """Why the operation is refused: a Kafka code, 0 when it is not. Raises: UpstreamLost."""
+        known = self._known.get(view.topic_id)
+        if known is None or self._clock() >= known.until_s:
+            answer = await self._ask(_question(view.topic))
+            topic = answer.topics[0]
+            error_code = int(topic.error_code)
+            if error_code not in (0, TOPIC_AUTHORIZATION_FAILED):
+                self._known.pop(view.topic_id, None)
+                return error_code  # the broker's metadata lags, or the topic is gone: ask again
+            known = self._known[view.topic_id] = _Known(
+                error_code == 0,
+                int(topic.topic_authorized_operations),
+                self._clock() + self._ttl_s,
+            )
+        is_allowed = known.is_shown and known.operations & 1 << operation
+        return 0 if is_allowed else TOPIC_AUTHORIZATION_FAILED
+
+
+def _question(topic: str) -> MetadataRequest:
+    return MetadataRequest(
+        topics=(MetadataRequestTopic(name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=True,
+    )

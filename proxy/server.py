@@ -1,0 +1,342 @@
+"""The proxy: one listener for bootstrap, one per upstream broker; start, sweep, drain.
+
+In:    `ProxyConfig`.  Out: a running proxy; `run` returns when it has stopped.
+Next:  `session` per connection, `reader` per partition, `groups` for offsets.
+Shell: asyncio, signals.
+
+A client connection to the address of broker b is paired with one connection to b, so every
+SASL mechanism, quota and ACL works on the real principal (DESIGN decision 1). All listeners of
+brokers that are known at start are bound before the proxy says that it is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from keylane.config import ProxyConfig, split_address
+from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.kernel.warmup import warm_up
+from keylane.proxy.admission import Admission
+from keylane.proxy.cluster import Broker, Cluster
+from keylane.proxy.context import SessionContext, Shared
+from keylane.proxy.control import ControlServer
+from keylane.proxy.control_api.settings import Settings
+from keylane.proxy.control_api.topics import ClusterTopics
+from keylane.proxy.control_auth import ControlGuard
+from keylane.proxy.describe import GroupDescriber
+from keylane.proxy.exposition import Exposition
+from keylane.proxy.group_gauges import GroupGauges
+from keylane.proxy.groups import GroupOffsets
+from keylane.proxy.health import Health
+from keylane.proxy.heap import keep_freed_memory
+from keylane.proxy.lag import LaneTallies
+from keylane.proxy.lane_fetch import LaneFetcher
+from keylane.proxy.live_feed import LiveFeed
+from keylane.proxy.loads import LaneLoads
+from keylane.proxy.reader_kit import ScannedBlock
+from keylane.proxy.session import ClientSession
+from keylane.proxy.settings_store import SettingsStore
+from keylane.proxy.source import UpstreamSource
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.switches import SwitchBoard
+from keylane.proxy.tasks import spawn
+from keylane.proxy.upstream import UpstreamLink
+
+log = logging.getLogger("keylane.server")
+
+SWEEP_INTERVAL_S: Final = 1.0
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted: a large group reconnects all at once."""
+
+Connect = Callable[[], Awaitable[UpstreamLink]]
+
+
+class ProxyServer:
+    """One node. Use: `start`, then `stop`; both are awaited once."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self.config = config
+        self.stats = ProxyStats()
+        self.health = Health()
+        self._cluster = Cluster(config)
+        self._security = self._cluster.security
+        self._admission = Admission(
+            connections_max=config.connections_max,
+            per_address_max=config.connections_per_address_max,
+        )
+        self._listeners: dict[int | None, asyncio.Server] = {}
+        self._sessions: set[ClientSession] = set()
+        self._all_closed = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._refused: str | None = None
+        groups = GroupOffsets(
+            config,
+            self._cluster,
+            wall_clock=time.time,  # noqa: TID251
+            on_append=self.stats.journaled,
+        )
+        loads, tallies = LaneLoads(time.monotonic), LaneTallies()
+
+        def on_scanned(block: ScannedBlock) -> None:
+            groups.on_scanned(block)
+            loads.on_scanned(block)
+            tallies.on_scanned(block)
+
+        def on_truncated(topic_id: uuid.UUID, partition: int, end: int) -> None:
+            groups.on_truncated(topic_id, partition, end)
+            loads.on_truncated(topic_id, partition, end)
+            tallies.on_truncated(topic_id, partition, end)
+
+        fetcher = self._make_fetcher(on_scanned, on_truncated)
+        self._shared = Shared(
+            config=config,
+            cluster=self._cluster,
+            fetcher=fetcher,
+            groups=groups,
+            loads=loads,
+            stats=self.stats,
+            switches=SwitchBoard(config),
+        )
+        self._settings = SettingsStore(
+            config.bootstrap,
+            assignments=self._shared.assignments,
+            switches=self._shared.switches,
+            client_id=config.client_id,
+            options=self._security.aiokafka_options,
+        )
+        describer = GroupDescriber(self._cluster, groups, loads, tallies, self._shared.generations)
+        self.control = None
+        if config.control is not None:
+            self.control = self._make_control(config.control, describer)
+
+    def _make_fetcher(
+        self,
+        on_scanned: Callable[[ScannedBlock], None],
+        on_truncated: Callable[[uuid.UUID, int, int], None],
+    ) -> LaneFetcher:
+        config = self.config
+        return LaneFetcher(
+            lambda topic, topic_id, partition: UpstreamSource.open(
+                self._cluster, topic, topic_id, partition
+            ),
+            cache_bytes_max=config.cache_bytes_max,
+            filtering_bytes_max=config.filtering_bytes_max,
+            batch_bytes_max=config.batch_bytes_max,
+            read_bytes_max=config.read_bytes_max,
+            threads=config.filter_threads or os.cpu_count() or 1,
+            clock=time.monotonic,
+            on_scanned=on_scanned,
+            on_truncated=on_truncated,
+            stats=self.stats,
+        )
+
+    def _make_control(self, address: str, describer: GroupDescriber) -> ControlServer:
+        shared = self._shared
+        gauges = GroupGauges(
+            shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count
+        )
+        live = LiveFeed(
+            describer,
+            shared.loads,
+            self.stats,
+            views=self._cluster.registry.views.values,
+            groups=self._lane_groups,
+        )
+        return ControlServer(
+            address,
+            Exposition([self.stats.samples, gauges.samples]),
+            self.health,
+            describer,
+            Settings(self._settings, shared.assignments, shared.switches),
+            ClusterTopics(self._cluster),
+            live=live,
+            guard=ControlGuard(self.config),
+            tls=self._security.control,
+        )
+
+    def _lane_groups(self) -> list[str]:
+        """Groups that have joined here, then those that have offsets of lanes."""
+        joined = sorted(self._shared.generations.groups())
+        known = sorted({key.group for key, _ in self._shared.groups.states()}.difference(joined))
+        return joined + known
+
+    @property
+    def bootstrap(self) -> str:
+        """Bootstrap address for clients, `host:port`."""
+        host, port = self._shared.bootstrap
+        return f"{host}:{port}"
+
+    async def start(self) -> None:
+        """Learn the cluster, load offsets, bind every listener.
+
+        Raises: UpstreamLost (no broker), ConfigInvalid (names, ports).
+        """
+        keep_freed_memory()
+        warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
+        port = await self._listen(None, split_address(self.config.listen)[1], self._any_broker)
+        self._shared.bootstrap = (self.config.advertised_host, port)
+        self._cluster.on_broker = self._bind_broker
+        await self._cluster.start()
+        await asyncio.gather(self._shared.groups.start(), self._settings.start())
+        if self.control is not None:
+            await self.control.start()
+        await warming
+        for server in self._listeners.values():
+            await server.start_serving()
+        self._sweeper = spawn(self._sweep(), "sweep")
+        self.health.serves()
+
+    async def stop(self) -> None:
+        """Take no more requests, answer those under way, close."""
+        self.health.stops()
+        for server in self._listeners.values():
+            server.close()
+        for session in list(self._sessions):
+            session.drain()
+        if self._sessions:
+            self._all_closed.clear()
+            try:
+                async with asyncio.timeout(self.config.drain_timeout_s):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                log.warning("drain timed out sessions=%d", len(self._sessions))
+        for session in list(self._sessions):
+            session.close("proxy stops")
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._shared.fetcher.stop()
+        await self._shared.groups.stop()
+        if self.control is not None:
+            await self.control.stop()
+        await self._settings.stop()
+        self._cluster.stop()
+
+    # Listeners.
+    async def _bind_broker(self, broker: Broker) -> None:
+        """Listen for a broker that has become known, before any client is told of it."""
+        if broker.node_id in self._listeners:
+            return  # its address has changed; connections made from now on go there
+        wanted = split_address(self.config.listen)[1]
+        port = await self._listen(
+            broker.node_id,
+            wanted + 1 + broker.node_id if wanted else 0,
+            lambda: self._connect_to(broker.node_id),
+        )
+        self._shared.addresses[broker.node_id] = (self.config.advertised_host, port)
+        log.info("listening broker=%d port=%d", broker.node_id, port)
+
+    async def _listen(self, key: int | None, port: int, connect: Connect) -> int:
+        host = split_address(self.config.listen)[0]
+        serving = self._sweeper is not None
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: self._accept(connect),
+                host,
+                port,
+                backlog=BACKLOG,
+                start_serving=serving,
+                **self._tls_options(),
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigInvalid(f"listen: {host}:{port}: {error}") from None
+        self._listeners[key] = server
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def _tls_options(self) -> dict[str, Any]:
+        if self._security.listener is None:
+            return {}
+        return {
+            "ssl": self._security.listener,
+            "ssl_handshake_timeout": self.config.frame_timeout_s,
+        }
+
+    def _accept(self, connect: Connect) -> ClientSession:
+        return ClientSession(
+            connect=connect,
+            make_context=lambda session: SessionContext(session, self._shared),
+            stats=self.stats,
+            request_bytes_max=self.config.request_bytes_max,
+            on_closed=self._closed,
+            admit=self._admit,
+            is_login_required=self._security.is_login_required,
+        )
+
+    def _admit(self, session: ClientSession) -> str | None:
+        """Count a session that is connected, its TLS handshake done; why it is refused."""
+        refused = self._admission.enter(session.address)
+        if refused is not None:
+            self.stats.sessions_refused += 1
+            self._refused = refused
+            return refused
+        self._sessions.add(session)
+        self.stats.sessions = len(self._sessions)
+        self.stats.sessions_opened += 1
+        return None
+
+    def _closed(self, session: ClientSession) -> None:
+        if session not in self._sessions:
+            return  # it was never let in
+        self._sessions.discard(session)
+        self._admission.leave(session.address)
+        self.stats.sessions = len(self._sessions)
+        self._shared.fetcher.release(session.session_id)
+        if not self._sessions:
+            self._all_closed.set()
+
+    # Upstream.
+    async def _any_broker(self) -> UpstreamLink:
+        reasons = []
+        for address in self.config.bootstrap.split(","):
+            host, port = split_address(address)
+            try:
+                return await self._open(host, port)
+            except UpstreamLost as error:
+                reasons.append(str(error))
+        for broker in list(self._cluster.brokers.values()):
+            try:
+                return await self._open(broker.host, broker.port)
+            except UpstreamLost as error:
+                reasons.append(str(error))
+        raise UpstreamLost("; ".join(reasons))
+
+    async def _connect_to(self, node_id: int) -> UpstreamLink:
+        broker = self._cluster.brokers[node_id]
+        return await self._open(broker.host, broker.port)
+
+    async def _open(self, host: str, port: int) -> UpstreamLink:
+        return await UpstreamLink.open(
+            host,
+            port,
+            response_bytes_max=self.config.response_bytes_max,
+            tls=self._security.upstream,
+        )
+
+    def reload(self) -> None:
+        """Read the certificates again: connections made from now on get them."""
+        self._security.poll(force=True)
+
+    async def _sweep(self) -> None:
+        """Close what is idle or too slow. The period is the precision of the time-outs."""
+        while True:
+            due_s = asyncio.get_running_loop().time() + SWEEP_INTERVAL_S
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            now_s = asyncio.get_running_loop().time()
+            self.stats.loop_delay_seconds = max(0.0, now_s - due_s)
+            self._security.poll()
+            if self._refused is not None:
+                log.warning("connections are refused reason=%s", self._refused)
+                self._refused = None
+            for session in list(self._sessions):
+                session.check_timeouts(
+                    now_s,
+                    frame_s=self.config.frame_timeout_s,
+                    idle_s=self.config.idle_timeout_s,
+                )
+            self._shared.fetcher.sweep(now_s)

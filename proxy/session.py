@@ -1,0 +1,373 @@
+"""One client connection, paired with one connection to its broker.
+
+In:    request frames from the client.  Out: response frames, in request order.
+Next:  `apis.ROUTES` says what is relayed and what is served.
+Shell: asyncio transports.
+
+A frame that keylane has no reason to read goes upstream as it came, and its answer back.
+A served request blocks the ones behind it (as a broker does) until its handler has sent what
+it sends, or is done: a LeaveGroup must not overtake the OffsetCommit before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from keylane.errors import FrameInvalid, KeylaneError, UpstreamLost
+from keylane.proxy.apis import Route, route_of
+from keylane.proxy.apis.context import Request
+from keylane.proxy.connection import Buffers, ResponseOrder, Slot
+from keylane.proxy.framing import Frame, FrameReader
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.tasks import spawn
+from keylane.proxy.upstream import OnResponse, UpstreamLink, answer_of
+from keylane.wire.header import read_request_header, response_body_position, write_request
+from keylane.wire.messages import read_response, write_message
+
+if TYPE_CHECKING:
+    from keylane.proxy.context import SessionContext
+
+log = logging.getLogger("keylane.session")
+
+PIPELINED_MAX: Final = 128
+"""Requests of one connection under way; Kafka producers have 5, grepplabs' proxy allows 256."""
+LOGIN_BYTES_MAX: Final = 512 * 1024
+"""A request of who is not logged in yet; Kafka's `sasl.server.max.receive.size` default."""
+MINIMUM_BYTES_PER_S: Final = 64 * 1024
+"""A large request may take longer than the frame time-out, but not slower than this."""
+_numbers = itertools.count(1)
+
+
+class ClientSession(asyncio.BufferedProtocol):
+    """Reads the client's requests, keeps the order of answers, owns the broker connection.
+
+    Invariants: answers leave in request order; while a handler has not released, later frames
+    wait in `_backlog` and the client is not read; at most PIPELINED_MAX answers are open; no
+    request is started while the client does not take its answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect: Callable[[], Awaitable[UpstreamLink]],
+        make_context: Callable[[ClientSession], SessionContext],
+        stats: ProxyStats,
+        request_bytes_max: int,
+        on_closed: Callable[[ClientSession], None],
+        admit: Callable[[ClientSession], str | None] = lambda _session: None,
+        is_login_required: bool = False,
+    ) -> None:
+        """`admit` is asked once it is connected; what it returns is why it is closed again."""
+        self.session_id = f"s{next(_numbers)}"
+        self._connect, self._on_closed, self._stats = connect, on_closed, stats
+        self._admit, self._is_logged_in = admit, not is_login_required
+        self._request_bytes_max = request_bytes_max
+        allowed = (
+            min(request_bytes_max, LOGIN_BYTES_MAX) if is_login_required else request_bytes_max
+        )
+        self._reader = FrameReader(frame_bytes_max=allowed, eager=False)
+        self._order = ResponseOrder()
+        self._backlog: deque[Frame] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._link: UpstreamLink | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._blocker: asyncio.Task[None] | None = None
+        self._is_reading_paused = False
+        self._is_link_paused = False
+        self._is_upstream_full = False
+        self._is_client_full = False
+        self._is_closed = False
+        self.is_draining = False
+        self.peer = self.address = "?"
+        loop = asyncio.get_running_loop()
+        self.clock = loop.time
+        self.active_s = self.partial_since_s = loop.time()
+        self.context = make_context(self)
+
+    # What the server calls.
+    @property
+    def is_idle(self) -> bool:
+        """No request is open."""
+        return not len(self._order) and not self._backlog
+
+    def drain(self) -> None:
+        """Take no more requests; close as soon as those under way are answered."""
+        self.is_draining = True
+        self._update_reading()
+        if self.is_idle:
+            self.close("proxy stops")
+
+    def check_timeouts(self, now_s: float, *, frame_s: float, idle_s: float) -> None:
+        """Close a connection that is idle, or sends a request too slowly."""
+        allowed_s = frame_s + self._reader.wanted_bytes / MINIMUM_BYTES_PER_S
+        # While we do not read, it is not the client who is slow.
+        is_sending = self._reader.is_partial and not self._is_reading_paused
+        if is_sending and now_s - self.partial_since_s > allowed_s:
+            self.close(f"request not whole after {now_s - self.partial_since_s:.0f} s", warn=True)
+        elif self.is_idle and now_s - self.active_s > idle_s:
+            self.close("idle")
+
+    def close(self, reason: str, *, warn: bool = False) -> None:
+        """End both connections; one log line."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._stats.sessions_refused += warn
+        level = logging.WARNING if warn else logging.DEBUG
+        log.log(level, "closed session_id=%s peer=%s reason=%s", self.session_id, self.peer, reason)
+        for task in self._tasks:
+            task.cancel()
+        if self._link is not None:
+            self._link.on_lost = lambda _: None
+            self._link.close()
+        if self._transport is not None:
+            if warn:
+                self._transport.abort()
+            else:
+                self._transport.close()
+        self._on_closed(self)
+
+    # What handlers call, through the context.
+    def send(self, frame: Buffers) -> asyncio.Future[Frame]:
+        """Write upstream now; the future is the whole answer frame."""
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._send(frame, answer_of(future))
+        return future
+
+    def send_unanswered(self, frame: Buffers) -> None:
+        """Write a request upstream that has no answer."""
+        self._send(frame, None)
+
+    async def ask(self, entity: Any) -> Any:
+        """Ask a kio request of our own with the client's principal. Raises: UpstreamLost."""
+        api_key, version = int(entity.__api_key__), int(entity.__version__)
+        frame = await self.send((write_request(api_key, version, 0, None, write_message(entity)),))
+        start = 4 + response_body_position(api_key, version)
+        try:
+            return read_response(api_key, version, memoryview(frame)[start:])
+        except FrameInvalid as error:
+            raise UpstreamLost(f"answer to request {api_key}: {error}") from None
+
+    async def caught_up(self) -> None:
+        """Wait until the broker has answered all that this connection has asked so far."""
+        if self._link is None:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._link.when_answered(lambda: None if future.done() else future.set_result(None))
+        await future
+
+    async def others_done(self) -> None:
+        """Wait until every other handler of this connection has its answer."""
+        others = self._tasks - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+
+    def note_login(self) -> None:
+        """The broker took a token: the client may go on, as far as the broker lets it."""
+        if not self._is_logged_in:
+            self._is_logged_in = True
+            self._reader.allow(self._request_bytes_max)
+
+    def release(self) -> None:
+        """The handler has sent what it sends: the next request may proceed.
+
+        Called by a handler's task; only the one that blocks can release, so that a handler that
+        ends late does not let requests overtake a later one.
+        """
+        if self._blocker is not None and self._blocker is asyncio.current_task():
+            self._blocker = None
+            asyncio.get_running_loop().call_soon(self._work_off)
+
+    def _send(self, frame: Buffers, on_response: OnResponse | None) -> None:
+        if self._link is None:
+            raise UpstreamLost("not connected to the broker")
+        self._link.send(frame, on_response)
+
+    # asyncio calls what follows.
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected; the broker is called at its first sound request."""
+        # uvloop's transports are none of asyncio's classes.
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.address, self.peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
+        refused = self._admit(self)
+        if refused is not None:
+            self.close(refused)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        if not self._reader.is_partial:
+            self.partial_since_s = self.clock()
+        return self._reader.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Cut requests and work on them."""
+        self.active_s = self.clock()
+        try:
+            frames = self._reader.received(nbytes)
+        except FrameInvalid as error:
+            self.close(str(error), warn=True)
+            return
+        if frames:
+            self.partial_since_s = self.active_s
+            self._backlog.extend(frames)
+            self._work_off()
+
+    def eof_received(self) -> bool:
+        """The client is done."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self.close(str(exc) if exc else "closed by the client")
+
+    def pause_writing(self) -> None:
+        """The client does not keep up: start no more requests, take no more from the broker."""
+        self._is_client_full = True
+        self._update_link()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """The client keeps up again."""
+        self._is_client_full = False
+        self._update_link()
+        self._work_off()
+
+    # Requests.
+    def _work_off(self) -> None:
+        while self._backlog and self._may_start():
+            self._start(self._backlog.popleft())
+        self._update_reading()
+
+    def _may_start(self) -> bool:
+        return (
+            self._blocker is None
+            and not self._is_closed
+            and not self._is_client_full
+            and len(self._order) < PIPELINED_MAX
+        )
+
+    def _start(self, frame: Frame) -> None:
+        try:
+            header = read_request_header(memoryview(frame)[4:])
+            request = Request(header, frame)
+            route = route_of(request)
+            if not self._is_logged_in and not route.is_before_login:
+                raise FrameInvalid(f"{route.name} before the login")
+            is_relayed = self._link is not None and route.is_relayed(request, self.context)
+        except FrameInvalid as error:
+            self.close(str(error), warn=True)
+            return
+        self._stats.requests[route.name] += 1
+        slot = self._order.open()
+        if is_relayed:
+            self._relay(route, request, slot)
+            return
+        task = spawn(self._serve(route, request, slot), f"{self.session_id} {route.name}")
+        self._blocker = task
+        self._tasks.add(task)
+        task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._update_link()
+
+    def _relay(self, route: Route, request: Request, slot: Slot) -> None:
+        self._stats.requests_relayed += 1
+
+        def answered(frame: Frame) -> None:
+            try:
+                patched = route.patch(request, frame, self.context) if route.patch else (frame,)
+            except FrameInvalid as error:
+                self.close(f"broker's answer to {route.name}: {error}", warn=True)
+            else:
+                self._answer(slot, patched)
+
+        try:
+            self._send((request.frame,), answered)
+        except UpstreamLost as error:
+            self.close(str(error))
+
+    async def _serve(self, route: Route, request: Request, slot: Slot) -> None:
+        try:
+            if self._link is None:
+                await self._open_link()
+            if route.is_relayed(request, self.context):
+                self._relay(route, request, slot)
+                return
+            assert route.handler is not None
+            self._answer(slot, await route.handler(request, self.context))
+        except FrameInvalid as error:
+            self.close(f"{route.name} v{request.api_version}: {error}", warn=True)
+        except KeylaneError as error:
+            # The client finds its way by reconnecting, as it does when a broker dies.
+            self.close(f"{route.name} v{request.api_version}: {error}", warn=True)
+        except Exception:
+            # Our bug: `spawn` logs it with its trace; the client must not wait for ever.
+            self.close(f"{route.name} v{request.api_version}: internal error", warn=True)
+            raise
+        finally:
+            self.release()
+
+    async def _open_link(self) -> None:
+        link = await self._connect()
+        link.on_lost = lambda reason: self.close(f"broker connection lost: {reason}")
+        link.on_writable = self._upstream_writable
+        self._link = link
+        self._update_link()
+
+    def _answer(self, slot: Slot, buffers: Buffers) -> None:
+        ready = self._order.fill(slot, buffers)
+        if self._is_closed or self._transport is None:
+            return
+        if len(ready) == 1:
+            self._transport.write(ready[0])
+        elif ready:
+            self._transport.writelines(ready)
+        self.active_s = self.clock()
+        if self.is_draining and self.is_idle:
+            self.close("proxy stops")
+        else:
+            self._work_off()
+
+    def _upstream_writable(self, writable: bool) -> None:  # noqa: FBT001
+        self._is_upstream_full = not writable
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        """Read the client only while its requests can be worked on."""
+        pause = (
+            bool(self._backlog)
+            or self._is_upstream_full
+            or self._is_client_full
+            or self.is_draining
+            or len(self._order) >= PIPELINED_MAX
+        )
+        if self._transport is None or self._is_closed or pause == self._is_reading_paused:
+            return
+        self._is_reading_paused = pause
+        if pause:
+            self._transport.pause_reading()
+        else:
+            self.partial_since_s = self.clock()
+            self._transport.resume_reading()
+
+    def _update_link(self) -> None:
+        """Take no answers for a client that does not keep up.
+
+        Unless a handler waits for one: it may hold its group's lock, for which others wait.
+        """
+        pause = self._is_client_full and not self._tasks
+        if self._link is None or self._is_closed or pause == self._is_link_paused:
+            return
+        self._is_link_paused = pause
+        if pause:
+            self._link.pause_reading()
+        else:
+            self._link.resume_reading()

@@ -1,0 +1,300 @@
+"""Assignments and switches in Kafka: loaded at start, followed from then on, changed by anyone.
+
+In:    what a change should make of the newest version.  Out: the newest `RangeTable` and
+       `Switches`, put into their holders.
+Next:  `control` changes them; sessions read the holders.
+Shell: asyncio, aiokafka.
+Source: docs/decisions/016; KIP-98 (transactions); REQUIREMENTS S004-63, G-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, ProducerFenced
+
+from keylane.errors import SettingsInvalid, SettingsUnsaved, UpstreamLost
+from keylane.offsets.journal_topic import ensure_compacted_topic
+from keylane.proxy.range_table import Assignment, RangeTable, RangeTableHolder
+from keylane.proxy.settings_records import (
+    TOPIC_NAME,
+    Record,
+    SettingsState,
+    write_assignments,
+    write_switches,
+)
+from keylane.proxy.switches import SwitchBoard, Switches
+from keylane.proxy.tasks import spawn
+
+log = logging.getLogger("keylane.settings")
+
+TRANSACTIONAL_ID: Final = "keylane-settings"
+"""One for all nodes of a cluster: whoever writes fences who wrote before."""
+TRANSACTION_TIMEOUT_MS: Final = 10_000
+"""How long a write of a node that died may hold back what others write; they end it sooner."""
+WRITE_TIMEOUT_S: Final = 20.0
+LOAD_TIMEOUT_S: Final = 60.0
+ATTEMPTS: Final = 10
+FENCED_PAUSE_S: Final = 0.2
+"""Nodes that write at the same moment fence each other, until one has a pause long enough."""
+POLL_MS: Final = 200
+"""How late a transaction without records may be noticed; records are told at once."""
+RETRY_BACKOFF_S: Final = 1.0
+SEGMENT_BYTES: Final = 10 * 1024**2
+CLOSE_TIMEOUT_S: Final = 5.0
+PLACE: Final = TopicPartition(TOPIC_NAME, 0)
+
+
+class SettingsStore:
+    """The settings topic of a cluster, as one node reads and writes it.
+
+    A change is one transaction under an id that all nodes share. To begin it fences the writer
+    before, whose transaction is then over, one way or the other. So what is read up to the end is
+    the newest version; the change is made of it, and is committed only if nobody has begun since.
+    Invariant: the holders never go back to an older version.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        assignments: RangeTableHolder,
+        switches: SwitchBoard,
+        client_id: str = "keylane",
+        options: Callable[[], Mapping[str, Any]] = dict,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
+    ) -> None:
+        """`options` gives arguments of every new aiokafka client, such as TLS and login."""
+        self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
+        self._extra_options = options
+        self._assignments, self._switches = assignments, switches
+        self._write_timeout_s = write_timeout_s
+        self._state = SettingsState()
+        self._consumer: AIOKafkaConsumer | None = None
+        self._follower: asyncio.Task[None] | None = None
+        self._writing, self._applying = asyncio.Lock(), asyncio.Lock()
+        self._moved = asyncio.Condition()
+        self._position = 0
+
+    async def start(self) -> None:
+        """Make the topic if it is missing, read it to its end, and follow it from then on.
+
+        Raises: UpstreamLost.
+        """
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                await self._ensure_topic()
+                consumer = self._consumer = AIOKafkaConsumer(
+                    **self._options(),
+                    isolation_level="read_committed",
+                    enable_auto_commit=False,
+                    auto_offset_reset="earliest",
+                )
+                await consumer.start()
+                consumer.assign([PLACE])
+                await consumer.seek_to_beginning(PLACE)
+                end = await self._end()
+                while self._position < end:
+                    await self._read_on()
+        except (KafkaError, TimeoutError) as error:
+            raise UpstreamLost(f"loading {TOPIC_NAME}: {_describe(error)}") from None
+        log.info(
+            "settings loaded assignments_version=%d clients=%d switches_version=%d",
+            self._state.table.version, len(self._state.table.clients), self._state.switches.version,
+        )  # fmt: skip
+        self._follower = spawn(self._follow(), "settings")
+
+    async def stop(self) -> None:
+        """End a change that is under way, and close."""
+        async with self._writing:
+            if self._follower is not None:
+                self._follower.cancel()
+            if self._consumer is not None:
+                with suppress(KafkaError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                        await self._consumer.stop()
+
+    async def change_assignments(
+        self, decide: Callable[[RangeTable], Mapping[str, Assignment | None]]
+    ) -> RangeTable:
+        """Apply the changes that `decide` makes of the newest table; the table after them.
+
+        No change leaves the version. What `decide` raises is passed on, and nothing is written.
+
+        Raises:
+            AssignmentInvalid, RangesOverlap: see `RangeTable.with_clients`.
+            SettingsUnsaved: Kafka did not acknowledge it.
+        """
+
+        def make(state: SettingsState) -> list[Record]:
+            changes = decide(state.table)
+            if not changes:
+                return []
+            return write_assignments(state.table.with_clients(changes), changes)
+
+        await self._change(make)
+        return self._assignments.table
+
+    async def change_switches(self, decide: Callable[[Switches], Switches]) -> Switches:
+        """Put what `decide` makes of the switches in their place; it sets the version.
+
+        Raises: SettingsUnsaved; what `decide` raises.
+        """
+
+        def make(state: SettingsState) -> list[Record]:
+            wanted = decide(state.switches)
+            return [] if wanted == state.switches else write_switches(wanted)
+
+        await self._change(make)
+        return self._switches.current
+
+    # Writing.
+    async def _change(self, make: Callable[[SettingsState], list[Record]]) -> None:
+        async with self._writing:
+            for attempt in range(ATTEMPTS):
+                if await self._write(make):
+                    return
+                await asyncio.sleep(random.uniform(0, FENCED_PAUSE_S * (attempt + 1)))
+        raise SettingsUnsaved("other nodes are changing the settings too", is_unknown=False)
+
+    async def _write(self, make: Callable[[SettingsState], list[Record]]) -> bool:
+        """One attempt; False when another node was faster."""
+        is_committing, producer = False, None
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                producer = AIOKafkaProducer(
+                    **self._options(),
+                    transactional_id=TRANSACTIONAL_ID,
+                    transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                )
+                await producer.start()
+                await producer.begin_transaction()
+                await self._read_to_end()
+                async with self._applying:
+                    records = await asyncio.to_thread(make, self._state)
+                if records:
+                    await _send_all(producer, records)
+                    is_committing = True
+                    await producer.commit_transaction()
+                    async with self._applying:
+                        await asyncio.to_thread(self._state.apply_own, records)
+                        self._show()
+        except ProducerFenced:
+            return False
+        except (KafkaError, TimeoutError, UpstreamLost) as error:
+            reason = f"writing {TOPIC_NAME}: {_describe(error)}"
+            raise SettingsUnsaved(reason, is_unknown=is_committing) from None
+        finally:
+            if producer is not None:
+                with suppress(KafkaError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                        await producer.stop()
+        return True
+
+    async def _read_to_end(self) -> None:
+        """Wait until the follower has read all that is committed now."""
+        end = await self._end()
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._position >= end)
+
+    # Reading.
+    async def _follow(self) -> None:
+        """Take in what any node writes, for as long as we run."""
+        while True:
+            try:
+                if await self._read_on():
+                    log.info(
+                        "settings changed assignments_version=%d switches_version=%d",
+                        self._state.table.version, self._state.switches.version,
+                    )  # fmt: skip
+            except KafkaError as error:
+                log.warning("settings cannot be followed reason=%s", _describe(error))
+                await asyncio.sleep(RETRY_BACKOFF_S)
+
+    async def _read_on(self) -> bool:
+        """Take in what comes next; tell whether it changed anything."""
+        consumer = self._consumer
+        assert consumer is not None, "start comes first"
+        batches = await consumer.getmany(PLACE, timeout_ms=POLL_MS)
+        position = await consumer.position(PLACE)
+        records = batches.get(PLACE, [])
+        changed = await self._apply(records) if records else False
+        async with self._moved:
+            self._position = position
+            self._moved.notify_all()
+        return changed
+
+    async def _apply(self, records: Sequence[ConsumerRecord[Any, Any]]) -> bool:
+        """Add records to the state and show it; one that cannot be read is left out, and told."""
+        async with self._applying:
+            changed, damaged = await asyncio.to_thread(_apply_all, self._state, records)
+            for offset, error in damaged:
+                log.error("settings record is skipped offset=%d reason=%s", offset, error)
+            self._show()
+        return changed
+
+    def _show(self) -> None:
+        self._assignments.table = self._state.table
+        self._switches.current = self._state.switches
+
+    async def _end(self) -> int:
+        """The last stable offset: behind it nothing is whole."""
+        assert self._consumer is not None, "start comes first"
+        return int((await self._consumer.end_offsets([PLACE]))[PLACE])
+
+    async def _ensure_topic(self) -> None:
+        admin = AIOKafkaAdminClient(**self._options())
+        try:
+            await admin.start()
+            await ensure_compacted_topic(
+                admin, TOPIC_NAME, segment_bytes=SEGMENT_BYTES, partition_count=1
+            )
+        finally:
+            await admin.close()
+
+    def _options(self) -> dict[str, Any]:
+        return {**self._where, **self._extra_options()}
+
+
+async def _send_all(producer: AIOKafkaProducer, records: Sequence[Record]) -> None:
+    """Hand records over in order, and wait for the acks. Raises: KafkaError."""
+    acks = []
+    for key, value in records:
+        ack = await producer.send(TOPIC_NAME, value, key=key, partition=PLACE.partition)
+        ack.add_done_callback(_retrieve)
+        acks.append(ack)
+    await asyncio.wait(acks)
+    for ack in acks:
+        ack.result()
+
+
+def _retrieve(ack: asyncio.Future[Any]) -> None:
+    """Look at the outcome, so that one that nobody waits for any more is not reported."""
+    if not ack.cancelled():
+        ack.exception()
+
+
+def _apply_all(
+    state: SettingsState, records: Sequence[ConsumerRecord[Any, Any]]
+) -> tuple[bool, list[tuple[int, SettingsInvalid]]]:
+    """Whether anything has changed; what could not be read, with its offset."""
+    changed, damaged = False, []
+    for record in records:
+        try:
+            changed |= state.apply(record.key, record.value)
+        except SettingsInvalid as error:
+            damaged.append((record.offset, error))
+    return changed, damaged
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"{type(error).__name__}: {error}"

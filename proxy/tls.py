@@ -1,0 +1,135 @@
+"""TLS contexts that read their files again without a restart.
+
+In:    PEM files.  Out: an `ssl.SSLContext` for listeners, or for connections to brokers.
+Next:  `security` keeps them; asyncio, aiohttp and aiokafka make connections of them.
+Shell: files.
+Source: RFC 8446; Python documentation, `ssl` (server and client contexts).
+
+A server's context is given to asyncio once. Loading another certificate into it would keep old
+client authorities, and leave it broken where certificate and key do not fit. So what asyncio has
+only hands on to the context that was last made from the files: a connection gets the newest, one
+that stands keeps its own, and files that cannot be used change nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from keylane.errors import ConfigInvalid
+
+log = logging.getLogger("keylane.tls")
+
+Signature = tuple[tuple[int, int, int], ...]
+
+
+class ReloadingContext(ssl.SSLContext):
+    """Makes connections with the newest context that could be built from `files`."""
+
+    _build: Callable[[], ssl.SSLContext]
+    _files: Sequence[str]
+    _name: str
+    _seen: Signature
+    _current: ssl.SSLContext
+
+    @classmethod
+    def open(
+        cls, name: str, build: Callable[[], ssl.SSLContext], files: Sequence[str | None]
+    ) -> Self:
+        """`build` makes a context from `files`; `name` is the configuration key that errors name.
+
+        Raises: ConfigInvalid.
+        """
+        self = cls(ssl.PROTOCOL_TLS_SERVER)  # its own settings are never used
+        self._name, self._build = name, build
+        self._files = [file for file in files if file]
+        self._seen = self._signature()
+        self._current = self._built()
+        return self
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """What asyncio and uvloop call for every new connection."""
+        return self._current.wrap_bio(*args, **kwargs)
+
+    def poll(self, *, force: bool = False) -> bool:
+        """Build anew if a file has changed, or `force`; whether new connections get another.
+
+        Files that cannot be used are logged and change nothing: a certificate that is half
+        written is looked at again as soon as it changes.
+        """
+        seen = self._signature()
+        if seen == self._seen and not force:
+            return False
+        self._seen = seen
+        try:
+            self._current = self._built()
+        except ConfigInvalid as error:
+            log.error("certificate kept, the new one cannot be used reason=%s", error)
+            return False
+        log.info("certificate read again key=%s", self._name)
+        return True
+
+    def _built(self) -> ssl.SSLContext:
+        try:
+            return self._build()
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise ConfigInvalid(f"{self._name}: {error} ({', '.join(self._files)})") from None
+
+    def _signature(self) -> Signature:
+        """What changes when a file does, also behind the links of a Kubernetes secret."""
+        found = []
+        for file in self._files:
+            try:
+                status = Path(file).stat()
+            except OSError:
+                found.append((0, 0, 0))
+            else:
+                found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return tuple(found)
+
+
+def open_listener_context(
+    certificate: str, key: str | None, client_ca: str | None
+) -> ReloadingContext:
+    """TLS for clients; with `client_ca` they must show a certificate. Raises: ConfigInvalid."""
+
+    def build() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _harden(context)
+        context.load_cert_chain(certificate, key, password=_refuse_password)
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    return ReloadingContext.open("tls_certificate", build, (certificate, key, client_ca))
+
+
+def open_upstream_context(
+    ca: str | None, certificate: str | None, key: str | None, *, verify_hostname: bool
+) -> ReloadingContext:
+    """TLS to brokers, whose certificates are always checked. Raises: ConfigInvalid."""
+
+    def build() -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=ca)
+        _harden(context)
+        context.check_hostname = verify_hostname
+        if certificate is not None:
+            context.load_cert_chain(certificate, key, password=_refuse_password)
+        return context
+
+    return ReloadingContext.open("upstream_tls", build, (ca, certificate, key))
+
+
+def _harden(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # Kafka's `ssl.enabled.protocols`
+    # A client could otherwise keep the node busy with handshakes of one connection.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+
+
+def _refuse_password() -> str:
+    """Called for an encrypted key, for which OpenSSL would ask on the terminal."""
+    raise ValueError("the key is encrypted; keylane has no password for it")

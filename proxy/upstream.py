@@ -1,0 +1,276 @@
+"""Connections to brokers: the one paired with a client, and keylane's own.
+
+In:    request frames.  Out: response frames, in request order.
+Next:  `session` hands answers on; `cluster` and `reader` use the service kind.
+Shell: asyncio sockets.
+Source: Kafka protocol guide, "Network": a broker answers a connection in request order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from keylane.errors import FrameInvalid, UpstreamLost
+from keylane.proxy.connection import Buffers
+from keylane.proxy.framing import Frame, FrameReader
+from keylane.proxy.service_login import ServiceLogin
+from keylane.wire.header import response_body_position, write_request
+from keylane.wire.messages import read_response, write_message
+
+OnResponse = Callable[[Frame], None]
+CONNECT_TIMEOUT_S: Final = 10.0
+"""Kafka clients' `socket.connection.setup.timeout.ms` default."""
+REQUEST_TIMEOUT_S: Final = 30.0
+"""Kafka clients' `request.timeout.ms` default."""
+API_VERSIONS: Final = 18
+LOGIN_AGE: Final = 0.85
+"""When a login is renewed, of its lifetime; Java's clients take 0.85 to 0.95 of it (KIP-368)."""
+
+
+def answer_of(future: asyncio.Future[Frame]) -> OnResponse:
+    """Hand an answer to whoever waits for it, if he still does."""
+
+    def answered(frame: Frame) -> None:
+        if not future.done():
+            future.set_result(frame)
+
+    return answered
+
+
+class UpstreamLink(asyncio.BufferedProtocol):
+    """One connection to a broker; answers are handed out in request order."""
+
+    def __init__(self, *, response_bytes_max: int) -> None:
+        self._reader = FrameReader(frame_bytes_max=response_bytes_max, eager=True)
+        self._waiting: deque[OnResponse] = deque()
+        self._transport: asyncio.Transport | None = None
+        self.on_lost: Callable[[str], None] = lambda _reason: None
+        self.on_writable: Callable[[bool], None] = lambda _writable: None
+
+    @classmethod
+    async def open(
+        cls, host: str, port: int, *, response_bytes_max: int, tls: ssl.SSLContext | None = None
+    ) -> UpstreamLink:
+        """Connect. Raises: UpstreamLost, also when the broker's certificate is not good."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, link = await loop.create_connection(
+                    lambda: cls(response_bytes_max=response_bytes_max), host, port, ssl=tls
+                )
+        except (OSError, TimeoutError) as error:
+            raise UpstreamLost(f"broker at {host}:{port}: {str(error) or 'timed out'}") from None
+        return link
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, buffers: Buffers, on_response: OnResponse | None) -> None:
+        """Write a request; `on_response` is None for one that has no answer (acks=0)."""
+        if self._transport is None or self._transport.is_closing():
+            raise UpstreamLost("connection to the broker is closed")
+        if on_response is not None:
+            self._waiting.append(on_response)
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    def when_answered(self, then: Callable[[], None]) -> None:
+        """Call `then` once all that was sent so far is answered: at once, when it is."""
+        if not self._waiting:
+            then()
+            return
+        last = self._waiting[-1]
+
+        def answered(frame: Frame) -> None:
+            last(frame)
+            then()
+
+        self._waiting[-1] = answered
+
+    def close(self) -> None:
+        """Drop the connection; nobody waits for its answers any more."""
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Take no more answers until `resume_reading`: the client does not keep up."""
+        if self.is_open and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take answers again."""
+        if self.is_open and self._transport is not None:
+            self._transport.resume_reading()
+
+    # asyncio calls what follows.
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        # uvloop's transports are none of asyncio's classes.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._reader.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand out the answers that are whole."""
+        try:
+            for frame in self._reader.received(nbytes):
+                if not self._waiting:
+                    raise FrameInvalid("an answer without a request")
+                self._waiting.popleft()(frame)
+        except FrameInvalid as error:
+            self._lose(f"broker sent nonsense: {error}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever owns the link."""
+        self._lose(str(exc) if exc else "closed by the broker")
+
+    def pause_writing(self) -> None:
+        """The broker does not keep up."""
+        self.on_writable(False)
+
+    def resume_writing(self) -> None:
+        """The broker keeps up again."""
+        self.on_writable(True)
+
+    def _lose(self, reason: str) -> None:
+        self._waiting.clear()
+        if self._transport is not None:
+            self._transport.abort()
+        on_lost, self.on_lost = self.on_lost, lambda _reason: None
+        on_lost(reason)
+
+
+class ServiceLink:
+    """A connection of keylane's own principal, with awaitable requests.
+
+    Where a broker ends logins after a while (KIP-368), the first request that comes when most of
+    the time is over logs in again; the others wait, for nothing else may be sent meanwhile.
+    """
+
+    def __init__(
+        self, link: UpstreamLink, *, client_id: str, login: ServiceLogin | None = None
+    ) -> None:
+        self._link, self._client_id, self._login = link, client_id, login
+        self._renew_s: float | None = None
+        """When to log in again, in the loop's time; None: never."""
+        self._logging_in = asyncio.Lock()
+        self._clock = asyncio.get_running_loop().time
+        self._futures: set[asyncio.Future[Frame]] = set()
+        self._correlation_id = 0
+        self.version_max: dict[int, int] = {}
+        link.on_lost = self._lost
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        response_bytes_max: int,
+        tls: ssl.SSLContext | None = None,
+        login: ServiceLogin | None = None,
+    ) -> ServiceLink:
+        """Connect, learn what the broker speaks, log in. Raises: UpstreamLost, LoginRefused."""
+        link = await UpstreamLink.open(host, port, response_bytes_max=response_bytes_max, tls=tls)
+        service = cls(link, client_id=client_id, login=login)
+        try:
+            body = await service.request_raw(API_VERSIONS, 0, b"")
+            answer = read_response(API_VERSIONS, 0, body)
+            await service.log_in()
+        except FrameInvalid as error:
+            service.close()
+            raise UpstreamLost(f"broker at {host}:{port}: {error}") from None
+        except BaseException:  # also when whoever waits for it was cancelled
+            service.close()
+            raise
+        service.version_max = {key.api_key: key.max_version for key in answer.api_keys}
+        return service
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._link.is_open
+
+    async def request_raw(
+        self, api_key: int, api_version: int, body: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> memoryview:
+        """Send a body, return the answer's body. Raises: UpstreamLost, LoginRefused."""
+        if self._renew_s is not None and self._clock() >= self._renew_s:
+            await self._renew_login()
+        return await self._request_raw(api_key, api_version, body, timeout_s=timeout_s)
+
+    async def log_in(self) -> None:
+        """Log in, if there is a login. Raises: UpstreamLost, LoginRefused."""
+        if self._login is None:
+            return
+        lifetime_s = await self._login.log_in(self._ask)
+        self._renew_s = self._clock() + LOGIN_AGE * lifetime_s if lifetime_s else None
+
+    async def _renew_login(self) -> None:
+        async with self._logging_in:
+            if self._renew_s is None or self._clock() < self._renew_s:
+                return  # somebody else was first
+            try:
+                await self.log_in()
+            except BaseException:  # a broken exchange cannot be taken up again
+                self._link.close()
+                raise
+
+    async def _ask(self, entity: Any) -> Any:
+        api_key, version = int(entity.__api_key__), int(entity.__version__)
+        body = await self._request_raw(
+            api_key, version, write_message(entity), timeout_s=REQUEST_TIMEOUT_S
+        )
+        try:
+            return read_response(api_key, version, body)
+        except FrameInvalid as error:
+            raise UpstreamLost(f"answer to request {api_key}: {error}") from None
+
+    async def _request_raw(
+        self, api_key: int, api_version: int, body: bytes, *, timeout_s: float
+    ) -> memoryview:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        frame = write_request(api_key, api_version, self._correlation_id, self._client_id, body)
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._link.send((frame,), answer_of(future))
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await future
+        except TimeoutError:
+            # Later answers would be taken for this one's; the connection has to go.
+            self._link.close()
+            raise UpstreamLost(f"no answer to request {api_key} in {timeout_s:g} s") from None
+        return memoryview(answer)[4 + response_body_position(api_key, api_version) :]
+
+    async def request(self, api_key: int, entity: Any, *, timeout_s: float = 30.0) -> Any:
+        """Send a kio request, return the kio answer. Raises: UpstreamLost."""
+        version = int(entity.__version__)
+        body = await self.request_raw(api_key, version, write_message(entity), timeout_s=timeout_s)
+        try:
+            return read_response(api_key, version, body)
+        except FrameInvalid as error:
+            raise UpstreamLost(f"answer to request {api_key}: {error}") from None
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._link.close()
+        self._lost("closed by keylane")
+
+    def _lost(self, reason: str) -> None:
+        for future in list(self._futures):
+            if not future.done():
+                future.set_exception(UpstreamLost(reason))

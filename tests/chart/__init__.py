@@ -1,0 +1,1 @@
+"""The Helm chart: what it renders, checked without a cluster."""

@@ -1,0 +1,228 @@
+"""values.yaml: what a value changes, what is refused and how; comments and schema are whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from .rendering import (
+    CHART,
+    MINIMAL,
+    Renderer,
+    RenderFailed,
+    configuration,
+    find,
+    node_container,
+    node_pod,
+)
+
+pytestmark = pytest.mark.timeout(1000)  # Helm may have to be built first
+VALUES: Final = (CHART / "values.yaml").read_text(encoding="utf-8")
+SCHEMA: Final = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+KEY: Final = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
+FREE: Final = frozenset({"podSecurityContext", "securityContext", "labels"})
+"""Their content is Kubernetes' or the user's own."""
+
+
+def with_values(**values: Any) -> dict[str, Any]:
+    """The least values, and these."""
+    return {**MINIMAL, **values}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "config.bootstrap: your brokers"),
+        (with_values(replicas=2), r"replicas"),
+        (with_values(replcas=1), r"replcas"),
+        (with_values(config={"bootstrap": "kafka"}), r"bootstrap"),
+        (with_values(config={"bootstrap": "k:1", "listen": "0.0.0.0:1"}), r"listen"),
+        (with_values(nodes={"serviceType": "Ingress"}), r"serviceType"),
+        (with_values(nodes={"serviceType": "LoadBalancer"}), "nodes.advertise: needed"),
+        (with_values(nodes={"serviceType": "NodePort"}), "must lie in 30000-32767"),
+        (with_values(brokers={"ids": []}), r"ids"),
+        (with_values(brokers={"ids": [1, 1]}), r"ids"),
+        (with_values(brokers={"ids": [64000]}), "brokers.ids: the highest needs port 83093"),
+        (with_values(ports={"control": 19094}), "ports.control: 19094 lies among"),
+        (with_values(standalone={"members": 2}), "standalone.topics: needed"),
+        (with_values(image={"digest": "latest"}), r"digest"),
+        (with_values(memory={"baseMi": 64}), r"baseMi"),
+    ],
+)
+def test_what_cannot_work_is_refused(values: Mapping[str, Any], said: str, chart: Renderer) -> None:
+    """A value out of its bounds ends the install with a line that names it."""
+    with pytest.raises(RenderFailed, match=said):
+        chart.template(values)
+
+
+def test_one_node_is_the_bound_and_the_schema_says_why() -> None:
+    """More replicas are refused, and the reason stands beside the bound."""
+    replicas = SCHEMA["properties"]["replicas"]
+
+    assert replicas["maximum"] == 1
+    assert "one node at a time" in replicas["$comment"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ports", "told"),
+    [
+        ({}, {}, "$(POD_NAME).keylane-headless.prod.svc.cluster.local"),
+        ({"serviceType": "ClusterIP"}, {}, "keylane-node-$(POD_INDEX).prod.svc.cluster.local"),
+        ({"serviceType": "NodePort"}, {"kafka": 30900}, "$(HOST_IP)"),
+        ({"serviceType": "LoadBalancer", "advertise": "lb.example.com"}, {}, "lb.example.com"),
+        ({"advertise": "$(POD_IP)"}, {}, "$(POD_IP)"),
+    ],
+)
+def test_clients_are_told_an_address_that_leads_to_the_node(
+    nodes: Any, ports: Any, told: str, chart: Renderer
+) -> None:
+    """The advertised host fits the type of Service; its variables exist, and come before it."""
+    container = node_container(chart.template(with_values(nodes=nodes, ports=ports)))
+
+    variables = [entry["name"] for entry in container["env"]]
+    advertised = next(e for e in container["env"] if e["name"] == "KEYLANE_ADVERTISE")
+    assert advertised["value"] == told
+    for name in re.findall(r"\$\((\w+)\)", told):
+        assert variables.index(name) < variables.index("KEYLANE_ADVERTISE")
+
+
+def test_the_node_service_is_the_advertised_one(chart: Renderer) -> None:
+    """ClusterIP: the name that clients are told is the Service of that very pod."""
+    objects = chart.template(with_values(nodes={"serviceType": "ClusterIP"}))
+
+    service = find(objects, "Service", "keylane-node-0")
+
+    assert service["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == "keylane-0"
+    assert find(objects, "StatefulSet")["metadata"]["name"] == "keylane"
+
+
+def test_a_changed_configuration_is_a_new_pod(chart: Renderer) -> None:
+    """The pod's annotation follows the configuration, and nothing else of the values."""
+    first = node_pod(chart.template())
+    same = node_pod(chart.template(with_values(podDisruptionBudget={"enabled": False})))
+    other = node_pod(chart.template({"config": {"bootstrap": "other:9092"}}))
+
+    key = "checksum/config"
+    assert first["metadata"]["annotations"][key] == same["metadata"]["annotations"][key]
+    assert first["metadata"]["annotations"][key] != other["metadata"]["annotations"][key]
+
+
+def test_configuration_passes_through_as_it_is(chart: Renderer) -> None:
+    """Keys that the chart does not know reach the file, large numbers whole."""
+    config = {"bootstrap": "k:1", "cache_bytes_max": 2**40, "later": {"deep": [1, "two", None]}}
+
+    written = yaml.safe_load(configuration(chart.template({"config": config})))
+
+    assert {key: written[key] for key in config} == config
+
+
+def test_threads_follow_the_requested_cpu(chart: Renderer) -> None:
+    """filter_threads is the CPU request, unless the configuration has its own."""
+    by_request = node_container(chart.template())
+    by_config = node_container(
+        chart.template({"config": {"bootstrap": "k:1", "filter_threads": 3}})
+    )
+
+    names = [entry["name"] for entry in by_config["env"]]
+    assert "KEYLANE_FILTER_THREADS" not in names
+    entry = next(e for e in by_request["env"] if e["name"] == "KEYLANE_FILTER_THREADS")
+    assert entry["valueFrom"]["resourceFieldRef"]["resource"] == "requests.cpu"
+
+
+def test_resources_of_the_user_win(chart: Renderer) -> None:
+    """Single resources replace what is computed; the rest stays."""
+    resources = node_container(chart.template(with_values(resources={"requests": {"cpu": "4"}})))[
+        "resources"
+    ]
+
+    assert resources["requests"] == {"cpu": "4", "memory": "959Mi"}
+
+
+def test_probes_ask_the_control_port(chart: Renderer) -> None:
+    """Start and life ask /livez, readiness /readyz."""
+    container = node_container(chart.template())
+
+    asked = {name: container[name]["httpGet"] for name in container if name.endswith("Probe")}
+    assert asked == {
+        "startupProbe": {"path": "/livez", "port": "control", "scheme": "HTTP"},
+        "livenessProbe": {"path": "/livez", "port": "control", "scheme": "HTTP"},
+        "readinessProbe": {"path": "/readyz", "port": "control", "scheme": "HTTP"},
+    }
+
+
+def test_the_control_port_stays_inside(chart: Renderer) -> None:
+    """No Service but the headless one has the control port."""
+    objects = chart.template(
+        with_values(nodes={"serviceType": "LoadBalancer", "advertise": "lb.example.com"})
+    )
+
+    having = {
+        one["metadata"]["name"]
+        for one in objects
+        if one["kind"] == "Service" and "control" in [p["name"] for p in one["spec"]["ports"]]
+    }
+    assert having == {"keylane-headless"}
+
+
+def test_tokens_are_made_or_named(chart: Renderer) -> None:
+    """Without a name the chart makes a Secret with two tokens; with one it makes none."""
+    made = find(chart.template(), "Secret")
+    named = chart.template(with_values(control={"tokenSecret": "mine"}))
+
+    assert made["data"].keys() == {"token", "read-token"}
+    assert len(set(made["data"].values())) == 2
+    assert [one for one in named if one["kind"] == "Secret"] == []
+    volumes = {volume["name"]: volume for volume in node_pod(named)["spec"]["volumes"]}
+    assert volumes["control"]["secret"]["secretName"] == "mine"
+
+
+def test_every_value_has_a_comment() -> None:
+    """A line `# --` stands above each value, or above the map that it belongs to."""
+    bare = [path for path, is_told in _values() if not is_told]
+
+    assert bare == []
+
+
+def test_every_value_is_in_the_schema() -> None:
+    """The schema knows each default, so that a mistyped key is refused."""
+    missing = [path for path, _ in _values() if not _is_in_schema(path)]
+
+    assert missing == []
+
+
+def _values() -> Iterator[tuple[str, bool]]:
+    """Path of every value that is no map of ours, and whether a comment tells of it."""
+    parents: list[tuple[int, str, bool]] = []
+    is_told = False
+    for line in VALUES.splitlines():
+        if line.lstrip().startswith("#"):
+            is_told = is_told or line.lstrip().startswith("# --")
+            continue
+        match = KEY.match(line)
+        if match is None:
+            is_told = False
+            continue
+        indent, name, rest = len(match[1]), match[2], match[3].strip()
+        while parents and parents[-1][0] >= indent:
+            parents.pop()
+        told = is_told or any(parent[2] for parent in parents)
+        parents.append((indent, name, told))
+        if rest:
+            yield ".".join(parent[1] for parent in parents), told
+        is_told = False
+
+
+def _is_in_schema(path: str) -> bool:
+    place: Any = SCHEMA
+    for name in path.split("."):
+        if "$ref" in place:
+            place = SCHEMA["definitions"][place["$ref"].rpartition("/")[2]]
+        if name not in place.get("properties", {}):
+            return any(part in FREE for part in path.split("."))
+        place = place["properties"][name]
+    return True

@@ -1,0 +1,138 @@
+"""Journal decoders and hostile bytes: an error with its place, or a value; never anything else."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.errors import JournalInvalid
+from keylane.keyrange.space import HASH_MAX
+from keylane.offsets.journal import (
+    LayoutValue,
+    PositionsValue,
+    RangeKey,
+    RangeValue,
+    StateKey,
+    read_key,
+    read_layout,
+    read_positions,
+    read_range,
+    write_key,
+    write_value,
+)
+from keylane.offsets.table import OffsetTable
+from keylane.offsets.values import Position
+
+STATE = StateKey("group", uuid.UUID(int=7), 3)
+HALF = Position(offset=3, counted=9, committed=True, metadata="m", leader_epoch=1)
+GOOD = {
+    "key": (write_key(RangeKey(STATE, 4, 8)), read_key),
+    "positions": (
+        write_value(
+            PositionsValue(
+                timestamp_ms=1,
+                pushed=3,
+                topic_name="t",
+                positions=((7, HALF), (HASH_MAX, Position(offset=3, counted=3, committed=False))),
+            )
+        ),
+        read_positions,
+    ),
+    "range": (write_value(RangeValue(timestamp_ms=1, member_id="m")), read_range),
+    "layout": (
+        write_value(
+            LayoutValue(timestamp_ms=1, topic_id=STATE.topic_id, partition_count=1, lane_count=2)
+        ),
+        read_layout,
+    ),
+    "layout of a plan": (
+        write_value(
+            LayoutValue(
+                timestamp_ms=1,
+                topic_id=STATE.topic_id,
+                partition_count=1,
+                lane_count=2,
+                fingerprint=bytes(32),
+            )
+        ),
+        read_layout,
+    ),
+}
+READERS = [read_key, read_positions, read_range, read_layout]
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_truncated_anywhere_is_refused(name: str) -> None:
+    """Every proper prefix of a good record is an error."""
+    data, read = GOOD[name]
+
+    for size in range(len(data)):
+        with pytest.raises(JournalInvalid, match="somewhere"):
+            read(data[:size], place="somewhere")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_bytes_behind_the_end_are_refused(name: str) -> None:
+    """A byte too many is an error: the record was written by something else."""
+    data, read = GOOD[name]
+
+    with pytest.raises(JournalInvalid):
+        read(data + b"\0", place="somewhere")
+
+
+@given(data=st.binary(max_size=200))
+def test_garbage_is_refused_or_read(data: bytes) -> None:
+    """No decoder raises anything but JournalInvalid."""
+    for read in READERS:
+        try:
+            read(data, place="somewhere")
+        except JournalInvalid:
+            continue
+
+
+@given(name=st.sampled_from(sorted(GOOD)), at=st.integers(0, 200), flip=st.integers(1, 255))
+def test_flipped_bytes_are_refused_or_read(name: str, at: int, flip: int) -> None:
+    """A damaged record is an error or another sound value, never a state that breaks later."""
+    good, read = GOOD[name]
+    data = bytearray(good)
+    data[at % len(data)] ^= flip
+    try:
+        read(bytes(data), place="somewhere")
+    except JournalInvalid:
+        return
+    if name == "positions":
+        table = OffsetTable(partition_count=1)
+        table.apply(0, 0, write_key(STATE), bytes(data))
+        table.finish_load()
+        table.check()
+
+
+def test_lying_count_costs_no_memory() -> None:
+    """Two billion intervals in a record of 40 bytes are refused before any is read."""
+    head = bytes(2 + 8 + 8 + 2)
+
+    with pytest.raises(JournalInvalid, match="2147483647 items"):
+        read_positions(head + b"\x7f\xff\xff\xff" + bytes(16), place="somewhere")
+
+
+@given(
+    records=st.lists(
+        st.tuples(
+            st.none() | st.binary(max_size=60) | st.sampled_from([d for d, _ in GOOD.values()]),
+            st.none() | st.binary(max_size=60) | st.sampled_from([d for d, _ in GOOD.values()]),
+        )
+    )
+)
+def test_load_of_hostile_records_ends_in_a_sound_table(records) -> None:
+    """Whatever stands in the topic, a load ends, and its states keep their invariants."""
+    table = OffsetTable(partition_count=1)
+
+    for offset, (key, value) in enumerate(records):
+        table.apply(0, offset, key, value)
+    report = table.finish_load()
+
+    table.check()
+    assert report.damaged_count <= len(records)

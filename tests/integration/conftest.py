@@ -1,0 +1,183 @@
+"""A real Kafka for the integration tests: one broker per session, topics of their own per test.
+
+In:    nothing.  Out: the fixtures `kafka`, `broker`, `own_broker`, `admin`, `topic`, `java`,
+       `keylane` (proxies of the test's own) and `shared_keylane` (one for the session).
+Next:  `test_*.py` in this folder; all of them carry the marker `integration`.
+Shell: child processes, sockets.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from keylane.embedded import EmbeddedKafka, run_java_tool, start_java_tool
+
+from .keylane_process import KeylaneProcess
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder, so that `-m 'not integration'` leaves all of them out."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+
+
+class TopicFactory(Protocol):
+    """Creates a topic with a name of its own and returns the name."""
+
+    def __call__(
+        self, label: str = ..., *, partitions: int = ..., config: dict[str, str] | None = ...
+    ) -> str:
+        """`label` starts the name; `config` holds topic configs such as `cleanup.policy`."""
+        ...
+
+
+class JavaTools:
+    """Kafka's own command line tools; those that were started are ended with the test."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[str]] = []
+
+    def run(
+        self, name: str, *args: str | Path, stdin: str = "", timeout_s: float = 120.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `name` ("kafka-topics", or a class) to its end; fails the test if that fails."""
+        return run_java_tool(name, *args, stdin=stdin, timeout_s=timeout_s)
+
+    def start(self, name: str, *args: str | Path) -> subprocess.Popen[str]:
+        """Start `name`; its stdout is a pipe of lines."""
+        process = start_java_tool(name, *args)
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self._started:
+            process.kill()
+            with process:  # closes the pipes, waits
+                pass
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    """The session's broker itself, for its log and its files. Never stop or kill this one."""
+    with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kafka(broker: EmbeddedKafka) -> str:
+    """Bootstrap address of the session's broker."""
+    return broker.bootstrap
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
+    """A running broker that belongs to one test, which may kill it and start it again."""
+    with EmbeddedKafka(tmp_path / "kafka") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def admin(kafka: str) -> AdminClient:
+    """An admin client that talks to the broker directly."""
+    return AdminClient({"bootstrap.servers": kafka})
+
+
+@pytest.fixture
+def topic(admin: AdminClient, request: pytest.FixtureRequest) -> TopicFactory:
+    """Factory of topics; names start with the test's, so that a broker log can be read."""
+    return make_topic_factory(admin, request.node.name)
+
+
+@pytest.fixture
+def java() -> Iterator[JavaTools]:
+    """Kafka's own Java tools."""
+    tools = JavaTools()
+    yield tools
+    tools.close()
+
+
+class KeylaneFactory(Protocol):
+    """Starts a proxy in front of `kafka` (or `bootstrap`) and waits until it is ready."""
+
+    def __call__(
+        self,
+        *lanes: str,
+        bootstrap: str | None = ...,
+        args: Sequence[str] = ...,
+        environment: Mapping[str, str] | None = ...,
+    ) -> KeylaneProcess:
+        """`lanes` as on the command line (`orders*=4`); `args` are further arguments."""
+        ...
+
+
+@pytest.fixture
+def keylane(kafka: str, tmp_path: Path) -> Iterator[KeylaneFactory]:
+    """Factory of proxies that belong to one test; they are ended with it."""
+    started: list[KeylaneProcess] = []
+
+    def start(
+        *lanes: str,
+        bootstrap: str | None = None,
+        args: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> KeylaneProcess:
+        proxy = KeylaneProcess(
+            bootstrap or kafka,
+            lanes,
+            log_path=tmp_path / f"keylane-{len(started)}.log",
+            args=args,
+            environment=environment,
+        )
+        started.append(proxy)
+        return proxy.start()
+
+    yield start
+    for proxy in started:
+        proxy.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_keylane(
+    kafka: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KeylaneProcess]:
+    """The session's proxy: topics whose label is `lanes1`, `lanes4` or `lanes16` have lanes.
+
+    `topic("lanes4")` gives a topic of four lanes per partition, `topic()` a plain one. For
+    tests that neither kill the proxy nor look at its counters.
+    """
+    rules = [f"lanes{count}-*={count}" for count in (1, 4, 16)]
+    log_path = tmp_path_factory.mktemp("keylane") / "keylane.log"
+    proxy = KeylaneProcess(kafka, rules, log_path=log_path).start()
+    yield proxy
+    proxy.stop()
+
+
+_topic_numbers = itertools.count(1)
+
+
+def make_topic_factory(admin: AdminClient, test_name: str) -> TopicFactory:
+    """A factory that creates topics through `admin`, for tests with a broker of their own."""
+    stem = re.sub(r"[^a-zA-Z0-9]+", "-", test_name).strip("-")[:60]
+
+    def create(
+        label: str = "topic", *, partitions: int = 1, config: dict[str, str] | None = None
+    ) -> str:
+        name = f"{label}-{next(_topic_numbers)}-{stem}"
+        wanted = NewTopic(name, partitions, 1, config=config or {})
+        admin.create_topics([wanted], operation_timeout=30)[name].result(30)
+        return name
+
+    return create

@@ -1,0 +1,283 @@
+"""Whole groups of stock consumers, and what the records that they saw must satisfy.
+
+In:    a bootstrap address, a topic.  Out: `Group` (child processes), `Seen` (what they told).
+Next:  the integration tests.
+Shell: child processes, threads that read their lines.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from confluent_kafka import Producer
+
+from keylane.embedded import start_java_tool
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One record at one member; `number` is its place among all sightings of the group."""
+
+    number: int
+    member: str
+    lane: int
+    offset: int
+    key: str | None
+    value: str
+
+
+@dataclass(slots=True)
+class Seen:
+    """All that the members of a group told, in the order in which it was read."""
+
+    sightings: list[Sighting] = field(default_factory=list)
+    commits: list[tuple[int, str, int, int]] = field(default_factory=list)
+    """(sighting number at that time, member, lane, offset)."""
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    lanes: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def values(self) -> Counter[str]:
+        """How often each value was seen."""
+        return Counter(sighting.value for sighting in self.sightings)
+
+    def busy(self) -> set[str]:
+        """Members that got a record."""
+        return {sighting.member for sighting in self.sightings}
+
+    def assert_keys_in_order(self) -> None:
+        """Values of a key are numbers that only ascend, and each key has one member."""
+        last: dict[str | None, int] = {}
+        owner: dict[str | None, str] = {}
+        for sighting in self.sightings:
+            number = int(sighting.value.rsplit(":", 1)[1])
+            assert last.get(sighting.key, -1) < number, f"key {sighting.key} went back to {number}"
+            last[sighting.key] = number
+            first = owner.setdefault(sighting.key, sighting.member)
+            assert first == sighting.member, f"key {sighting.key} at {first} and {sighting.member}"
+
+    def assert_nothing_committed_again(self) -> None:
+        """No record is seen after a commit that covers it was acknowledged."""
+        commits = iter(sorted(self.commits))
+        following = next(commits, None)
+        done: dict[int, int] = {}
+        for sighting in self.sightings:
+            while following is not None and following[0] <= sighting.number:
+                done[following[2]] = max(done.get(following[2], 0), following[3])
+                following = next(commits, None)
+            committed = done.get(sighting.lane, 0)
+            assert sighting.offset >= committed, (
+                f"lane {sighting.lane} offset {sighting.offset} came again at {sighting.member} "
+                f"after {committed} was committed"
+            )
+
+
+class Group:
+    """Stock consumers in one group, each a child process."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, **options: Any) -> None:
+        self.bootstrap, self.topic, self.group, self.options = bootstrap, topic, group, options
+        self.seen = Seen()
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self._changed = threading.Condition()
+        self._readers: list[threading.Thread] = []
+
+    def add(self, library: str, count: int = 1, **options: Any) -> list[str]:
+        """Start members of `library` ("java" is Kafka's VerifiableConsumer); returns names."""
+        names = []
+        for _ in range(count):
+            name = f"{library}-{len(self.processes)}"
+            merged = self.options | options
+            process = self._start_java(merged) if library == "java" else None
+            process = process or self._start_member(library, name, merged)
+            self.processes[name] = process
+            reader = threading.Thread(target=self._read, args=(name, process), daemon=True)
+            reader.start()
+            self._readers.append(reader)
+            names.append(name)
+        return names
+
+    def _start_member(
+        self, library: str, name: str, options: dict[str, Any]
+    ) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.integration.member", library]
+        command += ["--bootstrap", self.bootstrap, "--group", self.group]
+        command += ["--topic", self.topic, "--name", name]
+        for key, value in options.items():
+            command += [f"--{key.replace('_', '-')}", str(value)]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def _start_java(self, options: dict[str, Any]) -> subprocess.Popen[str]:
+        assignor = options.get("assignor", "org.apache.kafka.clients.consumer.RangeAssignor")
+        command = ["--bootstrap-server", self.bootstrap, "--group-id", self.group]
+        command += ["--topic", self.topic, "--verbose", "--reset-policy", "earliest"]
+        if options.get("protocol") == "consumer":
+            command += ["--group-protocol", "consumer"]
+        else:
+            command += ["--assignment-strategy", assignor]
+            command += ["--session-timeout", str(options.get("session_timeout_ms", 10_000))]
+        return start_java_tool("kafka-verifiable-consumer", *command)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL a member."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def wait(self, condition: Callable[[Seen], bool], *, timeout_s: float, what: str) -> None:
+        """Wait for the members to have told enough."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._changed:
+            while not condition(self.seen):
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    raise AssertionError(
+                        f"not within {timeout_s:g} s: {what}; seen {len(self.seen.sightings)} "
+                        f"records at {sorted(self.seen.busy())}, "
+                        f"last events {self.seen.events[-8:]}"
+                    )
+                self._changed.wait(left_s)
+
+    def wait_for_values(self, values: Iterable[str], *, timeout_s: float = 60) -> None:
+        """Wait until every value was seen, wherever."""
+        wanted = set(values)
+        found: set[str] = set()
+        position = 0
+
+        def is_complete(seen: Seen) -> bool:
+            nonlocal position
+            found.update(sighting.value for sighting in seen.sightings[position:])
+            position = len(seen.sightings)
+            return wanted <= found
+
+        self.wait(is_complete, timeout_s=timeout_s, what=f"{len(wanted)} values")
+
+    def wait_for_commits(self, *, timeout_s: float = 30) -> None:
+        """Wait until each lane's last record seen is committed."""
+
+        def all_committed(seen: Seen) -> bool:
+            ends: dict[int, int] = {}
+            for sighting in seen.sightings:
+                ends[sighting.lane] = max(ends.get(sighting.lane, 0), sighting.offset + 1)
+            for _, _, lane, offset in seen.commits:
+                if ends.get(lane, -1) <= offset:
+                    ends.pop(lane, None)
+            return not ends
+
+        self.wait(all_committed, timeout_s=timeout_s, what="commits of all that was seen")
+
+    def wait_for_lanes(self, count: int, *, timeout_s: float = 60) -> None:
+        """Wait until the living members hold `count` lanes together."""
+
+        def is_spread(seen: Seen) -> bool:
+            living = [name for name, p in self.processes.items() if p.poll() is None]
+            held = [lane for name in living for lane in seen.lanes[name]]
+            return len(held) == count == len(set(held)) and all(seen.lanes[n] for n in living)
+
+        self.wait(is_spread, timeout_s=timeout_s, what=f"{count} lanes at living members")
+
+    def stop(self) -> None:
+        """End all members, cleanly first."""
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        for reader in self._readers:
+            reader.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _read(self, name: str, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                if line.startswith("{"):
+                    self._take(name, json.loads(line))
+
+    def _take(self, name: str, told: dict[str, Any]) -> None:
+        event = told.pop("event", None) or told.pop("name", "")
+        with self._changed:
+            if event == "records":
+                for lane, offset, key, value in told["records"]:
+                    self._sight(name, lane, offset, key, value)
+            elif event == "record_data":
+                self._sight(name, told["partition"], told["offset"], told["key"], told["value"])
+            elif event == "committed":
+                self._note_commits(name, {int(lane): at for lane, at in told["offsets"].items()})
+            elif event == "offsets_committed" and told["success"]:
+                self._note_commits(name, {p["partition"]: p["offset"] for p in told["offsets"]})
+            elif event != "records_consumed":
+                self.seen.events.append((name, {"event": event, **told}))
+                self._note_lanes(name, event.removeprefix("partitions_"), told)
+            self._changed.notify_all()
+
+    def _sight(self, name: str, lane: int, offset: int, key: str | None, value: str) -> None:
+        number = len(self.seen.sightings)
+        self.seen.sightings.append(Sighting(number, name, lane, offset, key, value))
+
+    def _note_commits(self, name: str, offsets: dict[int, int]) -> None:
+        for lane, offset in offsets.items():
+            self.seen.commits.append((len(self.seen.sightings), name, lane, offset))
+
+    def _note_lanes(self, name: str, event: str, told: dict[str, Any]) -> None:
+        lanes = set(told.get("lanes", ())) | {p["partition"] for p in told.get("partitions", ())}
+        if event == "assigned":
+            # Cooperative assignors tell what is added; eager ones have told all as revoked.
+            self.seen.lanes[name] |= lanes
+        elif event in {"revoked", "lost"}:
+            self.seen.lanes[name] -= lanes
+
+
+def produce(
+    bootstrap: str,
+    topic: str,
+    keys: Sequence[str],
+    rounds: int,
+    *,
+    codecs: Sequence[str] = CODECS,
+    first: int = 0,
+    partition: int | None = None,
+) -> list[str]:
+    """Produce `rounds` numbered values per key, a codec per round; returns all values."""
+    producers = {
+        codec: Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": codec,
+                "linger.ms": 5,
+                "partitioner": "murmur2_random",
+            }
+        )
+        for codec in dict.fromkeys(codecs)
+    }
+    values = []
+    where: dict[str, Any] = {} if partition is None else {"partition": partition}
+    for number in range(first, first + rounds):
+        producer = producers[codecs[number % len(codecs)]]
+        for key in keys:
+            value = f"{key}:{number}"
+            producer.produce(topic, key=key, value=value, **where)
+            values.append(value)
+        left = producer.flush(30)
+        assert left == 0, f"{left} records were not produced"
+    return values

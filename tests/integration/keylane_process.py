@@ -1,0 +1,114 @@
+"""`keylane proxy` as a child process, for tests and benchmarks.
+
+In:    the upstream's bootstrap address, lane rules.  Out: a running proxy, its addresses, its log.
+Shell: a child process that ends with this one, even when this one is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from keylane.embedded.child import GuardedChild
+from keylane.embedded.ports import find_free_port, is_free
+
+READY_TIMEOUT_S: Final = 120.0
+"""A first start compiles the kernels, which takes most of a minute on a busy machine."""
+BROKER_PORTS: Final = 5
+"""Broker n listens on the port + 1 + n; embedded brokers have the ids 1 to 3."""
+
+READY_LINE: Final = re.compile(r"^keylane ready bootstrap=(\S+) control=(\S+)$", re.MULTILINE)
+
+
+class KeylaneProcess:
+    """A proxy that can be stopped, killed and started again on the same ports."""
+
+    def __init__(
+        self,
+        upstream: str,
+        lanes: Sequence[str],
+        *,
+        log_path: Path,
+        args: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Plan the proxy; `start` runs it."""
+        self._log_path = log_path
+        # Fixed from the start, not 0: a client that knows a broker's address finds it again.
+        listen = f"127.0.0.1:{_find_port_run(BROKER_PORTS)}"
+        control = f"127.0.0.1:{find_free_port()}"
+        rules = [part for rule in lanes for part in ("--lanes", rule)]
+        command = [sys.executable, "-m", "keylane", "proxy", "--bootstrap", upstream]
+        command += ["--listen", listen, "--control", control, *rules, *args]
+        self._child = GuardedChild(
+            command,
+            log_path=log_path,
+            ready_text="keylane ready bootstrap=",
+            environment={"KEYLANE_LOG": "debug", **(environment or {})},
+        )
+        self.bootstrap = self.control = ""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running proxy."""
+        assert self._child.pid is not None, "the proxy does not run"
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self._child.running
+
+    @property
+    def log(self) -> str:
+        """All that the proxy has printed, over restarts too."""
+        return self._log_path.read_text(errors="replace")
+
+    def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> Self:
+        """Start and wait until it serves. Raises ChildEnded, with the end of its log."""
+        self._child.launch()
+        self._child.await_ready(time.monotonic() + timeout_s)
+        self.bootstrap, self.control = READY_LINE.findall(self.log)[-1]
+        return self
+
+    def wait_for_log(self, text: str, *, count: int = 1, timeout_s: float = 60.0) -> None:
+        """Wait until the log holds a text so many times."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.log.count(text) < count:
+            assert time.monotonic() < deadline_s, f"the log does not say {text!r}"
+            time.sleep(0.05)  # a file tells no event
+
+    def stop(self) -> int | None:
+        """SIGTERM and wait; the exit code, or None when it did not run."""
+        return self._child.stop()
+
+    def kill(self) -> None:
+        """kill -9 and wait until it is gone."""
+        self._child.kill()
+
+    def restart(self) -> Self:
+        """Stop if it runs, then start on the same ports."""
+        self.stop()
+        return self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: it holds its connections and says nothing. `resume` goes on."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def _find_port_run(length: int) -> int:
+    """First of `length` ports in a row that are free now."""
+    while True:
+        port = find_free_port()
+        if all(is_free("127.0.0.1", port + step) for step in range(1, length)):
+            return port

@@ -1,0 +1,208 @@
+"""One stock consumer as a child process; tells what it does as JSON lines on stdout.
+
+In:    argv.  Out: lines {"event": "assigned" | "records" | "committed", ...}; ends on SIGTERM.
+Next:  `harness.Group` reads the lines.
+Shell: a Kafka client, stdout, signals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+STOPPING = threading.Event()
+
+
+def tell(event: str, **values: Any) -> None:
+    """Write one line at once: a killed member must not have told less than it committed."""
+    os.write(1, (json.dumps({"event": event, **values}) + "\n").encode())
+
+
+def tell_records(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> None:
+    """Tell `(lane, offset, key, value)` of records that were processed."""
+    tell(
+        "records",
+        records=[
+            (lane, offset, None if key is None else key.decode(), (value or b"").decode())
+            for lane, offset, key, value in records
+        ],
+    )
+
+
+async def run_aiokafka(args: argparse.Namespace) -> None:
+    """An aiokafka member."""
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from aiokafka.errors import KafkaError
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        async def on_partitions_revoked(self, revoked: Any) -> None:
+            tell("revoked", lanes=sorted(tp.partition for tp in revoked))
+
+        async def on_partitions_assigned(self, assigned: Any) -> None:
+            tell("assigned", lanes=sorted(tp.partition for tp in assigned))
+
+    assignor = {"roundrobin": RoundRobinPartitionAssignor, "sticky": StickyPartitionAssignor}
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=args.bootstrap,
+        group_id=args.group,
+        client_id=args.name,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level=args.isolation,
+        session_timeout_ms=args.session_timeout_ms,
+        heartbeat_interval_ms=args.session_timeout_ms // 3,
+        max_poll_records=args.poll_records,
+        partition_assignment_strategy=(assignor.get(args.assignor, RoundRobinPartitionAssignor),),
+    )
+    consumer.subscribe([args.topic], listener=Listener())
+    await consumer.start()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, STOPPING.set)
+    try:
+        while not STOPPING.is_set():
+            polled = await consumer.getmany(timeout_ms=200)
+            if not polled:
+                continue
+            tell_records(
+                (r.partition, r.offset, r.key, r.value) for part in polled.values() for r in part
+            )
+            offsets = {tp: part[-1].offset + 1 for tp, part in polled.items()}
+            try:
+                await consumer.commit(offsets)
+            except KafkaError as error:
+                tell("commit_failed", error=repr(error))
+            else:
+                tell("committed", offsets={tp.partition: at for tp, at in offsets.items()})
+    finally:
+        await consumer.stop()
+
+
+def run_confluent(args: argparse.Namespace) -> None:
+    """A confluent-kafka (librdkafka) member."""
+    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import TopicPartition as Place
+
+    protocol: dict[str, Any] = {
+        "session.timeout.ms": args.session_timeout_ms,
+        "heartbeat.interval.ms": args.session_timeout_ms // 3,
+        "partition.assignment.strategy": args.assignor,
+    }
+    if args.protocol == "consumer":
+        protocol = {"group.protocol": "consumer"}  # the broker decides all of these
+    consumer = Consumer(
+        {
+            "bootstrap.servers": args.bootstrap,
+            "group.id": args.group,
+            "client.id": args.name,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": args.isolation,
+            **protocol,
+        }
+    )
+    consumer.subscribe(
+        [args.topic],
+        on_assign=lambda _, lanes: tell("assigned", lanes=sorted(p.partition for p in lanes)),
+        on_revoke=lambda _, lanes: tell("revoked", lanes=sorted(p.partition for p in lanes)),
+    )
+    while not STOPPING.is_set():
+        messages = consumer.consume(args.poll_records, timeout=0.2)
+        good = [message for message in messages if message.error() is None]
+        for message in messages:
+            if message.error() is not None:
+                tell("error", error=str(message.error()))
+        if not good:
+            continue
+        ends: dict[int, int] = {}
+        told: list[Any] = [(m.partition(), m.offset(), m.key(), m.value()) for m in good]
+        tell_records(told)
+        for lane, offset, _, _ in told:
+            ends[lane] = offset + 1
+        try:
+            consumer.commit(
+                offsets=[Place(args.topic, lane, at) for lane, at in ends.items()],
+                asynchronous=False,
+            )
+        except KafkaException as error:
+            tell("commit_failed", error=str(error))
+        else:
+            tell("committed", offsets=ends)
+    consumer.close()
+
+
+def run_kafka_python(args: argparse.Namespace) -> None:
+    """A kafka-python member."""
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.errors import KafkaError
+    from kafka.structs import OffsetAndMetadata
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            tell("revoked", lanes=sorted(tp.partition for tp in revoked))
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            tell("assigned", lanes=sorted(tp.partition for tp in assigned))
+
+    cooperative = {"partition_assignment_strategy": [CooperativeStickyAssignor]}
+    consumer = KafkaConsumer(
+        bootstrap_servers=args.bootstrap,
+        group_id=args.group,
+        client_id=args.name,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level=args.isolation,
+        session_timeout_ms=args.session_timeout_ms,
+        heartbeat_interval_ms=args.session_timeout_ms // 3,
+        max_poll_records=args.poll_records,
+        **(cooperative if args.assignor == "cooperative-sticky" else {}),
+    )
+    consumer.subscribe([args.topic], listener=Listener())
+    while not STOPPING.is_set():
+        # A poll that ends in the same moment as a rebalance loses its outcome (docs/clients.md).
+        polled = consumer.poll(timeout_ms=10_000)
+        if not polled:
+            continue
+        tell_records(
+            (r.partition, r.offset, r.key, r.value) for part in polled.values() for r in part
+        )
+        offsets = {tp: OffsetAndMetadata(p[-1].offset + 1, "", -1) for tp, p in polled.items()}
+        try:
+            consumer.commit(offsets)
+        except KafkaError as error:
+            tell("commit_failed", error=repr(error))
+        else:
+            tell("committed", offsets={tp.partition: at.offset for tp, at in offsets.items()})
+    consumer.close()
+
+
+def main() -> None:
+    """Run one member until SIGTERM."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library", choices=["aiokafka", "confluent", "kafka-python"])
+    for name in ("bootstrap", "group", "topic", "name"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--assignor", default="roundrobin")
+    parser.add_argument("--protocol", default="classic")
+    parser.add_argument("--isolation", default="read_uncommitted")
+    parser.add_argument("--poll-records", type=int, default=500)
+    parser.add_argument("--session-timeout-ms", type=int, default=10_000)
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: STOPPING.set())
+    if args.library == "aiokafka":
+        asyncio.run(run_aiokafka(args))
+    elif args.library == "confluent":
+        run_confluent(args)
+    else:
+        run_kafka_python(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""A client of a few lines that sends what a test wants, and shows every byte that comes back.
+
+In:    kio requests.  Out: kio answers, and the bytes.
+Next:  tests of what stock clients would not ask.
+Shell: one blocking socket.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from kio.index import load_request_schema
+from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from scramp import ScramClient
+
+from keylane.config import split_address
+from keylane.wire.header import response_body_position, write_request
+from keylane.wire.messages import read_response, write_message
+from tests.integration.secured import Login
+from tests.transcript.entities import build, plain
+
+TIMEOUT_S = 60.0
+
+
+class RawClient:
+    """One connection; `received` is all that has come over it."""
+
+    def __init__(self, bootstrap: str, ca: Path, certificate: Path | None = None) -> None:
+        host, port = split_address(bootstrap.split(",", maxsplit=1)[0])
+        context = ssl.create_default_context(cafile=str(ca))
+        if certificate is not None:
+            context.load_cert_chain(certificate)
+        plain = socket.create_connection((host, port), TIMEOUT_S)
+        try:
+            self._socket = context.wrap_socket(plain, server_hostname=host)
+        except OSError:
+            plain.close()
+            raise
+        self.received = b""
+        self.certificate: Any = self._socket.getpeercert()
+        self.known: dict[str, bytes] = {}
+        """Ids of topics; a test may put one there that the client may not ask for."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def call(self, api_key: int, version: int, body: bytes) -> memoryview:
+        """Send a body, return the answer's. Raises: ConnectionError, when it is closed."""
+        self._socket.sendall(write_request(api_key, version, 5, "raw", body))
+        frame = self._read(struct.unpack(">i", self._read(4))[0])
+        return memoryview(frame)[response_body_position(api_key, version) :]
+
+    def ask(self, entity: Any) -> Any:
+        """The same with kio values."""
+        api_key, version = int(entity.__api_key__), int(entity.__version__)
+        return read_response(api_key, version, self.call(api_key, version, write_message(entity)))
+
+    def login(self, login: Login) -> list[Any]:
+        """Log in; all answers, the last of which may be a refusal."""
+        answers = [self.ask(SaslHandshakeRequest(mechanism=login.mechanism))]
+        if answers[0].error_code != 0:
+            return answers
+        messages = _messages(login)
+        message = next(messages)
+        while True:
+            answers.append(self.ask(SaslAuthenticateRequest(auth_bytes=message)))
+            if answers[-1].error_code != 0:
+                return answers
+            try:
+                message = messages.send(answers[-1].auth_bytes)
+            except StopIteration:
+                return answers
+
+    def topic_id(self, topic: str) -> bytes:
+        """A topic's id, asked for at the first time."""
+        if topic not in self.known:
+            request = build(MetadataRequest, {"topics": [{"name": topic}]})
+            (found,) = self.ask(request).topics
+            assert found.error_code == 0
+            self.known[topic] = found.topic_id.bytes
+        return self.known[topic]
+
+    def codes(self, api_key: int, version: int, values: dict[str, Any]) -> set[int]:
+        """Ask, and gather every error code of the answer."""
+        answer = self.ask(build(load_request_schema(api_key, version), values))
+        return set(_error_codes(plain(answer)))
+
+    def is_closed(self) -> bool:
+        """Whether the other side closes, waiting for it."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = self._socket.recv(count - len(data))
+            if not part:
+                raise ConnectionError("closed")
+            data += part
+        self.received += data
+        return data
+
+
+def _error_codes(value: Any) -> Iterator[int]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key.endswith("error_code"):
+                yield item
+            else:
+                yield from _error_codes(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _error_codes(item)
+
+
+def _messages(login: Login) -> Generator[bytes, bytes, None]:
+    if login.mechanism == "PLAIN":
+        yield f"\0{login.user}\0{login.password}".encode()
+    elif login.mechanism == "OAUTHBEARER":
+        if (yield f"n,,\x01auth=Bearer {login.token}\x01\x01".encode()):
+            yield b"\x01"
+    else:
+        client = ScramClient([login.mechanism], login.user, login.password)
+        client.set_server_first((yield client.get_client_first().encode()).decode())
+        yield client.get_client_final().encode()

@@ -1,0 +1,323 @@
+"""A secured broker, its users, and stock clients that log in: what the security tests are made of.
+
+In:    a folder.  Out: broker properties, tokens, and what each client read or was told.
+Next:  test_security.py.
+Shell: files, Kafka clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import KafkaError as AiokafkaError
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import KafkaError as ConfluentError
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+)
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+
+from keylane.embedded import run_java_tool
+from tests.integration.certificates import Authority
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+PASSWORDS = {name: f"{name}-password-Zq7" for name in ("alice", "bob", "carol", "keylane")}
+"""By user; a test greps logs for them."""
+MODULES = "org.apache.kafka.common.security"
+BEARER = f"{MODULES}.oauthbearer"
+REAUTH_MS = 3_000
+"""How long a login by SCRAM-SHA-512 holds."""
+
+
+def broker_properties(authority: Authority, keystore: Path, expired: Path) -> dict[str, str]:
+    """Listeners SECURED, MUTUAL (asks for client certificates), EXPIRED (its own has); ACLs."""
+    users = " ".join(f'user_{name}="{password}"' for name, password in PASSWORDS.items())
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",  # the plain listener: nodes, and the test's own admin
+        "listener.name.mutual.ssl.client.auth": "required",
+    }
+    for name, store in (("secured", keystore), ("mutual", keystore), ("expired", expired)):
+        prefix = f"listener.name.{name}."
+        plain = f"{MODULES}.plain.PlainLoginModule required {users};"
+        scram = f"{MODULES}.scram.ScramLoginModule required;"
+        bearer = f"{BEARER}.OAuthBearerLoginModule required;"
+        properties |= {
+            f"{prefix}ssl.keystore.type": "PEM",
+            f"{prefix}ssl.keystore.location": str(store),
+            f"{prefix}ssl.truststore.type": "PEM",
+            f"{prefix}ssl.truststore.location": str(authority.ca),
+            f"{prefix}sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            f"{prefix}plain.sasl.jaas.config": plain,
+            f"{prefix}scram-sha-256.sasl.jaas.config": scram,
+            f"{prefix}scram-sha-512.sasl.jaas.config": scram,
+            f"{prefix}scram-sha-512.connections.max.reauth.ms": str(REAUTH_MS),
+            f"{prefix}oauthbearer.sasl.jaas.config": bearer,
+            f"{prefix}oauthbearer.sasl.server.callback.handler.class": f"{BEARER}.internals."
+            "unsecured.OAuthBearerUnsecuredValidatorCallbackHandler",
+        }
+    return properties
+
+
+def make_users(admin: AdminClient) -> None:
+    """Give every user the SCRAM credentials that PLAIN has in the properties."""
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        changes: list[UserScramCredentialAlteration] = [
+            UserScramCredentialUpsertion(
+                name, ScramCredentialInfo(mechanism, 4096), password.encode()
+            )
+            for name, password in PASSWORDS.items()
+        ]
+        for done in admin.alter_user_scram_credentials(changes).values():
+            done.result(30)
+
+
+def rule(user: str, operation: str, kind: str = "TOPIC", name: str = "*") -> AclBinding:
+    """An ACL that allows; `kind` is TOPIC, GROUP, BROKER (the cluster) or TRANSACTIONAL_ID."""
+    return AclBinding(
+        ResourceType[kind],
+        "kafka-cluster" if kind == "BROKER" else name,
+        ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        AclOperation[operation],
+        AclPermissionType.ALLOW,
+    )
+
+
+def allow(admin: AdminClient, *rules: AclBinding) -> None:
+    """Create ACLs."""
+    for done in admin.create_acls(list(rules)).values():
+        done.result(30)
+
+
+def revoke(admin: AdminClient, *rules: AclBinding) -> None:
+    """Delete ACLs."""
+    filters = [
+        AclBindingFilter(
+            one.restype,
+            one.name,
+            one.resource_pattern_type,
+            one.principal,
+            one.host,
+            one.operation,
+            one.permission_type,
+        )
+        for one in rules
+    ]
+    for done in admin.delete_acls(filters).values():
+        assert done.result(30)
+
+
+def token_of(user: str, *, lifetime_s: float = 3600.0) -> str:
+    """An unsecured JWS as Kafka's own handler makes them; a negative lifetime has expired it."""
+    now_s = time.time()  # noqa: TID251 - a token's claims are in seconds since 1970
+    claims = {"sub": user, "iat": now_s - 7200, "exp": now_s + lifetime_s}
+    parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
+    return ".".join(base64.urlsafe_b64encode(p).decode().rstrip("=") for p in parts) + "."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """Who a client says it is, and which authorities it believes."""
+
+    mechanism: str
+    user: str
+    password: str = ""
+    token: str = ""
+    ca: Path = Path()
+
+    @classmethod
+    def of(cls, mechanism: str, user: str, ca: Path, **changes: Any) -> Login:
+        """The user's own password and a token that holds, unless `changes` say otherwise."""
+        values = {"password": PASSWORDS[user], "token": token_of(user), **changes}
+        return cls(mechanism=mechanism, user=user, ca=ca, **values)
+
+
+@dataclass(slots=True)
+class Read:
+    """What a client got."""
+
+    values: list[str] = field(default_factory=list)
+    error: str = ""
+    """Code or exception with its text; what names a connection is left out."""
+
+
+Reader = Callable[[str, str, str, Login, int], Read]
+"""(bootstrap, topic, group, login, record count) -> what was read before the first error."""
+
+
+def make_confluent(
+    bootstrap: str, group: str, login: Login
+) -> tuple[Consumer, list[ConfluentError]]:
+    """A librdkafka consumer, and a list that takes the errors that it tells."""
+    errors: list[ConfluentError] = []
+    config: dict[str, Any] = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(login.ca),
+        "sasl.mechanisms": login.mechanism,
+        "error_cb": errors.append,
+        "log_level": 0,
+    }
+    if login.mechanism == "OAUTHBEARER":
+        config["oauth_cb"] = lambda _: (login.token, time.time() + 3600)  # noqa: TID251
+    else:
+        config |= {"sasl.username": login.user, "sasl.password": login.password}
+    return Consumer(config), errors
+
+
+def poll_value(consumer: Consumer) -> str:
+    """The next record's value. Raises: KafkaException, AssertionError (none comes)."""
+    message = consumer.poll(60)
+    assert message is not None, "no record came"
+    error = message.error()
+    if error is not None:
+        raise KafkaException(error)
+    return (message.value() or b"").decode()
+
+
+def read_confluent(bootstrap: str, topic: str, group: str, login: Login, count: int) -> Read:
+    """librdkafka: read `count` records, or until it tells of an error."""
+    found = Read()
+    consumer, errors = make_confluent(bootstrap, group, login)
+    try:
+        consumer.subscribe([topic])
+        deadline_s = time.monotonic() + 60
+        while len(found.values) < count and time.monotonic() < deadline_s:
+            told = [error for error in errors if error.code() not in PASSING]
+            if told:
+                found.error = told[0].name()
+                return found
+            message = consumer.poll(0.1)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                found.error = error.name()
+                return found
+            found.values.append((message.value() or b"").decode())
+        consumer.commit(asynchronous=False)
+    except KafkaException as error:
+        found.error = error.args[0].name()
+    finally:
+        consumer.close()
+    return found
+
+
+PASSING = (ConfluentError._ALL_BROKERS_DOWN, ConfluentError._TRANSPORT)
+"""What librdkafka tells of every lost connection, whatever the reason, and tries again."""
+
+
+class _Token(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        return self._token
+
+
+def read_aiokafka(bootstrap: str, topic: str, group: str, login: Login, count: int) -> Read:
+    """aiokafka: the same."""
+    return asyncio.run(_read_aiokafka(bootstrap, topic, group, login, count))
+
+
+async def _read_aiokafka(bootstrap: str, topic: str, group: str, login: Login, count: int) -> Read:
+    found = Read()
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        security_protocol="SASL_SSL",
+        ssl_context=ssl.create_default_context(cafile=str(login.ca)),
+        sasl_mechanism=login.mechanism,
+        sasl_plain_username=login.user,
+        sasl_plain_password=login.password,
+        sasl_oauth_token_provider=_Token(login.token),
+    )
+    try:
+        async with asyncio.timeout(60):
+            await consumer.start()
+            while len(found.values) < count:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    found.values += [(record.value or b"").decode() for record in records]
+            await consumer.commit()
+    except AiokafkaError as error:
+        found.error = type(error).__name__
+    finally:
+        await consumer.stop()
+    return found
+
+
+def java_properties(login: Login) -> dict[str, str]:
+    """What a Java client is told."""
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(login.ca),
+        "sasl.mechanism": login.mechanism,
+        "auto.offset.reset": "earliest",
+    }
+    if login.mechanism == "OAUTHBEARER":
+        module = f"{BEARER}.OAuthBearerLoginModule"
+        given = f'unsecuredLoginStringClaim_sub="{login.user}"'
+        handler = f"{BEARER}.internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
+        properties["sasl.login.callback.handler.class"] = handler
+    else:
+        kind = "plain.Plain" if login.mechanism == "PLAIN" else "scram.Scram"
+        module = f"{MODULES}.{kind}LoginModule"
+        given = f'username="{login.user}" password="{login.password}"'
+    return {**properties, "sasl.jaas.config": f"{module} required {given};"}
+
+
+def write_properties(path: Path, properties: Mapping[str, str]) -> Path:
+    """A Java properties file."""
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path
+
+
+def read_java(
+    bootstrap: str, topic: str, group: str, login: Login, count: int, *, folder: Path
+) -> Read:
+    """Kafka's console consumer: the same; an error is its exception with its text."""
+    name = f"{login.mechanism}-{login.user}-{abs(hash((bootstrap, group)))}.properties"
+    config = write_properties(folder / name, java_properties(login))
+    done = run_java_tool(
+        "kafka-console-consumer",
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--group", group),
+        *("--command-config", config, "--max-messages", str(count), "--timeout-ms", "60000"),
+        check=False,
+    )
+    return Read(done.stdout.split(), java_error(done))
+
+
+def java_error(done: subprocess.CompletedProcess[str]) -> str:
+    """The exception that ended a Java tool, and what caused it."""
+    lines = [line.strip() for line in done.stderr.splitlines()]
+    told = [line for line in lines if "Exception: " in line or line.startswith("Caused by")]
+    return told[0].split("Exception: ", 1)[-1] if told else ""

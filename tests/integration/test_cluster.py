@@ -1,0 +1,56 @@
+"""A cluster of three brokers: lanes follow their partitions' leaders."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from keylane.embedded import EmbeddedKafka
+from tests.integration.harness import Group
+
+KEYS = [f"key-{number}" for number in range(100)]
+
+
+def produce_durably(bootstrap: str, topic: str, rounds: range) -> list[str]:
+    """Numbered values per key with acks=all; waits for every ack, over a change of leaders."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+        }
+    )
+    values = [f"{key}:{number}" for number in rounds for key in KEYS]
+    for value in values:
+        producer.produce(topic, key=value.split(":")[0], value=value)
+    assert producer.flush(90) == 0
+    return values
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_of_three_dies_under_load(tmp_path, keylane) -> None:
+    """kill -9 of one of three brokers: its lanes go on at the new leaders; nothing is lost."""
+    with EmbeddedKafka(tmp_path / "kafka", node_count=3, heap_mb=384) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        wanted = NewTopic("orders", 3, 3, config={"min.insync.replicas": "2"})
+        admin.create_topics([wanted], operation_timeout=30)["orders"].result(60)
+        proxy = keylane("orders=4", bootstrap=cluster.bootstrap)
+        with Group(proxy.bootstrap, "orders", "g-orders") as group:
+            group.add("aiokafka", 2)
+            group.add("confluent", 2)
+            group.wait_for_lanes(12, timeout_s=90)
+            values = produce_durably(cluster.bootstrap, "orders", range(10))
+            group.wait_for_values(values)
+
+            cluster.nodes[1].kill()
+            values += produce_durably(cluster.bootstrap, "orders", range(10, 20))
+            group.wait_for_values(values, timeout_s=120)
+            cluster.start()
+            values += produce_durably(cluster.bootstrap, "orders", range(20, 30))
+            group.wait_for_values(values, timeout_s=120)
+            group.wait_for_commits(timeout_s=60)
+
+        group.seen.assert_nothing_committed_again()

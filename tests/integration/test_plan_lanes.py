@@ -1,0 +1,85 @@
+"""Lanes cut by a plan, per partition: who gets which keys, commits over restarts and new plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keylane.assignor.plan import RangePlan, write_plan
+from keylane.embedded.child import ChildEnded
+from keylane.keyrange.hash import key_hash
+from tests.integration.harness import Group, produce
+from tests.integration.test_group_handover import log_ends, stable_offsets
+
+KEYS = [f"key-{number}" for number in range(200)]
+HASHES = sorted(key_hash(key.encode()) for key in KEYS)
+
+
+def plan_of(topic: str, epoch: int, *shares: tuple[float, ...]) -> RangePlan:
+    """Cuts of each partition so that its lanes begin at these shares of all keys."""
+    cuts = tuple(tuple(HASHES[int(share * len(HASHES))] for share in row) for row in shares)
+    return RangePlan(topic=topic, lane_count=len(shares[0]) + 1, cuts=cuts, epoch=epoch)
+
+
+def run_group(bootstrap: str, plan: RangePlan, values: list[str]) -> None:
+    """Stock members read exactly `values`, once, each lane the keys that the plan says; commit."""
+    with Group(bootstrap, plan.topic, f"g-{plan.topic}") as group:
+        for library in ("aiokafka", "confluent", "kafka-python"):
+            group.add(library)
+        group.wait_for_lanes(plan.partition_count * plan.lane_count)
+        group.wait_for_values(values)
+        group.wait_for_commits()
+    seen = group.seen
+    assert sorted(seen.values().elements()) == sorted(values)
+    seen.assert_keys_in_order()
+    seen.assert_nothing_committed_again()
+    for one in seen.sightings:
+        partition, lane = one.lane % plan.partition_count, one.lane // plan.partition_count
+        assert one.key is not None
+        assert plan.key_range(partition, lane).contains(key_hash(one.key.encode())), one
+
+
+def test_plans_cut_lanes_and_follow_each_other(kafka, keylane, topic, tmp_path: Path) -> None:
+    """Uneven cuts per partition; a restart and the next plan lose nothing, repeat nothing."""
+    name = topic("orders", partitions=2)
+    path, config = tmp_path / "plan.json", tmp_path / "keylane.yaml"
+    first = plan_of(name, 1, (0.5, 0.6, 0.95), (0.05, 0.1, 0.2))
+    second = plan_of(name, 2, (0.1, 0.2, 0.3), (0.3, 0.8, 0.9))
+    path.write_bytes(write_plan(first))
+    config.write_text("accept_layout: []\n", encoding="utf-8")
+    proxy = keylane(f"{name}={path}", args=["--config", str(config)])
+
+    run_group(proxy.bootstrap, first, produce(kafka, name, KEYS, 10))
+    assert stable_offsets(kafka, f"g-{name}", name, 2) == log_ends(kafka, name, 2)
+    proxy.restart()
+    run_group(proxy.bootstrap, first, produce(kafka, name, KEYS, 10, first=10))
+
+    proxy.stop()
+    path.write_bytes(write_plan(second))
+    values = produce(kafka, name, KEYS, 10, first=20)
+    with pytest.raises(ChildEnded, match="cut at other hashes than now"):
+        proxy.start()
+    config.write_text(f"accept_layout: [{name}]\n", encoding="utf-8")
+    proxy.start()
+    run_group(proxy.bootstrap, second, values)
+    assert stable_offsets(kafka, f"g-{name}", name, 2) == log_ends(kafka, name, 2)
+
+
+def test_a_plan_for_other_partitions_is_not_served(kafka, keylane, topic, tmp_path: Path) -> None:
+    """The topic alone is refused, the log says why; clients are told, and others are served."""
+    name, plain = topic("orders", partitions=3), topic("plain", partitions=1)
+    path = tmp_path / "plan.json"
+    path.write_bytes(write_plan(plan_of(name, 1, (0.5,), (0.5,))))
+    values = produce(kafka, plain, KEYS[:5], 1)
+
+    proxy = keylane(f"{name}={path}")
+
+    with Group(proxy.bootstrap, name, f"g-{name}") as group:
+        group.add("confluent")
+        group.wait(lambda seen: bool(seen.events), timeout_s=60, what="a refusal")
+    assert any("authoriz" in str(told).lower() for _, told in group.seen.events)
+    assert f"the plan of {name} is for 2 partitions, topic {name} has 3" in proxy.log
+    with Group(proxy.bootstrap, plain, f"g-{plain}") as others:
+        others.add("confluent")
+        others.wait_for_values(values)

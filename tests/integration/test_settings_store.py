@@ -1,0 +1,145 @@
+"""Assignments and switches in a real Kafka: durable, fenced, followed by every node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from keylane.config import ProxyConfig
+from keylane.embedded import EmbeddedKafka
+from keylane.errors import RangesOverlap, SettingsUnsaved
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.proxy.range_table import RangeTable, RangeTableHolder
+from keylane.proxy.settings_records import TOPIC_NAME, write_assignments
+from keylane.proxy.settings_store import TRANSACTIONAL_ID, SettingsStore
+from keylane.proxy.switches import SwitchBoard, Switches
+
+LOW, HIGH = KeyRange(0, 99), KeyRange(100, HASH_MAX)
+
+
+class Node:
+    """One node's store and holders."""
+
+    def __init__(self, bootstrap: str, *, write_timeout_s: float = 60.0) -> None:
+        self.assignments = RangeTableHolder()
+        self.switches = SwitchBoard(ProxyConfig(bootstrap=bootstrap))
+        self.store = SettingsStore(
+            bootstrap,
+            assignments=self.assignments,
+            switches=self.switches,
+            write_timeout_s=write_timeout_s,
+        )
+
+    async def until_version(self, version: int) -> RangeTable:
+        """The table, when it has got this far by what others write."""
+        async with asyncio.timeout(60):
+            while self.assignments.table.version < version:
+                async with self.store._moved:
+                    await self.store._moved.wait()
+        return self.assignments.table
+
+
+@asynccontextmanager
+async def running(bootstrap: str, **how: float) -> AsyncIterator[Node]:
+    node = Node(bootstrap, **how)
+    await node.store.start()
+    try:
+        yield node
+    finally:
+        await node.store.stop()
+
+
+async def test_settings_outlive_their_node_and_reach_the_others(
+    own_broker: EmbeddedKafka,
+) -> None:
+    """A set of clients is one version on every node; deletions and switches are kept, too."""
+    kafka = own_broker.bootstrap
+    async with running(kafka) as one, running(kafka) as other:
+        table = await one.store.change_assignments(
+            lambda _: {"a": {"orders": {0: [LOW], 1: []}}, "b": {"orders": {0: [HIGH]}}}
+        )
+        assert table.version == 1
+        assert (await other.until_version(1)).owners("orders", 0) == (("a", (LOW,)), ("b", (HIGH,)))
+
+        await other.store.change_assignments(lambda _: {"a": None, "c": {"orders": {0: [LOW]}}})
+        await one.until_version(2)
+        with pytest.raises(RangesOverlap):
+            await one.store.change_assignments(lambda _: {"a": {"orders": {0: []}}})
+        assert one.assignments.table.version == 2
+
+        switches = await one.store.change_switches(
+            lambda now: replace(now, version=now.version + 1, topics={"orders": True})
+        )
+        assert switches == Switches(version=1, topics={"orders": True})
+
+    async with running(kafka) as third:
+        assert third.assignments.table.version == 2
+        assert third.assignments.table.clients.keys() == {"b", "c"}
+        assert third.switches.current == Switches(version=1, topics={"orders": True})
+
+
+async def test_nodes_that_write_at_the_same_moment_take_turns(own_broker: EmbeddedKafka) -> None:
+    """Each change is made of the newest version: none is lost, whoever fences whom."""
+    kafka = own_broker.bootstrap
+    async with running(kafka) as one, running(kafka) as other:
+
+        async def write(node: Node, name: str) -> None:
+            for partition in range(4):
+                changes: dict[str, Any] = {f"{name}-{partition}": {"orders": {partition: []}}}
+
+                def decide(_: RangeTable, changes: dict[str, Any] = changes) -> dict[str, Any]:
+                    return changes
+
+                with suppress(RangesOverlap):  # the other node has this partition
+                    await node.store.change_assignments(decide)
+
+        await asyncio.gather(write(one, "x"), write(other, "y"))
+
+        tables = [await node.until_version(4) for node in (one, other)]
+        assert tables[0] == tables[1]
+        assert len(tables[0].clients) == 4
+        owners = [tables[0].owners("orders", partition) for partition in range(4)]
+        assert all(len(listed) == 1 for listed in owners)
+
+
+async def test_a_write_that_kafka_does_not_take_changes_nothing(own_broker: EmbeddedKafka) -> None:
+    """With the broker gone the caller is told; once it is back, the next write succeeds."""
+    async with running(own_broker.bootstrap, write_timeout_s=3.0) as node:
+        own_broker.kill()
+        with pytest.raises(SettingsUnsaved, match="nothing has changed"):
+            await node.store.change_assignments(lambda _: {"a": {"orders": {0: []}}})
+        assert node.assignments.table == RangeTable()
+
+        own_broker.start()
+        node.store._write_timeout_s = 60.0
+        table = await node.store.change_assignments(lambda _: {"b": {"orders": {0: []}}})
+
+        assert table.clients.keys() == {"b"}
+
+
+async def test_a_transaction_that_a_dead_node_left_open_is_over(own_broker: EmbeddedKafka) -> None:
+    """What it had written is never seen, and the next writer does not wait for its time-out."""
+    async with running(own_broker.bootstrap) as node:
+        dead = AIOKafkaProducer(
+            bootstrap_servers=own_broker.bootstrap,
+            transactional_id=TRANSACTIONAL_ID,
+            transaction_timeout_ms=900_000,
+        )
+        await dead.start()
+        await dead.begin_transaction()
+        left = write_assignments(RangeTable().with_clients({"dead": {"t": {0: []}}}), {"dead": 1})
+        for key, value in left:
+            await dead.send_and_wait(TOPIC_NAME, value, key=key, partition=0)
+        dead._sender._sender_task.cancel()
+        await dead.client.close()
+        dead._closed = True  # else it complains of how it was treated
+
+        table = await node.store.change_assignments(lambda _: {"alive": {"t": {0: []}}})
+
+        assert (table.version, set(table.clients)) == (1, {"alive"})

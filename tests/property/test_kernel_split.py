@@ -1,0 +1,244 @@
+"""The kernel against its naive twin: random blocks of every codec, whole, cut and damaged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.errors import BatchUnsupported
+from keylane.kernel.split import split_block
+from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.space import HASH_MAX
+from tests.reference import kernel as reference
+from tests.reference.batches import CODEC_FORMS, Batch, Record, control_batch, seal, write_batch
+
+BYTES_MAX = 1 << 20
+
+keys = st.one_of(st.none(), st.just(b""), st.binary(max_size=9), st.binary(max_size=80))
+fields = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=100, max_size=700))
+headers = st.lists(st.tuples(st.binary(max_size=5), fields), max_size=3).map(tuple)
+gaps = st.one_of(st.just(1), st.integers(1, 3), st.integers(1, 40_000))
+timestamp_deltas = st.one_of(st.integers(-9, 9_000), st.integers(-(2**63), 2**63 - 1))
+
+
+@st.composite
+def record_lists(draw: st.DrawFn) -> tuple[Record, ...]:
+    """Draw the records of a batch; holes between them as compaction leaves them."""
+    delta, records = draw(st.sampled_from([-1, -1, 5])), []
+    for key, value in draw(st.lists(st.tuples(keys, fields), max_size=12)):
+        delta += draw(gaps)
+        record_headers = draw(headers) if draw(st.booleans()) else ()
+        records.append(Record(delta, key, value, record_headers, draw(timestamp_deltas)))
+    return tuple(records)
+
+
+@st.composite
+def batches(draw: st.DrawFn, base_offset: int) -> Batch:
+    """Draw a data batch, an empty one or a transaction marker."""
+    if draw(st.integers(0, 5)) == 0:
+        return control_batch(base_offset, draw(st.integers(0, 9)), commit=draw(st.booleans()))
+    records = draw(record_lists())
+    last = records[-1].offset_delta if records else 0
+    return Batch(
+        base_offset,
+        records,
+        last_offset_delta=draw(st.sampled_from([last, last, last + 7, 2**31 - 1])),
+        form=draw(st.sampled_from(sorted(CODEC_FORMS))),
+        leader_epoch=draw(st.integers(-1, 99)),
+        flags=draw(st.sampled_from([0, 0x08, 0x10, 0x40])),
+        max_timestamp=draw(st.integers(-1, 2**63 - 1)),
+        producer_id=draw(st.integers(-1, 2**63 - 1)),
+        producer_epoch=draw(st.integers(-1, 99)),
+        base_sequence=draw(st.integers(-1, 2**31 - 1)),
+    )
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> list[bytes]:
+    """Draw consecutive batches, with offsets missing between some."""
+    offset, drawn = draw(st.integers(0, 2**40)), []
+    for _ in range(draw(st.integers(1, 6))):
+        batch = draw(batches(offset))
+        drawn.append(write_batch(batch))
+        offset = batch.next_offset + draw(st.sampled_from([0, 0, 1, 3_000_000_000]))
+    return drawn
+
+
+small_values = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=60, max_size=300))
+odd_timestamps = st.one_of(st.integers(-5, 5), st.integers(-(2**63), 2**63 - 1))
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[bytes]:
+    """Draw small batches as producers with linger 0 write them: states, epochs, gaps, markers."""
+    offset, sequence, drawn = draw(st.integers(0, 2**40)), draw(st.integers(0, 2**31 - 50)), []
+    producer_id = draw(st.sampled_from([-1, 7, 7, 7]))
+    form = draw(st.sampled_from(["none", "none", "lz4", "zstd"]))
+    flags = draw(st.sampled_from([0, 0, 0x08, 0x10, 0x40]))
+    timestamps = draw(st.sampled_from([st.integers(0, 10**6)] * 9 + [odd_timestamps]))
+    for _ in range(draw(st.integers(1, 25))):
+        if draw(st.integers(0, 15)) == 0:
+            drawn.append(write_batch(control_batch(offset, producer_id, commit=True)))
+            offset += 1
+            continue
+        records = tuple(
+            Record(delta, draw(keys), draw(small_values), (), draw(timestamps))
+            for delta in range(draw(st.sampled_from([1, 1, 1, 2, 9])))
+        )
+        batch = Batch(
+            offset,
+            records,
+            last_offset_delta=draw(st.sampled_from([None] * 9 + [len(records)])),
+            form=form,
+            leader_epoch=draw(st.sampled_from([5] * 15 + [6])),
+            flags=flags,
+            base_timestamp=draw(st.sampled_from([0, 1_700_000_000_000, 1_700_000_000_001])),
+            max_timestamp=draw(st.sampled_from([1_700_000_000_999] * 9 + [1_700_000_001_000])),
+            producer_id=draw(st.sampled_from([producer_id] * 15 + [8])),
+            producer_epoch=draw(st.sampled_from([0] * 15 + [1])),
+            base_sequence=sequence if producer_id >= 0 else -1,
+        )
+        drawn.append(write_batch(batch))
+        offset = batch.next_offset + draw(st.sampled_from([0] * 15 + [1, 3_000_000_000]))
+        sequence += len(records) + draw(st.sampled_from([0] * 15 + [1]))
+    return drawn
+
+
+even_limits = st.sampled_from([1, 2, 3, 5, 16, 200]).map(
+    lambda n: LaneLayout(1, n).key_split(0).limits
+)
+cut_limits = st.sets(st.integers(1, HASH_MAX), max_size=20).map(
+    lambda cuts: np.array([*sorted(cuts), HASH_MAX + 1], np.uint64)
+)
+limits_of_lanes = st.one_of(even_limits, cut_limits)
+
+
+@given(block=blocks(), limits=limits_of_lanes)
+def test_a_block_is_split_as_by_the_twin(block: list[bytes], limits: np.ndarray) -> None:
+    """Every lane's bytes and metadata, markers and holes equal the twin's."""
+    reference.assert_same_answer(b"".join(block), limits, BYTES_MAX, BYTES_MAX)
+
+
+@given(stream=streams(), limits=limits_of_lanes)
+def test_small_batches_of_one_producer_are_joined_as_by_the_twin(
+    stream: list[bytes], limits: np.ndarray
+) -> None:
+    """Records of neighbours share a lane batch exactly where the protocol allows it."""
+    reference.assert_same_answer(b"".join(stream), limits, BYTES_MAX, BYTES_MAX)
+
+
+@given(stream=streams(), limits=even_limits, data=st.data())
+def test_damage_in_a_small_batch_is_told_at_its_own_place(
+    stream: list[bytes], limits: np.ndarray, data: st.DataObject
+) -> None:
+    """Joining hides no bad record, and the batches before it are still served."""
+    index = data.draw(st.integers(0, len(stream) - 1))
+    batch = bytearray(stream[index])
+    if batch[22] & 7:
+        return  # damaged compressed data is the decoders' matter
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(23, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    stream[index] = seal(bytes(batch))
+
+    reference.assert_same_answer(b"".join(stream), limits, BYTES_MAX, BYTES_MAX)
+
+
+@given(block=blocks(), limits=limits_of_lanes, data=st.data())
+def test_intervals_are_dealt_to_owners_as_by_the_twin(
+    block: list[bytes], limits: np.ndarray, data: st.DataObject
+) -> None:
+    """An owner of many intervals gets all of them in one slice; what nobody owns is dropped."""
+    count = data.draw(st.integers(1, limits.size))
+    drawn = data.draw(
+        st.lists(st.integers(-1, count - 1), min_size=limits.size, max_size=limits.size)
+    )
+    drawn[data.draw(st.integers(0, limits.size - 1))] = count - 1
+    owners = np.array(drawn, np.int16)
+
+    reference.assert_same_answer(b"".join(block), limits, BYTES_MAX, BYTES_MAX, owners)
+
+
+@given(block=blocks(), limits=even_limits, data=st.data())
+def test_a_cut_last_batch_is_left_for_the_next_read(
+    block: list[bytes], limits: np.ndarray, data: st.DataObject
+) -> None:
+    """Only the whole batches before the cut are in the block."""
+    buffer = b"".join(block)
+    cut = data.draw(st.integers(0, len(buffer)))
+
+    reference.assert_same_answer(buffer[:cut], limits, BYTES_MAX, BYTES_MAX)
+
+
+@given(
+    block=blocks(),
+    limits=even_limits,
+    plain_max=st.integers(0, 4_000),
+    batch_max=st.integers(200, 8_000),
+)
+def test_a_block_ends_before_it_is_too_large(
+    block: list[bytes], limits: np.ndarray, plain_max: int, batch_max: int
+) -> None:
+    """The decompressed bound is kept, except for the first batch, whose own bound is kept."""
+    buffer = b"".join(block)
+    first = reference.split_block(
+        buffer, limits.tolist(), plain_bytes_max=0, batch_bytes_max=BYTES_MAX
+    )
+    assert first is not None
+    if max(first.plain_bytes, first.wire_bytes) > batch_max:  # compressing may lengthen
+        with pytest.raises(BatchUnsupported, match="at byte 0"):
+            split_block(buffer, limits, plain_bytes_max=plain_max, batch_bytes_max=batch_max)
+        return
+
+    actual = split_block(buffer, limits, plain_bytes_max=plain_max, batch_bytes_max=batch_max)
+
+    assert actual is not None
+    assert actual.plain_bytes <= max(plain_max, first.plain_bytes)
+    if actual.error is None:
+        expected = reference.split_block(
+            buffer, limits.tolist(), plain_bytes_max=plain_max, batch_bytes_max=BYTES_MAX
+        )
+        reference.assert_same_block(actual, expected)
+
+
+@given(block=blocks(), limits=even_limits, data=st.data())
+def test_a_flipped_bit_is_refused_or_harmless(
+    block: list[bytes], limits: np.ndarray, data: st.DataObject
+) -> None:
+    """A damaged byte anywhere gives the twin's answer: a clean error at the right batch."""
+    buffer = bytearray(b"".join(block))
+    bit = data.draw(st.integers(0, len(buffer) * 8 - 1))
+    buffer[bit // 8] ^= 1 << bit % 8
+
+    reference.assert_same_answer(bytes(buffer), limits, BYTES_MAX, BYTES_MAX)
+
+
+@given(block=blocks(), limits=even_limits, data=st.data())
+def test_damage_under_a_good_crc_is_found_by_the_walk(
+    block: list[bytes], limits: np.ndarray, data: st.DataObject
+) -> None:
+    """Records that lie although the CRC holds are refused exactly where the twin refuses."""
+    index = data.draw(st.integers(0, len(block) - 1))
+    batch = bytearray(block[index])
+    if batch[22] & 7:
+        return  # damaged compressed data is the decoders' matter: see tests/hostile
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(23, len(batch) - 1))
+        batch[position] = data.draw(st.integers(0, 255))
+    block[index] = seal(bytes(batch))
+
+    reference.assert_same_answer(b"".join(block), limits, BYTES_MAX, BYTES_MAX)
+
+
+def test_no_batch_at_all_is_no_block() -> None:
+    """An empty answer has nothing to split."""
+    limits = LaneLayout(1, 4).key_split(0).limits
+
+    assert split_block(b"", limits, plain_bytes_max=1, batch_bytes_max=1) is None
+
+
+def test_limits_that_leave_hashes_out_are_refused() -> None:
+    """Lanes that do not cover the hash space would lose records."""
+    with pytest.raises(ValueError, match="2\\*\\*63"):
+        split_block(b"", np.array([5], np.uint64), plain_bytes_max=1, batch_bytes_max=1)

@@ -1,0 +1,157 @@
+"""A control port on a real socket, with settings in memory and made-up topics and groups.
+
+In:    what topics there are.  Out: a running `ControlServer`, and what it has changed.
+Next:  tests of the control port that need no Kafka.
+Shell: a listening socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from keylane.config import LaneRule, ProxyConfig
+from keylane.errors import UpstreamLost
+from keylane.proxy.control import ControlServer
+from keylane.proxy.control_api.settings import Settings
+from keylane.proxy.describe import GroupReport
+from keylane.proxy.exposition import Exposition
+from keylane.proxy.health import Health
+from keylane.proxy.range_table import Assignment, RangeTable, RangeTableHolder
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.switches import SwitchBoard, Switches
+
+TOPICS = {"orders": 3, "shop": 2, "quiet": 1}
+
+
+class MemoryStore:
+    """Implements `control_api.settings.Store`."""
+
+    def __init__(self, assignments: RangeTableHolder, switches: SwitchBoard) -> None:
+        self.assignments, self.switches = assignments, switches
+        self.failure: Exception | None = None
+        self.before_change: Callable[[], object] = lambda: None
+        """Called when a change is about to be decided: what another node does meanwhile."""
+
+    async def change_assignments(
+        self, decide: Callable[[RangeTable], Mapping[str, Assignment | None]]
+    ) -> RangeTable:
+        self._begin()
+        changes = decide(self.assignments.table)
+        if changes:
+            self.assignments.table = self.assignments.table.with_clients(changes)
+        return self.assignments.table
+
+    async def change_switches(self, decide: Callable[[Switches], Switches]) -> Switches:
+        self._begin()
+        self.switches.current = decide(self.switches.current)
+        return self.switches.current
+
+    def _begin(self) -> None:
+        self.before_change()
+        if self.failure is not None:
+            raise self.failure
+
+
+class FakeTopics:
+    """Implements `control_api.assignments.Topics`."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+
+    async def partition_count(self, topic: str, *, at_least: int) -> int | None:
+        if self.is_down:
+            raise UpstreamLost("no broker can be reached")
+        return TOPICS.get(topic)
+
+    def is_lane_name(self, topic: str) -> bool:
+        return ".lanes-" in topic
+
+
+class FakeDescriber:
+    """Stands for `GroupDescriber`: one group is known, one cannot be asked for."""
+
+    async def describe(self, group: str) -> GroupReport | None:
+        if group == "unreachable":
+            raise UpstreamLost("no broker can be reached")
+        if group != "billing":
+            return None
+        return GroupReport(
+            group=group,
+            state="Stable",
+            assignor="range",
+            coordinator=1,
+            generation_id=None,
+            members=(),
+            lanes=(),
+        )
+
+
+class ControlPort:
+    """A control port and what stands behind it."""
+
+    def __init__(self, **config: Any) -> None:
+        settings = {
+            "lanes": (LaneRule(topic="orders", lanes=4),),
+            "accept_range_fetch": ("shop",),
+            **config,
+        }
+        self.switches = SwitchBoard(ProxyConfig(bootstrap="kafka:9092", **settings))
+        self.assignments = RangeTableHolder()
+        self.store = MemoryStore(self.assignments, self.switches)
+        self.topics = FakeTopics()
+        self.health = Health()
+        self.server = ControlServer(
+            "127.0.0.1:0",
+            Exposition([ProxyStats().samples]),
+            self.health,
+            FakeDescriber(),  # type: ignore[arg-type]  # it asks no broker
+            Settings(self.store, self.assignments, self.switches),
+            self.topics,
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{self.server.address}"
+
+
+@asynccontextmanager
+async def control_port(**config: Any) -> AsyncIterator[ControlPort]:
+    """A port that is open inside the block."""
+    port = ControlPort(**config)
+    await port.server.start()
+    try:
+        yield port
+    finally:
+        await port.server.stop()
+
+
+@contextmanager
+def control_port_in_thread(**config: Any) -> Iterator[ControlPort]:
+    """As `control_port`, for clients that block."""
+    ready, stop = threading.Event(), asyncio.Event()
+    ports: list[ControlPort] = []
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        try:
+            async with control_port(**config) as port:
+                ports.append(port)
+                ready.set()
+                await stop.wait()
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    try:
+        assert ready.wait(60) and ports, "the port opens"
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(60)
+        loop.close()

@@ -1,0 +1,127 @@
+"""Naive twin of `keylane.offsets`: a small log, walked one offset at a time.
+
+In:    the same calls as `OffsetState` and `ScanIndex` get.  Out: what they have to say.
+Pure:  no intervals, no bisection; sets and loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from keylane.keyrange.space import KeyRange, split_even
+
+ATOM_COUNT = 24
+"""1, 2, 3, 4, 6, 8, 12 and 24 lanes have all their borders between atoms."""
+ATOMS = split_even(ATOM_COUNT)
+
+
+def atoms_of(key_range: KeyRange) -> list[int]:
+    """Which atoms a key range is made of."""
+    return [a for a, atom in enumerate(ATOMS) if key_range.lo <= atom.lo <= key_range.hi]
+
+
+@dataclass
+class Progress:
+    """Where an atom of the hash space stands."""
+
+    said: int = 0
+    counted: int = 0
+    committed: bool = False
+
+
+@dataclass
+class OffsetTwin:
+    """A log of records, each of one atom, and which of them were committed.
+
+    `done` is the truth that no stable position may pass: records that somebody committed, and
+    that nobody has asked for again since.
+    """
+
+    scan_lanes: tuple[KeyRange, ...]
+    base: int = 0
+    log: list[int | None] = field(default_factory=list)
+    """The atom of each offset's record; None: no record there (a control batch)."""
+    scanned: set[int] = field(default_factory=set)
+    holes: set[int] = field(default_factory=set)
+    individual: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    atoms: list[Progress] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.atoms = [Progress(said=self.base, counted=self.base) for _ in ATOMS]
+
+    def commit_keys(self, *key_ranges: KeyRange, offset: int, reset: bool = False) -> None:
+        """All records of the ranges before `offset` are done; see `OffsetState.commit_keys`."""
+        mine = sorted({atom for key_range in key_ranges for atom in atoms_of(key_range)})
+        lowest = min(self.atoms[a].said for a in mine)
+        ahead = max(self.atoms[a].counted for a in mine)
+        goes_back = offset < (ahead if reset else lowest)
+        if goes_back:
+            self.individual = {o for o in self.individual if o < offset}
+            self.done -= {o for o in self.records_of(mine) if o >= offset}
+        for atom in (self.atoms[a] for a in mine):
+            if goes_back or (not atom.committed and offset < atom.said):
+                atom.said = atom.counted = offset
+            elif not (atom.committed and offset < atom.said):
+                atom.said, atom.counted = offset, max(offset, atom.counted)
+            atom.committed = True
+        self.done |= {o for o in self.records_of(mine) if o < offset}
+
+    def commit_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """Every offset of the ranges is done, whatever its key."""
+        stable = self.stable_position
+        for first, last in ranges:
+            self.individual |= {o for o in range(first, last + 1) if o >= stable}
+            self.done |= set(range(first, last + 1))
+
+    def settle(self, *, scan: bool) -> None:
+        """Walk every atom as far as nothing is left to be committed."""
+        for number, atom in enumerate(self.atoms):
+            while True:
+                if atom.counted in self.individual:
+                    atom.counted, atom.committed = atom.counted + 1, True
+                elif scan and self.nothing_left(number, atom.counted):
+                    atom.counted += 1
+                else:
+                    break
+
+    def nothing_left(self, number: int, offset: int) -> bool:
+        """Whether the atom's lane has no record from here to the end of the scanned region."""
+        if offset not in self.scanned:
+            return False
+        if offset in self.holes:
+            return True
+        (lane,) = (k for k in self.scan_lanes if number in atoms_of(k))
+        mine = atoms_of(lane)
+        while offset in self.scanned:
+            if self.log[offset] in mine:
+                return False
+            offset += 1
+        return True
+
+    def restart_at(self, offset: int, *, committed: bool) -> None:
+        """Everything starts at `offset` again."""
+        self.individual.clear()
+        self.done = {o for o in range(len(self.log)) if o < offset}
+        self.atoms = [Progress(said=offset, counted=offset, committed=committed) for _ in ATOMS]
+
+    def raise_to(self, offset: int) -> None:
+        """A direct consumer has committed everything before `offset`."""
+        self.done |= set(range(offset))
+        for number, atom in enumerate(self.atoms):
+            if atom.said < offset or not atom.committed:
+                counted = max(offset, atom.counted) if atom.committed else offset
+                self.atoms[number] = Progress(said=offset, counted=counted, committed=True)
+
+    @property
+    def stable_position(self) -> int:
+        """Everything before it is committed by everyone."""
+        return min(atom.counted for atom in self.atoms)
+
+    def records_of(self, atoms: list[int]) -> set[int]:
+        """Offsets of the records of some atoms."""
+        return {offset for offset, atom in enumerate(self.log) if atom in atoms}
+
+    def first_uncommitted(self, atoms: list[int]) -> int:
+        """Offset of the first record of these atoms that is not done; the log end without one."""
+        return min(self.records_of(atoms) - self.done, default=len(self.log))

@@ -1,0 +1,52 @@
+"""One Spark for all tests of this folder, beside the real Kafka of the integration tests.
+
+In:    nothing.  Out: the fixture `spark`, and `kafka`, `topic`, `keylane` and their like of
+       tests/integration.
+Next:  `test_*.py` in this folder; all of them carry the marker `spark`.
+Shell: child processes, sockets, a JVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from keylane.pipeline.job import open_session
+from tests.integration.conftest import (
+    admin,
+    broker,
+    java,
+    kafka,
+    keylane,
+    own_broker,
+    shared_keylane,
+    topic,
+)
+
+__all__ = ("admin", "broker", "java", "kafka", "keylane", "own_broker", "shared_keylane", "topic")
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 300
+"""A first query compiles and warms a JVM, on a machine that has two slow cores."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder; pyspark leaves sockets to the garbage collector."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            unraisable = "ignore::pytest.PytestUnraisableExceptionWarning"
+            item.add_marker(pytest.mark.filterwarnings(unraisable))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session's Spark: two cores, four shuffle partitions, the jars that read Kafka."""
+    session = open_session("keylane-tests", config={"spark.driver.memory": "1g"})
+    yield session
+    session.stop()

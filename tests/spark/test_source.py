@@ -1,0 +1,127 @@
+"""pipeline/source.py: physical offsets, exact limits and lag, lanes that change between batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from keylane.pipeline.source import KeylaneSource
+from tests.integration.conftest import TopicFactory
+from tests.integration.keylane_process import KeylaneProcess
+
+PARTITIONS = 2
+TIMEOUT_S = 120
+
+
+def fill(kafka: str, topic: str, count: int) -> None:
+    """Records with keys, without, with an empty key, and without a value."""
+    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True, "linger.ms": 20})
+    for number in range(count):
+        key = None if number % 7 == 0 else b"" if number % 11 == 0 else b"key-%d" % (number % 40)
+        value = None if number % 13 == 0 else b"%d" % number
+        producer.produce(topic, value, key, partition=number % PARTITIONS, timestamp=1000 + number)
+    assert producer.flush(60) == 0
+
+
+def test_a_batch_is_what_sparks_own_source_reads(
+    spark: SparkSession, kafka: str, topic: TopicFactory, shared_keylane: KeylaneProcess
+) -> None:
+    """Every column of every record, a task per lane, each lane's offsets ascending."""
+    orders = topic("orders", partitions=PARTITIONS)
+    fill(kafka, orders, 3000)
+    spark.dataSource.register(KeylaneSource)
+    own = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka)
+    own_rows = own.option("subscribe", orders).load()
+
+    frame = (
+        spark.read.format("keylane")
+        .option("bootstrap", shared_keylane.bootstrap)
+        .option("topic", orders)
+        .option("lanes", 4)
+        .option("endingOffsets", '{"0": 1400, "1": 1500}')
+        .load()
+    )
+
+    columns = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    found = frame.select(*columns, "lane", F.spark_partition_id().alias("task")).collect()
+    assert frame.rdd.getNumPartitions() == 8
+    wanted = own_rows.where("partition = 1 or offset < 1400").select(columns).collect()
+    assert sorted(tuple(map(repr, row[:7])) for row in found) == sorted(
+        tuple(map(repr, row)) for row in wanted
+    )
+    last: dict[tuple[int, int], int] = {}
+    for row in found:
+        place = (row["partition"], row["lane"])
+        assert row["offset"] > last.get(place, -1)
+        last[place] = row["offset"]
+    assert len({(row["task"], row["partition"], row["lane"]) for row in found}) == 8
+
+
+def test_a_stream_limits_exactly_and_lanes_may_change(
+    spark: SparkSession,
+    kafka: str,
+    topic: TopicFactory,
+    shared_keylane: KeylaneProcess,
+    tmp_path: Path,
+) -> None:
+    """Batches of 500 records, first of 2 lanes, then of 5: each record once; lag to the record."""
+    orders = topic("orders", partitions=PARTITIONS)
+    fill(kafka, orders, 2000)
+    spark.dataSource.register(KeylaneSource)
+    lanes_file = tmp_path / "lanes"
+    lanes_file.write_text("2\n")
+    seen: list[tuple[int, int]] = []
+
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        rows = batch.select("partition", "offset").collect()
+        seen.extend((row["partition"], row["offset"]) for row in rows)
+        lanes_file.write_text("5\n" if batch_id >= 1 else "2\n")
+
+    def run() -> list[dict[str, object]]:
+        query = (
+            spark.readStream.format("keylane")
+            .option("bootstrap", shared_keylane.bootstrap)
+            .option("topic", orders)
+            .option("lanesFile", str(lanes_file))
+            .option("maxRecordsPerTrigger", 500)
+            .load()
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(TIMEOUT_S)
+        return [json.loads(progress.json) for progress in query.recentProgress]
+
+    progress = run()
+    fill(kafka, orders, 300)
+    progress += run()
+
+    assert sorted(seen) == [(p, offset) for p in range(PARTITIONS) for offset in range(1150)]
+    sizes = [told["numInputRows"] for told in progress if told["numInputRows"]]
+    assert sizes == [500, 500, 500, 500, 300]
+    first = progress[0]["sources"]
+    assert isinstance(first, list)
+    ends = first[0]["endOffset"][orders]
+    latest = first[0]["latestOffset"][orders]
+    assert sum(latest[place] - ends[place] for place in latest) == 1500
+
+
+def test_a_broker_without_lanes_and_wrong_options_are_told(
+    spark: SparkSession, kafka: str, topic: TopicFactory
+) -> None:
+    """One line that names the option, or asks whether that is a proxy."""
+    orders = topic("orders")
+    spark.dataSource.register(KeylaneSource)
+    reader = spark.read.format("keylane").option("bootstrap", kafka)
+
+    with pytest.raises(PySparkException, match=r"is .* a keylane proxy\?"):
+        reader.option("topic", orders).option("lanes", 4).load().count()
+    with pytest.raises(PySparkException, match="lanes: expected a number from 1 to 1024"):
+        reader.option("topic", orders).option("lanes", "x").load().count()

@@ -1,0 +1,106 @@
+"""A group at a fake broker: who joins, what the leader syncs, what its members are dealt.
+
+In:    subscriptions by member.  Out: assignments by member, as the broker gets them.
+Next:  `test_join_sync`, `test_sharing`.
+Pure:  the broker is `FakeContext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from keylane.config import GroupRule, LaneRule
+from tests.transcript.consumer_protocol import assignment, lanes_of
+from tests.transcript.entities import Values
+from tests.transcript.fake import FakeContext, call
+
+JOIN, SYNC = 11, 14
+COOPERATIVE = "cooperative-sticky"
+GROUP = "billing-eu"
+ORDERS_LANES = [("orders", index) for index in range(8)]
+
+
+class Coordinator:
+    """A group of `FakeContext`: who joins is told to the leader, what it syncs is recorded."""
+
+    def __init__(self, context: FakeContext, *, join_version: int = 5, sync_version: int = 3):
+        self.context, self.generation_id = context, 0
+        self.join_version, self.sync_version = join_version, sync_version
+
+    async def join(
+        self,
+        members: dict[str, bytes],
+        *,
+        protocol: str = "range",
+        leader: str = "",
+        instances: dict[str, str] | None = None,
+        protocol_type: str = "consumer",
+    ) -> None:
+        """A new generation; the first member leads."""
+        self.generation_id += 1
+        self.members, leader = members, leader or next(iter(members))
+        instances = instances or {}
+        values: Values = {
+            "group_id": GROUP,
+            "member_id": leader,
+            "protocol_type": protocol_type,
+            "protocols": [{"name": protocol, "metadata": members[leader]}],
+        }
+        answer: Values = {
+            "error_code": 0,
+            "generation_id": self.generation_id,
+            "protocol_type": protocol_type,
+            "protocol_name": protocol,
+            "leader": leader,
+            "member_id": leader,
+            "members": [
+                {
+                    "member_id": name,
+                    "metadata": metadata,
+                    "group_instance_id": instances.get(name),
+                }
+                for name, metadata in members.items()
+            ],
+        }
+        self.context.expect(JOIN, values if self.join_version > 4 else None, answer)
+        told = await call(self.context, JOIN, self.join_version, values)
+        assert told["members"], "the leader is told of the members"
+
+    async def sync(
+        self, sent: dict[str, bytes] | None = None, *, generation_id: int | None = None
+    ) -> dict[str, bytes]:
+        """The leader syncs; what the broker got, by member."""
+        if sent is None:
+            sent = {name: assignment(()) for name in self.members}
+        values = {
+            "group_id": GROUP,
+            "member_id": next(iter(self.members)),
+            "generation_id": self.generation_id if generation_id is None else generation_id,
+            "assignments": [{"member_id": name, "assignment": raw} for name, raw in sent.items()],
+        }
+        self.context.expect(SYNC, None, {"error_code": 0, "assignment": b"told"})
+        answer = await call(self.context, SYNC, self.sync_version, values)
+        assert answer["assignment"] == b"told", "the broker's answer passes"
+        return {
+            entry["member_id"]: entry["assignment"]
+            for entry in self.context.world.sent[-1]["assignments"]
+        }
+
+    async def deal(self, members: dict[str, bytes], **how: Any) -> dict[str, list[Any]]:
+        """Join and sync; the lanes of each member."""
+        await self.join(members, **how)
+        return {name: lanes_of(raw)[0] for name, raw in (await self.sync()).items()}
+
+
+def world(*groups: GroupRule, **config: Any) -> FakeContext:
+    rules = groups or (GroupRule(group="billing-*", assignor="key-range"),)
+    return FakeContext(LaneRule(topic="orders", lanes=4), groups=rules, **config)
+
+
+def all_of(dealt: dict[str, list[Any]]) -> list[Any]:
+    return sorted(lane for lanes in dealt.values() for lane in lanes)
+
+
+def partitions_of(lanes: Iterable[tuple[str, int]]) -> set[int]:
+    return {index % 2 for _, index in lanes}

@@ -1,0 +1,453 @@
+"""The outside world of a handler as a script: what the broker is asked, and what it says.
+
+In:    expected upstream requests with their answers.  Out: a `Context`, and its transcript.
+Pure:  no I/O; the clock stands still unless a test moves it.
+
+A script is a list of steps. A request that differs from its step, a request behind the last
+step, and a step that was never reached all fail with what was expected and what came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pprint
+import struct
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from difflib import ndiff
+from typing import Any, TypeVar
+
+from kio.index import load_request_schema, load_response_schema
+
+from keylane.config import LaneRule, ProxyConfig
+from keylane.errors import UpstreamLost
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.journal import JournalRecord, StateKey
+from keylane.offsets.lane_note import apply_note, read_note
+from keylane.offsets.pushes import Pushes
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.offsets.table import OffsetTable
+from keylane.proxy.apis import ROUTES, Route, route_of
+from keylane.proxy.apis.context import Operation, Request
+from keylane.proxy.commit_times import CommitTimes
+from keylane.proxy.connection import Buffers
+from keylane.proxy.framing import Frame
+from keylane.proxy.generations import Generations
+from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.range_table import RangeTableHolder
+from keylane.proxy.range_views import RangeViews
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.switches import SwitchBoard
+from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.wire.header import (
+    read_request_header,
+    response_body_position,
+    write_request,
+    write_response,
+)
+from keylane.wire.messages import read_request, read_response, write_message
+from keylane.wire.sequence import SequenceMap
+from tests.transcript.entities import Values, build, plain
+
+ORDERS, PLAIN, SHOP = (uuid.UUID(int=number) for number in (0xA1, 0xB2, 0xC3))
+CORRELATION_ID = 77
+Place = tuple[str, int]
+Result = TypeVar("Result")
+
+
+def versions(api_key: int) -> range:
+    """Every version of an API that is served."""
+    return range(ROUTES[api_key].version_min, ROUTES[api_key].version_max + 1)
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One request to the broker, and its answer."""
+
+    api_key: int
+    wants: Values | bytes | None
+    """What the request must hold, other fields may be anything; bytes: exactly this body."""
+    answer: Values | bytes | None
+    """The answer's fields, or its body; None: it has none."""
+    version: int | None = None
+    """None: any."""
+
+
+class FakeGroups:
+    """Implements `Groups` as `proxy.groups` does, with a list in the place of Kafka."""
+
+    def __init__(self) -> None:
+        self.table = OffsetTable(partition_count=1)
+        self.pushes = Pushes()
+        self.commit_times = CommitTimes()
+        self.journal: list[JournalRecord] = []
+        self.log_starts: dict[Place, int] = {}
+        self.is_journal_down = False
+        self.events: list[str] = []
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._scans: dict[tuple[uuid.UUID, int, KeySplit], ScanIndex] = {}
+        self._names: dict[str, dict[str, None]] = {}
+
+    def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
+        return self._locks.setdefault(group, asyncio.Lock())
+
+    def has_state(self, key: StateKey) -> bool:
+        return self.table.get(key) is not None
+
+    def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
+        if view.is_renamed:
+            self._names.setdefault(group, {})[view.name] = None
+        return self.table.get(StateKey(group, view.topic_id, partition))
+
+    async def adopt(
+        self,
+        group: str,
+        view: View,
+        partition: int,
+        kafka_committed: int | None,
+        metadata: str | None = None,
+    ) -> OffsetState:
+        assert self._locks[group].locked(), "the group's lock is held"
+        key = StateKey(group, view.topic_id, partition)
+        known = self.table.get(key)
+        note = read_note(metadata, view.topic_id, kafka_committed)
+        if known is not None and known.pushed == kafka_committed and note is None:
+            return known
+        base = self.log_starts.get((view.topic, partition), 0)
+        if known is None:
+            state = OffsetState(committed=kafka_committed, base=base, topic_name=view.topic)
+        else:
+            state = known.copy()
+            if note is None:
+                state.reconcile(kafka_committed, base=base)
+        if note is not None:
+            apply_note(state, note, self.scan_of(view, partition))
+            self.pushes.unsaved.add(key)
+        if kafka_committed is not None or known is not None:
+            self.table.put(key, state)
+        return state
+
+    def scan_of(self, view: View, partition: int) -> ScanIndex:
+        key_split = view.key_split(partition)
+        key = (view.topic_id, partition, key_split)
+        return self._scans.setdefault(key, ScanIndex(key_split))
+
+    async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
+        assert self._locks[group].locked(), "the group's lock is held"
+        keys = [StateKey(group, view.topic_id, partition) for view, partition, _ in states]
+        records: list[JournalRecord] = []
+        for key, (_, _, state) in zip(keys, states, strict=True):
+            self.table.put(key, state)
+            records += self.table.records(key, now_ms=1)
+        self.append(records)
+        for key in keys:
+            self.table.mark_saved(key)
+            self.pushes.unsaved.discard(key)
+
+    async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
+        self._drop([StateKey(group, view.topic_id, partition) for view, partition in places])
+
+    def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
+        self.commit_times.note(group, view.name, view.layout.index_count, indexes, 1)
+
+    async def drop_group(self, group: str) -> None:
+        self._names.pop(group, None)
+        self._drop(list(self.table.of_group(group)))
+
+    def lane_names_of(self, group: str) -> Sequence[str]:
+        return tuple(self._names.get(group, ()))
+
+    def _drop(self, keys: Sequence[StateKey]) -> None:
+        self.append([record for key in keys for record in self.table.tombstones(key)])
+        for key in keys:
+            self.table.remove(key)
+            self.pushes.forget(key)
+
+    def append(self, records: Sequence[JournalRecord]) -> None:
+        if records:
+            if self.is_journal_down:
+                raise UpstreamLost("no ack from the journal")
+            self.events.append("journal")
+            self.journal += records
+
+    def restarted(self) -> OffsetTable:
+        """What a new proxy would load from the journal."""
+        table = OffsetTable(partition_count=1)
+        for offset, record in enumerate(self.journal):
+            table.apply(record.partition, offset, record.key, record.value)
+        assert table.finish_load().damaged_count == 0
+        return table
+
+
+class FakeLoads:
+    """Implements `Loads`: what a test says, by topic and lane index."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, dict[int, float]] = {}
+
+    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
+        return self.rates.get(view.name, {})
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """What the fake context serves from; tests change it."""
+
+    steps: deque[Step] = field(default_factory=deque)
+    fetched: list[LaneFetchRequest] = field(default_factory=list)
+    lane_answers: deque[list[LaneAnswer]] = field(default_factory=deque)
+    log_ends: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    denied: set[str | tuple[str, Operation]] = field(default_factory=set)
+    """Topics that the client has no right to, or not for one operation."""
+    brokers: list[int] = field(default_factory=list)
+    unknown: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)
+    """Topics that the cluster has but keylane has not met yet."""
+    sent: list[Values] = field(default_factory=list)
+    """What the broker was asked."""
+    racks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of the leaders of a topic's partitions."""
+    now_s: float = 1000.0
+    on_pause: Callable[[], object] = lambda: None
+    wait_s: float = 0.0
+    """How far each answer of the broker moves the clock."""
+
+
+class FakeContext:
+    """Implements `Context`: orders (2 partitions, 4 lanes), shop (1 partition), plain (3)."""
+
+    def __init__(self, *rules: LaneRule, **config: Any) -> None:
+        self.world = World()
+        self.session_id = "s1"
+        rules = rules or (LaneRule(topic="orders", lanes=4),)
+        self.config = ProxyConfig(bootstrap="kafka:9092", lanes=rules, **config)
+        self.registry = TopicRegistry(rules, lane_name_pattern=self.config.lane_name_pattern)
+        self.registry.learn("orders", ORDERS, 2)
+        self.registry.learn("plain", PLAIN, 3)
+        self.registry.learn("shop", SHOP, 1)
+        self.groups = FakeGroups()
+        self.events = self.groups.events
+        self.sequences = SequenceMap()
+        self.generations = Generations()
+        self.assignments = RangeTableHolder()
+        self.range_views = RangeViews(self.assignments)
+        self.switches = SwitchBoard(self.config)
+        self.loads = FakeLoads()
+        self.stats = ProxyStats()
+        self.patterns: dict[tuple[str, str], str] = {}
+        self.clock: Callable[[], float] = lambda: self.world.now_s
+        self.is_librdkafka = False
+
+    # The script.
+    def expect(
+        self,
+        api_key: int,
+        wants: Values | bytes | None,
+        answer: Values | bytes | None,
+        *,
+        version: int | None = None,
+    ) -> None:
+        """Add a step."""
+        step = Step(api_key=api_key, wants=wants, answer=answer, version=version)
+        self.world.steps.append(step)
+
+    def finish(self) -> None:
+        """Fail when the script was not played to its end."""
+        assert not self.world.steps, f"the broker was never asked {list(self.world.steps)}"
+
+    def answer_frame(self, frame: bytes) -> bytes:
+        """Play the next step."""
+        assert struct.unpack_from(">i", frame)[0] == len(frame) - 4, "the frame's size is right"
+        header = read_request_header(frame, 4)
+        name = ROUTES[header.api_key].name
+        self.events.append(f"send {name}")
+        body = frame[header.body_position :]
+        assert self.world.steps, f"nothing more was expected, but came {name}: {_shown(frame)}"
+        self.world.sent.append(_shown(frame))
+        step = self.world.steps.popleft()
+        assert step.api_key == header.api_key, (
+            f"{ROUTES[step.api_key].name} was expected, but came {name}: {_shown(frame)}"
+        )
+        assert step.version in (None, header.api_version)
+        if isinstance(step.wants, bytes):
+            assert body == step.wants
+        elif step.wants is not None:
+            check(step.wants, _shown(frame))
+        if step.answer is None:
+            return b""
+        answer = step.answer
+        if not isinstance(answer, bytes):
+            schema = load_response_schema(header.api_key, header.api_version)
+            answer = write_message(build(schema, answer))
+        self.world.now_s += self.world.wait_s
+        return b"".join(
+            write_response(header.api_key, header.api_version, header.correlation_id, [answer])
+        )
+
+    # What handlers call.
+    def send(self, frame: Buffers) -> Awaitable[Frame]:
+        answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        answered.set_result(self.answer_frame(b"".join(frame)))
+        return answered
+
+    async def pause(self, seconds: float) -> None:
+        self.events.append("pause")
+        self.world.now_s += seconds
+        self.world.on_pause()
+
+    async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
+        return function(*args)
+
+    def send_unanswered(self, frame: Buffers) -> None:
+        assert self.answer_frame(b"".join(frame)) == b"", "this request has no answer"
+
+    async def ask(self, entity: Any) -> Any:
+        api_key, version = int(entity.__api_key__), int(entity.__version__)
+        frame = self.answer_frame(write_request(api_key, version, 0, None, write_message(entity)))
+        start = 4 + response_body_position(api_key, version)
+        return read_response(api_key, version, memoryview(frame)[start:])
+
+    async def caught_up(self) -> None:
+        pass  # the script answers at once
+
+    async def others_done(self) -> None:
+        self.events.append("others done")
+
+    def note_login(self) -> None:
+        self.events.append("login")
+
+    def release(self) -> None:
+        self.events.append("release")
+
+    def address_of(self, node_id: int) -> tuple[str, int]:
+        return "lane.example", 20_000 + node_id
+
+    async def learn_brokers(self, entries: Any) -> None:
+        for entry in entries:
+            self.world.brokers.append(
+                int(getattr(entry, "node_id", getattr(entry, "broker_id", -1)))
+            )
+
+    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+        return tuple(frozenset({rack}) for rack in self.world.racks.get(view.topic, ()))
+
+    def learn_topic(self, entry: Any) -> None:
+        self.registry.learn(entry.name, entry.topic_id, len(entry.partitions))
+
+    async def find_view(self, name: str) -> LaneView | None:
+        found = self.registry.rule_of(name)
+        if found is not None and found[0] in self.world.unknown:
+            self.registry.learn(found[0], *self.world.unknown.pop(found[0]))
+        return self.registry.view(name)
+
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+        return self.registry.view_by_id(topic_id)
+
+    async def find_topic(self, name: str) -> PhysicalTopic | None:
+        if name in self.world.unknown:
+            self.registry.learn(name, *self.world.unknown.pop(name))
+        return self.registry.topics.get(name)
+
+    async def right_error(self, view: View, operation: Operation) -> int:
+        denied = self.world.denied
+        return 29 if view.topic in denied or (view.topic, operation) in denied else 0
+
+    async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
+        self.events.append("fetch lanes")
+        self.world.fetched.append(request)
+        answers = self.world.lane_answers.popleft()
+        assert len(answers) == len(request.lanes)
+        return answers
+
+    def log_end(
+        self, view: LaneView, partition: int, isolation_level: int
+    ) -> tuple[int, int] | None:
+        return self.world.log_ends.get((view.topic, partition))
+
+    async def log_start(self, view: View, partition: int) -> int:
+        return self.groups.log_starts.get((view.topic, partition), 0)
+
+    # What tests call.
+    def lanes(self, name: str) -> LaneView:
+        """The view of a name that has one."""
+        view = self.registry.view(name)
+        assert view is not None
+        return view
+
+    def state(self, group: str, name: str, partition: int) -> OffsetState:
+        """The state that a group has."""
+        state = self.groups.table.get(StateKey(group, self.lanes(name).topic_id, partition))
+        assert state is not None
+        return state
+
+
+def make_request(
+    api_key: int, version: int, values: Values | bytes, client_id: str | None = "client"
+) -> Request:
+    """A client's request, as bytes and back."""
+    body = values
+    if not isinstance(body, bytes):
+        body = write_message(build(load_request_schema(api_key, version), body))
+    frame = write_request(api_key, version, CORRELATION_ID, client_id, body)
+    return Request(read_request_header(memoryview(frame)[4:]), frame)
+
+
+async def serve(context: FakeContext, request: Request) -> bytes:
+    """The whole answer frame of a request that is served, or relayed; b"" for none."""
+    route = route_of(request)
+    if route.is_relayed(request, context):
+        frame = await context.send((request.frame,))
+        answer = route.patch(request, frame, context) if route.patch else (frame,)
+    else:
+        assert route.handler is not None
+        answer = await route.handler(request, context)
+    context.finish()
+    joined = b"".join(answer)
+    if joined:
+        size, correlation_id = struct.unpack_from(">ii", joined)
+        assert (size, correlation_id) == (len(joined) - 4, CORRELATION_ID)
+    return joined
+
+
+async def call(
+    context: FakeContext,
+    api_key: int,
+    version: int,
+    values: Values,
+    client_id: str | None = "client",
+) -> Values:
+    """Serve a request; the answer as plain values."""
+    request = make_request(api_key, version, values, client_id)
+    return plain(request.decode_answer(await serve(context, request)))
+
+
+def is_relayed(context: FakeContext, request: Request) -> bool:
+    """Whether the session would not even call a handler."""
+    route: Route = route_of(request)
+    return route.is_relayed(request, context)
+
+
+def check(wants: Any, got: Any) -> None:
+    """Fail with a diff unless `got` holds all that is wanted."""
+    cut = _cut(wants, got)
+    if cut != wants:
+        lines = ndiff(pprint.pformat(wants).splitlines(), pprint.pformat(cut).splitlines())
+        raise AssertionError("expected (-) and got (+):\n" + "\n".join(lines))
+
+
+def _cut(wants: Any, got: Any) -> Any:
+    """`got` without the fields that `wants` does not name, as far as both have one shape."""
+    if isinstance(wants, dict) and isinstance(got, dict):
+        return {key: _cut(wants[key], got[key]) for key in wants if key in got}
+    if isinstance(wants, list) and isinstance(got, list) and len(wants) == len(got):
+        return [_cut(one, other) for one, other in zip(wants, got, strict=True)]
+    return got
+
+
+def _shown(frame: bytes) -> Values:
+    header = read_request_header(frame, 4)
+    body = memoryview(frame)[header.body_position :]
+    return plain(read_request(header.api_key, header.api_version, body))

@@ -1,0 +1,154 @@
+"""A session over loopback sockets: a client and a broker that the test plays by hand.
+
+In:    what the test sends and answers.  Out: what arrives at the other end, in order.
+Shell: asyncio sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from keylane.errors import UpstreamLost
+from keylane.proxy.range_table import RangeTableHolder
+from keylane.proxy.range_views import RangeViews
+from keylane.proxy.session import ClientSession
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.upstream import UpstreamLink
+from keylane.wire.header import write_request
+
+WAIT_S = 10.0
+"""A test that waits for so long hangs."""
+
+
+class Broker:
+    """Takes requests as frames; the test answers them when it likes."""
+
+    def __init__(self) -> None:
+        self.requests: asyncio.Queue[bytes] = asyncio.Queue()
+        self.writer: asyncio.StreamWriter | None = None
+        self.reader: asyncio.StreamReader | None = None
+        self.lost = asyncio.Event()
+        self.reads = asyncio.Event()
+        self.reads.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        try:
+            while True:
+                await self.reads.wait()
+                head = await reader.readexactly(4)
+                self.requests.put_nowait(await reader.readexactly(struct.unpack(">i", head)[0]))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self.lost.set()
+        finally:
+            writer.close()
+
+    async def request(self) -> tuple[int, int]:
+        """(api key, correlation id) of the next request."""
+        async with asyncio.timeout(WAIT_S):
+            frame = await self.requests.get()
+        key, _, correlation_id = struct.unpack_from(">hhi", frame)
+        return key, correlation_id
+
+    def answer(self, correlation_id: int, body: bytes = b"") -> None:
+        assert self.writer is not None
+        self.writer.write(struct.pack(">ii", 4 + len(body), correlation_id) + body)
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, *requests: tuple[int, int], size_bytes: int = 0) -> None:
+        for key, correlation_id in requests:
+            self.writer.write(write_request(key, 2, correlation_id, "c", bytes(size_bytes)))
+
+    async def answers(self, count: int) -> list[int]:
+        """Correlation ids of the next answers."""
+        found = []
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(count):
+                size, correlation_id = struct.unpack(">ii", await self.reader.readexactly(8))
+                await self.reader.readexactly(size - 4)
+                found.append(correlation_id)
+        return found
+
+    async def closed(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            with suppress(ConnectionError):
+                assert await self.reader.read() == b""
+
+
+class World:
+    """A listener with sessions, one client connected to it, and its broker."""
+
+    def __init__(self) -> None:
+        self.broker = Broker()
+        self.stats = ProxyStats()
+        self.sessions: list[ClientSession] = []
+        self.closed: list[ClientSession] = []
+        self.client: Client
+        self.connect: Client
+        self.refuse_broker = False
+
+    @property
+    def session(self) -> ClientSession:
+        return self.sessions[0]
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Let the loop run until something holds."""
+        async with asyncio.timeout(WAIT_S):
+            while not is_so():  # noqa: ASYNC110 (what is awaited has no event)
+                await asyncio.sleep(0)
+
+
+class SelfContained(ClientSession):
+    """A session that is its handlers' context; nobody has key ranges."""
+
+    range_views = RangeViews(RangeTableHolder())
+
+
+@asynccontextmanager
+async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncIterator[World]:
+    """`options` go to the session."""
+    world = World()
+    loop = asyncio.get_running_loop()
+    upstream = await asyncio.start_server(world.broker.serve, "127.0.0.1", 0)
+    port = upstream.sockets[0].getsockname()[1]
+
+    async def connect() -> UpstreamLink:
+        if world.refuse_broker:
+            raise UpstreamLost("broker at nowhere")
+        return await UpstreamLink.open("127.0.0.1", port, response_bytes_max=1 << 26)
+
+    def accept() -> ClientSession:
+        world.sessions.append(
+            SelfContained(
+                connect=connect,
+                make_context=lambda session: session,  # type: ignore[arg-type,return-value]
+                stats=world.stats,
+                request_bytes_max=request_bytes_max,
+                on_closed=world.closed.append,
+                **options,
+            )
+        )
+        return world.session
+
+    listener = await loop.create_server(accept, "127.0.0.1", 0)
+    world.client = Client(
+        *await asyncio.open_connection(*listener.sockets[0].getsockname(), limit=1 << 20)
+    )
+    try:
+        yield world
+    finally:
+        for session in world.sessions:
+            session.close("test ends")
+        world.client.writer.close()
+        listener.close()
+        upstream.close()
+        if world.broker.writer is not None:
+            await asyncio.wait_for(world.broker.lost.wait(), WAIT_S)

@@ -1,0 +1,184 @@
+"""Metadata v0-13: every broker is keylane, lane topics show P*L partitions."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, check, versions
+
+METADATA = 3
+
+
+def partitions(count: int, *, leader: int = 1) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition_index": index,
+            "leader_id": leader + index,
+            "leader_epoch": 5,
+            "replica_nodes": [1, 2],
+            "isr_nodes": [1 + index],
+        }
+        for index in range(count)
+    ]
+
+
+def topic(name: str | None, topic_id: uuid.UUID, count: int, error_code: int = 0) -> dict[str, Any]:
+    return {
+        "name": name,
+        "topic_id": topic_id,
+        "error_code": error_code,
+        "partitions": partitions(count),
+    }
+
+
+def answer(*topics: dict[str, Any]) -> dict[str, Any]:
+    brokers = [
+        {"node_id": node, "host": f"kafka{node}", "port": 9092, "rack": "r1"} for node in (1, 2)
+    ]
+    return {"brokers": brokers, "cluster_id": "c", "controller_id": 1, "topics": list(topics)}
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+async def test_lanes_and_plain_topics(version) -> None:
+    """Lane `lane * 2 + p` has the leader of partition p; a plain topic differs in nothing."""
+    context = FakeContext()
+    context.expect(
+        METADATA,
+        {"topics": [{"name": "orders"}, {"name": "plain"}]},
+        answer(topic("orders", ORDERS, 2), topic("plain", PLAIN, 3)),
+        version=version,
+    )
+
+    seen = await call(
+        context, METADATA, version, {"topics": [{"name": "orders"}, {"name": "plain"}]}
+    )
+
+    check({"brokers": [{"host": "lane.example", "port": 20_000 + node} for node in (1, 2)]}, seen)
+    lanes = [{"partition_index": i, "leader_id": 1 + i % 2, "error_code": 0} for i in range(8)]
+    check({"name": "orders", "partitions": lanes}, seen["topics"][0])
+    check({"name": "plain", "error_code": 0}, seen["topics"][1])
+    assert len(seen["topics"][1]["partitions"]) == 3
+    assert context.world.brokers == [1, 2]
+    assert context.events == ["send Metadata", "release"]
+    if version >= 10:
+        assert [entry["topic_id"] for entry in seen["topics"]] == [ORDERS, PLAIN]
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+async def test_a_lane_name_beside_the_topic_itself(version) -> None:
+    """The broker is asked once, by the topic's own name; each name gets its view and id."""
+    context = FakeContext()
+    names = ["orders.lanes-3", "orders", "plain.lanes-2"]
+    context.expect(
+        METADATA,
+        {"topics": [{"name": "orders"}, {"name": "plain"}]},
+        answer(topic("orders", ORDERS, 2), topic("plain", PLAIN, 3)),
+    )
+
+    seen = await call(context, METADATA, version, {"topics": [{"name": name} for name in names]})
+
+    found = {entry["name"]: entry for entry in seen["topics"]}
+    assert {name: len(entry["partitions"]) for name, entry in found.items()} == {
+        "orders.lanes-3": 6,
+        "orders": 8,
+        "plain.lanes-2": 6,
+    }
+    if version >= 10:
+        assert found["orders"]["topic_id"] == ORDERS
+        assert found["orders.lanes-3"]["topic_id"] == context.lanes("orders.lanes-3").view_id
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+async def test_all_topics(version) -> None:
+    """Lane topics show under their own name; lane names are not listed."""
+    context = FakeContext()
+    context.expect(METADATA, None, answer(topic("orders", ORDERS, 2), topic("plain", PLAIN, 3)))
+
+    seen = await call(context, METADATA, version, {"topics": [] if version == 0 else None})
+
+    shown = [(entry["name"], len(entry["partitions"])) for entry in seen["topics"]]
+    assert shown == [("orders", 8), ("plain", 3)]
+
+
+@pytest.mark.parametrize("version", range(12, 14))
+async def test_topics_asked_for_by_id(version) -> None:
+    """An own id stays, a lane name's id is asked for as the topic's name."""
+    context = FakeContext()
+    view = context.lanes("orders.lanes-3")
+    context.expect(
+        METADATA,
+        {"topics": [{"topic_id": PLAIN}, {"topic_id": None, "name": "orders"}]},
+        answer(topic("plain", PLAIN, 3), topic("orders", ORDERS, 2)),
+    )
+    asked = [{"topic_id": PLAIN, "name": None}, {"topic_id": view.view_id, "name": None}]
+
+    seen = await call(context, METADATA, version, {"topics": asked})
+
+    shown = [(e["name"], e["topic_id"], len(e["partitions"])) for e in seen["topics"]]
+    assert shown == [("plain", PLAIN, 3), ("orders.lanes-3", view.view_id, 6)]
+
+
+@pytest.mark.parametrize("version", range(12, 14))
+async def test_a_lane_topic_by_its_own_id(version) -> None:
+    """The client caches by id: it sees lanes under the same id."""
+    context = FakeContext()
+    wanted = {"topics": [{"topic_id": ORDERS, "name": None}]}
+    context.expect(METADATA, wanted, answer(topic("orders", ORDERS, 2)))
+
+    seen = await call(context, METADATA, version, wanted)
+
+    check({"topics": [{"name": "orders", "topic_id": ORDERS}]}, seen)
+    assert len(seen["topics"][0]["partitions"]) == 8
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+@pytest.mark.parametrize("error_code", [3, 29, 5])
+async def test_an_error_is_told_under_the_name_that_was_asked_for(version, error_code) -> None:
+    """A lane name of a topic that is missing or forbidden is not answered with another name."""
+    context = FakeContext()
+    zero = uuid.UUID(int=0)
+    context.expect(METADATA, None, answer(topic("gone", zero, 0, error_code)))
+
+    seen = await call(context, METADATA, version, {"topics": [{"name": "gone.lanes-4"}]})
+
+    check({"topics": [{"name": "gone.lanes-4", "error_code": error_code, "partitions": []}]}, seen)
+
+
+async def test_a_topic_that_is_new_to_keylane() -> None:
+    """Up to v9 the answer has no id, so the cluster is asked; from v10 the answer tells it."""
+    for version in (9, 12):
+        context = FakeContext()
+        new_id = uuid.UUID(int=0xD4)
+        if version < 10:
+            context.world.unknown["new"] = (new_id, 2)
+        context.expect(METADATA, {"topics": [{"name": "new"}]}, answer(topic("new", new_id, 2)))
+
+        seen = await call(context, METADATA, version, {"topics": [{"name": "new.lanes-5"}]})
+
+        assert len(seen["topics"][0]["partitions"]) == 10
+
+
+async def test_a_grown_topic_keeps_its_lanes() -> None:
+    """The broker tells 3 partitions, groups stand on 2: still 8 lanes with indexes 0 to 7."""
+    context = FakeContext()
+    context.lanes("orders")
+    context.expect(METADATA, None, answer(topic("orders", ORDERS, 3)))
+
+    seen = await call(context, METADATA, 12, {"topics": [{"name": "orders"}]})
+
+    indexes = [entry["partition_index"] for entry in seen["topics"][0]["partitions"]]
+    assert sorted(indexes) == list(range(8))
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+async def test_no_topics_at_all(version) -> None:
+    """A client that only wants brokers; the request passes as it came."""
+    context = FakeContext()
+    context.expect(METADATA, {"topics": []}, answer())
+
+    seen = await call(context, METADATA, version, {"topics": []})
+
+    assert seen["topics"] == [] and len(seen["brokers"]) == 2

@@ -1,0 +1,44 @@
+"""Events: every kind survives the pipe, and broken lines are named as such."""
+
+from __future__ import annotations
+
+import pytest
+
+from keylane.demo.events import (
+    Assigned,
+    CommitFailed,
+    Committed,
+    Delivered,
+    Ended,
+    Event,
+    LaneBatch,
+    Released,
+    SessionEnd,
+    read_event,
+    write_event,
+)
+from keylane.demo.orders import Run
+
+EVENTS: list[Event] = [
+    Assigned(3, 10, (0, 1)),
+    Released(3, 11, (1,), SessionEnd.LOST),
+    Delivered(3, 12, (LaneBatch(4, 100, 107, (Run(1, 0, 3), Run(2, 9, 1))),)),
+    Committed(3, 13, ((4, 108), (5, 0))),
+    CommitFailed(3, 14, (4,), "RebalanceInProgress"),
+    Ended(3, 15, SessionEnd.KILLED),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_is_read_back(event: Event) -> None:
+    """The event that is read is the event that was written."""
+    assert read_event(3, write_event(event)) == event
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{", "[]", '["Assigned"]', '["Moved",1,[]]', "7", '["Ended",1]']
+)
+def test_a_broken_line_is_refused(line: str) -> None:
+    """Whatever is not a whole event is a ValueError."""
+    with pytest.raises(ValueError):  # noqa: PT011  # json's own error has another text
+        read_event(3, line)

@@ -1,0 +1,207 @@
+"""The ledger: each way to break a promise has its own count, and a kill is no breach."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from keylane.demo.events import (
+    Assigned,
+    CommitFailed,
+    Committed,
+    Delivered,
+    Ended,
+    Event,
+    LaneBatch,
+    Released,
+    SessionEnd,
+)
+from keylane.demo.ledger import Counts, Ledger, build_ledger, judge
+from keylane.demo.orders import Run
+
+LANE = 5
+
+
+class Story:
+    """Events of lane 5 and customer 1, a nanosecond apart; offset = order number."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._clock: Iterator[int] = itertools.count(1)
+
+    def assign(self, member: int) -> Story:
+        self.events.append(Assigned(member, next(self._clock), (LANE,)))
+        return self
+
+    def read(self, member: int, first: int, end: int) -> Story:
+        batch = LaneBatch(LANE, first, end - 1, (Run(1, first, end - first),))
+        self.events.append(Delivered(member, next(self._clock), (batch,)))
+        return self
+
+    def commit(self, member: int, position: int) -> Story:
+        self.events.append(Committed(member, next(self._clock), ((LANE, position),)))
+        return self
+
+    def fail_commit(self, member: int) -> Story:
+        self.events.append(CommitFailed(member, next(self._clock), (LANE,), "x"))
+        return self
+
+    def release(self, member: int, end: SessionEnd = SessionEnd.REVOKED) -> Story:
+        self.events.append(Released(member, next(self._clock), (LANE,), end))
+        return self
+
+    def end(self, member: int, end: SessionEnd = SessionEnd.KILLED) -> Story:
+        self.events.append(Ended(member, next(self._clock), end))
+        return self
+
+    def ledger(self) -> Ledger:
+        ledger = build_ledger(self.events)
+        ledger.check()
+        return ledger
+
+    def counts(self) -> Counts:
+        return self.ledger().counts
+
+
+def test_a_clean_handover_is_clean() -> None:
+    """Ten orders at one member, committed, ten more at the next: nothing to report."""
+    story = Story().assign(1).read(1, 0, 10).commit(1, 10).release(1)
+
+    ledger = story.assign(2).read(2, 10, 20).commit(2, 20).ledger()
+
+    assert ledger.counts == Counts(deliveries=20)
+    assert (ledger.delivered_count(), ledger.lost_count({1: 20})) == (20, 0)
+
+
+def test_redelivery_after_kill_is_counted() -> None:
+    """Orders 4 to 9 were not committed when the member was killed: six come again."""
+    story = Story().assign(1).read(1, 0, 4).commit(1, 4).read(1, 4, 10).end(1)
+
+    counts = story.assign(2).read(2, 4, 12).counts()
+
+    assert counts == Counts(deliveries=18, after_kill=6)
+
+
+def test_a_second_kill_keeps_the_first_in_mind() -> None:
+    """The next owner commits one of the six and goes in order; the other five are the kill's."""
+    story = Story().assign(1).read(1, 0, 6).end(1)
+    story.assign(2).read(2, 0, 1).commit(2, 1).release(2)
+
+    counts = story.assign(3).read(3, 1, 6).counts()
+
+    assert counts == Counts(deliveries=12, after_kill=6)
+
+
+def test_redelivery_after_failed_commit_is_counted() -> None:
+    """A commit that failed explains three orders that come again."""
+    story = Story().assign(1).read(1, 0, 3).fail_commit(1).release(1)
+
+    counts = story.assign(2).read(2, 0, 3).counts()
+
+    assert counts == Counts(deliveries=6, after_failed_commit=3)
+
+
+def test_redelivery_after_lost_lanes_is_counted() -> None:
+    """A member that lost its lanes could not commit: three orders may come again."""
+    story = Story().assign(1).read(1, 0, 3).release(1, SessionEnd.LOST)
+
+    counts = story.assign(2).read(2, 0, 3).counts()
+
+    assert counts == Counts(deliveries=6, after_failed_commit=3)
+
+
+def test_redelivery_without_reason_is_a_breach() -> None:
+    """Three orders come again after a revoke in order."""
+    counts = Story().assign(1).read(1, 0, 3).release(1).assign(2).read(2, 0, 3).counts()
+
+    assert counts == Counts(deliveries=6, unexplained=3)
+
+
+def test_redelivery_after_commit_is_a_breach() -> None:
+    """Order 2 was committed and comes again, though its member was killed afterwards."""
+    story = Story().assign(1).read(1, 0, 3).commit(1, 3).end(1)
+
+    counts = story.assign(2).read(2, 2, 3).counts()
+
+    assert counts == Counts(deliveries=4, after_commit=1)
+
+
+def test_going_back_inside_a_session_is_a_breach() -> None:
+    """An older order after a newer one at the same member: out of order, and for no reason."""
+    counts = Story().assign(1).read(1, 0, 5).read(1, 3, 4).counts()
+
+    assert counts == Counts(deliveries=6, out_of_order=1, unexplained=1)
+
+
+def test_a_gap_is_lost() -> None:
+    """Orders 3 and 4 were passed over: lost, and so is 9, which never came."""
+    ledger = Story().assign(1).read(1, 0, 3).read(1, 5, 9).ledger()
+
+    assert ledger.lost_count({1: 10}) == 3
+    assert ledger.lost_count({1: 10, 2: 4}) == 7
+
+
+def test_a_gap_that_is_filled_is_out_of_order() -> None:
+    """Order 1 comes after order 2 for the first time: not lost, but late."""
+    story = Story().assign(1).read(1, 0, 1).read(1, 2, 3).end(1)
+
+    ledger = story.assign(2).read(2, 1, 2).ledger()
+
+    assert ledger.lost_count({1: 3}) == 0
+    assert ledger.counts.out_of_order == 1
+
+
+def test_two_owners_of_a_lane_are_a_breach() -> None:
+    """The second member is given the lane while the first still has it, and both read."""
+    counts = Story().assign(1).assign(2).read(2, 0, 1).read(1, 0, 1).counts()
+
+    assert counts.two_at_once >= 2
+
+
+def test_a_key_that_moves_back_to_an_older_session_is_a_breach() -> None:
+    """Customer 1 is read on a lane opened earlier after it was read on one opened later."""
+    run = (Run(1, 0, 1),), (Run(1, 1, 1),)
+    events: list[Event] = [
+        Assigned(1, 1, (0,)),
+        Assigned(2, 2, (1,)),
+        Delivered(2, 3, (LaneBatch(1, 0, 0, run[0]),)),
+        Delivered(1, 4, (LaneBatch(0, 0, 0, run[1]),)),
+    ]
+
+    assert build_ledger(events).counts.two_at_once == 1
+
+
+def test_events_are_put_in_order_of_time() -> None:
+    """A revoke that is read from its pipe after the next owner's assignment is no breach."""
+    story = Story().assign(1).read(1, 0, 2).commit(1, 2).release(1).assign(2).read(2, 2, 4)
+
+    counts = build_ledger(reversed(story.events)).counts
+
+    assert counts == Counts(deliveries=4)
+
+
+def test_who_is_behind() -> None:
+    """Three orders wait, and they are those of the member that owns the lane now."""
+    ledger = Story().assign(1).read(1, 0, 2).end(1).assign(2).ledger()
+
+    assert ledger.behind_by_member({1: 5, 9: 1}) == {2: 3}
+
+
+def test_the_verdict_names_what_failed() -> None:
+    """One lost order fails its two checks and no other."""
+    ledger = Story().assign(1).read(1, 0, 2).ledger()
+
+    checks = judge(ledger, {1: 3}, members_started=1, members_wanted=1)
+
+    failed = {check.name for check in checks if not check.passed}
+    assert failed == {"lost", "different records processed"}
+
+
+def test_the_verdict_sees_invented_records_and_idle_members() -> None:
+    """One order more than produced, and one member of two without work."""
+    ledger = Story().assign(1).read(1, 0, 2).ledger()
+
+    checks = judge(ledger, {1: 1}, members_started=2, members_wanted=2)
+
+    failed = {check.name for check in checks if not check.passed}
+    assert failed == {"processed but never produced", "members that had work"}

@@ -1,0 +1,141 @@
+"""A member's journal: told before committed, and never committed for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from keylane.audit import AuditReporter
+from keylane.demo.events import Assigned, CommitFailed, Committed, Delivered, Event, Released
+from keylane.demo.member import COMMIT_INTERVAL_S, Journal
+from keylane.demo.orders import Run, order_key, order_value
+
+
+def make_journal() -> tuple[Journal, list[Event]]:
+    events: list[Event] = []
+    return Journal(events.append, member=4), events
+
+
+def process(journal: Journal, lane: int, offset: int, customer: int, number: int) -> None:
+    journal.process(lane, offset, order_key(customer), order_value(customer, number))
+
+
+def test_only_what_was_told_waits_for_a_commit() -> None:
+    """Two orders of lane 7 up to offset 12: position 13 waits once they were told."""
+    journal, events = make_journal()
+    process(journal, 7, 10, 1, 0)
+    process(journal, 7, 12, 1, 1)
+    before = dict(journal.waiting)
+
+    journal.tell()
+
+    assert before == {}
+    assert journal.waiting == {7: 13}
+    told = events[0]
+    assert isinstance(told, Delivered)
+    batch = told.batches[0]
+    assert (batch.first_offset, batch.last_offset, batch.runs) == (10, 12, (Run(1, 0, 2),))
+
+
+def test_nothing_processed_is_nothing_told() -> None:
+    """An empty poll writes no line."""
+    journal, events = make_journal()
+
+    journal.tell()
+
+    assert events == []
+
+
+def test_a_commit_that_was_overtaken_leaves_the_rest() -> None:
+    """Position 1 is confirmed while 2 is already waiting: 2 goes on waiting."""
+    journal, events = make_journal()
+    process(journal, 7, 0, 1, 0)
+    journal.tell()
+    wanted = dict(journal.waiting)
+    process(journal, 7, 1, 1, 1)
+    journal.tell()
+
+    journal.committed(wanted)
+
+    assert journal.waiting == {7: 2}
+    assert isinstance(events[-1], Committed)
+
+
+def test_a_released_lane_is_never_committed() -> None:
+    """After a revoke nothing of the lane waits; the others' positions stay."""
+    journal, events = make_journal()
+    journal.assigned([7, 3])
+    process(journal, 7, 0, 1, 0)
+    process(journal, 3, 0, 2, 0)
+    journal.tell()
+
+    journal.released([7])
+
+    assert journal.waiting == {3: 1}
+    assert [type(event) for event in events] == [Assigned, Delivered, Released]
+
+
+def test_a_failed_commit_goes_on_waiting() -> None:
+    """A refused commit is told and tried again."""
+    journal, events = make_journal()
+    process(journal, 7, 0, 1, 0)
+    journal.tell()
+
+    journal.commit_failed(journal.waiting, "RebalanceInProgress")
+
+    assert journal.waiting == {7: 1}
+    assert isinstance(events[-1], CommitFailed)
+
+
+def test_commits_keep_their_distance() -> None:
+    """A commit is due at once, then an interval later, and never with nothing to commit."""
+    journal, _ = make_journal()
+    idle = journal.commit_is_due(0.0)
+    process(journal, 7, 0, 1, 0)
+    journal.tell()
+
+    due = [journal.commit_is_due(now_s) for now_s in (1.0, 1.5, 1.0 + COMMIT_INTERVAL_S)]
+
+    assert (idle, due) == (False, [True, False, True])
+
+
+class FakeReporter:
+    """Notes what it is told beside the events, so that their order can be seen."""
+
+    def __init__(self, events: list[object]) -> None:
+        self.events = events
+
+    def assigned(self, lanes: Iterable[int], *, generation: int = -1) -> None:
+        self.events.append(("assigned", tuple(lanes), generation))
+
+    def processed(self, lane: int, offset: int, key: bytes) -> None:
+        self.events.append(("processed", lane, offset, key))
+
+    def flush(self) -> None:
+        self.events.append("flush")
+
+    def committed(self, positions: Mapping[int, int]) -> None:
+        self.events.append(("committed", dict(positions)))
+
+
+def test_reports_are_flushed_before_anything_may_be_committed() -> None:
+    """Report, flush, tell, and the commit after it was confirmed."""
+    events: list[object] = []
+    reporter = FakeReporter(events)
+    journal = Journal(events.append, member=4, reporter=cast(AuditReporter, reporter))
+
+    journal.assigned([7], generation=3)
+    process(journal, 7, 10, 1, 0)
+    journal.tell()
+    journal.committed({7: 11})
+
+    kinds = [event if isinstance(event, tuple | str) else type(event) for event in events]
+    assert kinds == [
+        Assigned,
+        ("assigned", (7,), 3),
+        ("processed", 7, 10, order_key(1)),
+        "flush",
+        Delivered,
+        Committed,
+        ("committed", {7: 11}),
+    ]

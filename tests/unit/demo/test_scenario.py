@@ -1,0 +1,114 @@
+"""The scenario: the show goes forward, says each thing once, and always ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from keylane.demo.scenario import (
+    DRAIN_TIMEOUT_S,
+    JOIN_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    Action,
+    Facts,
+    KillMember,
+    KillMembers,
+    KillProxy,
+    Phase,
+    Scenario,
+    ShowSettings,
+    StartMember,
+    StartProducer,
+    StopMembers,
+    StopProducer,
+    client_of,
+    plan_beats,
+)
+
+SETTINGS = ShowSettings(seconds=40.0, members=8, kills_proxy=True)
+FACTS = Facts(now_s=0.0, alive=8, reading=8, reading_possible=8, waiting_records=0)
+
+
+def play(scenario: Scenario, facts: Facts, until_s: float) -> list[Action]:
+    """Step twice a second until `until_s`; returns the actions."""
+    actions: list[Action] = []
+    now_s = facts.now_s
+    while now_s <= until_s:
+        actions += scenario.step(replace(facts, now_s=now_s))
+        now_s += 0.5
+    return actions
+
+
+def test_the_whole_show() -> None:
+    """Eight start, three are killed, two join, keylane is killed, all stop: done."""
+    scenario = Scenario(SETTINGS)
+
+    actions = play(scenario, FACTS, 60.0) + list(scenario.step(replace(FACTS, now_s=61.0, alive=0)))
+
+    kinds = [type(action) for action in actions]
+    assert kinds.count(StartMember) == 10
+    assert [a.number for a in actions if isinstance(a, KillMember)] == [3, 1, 2]
+    order = [kinds.index(kind) for kind in (StartProducer, KillProxy, StopProducer, StopMembers)]
+    assert order == sorted(order)
+    assert scenario.phase is Phase.DONE
+    assert scenario.drained
+    assert scenario.beats_left == 0
+
+
+def test_orders_wait_for_the_members() -> None:
+    """No order is produced while a member that can read does not."""
+    scenario = Scenario(SETTINGS)
+
+    actions = play(scenario, replace(FACTS, reading=7), JOIN_TIMEOUT_S)
+
+    assert not any(isinstance(action, StartProducer) for action in actions)
+    assert scenario.phase is Phase.JOINING
+
+
+def test_no_phase_lasts_for_ever() -> None:
+    """With nobody reading, nothing draining and nobody stopping, the show still ends."""
+    scenario = Scenario(SETTINGS)
+    stuck = replace(FACTS, reading=0, waiting_records=5)
+    end_s = JOIN_TIMEOUT_S + SETTINGS.seconds + DRAIN_TIMEOUT_S + STOP_TIMEOUT_S + 10.0
+
+    actions = play(scenario, stuck, end_s)
+
+    assert scenario.phase is Phase.DONE
+    assert not scenario.drained
+    assert isinstance(actions[-1], KillMembers)
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 8, 20])
+def test_somebody_is_always_left(members: int) -> None:
+    """Kills name members that were started and live, and never the last one."""
+    alive = set(range(1, members + 1))
+
+    for beat in plan_beats(replace(SETTINGS, members=members)):
+        for action in beat.actions:
+            if isinstance(action, KillMember):
+                alive.remove(action.number)
+            elif isinstance(action, StartMember):
+                assert action.number not in alive
+                alive.add(action.number)
+            assert alive
+
+
+def test_beats_come_in_order_and_inside_the_show() -> None:
+    """Beats ascend and end before the producer stops."""
+    moments = [beat.at_s for beat in plan_beats(SETTINGS)]
+
+    assert moments == sorted(moments)
+    assert moments[0] > 0 and moments[-1] < SETTINGS.seconds
+
+
+def test_no_proxy_is_killed_where_there_is_none() -> None:
+    """Against Kafka itself the show leaves the proxy out."""
+    beats = plan_beats(replace(SETTINGS, kills_proxy=False))
+
+    assert not any(isinstance(action, KillProxy) for beat in beats for action in beat.actions)
+
+
+def test_clients_take_turns() -> None:
+    """Of any three members in a row each uses another library."""
+    assert len({client_of(number) for number in (4, 5, 6)}) == 3

@@ -1,0 +1,70 @@
+"""Lanes as partitions: numbering both ways, key ranges, kernel limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from keylane.keyrange.lane import LANE_COUNT_MAX, LaneLayout
+from keylane.keyrange.space import HASH_MAX
+
+
+@pytest.mark.parametrize(("partitions", "lanes"), [(1, 1), (2, 8), (3, 5), (7, 16)])
+def test_an_index_names_one_lane_of_one_partition(partitions: int, lanes: int) -> None:
+    """lane_index, partition_of and lane_of are inverse; every index is used once."""
+    layout = LaneLayout(partitions, lanes)
+    seen = [layout.lane_index(p, lane) for lane in range(lanes) for p in range(partitions)]
+
+    assert seen == list(range(layout.index_count))
+    for index in seen:
+        assert layout.lane_index(layout.partition_of(index), layout.lane_of(index)) == index
+
+
+def test_a_producers_default_partitioner_lands_on_the_same_partition() -> None:
+    """(h % PL) % P = h % P, for a producer that sees the lanes as partitions."""
+    layout = LaneLayout(6, 16)
+
+    for hashed in range(0, 100_000, 997):
+        assert layout.partition_of(hashed % layout.index_count) == hashed % 6
+
+
+def test_limits_are_the_ends_of_the_key_ranges() -> None:
+    """Exclusive upper bounds of the lanes; the last is 2**63."""
+    layout = LaneLayout(2, 5)
+
+    assert layout.key_split(1).limits.dtype == np.uint64
+    assert layout.key_split(1).limits.tolist() == [
+        layout.key_range(1, lane).hi + 1 for lane in range(5)
+    ]
+    assert int(layout.key_split(1).limits[-1]) == HASH_MAX + 1
+
+
+def test_limits_are_shared_and_read_only() -> None:
+    """Equal lane counts give one array, which nobody can change under another."""
+    assert LaneLayout(1, 9).key_split(0).limits is LaneLayout(4, 9).key_split(0).limits
+    with pytest.raises(ValueError, match="read-only"):
+        LaneLayout(1, 9).key_split(0).limits[0] = 1
+
+
+@pytest.mark.parametrize(("partitions", "lanes"), [(0, 1), (1, 0), (1, LANE_COUNT_MAX + 1)])
+def test_a_layout_without_lanes_is_refused(partitions: int, lanes: int) -> None:
+    """ValueError says which count."""
+    with pytest.raises(ValueError, match="must be"):
+        LaneLayout(partitions, lanes)
+
+
+def test_what_is_outside_the_layout_is_refused() -> None:
+    """ValueError for a partition, lane or index that is not there."""
+    layout = LaneLayout(2, 4)
+
+    for call in (
+        lambda: layout.lane_index(2, 0),
+        lambda: layout.lane_index(0, 4),
+        lambda: layout.lane_index(-1, 0),
+        lambda: layout.partition_of(8),
+        lambda: layout.lane_of(-1),
+        lambda: layout.key_range(0, 4),
+        lambda: layout.key_range(2, 0),
+    ):
+        with pytest.raises(ValueError, match="no lane"):
+            call()

@@ -1,0 +1,172 @@
+"""What a transaction commits of lanes, as metadata of Kafka's own offset."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.keyrange.key_split import even_split
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.lane_note import (
+    LaneCommit,
+    LaneNote,
+    apply_note,
+    merged,
+    read_note,
+    write_note,
+)
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+
+TOPIC = uuid.UUID(int=0xA1)
+OTHER = uuid.UUID(int=0xB2)
+
+
+def commit(lane: int, offset: int, *, count: int = 4, **fields) -> LaneCommit:
+    return LaneCommit(key_range=even_split(count).key_range(lane), offset=offset, **fields)
+
+
+def scan(count: int = 4) -> ScanIndex:
+    return ScanIndex(even_split(count))
+
+
+@st.composite
+def notes(draw: st.DrawFn, lane_count: int | None = None) -> LaneNote:
+    """Any note that a transaction can make."""
+    commits = []
+    for _ in range(draw(st.integers(0, 6))):
+        count = lane_count or draw(st.integers(1, 1024))
+        key_range = even_split(count).key_range(draw(st.integers(0, count - 1)))
+        if lane_count is None and draw(st.booleans()):
+            bounds = draw(st.tuples(st.integers(0, HASH_MAX), st.integers(0, HASH_MAX)))
+            key_range = KeyRange(min(bounds), max(bounds))
+        text = draw(st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+        commits.append(
+            LaneCommit(
+                key_range=key_range,
+                offset=draw(st.integers(0, 2**63 - 1)),
+                leader_epoch=draw(st.integers(-1, 2**31 - 1)),
+                metadata=text,
+            )
+        )
+    return LaneNote(draw(st.integers(0, 2**63 - 1)), tuple(commits))
+
+
+@given(notes())
+def test_a_note_is_read_as_it_was_written(note: LaneNote) -> None:
+    """Every field comes back."""
+    assert read_note(write_note(TOPIC, note), TOPIC, note.position) == note
+
+
+def test_a_note_is_short() -> None:
+    """256 lanes fit into the 4096 characters that a broker takes by default."""
+    note = LaneNote(10**12, tuple(commit(lane, 10**12 + 999, count=256) for lane in range(256)))
+
+    assert len(write_note(TOPIC, note)) < 4096
+
+
+def test_a_note_beside_another_offset_or_topic_is_nobodys() -> None:
+    """A tool that copies offsets with their metadata copies no positions."""
+    text = write_note(TOPIC, LaneNote(7, (commit(0, 9),)))
+
+    assert read_note(text, TOPIC, 7) is not None
+    assert read_note(text, TOPIC, 8) is None
+    assert read_note(text, OTHER, 7) is None
+    assert read_note(text, TOPIC, None) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "m",
+        '{"keylane":2}',
+        '{"keylane":1,',
+        '{"keylane":1,"topic":"t"}',
+        '{"keylane":1,"topic":3,"at":7,"lanes":[]}',
+        *(
+            '{"keylane":1,"topic":"000000000000000000000000000000a1","at":7,"lanes":' + lanes + "}"
+            for lanes in (
+                "3", "null", "[3]", "[[]]", "[[4]]", "[[4,0]]", "[[4,4,0]]", "[[0,0,0]]",
+                "[[2000,0,0]]", "[[4,-1,0]]", "[[4,0,-8]]", "[[4,0,1e3]]", "[[4,0,true]]",
+                "[[4,0,9223372036854775807]]", "[[4,0,1,-2]]", "[[4,0,1,2147483648]]",
+                '[[4,0,1,"m"]]', "[[4,0,1,1,1]]", '[[4,0,1,1,"m",1]]', "[" * 100_000,
+                '[["0","x",0]]', '[["5","4",0]]', '[["0","8000000000000000",0]]', '[["0",4,0]]',
+                '[[4,"0",0]]', '[["00000000000000000","1",0]]', '[["-1","1",0]]', "[[true,0,0]]",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_nonsense_is_no_note(text: str | None) -> None:
+    """Clients write what they like into their metadata."""
+    assert read_note(text, TOPIC, 7) is None
+
+
+def test_a_key_range_that_is_no_even_lane_stands_as_its_bounds() -> None:
+    """A plan's lane, or what a client id was given; an even lane stays as short as it was."""
+    cut = LaneCommit(key_range=KeyRange(10, 255), offset=9)
+    text = write_note(TOPIC, LaneNote(7, (cut, commit(3, 8))))
+
+    assert '"lanes":[["a","ff",2],[4,3,1]]' in text
+    note = read_note(text, TOPIC, 7)
+    assert note is not None and note.commits == (cut, commit(3, 8))
+
+
+def test_later_commits_of_a_lane_replace_earlier_ones() -> None:
+    """One entry per lane and lane count, in the order in which they were said last."""
+    first = (commit(0, 5), commit(1, 6))
+    second = (commit(0, 9), commit(0, 7, count=8))
+
+    assert merged(first, second) == (commit(1, 6), commit(0, 9), commit(0, 7, count=8))
+
+
+def test_a_state_stands_as_if_the_lanes_had_committed() -> None:
+    """Applied to what was before; a second time it changes nothing."""
+    state = OffsetState(committed=100)
+    direct = state.copy()
+    for lane, offset in ((0, 120), (2, 110)):
+        direct.commit_lane(even_split(4).key_range(lane), offset, f"m{lane}", 3)
+    direct.mark_pushed(100)
+    note = LaneNote(
+        100,
+        tuple(
+            commit(lane, offset, metadata=f"m{lane}", leader_epoch=3)
+            for lane, offset in ((0, 120), (2, 110))
+        ),
+    )
+
+    apply_note(state, note, scan())
+    once = state.copy()
+    apply_note(state, note, scan())
+
+    assert once == direct == state
+    state.check()
+
+
+def test_lanes_without_records_stand_at_the_stable_position() -> None:
+    """A scan had counted them on; the one that applies the note knows nothing of it."""
+    state = OffsetState(committed=100)
+
+    apply_note(state, LaneNote(120, (commit(0, 120),)), scan())
+
+    assert state.stable_position == state.pushed == 120
+    assert [p.counted for _, _, p in state.positions()] == [120, 120]
+
+
+@given(notes(lane_count=3), notes(lane_count=4))
+def test_applying_a_note_again_changes_nothing(before: LaneNote, note: LaneNote) -> None:
+    """Whatever was there before, also when lanes go back; its lanes do not overlap."""
+    note = LaneNote(note.position, merged((), note.commits))
+    state = OffsetState(committed=before.position)
+    apply_note(state, before, scan())
+    apply_note(state, note, scan())
+    once = state.copy()
+
+    apply_note(state, note, scan())
+
+    assert state == once
+    state.check()

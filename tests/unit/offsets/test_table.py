@@ -1,0 +1,238 @@
+"""The table of states: what its records bring back, in any order and after any crash."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+
+from keylane.keyrange.lane import LaneLayout
+from keylane.offsets.journal import (
+    JournalRecord,
+    LayoutValue,
+    RangeKey,
+    RangeValue,
+    StateKey,
+    ic_partition,
+    read_key,
+    write_key,
+    write_value,
+)
+from keylane.offsets.state import OffsetState
+from keylane.offsets.table import DAMAGED_TOLD_MAX, OffsetTable
+from keylane.offsets.values import WHOLE
+
+COUNT = 5
+KEY = StateKey("group", uuid.UUID(int=7), 3)
+LANE = LaneLayout(partition_count=1, lane_count=4).key_range(0, 0)
+LAYOUT = LayoutValue(timestamp_ms=1, topic_id=KEY.topic_id, partition_count=2, lane_count=16)
+
+
+def make_table() -> OffsetTable:
+    return OffsetTable(partition_count=COUNT)
+
+
+def load(records: list[JournalRecord]) -> OffsetTable:
+    """What a node that starts makes of the records."""
+    table = make_table()
+    for offset, record in enumerate(records):
+        table.apply(record.partition, offset, record.key, record.value)
+    table.finish_load()
+    table.check()
+    return table
+
+
+def save(table: OffsetTable, key: StateKey = KEY) -> list[JournalRecord]:
+    records = table.records(key, now_ms=1, member_id="m", leader_epoch=2)
+    table.mark_saved(key)
+    return records
+
+
+def range_record(key: StateKey, first: int, last: int) -> JournalRecord:
+    partition = ic_partition(key.group, COUNT)
+    value = write_value(RangeValue(timestamp_ms=0))
+    return JournalRecord(partition, write_key(RangeKey(key, first, last)), value)
+
+
+def test_s004_17_merge_appends_two_tombstones_and_one_put() -> None:
+    """[48-49] between [45-47] and [50-50]: exactly three records, the put before the tombstones."""
+    table = make_table()
+    table.put(KEY, OffsetState(committed=43))
+    draft = changed(table, [(45, 47), (50, 50)])
+    save(table)
+
+    draft = changed(table, [(48, 49)])
+    records = save(table)
+
+    assert draft.ranges() == [(45, 50)]
+    assert [(read_key(r.key, place=""), r.value is None) for r in records] == [
+        (RangeKey(KEY, 45, 50), False),
+        (RangeKey(KEY, 45, 47), True),
+        (RangeKey(KEY, 50, 50), True),
+    ]
+    assert not table.records(KEY, now_ms=2)
+
+
+def test_s004_16_order_of_range_and_positions_records_does_not_matter() -> None:
+    """Fifty shuffles of the records of one state all give that state."""
+    table = make_table()
+    table.put(KEY, OffsetState(committed=43, topic_name="orders"))
+    changed(table, [(45, 47), (60, 69), (80, 80)])
+    records = save(table)
+    chance = random.Random(1)
+
+    for _ in range(50):
+        chance.shuffle(records)
+        loaded = load(records)
+
+        assert loaded.get(KEY) == table.get(KEY)
+        assert not loaded.records(KEY, now_ms=2)
+
+
+def test_g14_crash_anywhere_in_an_append_loses_no_commit_acknowledged_before() -> None:
+    """Each prefix of an append loads to a state that holds what was saved before it."""
+    table = make_table()
+    table.put(KEY, OffsetState(committed=43))
+    changed(table, [(45, 47), (50, 50), (60, 60)])
+    journal = save(table)
+    changed(table, [(43, 44), (48, 49)])
+    records = save(table)
+
+    for cut in range(len(records) + 1):
+        state = load(journal + records[:cut]).get(KEY)
+
+        assert state is not None
+        for bounds in [(45, 47), (50, 50), (60, 60)]:
+            assert state.is_committed(*bounds)
+
+
+def test_crash_in_a_reset_never_leaves_its_positions_with_the_old_ranges() -> None:
+    """What a reset to 30 dropped is gone from the journal before the positions stand at 30."""
+    table = make_table()
+    table.put(KEY, OffsetState(committed=43))
+    changed(table, [(45, 47)])
+    journal = save(table)
+    draft = table.get(KEY)
+    assert draft is not None
+    draft = draft.copy()
+    draft.commit_lane(WHOLE, 30, reset=True)
+    table.put(KEY, draft)
+    records = save(table)
+
+    for cut in range(len(records) + 1):
+        state = load(journal + records[:cut]).get(KEY)
+
+        assert state is not None
+        assert state.stable_position == 43 or not state.ranges()
+
+
+def test_deleted_state_leaves_nothing() -> None:
+    """Tombstones cover ranges of failed writes too; afterwards a load finds nothing at all."""
+    table = make_table()
+    table.put(KEY, OffsetState(committed=43))
+    changed(table, [(45, 47)])
+    journal = save(table)
+    changed(table, [(60, 69)])
+    journal += table.records(KEY, now_ms=2)  # no ack came
+    journal += table.tombstones(KEY)
+
+    table.remove(KEY)
+    table.remove(KEY)
+
+    loaded = load(journal)
+    assert (len(loaded), len(table), table.groups()) == (0, 0, [])
+    assert loaded.take_orphan_tombstones() == []
+    assert table.tombstones(KEY) == []
+
+
+def test_states_are_found_by_group() -> None:
+    """Two groups; the first has states on two partitions."""
+    table = make_table()
+    others = [StateKey("group", KEY.topic_id, 4), StateKey("b", KEY.topic_id, 3)]
+    for number, key in enumerate([KEY, *others]):
+        table.put(key, OffsetState(committed=number))
+
+    table.remove(others[0])
+
+    table.check()
+    assert table.groups() == ["b", "group"]
+    assert set(table.of_group("group")) == {KEY}
+    assert dict(table.items()).keys() == {KEY, others[1]}
+    assert table.of_group("none") == {} and table.get(others[0]) is None
+
+
+def test_layouts_are_pinned_and_unpinned() -> None:
+    """A pinned layout is loaded again; after the unpinning it is not."""
+    table = make_table()
+
+    pinned = table.pin_layout("orders.lanes-16", LAYOUT)
+    before = load(pinned)
+    unpinned = table.pin_layout("orders.lanes-16", None)
+
+    assert before.layouts() == {"orders.lanes-16": LAYOUT}
+    assert before.layout("orders.lanes-16") == LAYOUT
+    assert load(pinned + unpinned).layouts() == table.layouts() == {}
+
+
+def test_s004_161_orphan_ranges_are_dropped_and_deleted() -> None:
+    """A range without positions makes no state; its tombstone is handed out once."""
+    loaded = load([range_record(KEY, 5, 9)])
+
+    tombstones = loaded.take_orphan_tombstones()
+
+    assert len(loaded) == 0
+    assert [(read_key(r.key, place=""), r.value) for r in tombstones] == [
+        (RangeKey(KEY, 5, 9), None)
+    ]
+    assert loaded.take_orphan_tombstones() == []
+
+
+@pytest.mark.parametrize("at", ["positions", "range"])
+def test_s004_161_damaged_value_costs_only_itself(at: str) -> None:
+    """Damaged positions drop the state, a damaged range drops the range; both are counted."""
+    table = make_table()
+    table.put(KEY, OffsetState(committed=43))
+    changed(table, [(45, 47), (60, 69)])
+    records = save(table)
+    index = 0 if at == "range" else 2
+    records[index] = JournalRecord(records[index].partition, records[index].key, b"\0\0\xff")
+
+    loaded = make_table()
+    for offset, record in enumerate(records):
+        loaded.apply(record.partition, offset, record.key, record.value)
+    report = loaded.finish_load()
+
+    assert (report.damaged_count, len(report.damaged)) == (1, 1)
+    assert f"offset {index} {at}" in report.damaged[0]
+    if at == "range":
+        state = loaded.get(KEY)
+        assert state is not None and state.ranges() == [(60, 69)]
+    assert (report.state_count, report.orphan_count) == ((1, 1) if at == "range" else (0, 2))
+
+
+def test_records_that_make_no_sense_are_counted_and_the_first_named() -> None:
+    """No key, garbage, a wrong partition: none stops the load, and few are named."""
+    table = make_table()
+    wrong = (ic_partition(KEY.group, COUNT) + 1) % COUNT
+
+    table.apply(0, 0, None, b"")
+    table.apply(wrong, 1, write_key(KEY), None)
+    table.apply(0, 2, b"\0\\9 from a later keylane", b"?")
+    for offset in range(100):
+        table.apply(0, offset, b"\0", b"")
+    report = table.finish_load()
+
+    assert report.damaged_count == 102
+    assert len(report.damaged) == DAMAGED_TOLD_MAX
+    assert "without a key" in report.damaged[0] and "another partition" in report.damaged[1]
+
+
+def changed(table: OffsetTable, ranges: list[tuple[int, int]]) -> OffsetState:
+    """Commit ranges on a copy that takes the state's place."""
+    state = table.get(KEY)
+    assert state is not None
+    draft = state.copy()
+    draft.commit_ranges(ranges)
+    table.put(KEY, draft)
+    return draft

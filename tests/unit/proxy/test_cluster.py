@@ -1,0 +1,206 @@
+"""What keylane knows of the cluster, from a link that the test answers for."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from kio.index import load_response_schema
+
+from keylane.config import LaneRule, ProxyConfig
+from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.proxy import cluster as cluster_module
+from keylane.proxy.cluster import Broker, Cluster
+from tests.transcript.entities import build, plain
+
+ID = uuid.UUID(int=0xA1)
+
+
+class FakeLink:
+    """A service connection with scripted Metadata answers."""
+
+    def __init__(self) -> None:
+        self.version_max = {3: 13}
+        self.is_open = True
+        self.asked: list[dict[str, Any]] = []
+        self.answers: list[dict[str, Any]] = []
+
+    async def request(self, api_key: int, entity: Any) -> Any:
+        self.asked.append(plain(entity))
+        values = self.answers.pop(0)
+        return build(load_response_schema(api_key, int(entity.__version__)), values)
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def node(number: int, *, host: str = "", rack: str | None = "r") -> dict[str, Any]:
+    return {"node_id": number, "host": host or f"kafka{number}", "port": 9092, "rack": rack}
+
+
+def topic(name: str | None, partitions: int, topic_id: Any = ID, error_code: int = 0) -> Any:
+    entries = [
+        {"partition_index": i, "leader_id": i + 1, "leader_epoch": 4} for i in range(partitions)
+    ]
+    return {"name": name, "topic_id": topic_id, "partitions": entries, "error_code": error_code}
+
+
+@pytest.fixture
+def link() -> FakeLink:
+    return FakeLink()
+
+
+@pytest.fixture
+def cluster(monkeypatch, link) -> Cluster:
+    """Its first bootstrap address is dead."""
+
+    class Links:
+        @staticmethod
+        async def open(host: str, port: int, **_: Any) -> FakeLink:
+            if host == "dead":
+                raise UpstreamLost(f"broker at {host}:{port}: refused")
+            link.is_open = True
+            return link
+
+    monkeypatch.setattr(cluster_module, "ServiceLink", Links)
+    rules = (LaneRule(topic="orders", lanes=4),)
+    return Cluster(ProxyConfig(bootstrap="dead:1,kafka:9092", lanes=rules))
+
+
+async def test_start_learns_brokers_and_topics(cluster, link) -> None:
+    """Every broker gets its listener before anybody is told of it."""
+    bound: list[Broker] = []
+
+    async def bind(broker: Broker) -> None:
+        bound.append(broker)
+
+    cluster.on_broker = bind
+    link.answers.append({"brokers": [node(1), node(2)], "topics": [topic("orders", 2)]})
+
+    await cluster.start()
+
+    assert [broker.node_id for broker in bound] == [1, 2]
+    assert cluster.registry.view("orders").layout.index_count == 8
+    assert cluster.leaders[ID, 1] == (2, 4)
+    assert link.asked[0]["topics"] is None and not link.asked[0]["allow_auto_topic_creation"]
+
+
+async def test_a_partition_is_read_from_the_rack_of_its_leader(cluster, link) -> None:
+    """Broker 1 in r1, broker 2 without a rack, broker 3 not known; no rack at all is nothing."""
+    brokers = [node(1, rack="r1"), node(2, rack=None)]
+    link.answers.append({"brokers": brokers, "topics": [topic("orders", 3)]})
+
+    await cluster.start()
+
+    assert cluster.read_racks(ID, 3) == (frozenset({"r1"}), frozenset(), frozenset())
+    assert cluster.read_racks(uuid.UUID(int=99), 3) == ()
+
+
+async def test_a_broker_that_moved_is_bound_anew_and_a_known_one_is_not(cluster) -> None:
+    """FindCoordinator tells no rack, which is no move."""
+    bound: list[Broker] = []
+
+    async def bind(broker: Broker) -> None:
+        bound.append(broker)
+
+    schema: Any = load_response_schema(3, 12)
+    coordinator: Any = load_response_schema(10, 3)
+    cluster.on_broker = bind
+    await cluster.learn_brokers(build(schema, {"brokers": [node(1)]}).brokers)
+    await cluster.learn_brokers((build(coordinator, node(1)),))
+    await cluster.learn_brokers(build(schema, {"brokers": [node(1)]}).brokers)
+    assert len(bound) == 1
+
+    await cluster.learn_brokers((build(coordinator, node(1, host="moved")),))
+
+    assert bound[1] == Broker(node_id=1, host="moved", port=9092, rack="r")
+
+
+async def test_a_topic_that_is_gone_is_forgotten(cluster, link) -> None:
+    """After a complete refresh, and when it is asked for by name."""
+    link.answers.append({"topics": [topic("orders", 2), topic("a", 1, uuid.UUID(int=5))]})
+    await cluster.start()
+    link.answers += [{"topics": [topic("orders", 2)]}, {"topics": [topic("orders", 0, None, 3)]}]
+
+    await cluster.refresh()
+    assert set(cluster.registry.topics) == {"orders"}
+    await cluster.refresh_topic("orders")
+
+    assert not cluster.registry.topics
+    assert link.asked[2]["topics"][0]["name"] == "orders"
+
+
+async def test_a_topic_by_id(cluster, link) -> None:
+    """Asked with the id alone; an id that nobody knows changes nothing."""
+    link.answers += [{"topics": [topic("orders", 2)]}, {"topics": [topic(None, 0, ID, 100)]}]
+
+    await cluster.refresh_topic_id(ID)
+    await cluster.refresh_topic_id(ID)
+
+    assert cluster.registry.view_by_id(ID) is not None
+    assert link.asked[0]["topics"] == [{"topic_id": ID, "name": None}]
+
+
+async def test_a_name_clash_stops_the_start_and_is_logged_later(cluster, link, caplog) -> None:
+    """A real topic that is called like lanes: its data would be hidden."""
+    answer = {"topics": [topic("x.lanes-4", 1), topic("orders", 2, uuid.UUID(int=9))]}
+    link.answers += [answer, answer]
+
+    with pytest.raises(ConfigInvalid, match=r"x\.lanes-4"):
+        await cluster.start()
+    await cluster.refresh()
+
+    assert "x.lanes-4" in caplog.text and set(cluster.registry.topics) == {"orders"}
+
+
+async def test_the_leader_is_learnt_anew(cluster, link) -> None:
+    """And UpstreamLost when there is none, or the topic has gone."""
+    nobody = topic("orders", 1)
+    nobody["partitions"][0]["leader_id"] = -1
+    link.answers += [{"topics": [topic("orders", 2)]}, {"topics": [nobody]}]
+
+    assert await cluster.leader_of("orders", ID, 1) == (2, 4)
+    with pytest.raises(UpstreamLost, match="orders partition 0"):
+        await cluster.leader_of("orders", ID, 0)
+
+
+async def test_an_old_cluster_is_refused(cluster, link) -> None:
+    """Metadata v12 names topics by id; without it there are no lanes."""
+    link.version_max = {3: 8}
+
+    with pytest.raises(ConfigInvalid, match=r"Kafka 3\.1"):
+        await cluster.start()
+
+
+async def test_no_broker_can_be_reached(cluster, monkeypatch) -> None:
+    """Every address is named with its reason."""
+
+    class Dead:
+        @staticmethod
+        async def open(host: str, port: int, **_: Any) -> Any:
+            raise UpstreamLost(f"broker at {host}:{port}: refused")
+
+    monkeypatch.setattr(cluster_module, "ServiceLink", Dead)
+
+    with pytest.raises(UpstreamLost, match=r"dead:1: refused; broker at kafka:9092"):
+        await cluster.start()
+
+
+async def test_a_lost_connection_is_opened_again(cluster, link) -> None:
+    """At the next question."""
+    link.answers += [{"topics": []}, {"topics": []}]
+    await cluster.start()
+    link.is_open = False
+
+    await cluster.refresh()
+
+    assert link.is_open
+    cluster.stop()
+    assert not link.is_open
+
+
+async def test_a_link_to_an_unknown_broker(cluster) -> None:
+    """The number is named."""
+    with pytest.raises(UpstreamLost, match="broker 9 is unknown"):
+        await cluster.link_to(9)

@@ -1,0 +1,43 @@
+"""/livez and /readyz over the life of a node."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from keylane.proxy.health import Health
+
+
+async def ask(health: Health) -> list[tuple[int, str]]:
+    """What /livez and /readyz answer now."""
+    app = web.Application()
+    app.add_routes(health.routes())
+    async with TestClient(TestServer(app)) as client:
+        answers = [await client.get(path) for path in ("/livez", "/readyz")]
+        return [(answer.status, await answer.text()) for answer in answers]
+
+
+async def test_a_node_that_starts_is_alive_and_not_ready() -> None:
+    """503 says `starting`."""
+    health = Health()
+
+    assert await ask(health) == [(200, "ok\n"), (503, "starting\n")]
+
+
+async def test_a_node_that_serves_is_ready() -> None:
+    """200 once all listeners serve."""
+    health = Health()
+
+    health.serves()
+
+    assert await ask(health) == [(200, "ok\n"), (200, "ok\n")]
+
+
+async def test_a_node_that_stops_is_alive_and_not_ready() -> None:
+    """503 says `stopping`; a restart by the liveness probe would cut the drain short."""
+    health = Health()
+    health.serves()
+
+    health.stops()
+
+    assert await ask(health) == [(200, "ok\n"), (503, "stopping\n")]

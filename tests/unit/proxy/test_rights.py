@@ -1,0 +1,118 @@
+"""proxy/rights.py: what the broker said is believed for the bound that is documented, no longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kio.schema.metadata.v9.response import MetadataResponse
+
+from keylane.errors import UpstreamLost
+from keylane.proxy.apis.context import Operation
+from keylane.proxy.rights import TopicRights
+from tests.transcript.entities import build
+from tests.transcript.fake import FakeContext
+
+TTL_S = 10.0
+NOTHING = -(2**31)
+"""What brokers send for "not asked" and beside an error."""
+
+
+class World:
+    """The broker's answer, and the clock."""
+
+    def __init__(self, *operations: Operation, error_code: int = 0) -> None:
+        self.asked, self.now_s = 0, 0.0
+        self.view = FakeContext().lanes("orders")
+        self.rights = TopicRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
+        self.say(*operations, error_code=error_code)
+
+    def say(self, *operations: Operation, error_code: int = 0) -> None:
+        bits = sum(1 << operation for operation in operations) if operations else NOTHING
+        self.topic = {
+            "name": "orders",
+            "error_code": error_code,
+            "topic_authorized_operations": bits,
+        }
+
+    async def ask(self, entity: Any) -> Any:
+        self.asked += 1
+        assert entity.include_topic_authorized_operations
+        assert [topic.name for topic in entity.topics] == ["orders"]
+        return build(MetadataResponse, {"topics": [self.topic]})
+
+    async def error(self, operation: Operation = Operation.READ) -> int:
+        return await self.rights.error(self.view, operation)
+
+
+async def test_one_question_for_all_operations() -> None:
+    """READ and DESCRIBE, but not WRITE."""
+    world = World(Operation.READ, Operation.DESCRIBE)
+
+    found = [await world.error(operation) for operation in Operation]
+
+    assert dict(zip(Operation, found, strict=True)) == {
+        Operation.READ: 0,
+        Operation.WRITE: 29,
+        Operation.DESCRIBE: 0,
+    }
+    assert world.asked == 1
+
+
+async def test_a_revoked_right_ends_with_the_bound() -> None:
+    """At the very moment, and not before."""
+    world = World(Operation.READ)
+    assert await world.error() == 0
+    world.say(Operation.DESCRIBE)
+
+    world.now_s = TTL_S - 0.001
+    before = await world.error()
+    world.now_s = TTL_S
+
+    assert (before, await world.error()) == (0, 29)
+
+
+async def test_a_bound_of_zero_asks_every_time() -> None:
+    """For who wants to know at once."""
+    world = World(Operation.READ)
+    world.rights = TopicRights(world.ask, ttl_s=0.0, clock=lambda: 0.0)
+
+    for _ in range(3):
+        await world.error()
+
+    assert world.asked == 3
+
+
+async def test_a_topic_that_is_not_shown() -> None:
+    """Not even DESCRIBE, whatever the bits; remembered as well."""
+    world = World(*Operation, error_code=29)
+
+    found = [await world.error(operation) for operation in Operation]
+
+    assert (found, world.asked) == ([29, 29, 29], 1)
+
+
+@pytest.mark.parametrize("error_code", [3, 5])
+async def test_an_error_that_passes(error_code) -> None:
+    """A broker whose metadata lags is asked again, and nothing is allowed meanwhile."""
+    world = World(Operation.READ)
+    assert await world.error() == 0
+    world.now_s = TTL_S
+    world.say(*Operation, error_code=error_code)
+
+    assert await world.error() == error_code
+    world.say(Operation.READ)
+    assert await world.error() == 0
+
+
+async def test_a_broker_that_is_lost() -> None:
+    """Nothing is allowed then."""
+    world = World(Operation.READ)
+
+    async def lost(_: Any) -> Any:
+        raise UpstreamLost("gone")
+
+    world.rights = TopicRights(lost, ttl_s=TTL_S, clock=lambda: 0.0)
+
+    with pytest.raises(UpstreamLost):
+        await world.error()

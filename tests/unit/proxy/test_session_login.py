@@ -1,0 +1,102 @@
+"""Before and while a client logs in: what is passed on, what waits, how much is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from keylane.proxy.apis import ROUTES, Route
+from keylane.proxy.apis.context import Request
+from keylane.proxy.session import LOGIN_BYTES_MAX
+from keylane.wire.header import write_request
+from tests.transcript.loopback import running
+
+METADATA, OFFSET_COMMIT, HEARTBEAT = 3, 8, 12
+HANDSHAKE, AUTHENTICATE = 17, 36
+
+
+@pytest.mark.parametrize("key", [METADATA, HEARTBEAT, OFFSET_COMMIT, 1])
+async def test_nothing_before_the_login(key) -> None:
+    """Where a login is required, the broker is not even called for anything else."""
+    async with running(is_login_required=True) as world:
+        world.client.send((key, 1))
+
+        await world.client.closed()
+
+        assert world.broker.requests.empty()
+        assert world.stats.sessions_refused == 1
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_a_login_opens_the_way(is_taken) -> None:
+    """Once the broker took a token; a token that it refused opens nothing."""
+    async with running(is_login_required=True) as world:
+        world.client.send((AUTHENTICATE, 1))
+        code = struct.pack(">h", 0 if is_taken else 58)
+        world.broker.answer((await world.broker.request())[1], b"\x00" + code)
+        assert await world.client.answers(1) == [1]
+
+        world.client.send((HEARTBEAT, 2))
+
+        if is_taken:
+            assert await world.broker.request() == (HEARTBEAT, 2)
+        else:
+            await world.client.closed()
+
+
+async def test_frames_before_the_login_are_small() -> None:
+    """Who is nobody yet gets little memory; afterwards the usual bound holds."""
+    large = LOGIN_BYTES_MAX + 1
+    async with running(is_login_required=True, request_bytes_max=2 * large) as world:
+        world.client.send((AUTHENTICATE, 1), size_bytes=large)
+        await world.client.closed()
+    async with running(is_login_required=True, request_bytes_max=2 * large) as world:
+        world.client.send((AUTHENTICATE, 1))
+        world.broker.answer((await world.broker.request())[1], bytes(3))
+        await world.client.answers(1)
+
+        world.client.send((HEARTBEAT, 2), size_bytes=large)
+
+        assert await world.broker.request() == (HEARTBEAT, 2)
+
+
+async def test_a_handshake_waits_for_handlers(monkeypatch) -> None:
+    """One that has released and may still ask the broker: it would ask among the tokens."""
+    go = asyncio.Event()
+
+    async def slow(request: Request, context: Any) -> Any:
+        context.release()
+        await go.wait()
+        await context.send((request.frame,))
+        return request.answer((b"own",))
+
+    own = Route(api_key=METADATA, name="slow", version_min=0, version_max=9, handler=slow)
+    monkeypatch.setitem(ROUTES, METADATA, own)
+    async with running() as world:
+        world.client.writer.write(write_request(METADATA, 2, 1, "c", b""))
+        world.client.writer.write(write_request(HANDSHAKE, 1, 2, "c", b"\x00\x05PLAIN"))
+        await world.until(lambda: world.stats.requests["SaslHandshake"] == 1)
+        assert world.broker.requests.empty()
+
+        go.set()
+
+        keys = []
+        for _ in range(2):
+            key, correlation_id = await world.broker.request()
+            keys.append(key)
+            world.broker.answer(correlation_id)
+        assert keys == [METADATA, HANDSHAKE]
+        assert await world.client.answers(2) == [1, 2]
+
+
+async def test_a_connection_that_is_not_admitted() -> None:
+    """Closed before it costs a broker connection."""
+    async with running(admit=lambda session: f"no {session.address}") as world:
+        world.client.send((HEARTBEAT, 1))
+
+        await world.client.closed()
+
+        assert world.closed == [world.session] and world.broker.writer is None

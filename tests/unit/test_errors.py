@@ -1,0 +1,42 @@
+"""keylane/errors.py: every error has a Kafka code that clients know, and says where."""
+
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from keylane import errors
+from keylane.errors import BatchCorrupt, BatchUnsupported, KeylaneError
+
+KINDS: list[type[KeylaneError]] = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_code_is_one_of_kafkas(kind: type[KeylaneError]) -> None:
+    """Each class is a KeylaneError whose code Kafka's own table knows."""
+    assert issubclass(kind, KeylaneError)
+    assert ErrorCode(kind.error_code)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.retriable], ids=lambda kind: kind.__name__
+)
+def test_what_we_call_retriable_is_so_for_kafka(kind: type[KeylaneError]) -> None:
+    """A client retries on a retriable code only, so ours must agree with Kafka's."""
+    assert ErrorCode(kind.error_code).retriable
+
+
+def test_corrupt_batch_says_where() -> None:
+    """The text holds the byte position and the reason; both can be read from the error too."""
+    error = BatchCorrupt("crc 1, expected 2", position=61)
+
+    assert str(error) == "corrupt batch at byte 61: crc 1, expected 2"
+    assert (error.reason, error.position) == ("crc 1, expected 2", 61)
+
+
+def test_unsupported_batch_is_not_retried() -> None:
+    """An intact batch that cannot be split stays so: unlike a corrupt one it is final."""
+    error = BatchUnsupported("magic 1", position=0)
+
+    assert isinstance(error, BatchCorrupt)
+    assert not error.retriable

@@ -1,0 +1,63 @@
+"""Dockerfile, its scripts and the chart agree: what is installed, who runs it, on which ports."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+DOCKERFILE: Final = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+VALUES: Final = yaml.safe_load((ROOT / "helm/keylane/values.yaml").read_text(encoding="utf-8"))
+SCRIPTS: Final = sorted((ROOT / "tools").glob("image_*.sh"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_are_posix_shell(script: Path) -> None:
+    """`sh -n` reads each of them; those that are started can be."""
+    done = subprocess.run(["sh", "-n", str(script)], capture_output=True, text=True, check=False)
+
+    assert done.stderr == ""
+    is_sourced = not script.read_text(encoding="utf-8").startswith("#!")
+    assert is_sourced or script.stat().st_mode & 0o111
+
+
+def test_the_build_gets_what_it_installs_from() -> None:
+    """.dockerignore lets through each folder and file that image_build.sh copies."""
+    script = (ROOT / "tools/image_build.sh").read_text(encoding="utf-8")
+    listed = re.search(r"tar -cf - (.*?)\\\n\s+\$\(for part in ([^;]*);", script, re.DOTALL)
+    assert listed is not None
+    wanted = {*listed[1].split(), *listed[2].split(), *(f"tools/{path.name}" for path in SCRIPTS)}
+    links = {path.name for path in (ROOT / "keylane").iterdir() if path.is_symlink()}
+
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+
+    allowed = {line.removeprefix("!").rstrip("/") for line in lines if line.startswith("!")}
+    assert allowed == wanted
+    assert links <= wanted, "the package is made of these"
+
+
+def test_the_image_runs_as_the_charts_user() -> None:
+    """USER is a number, which Kubernetes can tell from root, and the chart's."""
+    user = re.search(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)
+
+    assert user is not None
+    context = VALUES["podSecurityContext"]
+    assert (int(user[1]), int(user[2])) == (context["runAsUser"], context["runAsGroup"])
+
+
+def test_ports_and_paths_are_the_charts() -> None:
+    """EXPOSE has the chart's ports, the default command the file that the chart mounts."""
+    ports = VALUES["ports"]
+
+    assert f"EXPOSE {ports['kafka']} {ports['control']}\n" in DOCKERFILE
+    assert f"127.0.0.1:{ports['control']}/readyz" in DOCKERFILE
+    statefulset = (ROOT / "helm/keylane/templates/statefulset.yaml").read_text(encoding="utf-8")
+    command = re.search(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+    arguments = re.search(r"^ +args: (\[.*\])$", statefulset, re.MULTILINE)
+    assert command is not None and arguments is not None
+    assert yaml.safe_load(command[1]) == yaml.safe_load(arguments[1])

@@ -1,0 +1,144 @@
+"""tools/tidy.py: it holds for this tree, and it sees each breach that it is there for."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools import tidy
+
+ROOT = Path(__file__).resolve().parents[3]
+SHELL = '"""A thing.\n\nIn: x.  Out: y.\nShell: files.\n"""\n'
+
+
+def test_the_tree_is_tidy() -> None:
+    """No file of the project breaches the house style; a breach is listed with its place."""
+    findings = tidy.find_all(tidy.read_tree(ROOT))
+
+    assert not findings, "\n" + "\n".join(map(str, findings))
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("proxy/x.py", "loop.create_task(run())"),
+        ("proxy/x.py", "started = time.time()"),
+        ("cache/x.py", "time.sleep(1)"),
+        ("keylane/x.py", "loop = asyncio.get_event_loop()"),
+        ("keylane/x.py", "    except:"),
+        ("proxy/apis/x.py", "from ..topics import LaneView"),
+        ("keylane/x.py", "# TODO: later"),
+        ("keylane/x.py", "# ========== helpers"),
+        ("README.md", "see /home/somebody/notes"),
+    ],
+)
+def test_banned_text_is_found(path: str, line: str) -> None:
+    """A line with a banned word is a breach, with its number."""
+    text = f"first\n{line}\n"
+
+    findings = list(tidy.find_in_text(path, text))
+
+    assert [(finding.line, finding.rule) for finding in findings] == [(2, "ban")]
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("proxy/tasks.py", "loop.create_task(run())"),
+        ("tests/unit/x.py", "time.sleep(1)"),
+        ("keylane/x.py", "# TODO (#12): when brokers answer it"),
+        ("keylane/x.py", "from .topics import LaneView"),
+        ("keylane/x.py", "except OSError:"),
+        ("README.md", "files under build/work/part"),
+    ],
+)
+def test_allowed_text_is_left_alone(path: str, line: str) -> None:
+    """What only looks like a banned word, or stands where it belongs, is no breach."""
+    assert list(tidy.find_in_text(path, line)) == []
+
+
+def test_long_lines_and_modules_are_found() -> None:
+    """101 columns are one too many, and so are 501 lines."""
+    text = "x" * 101 + "\n" * 501
+
+    rules = [finding.rule for finding in tidy.find_in_text("keylane/x.py", text)]
+
+    assert rules == ["columns", "module"]
+
+
+def test_a_long_function_is_found() -> None:
+    """A function of 61 lines is a breach; one of 60 is none."""
+    body = "    x = 1\n"
+    text = SHELL + "def fits():\n" + body * 59 + "def grew():\n" + body * 60
+
+    findings = list(tidy.find_in_module("keylane/x.py", ast.parse(text)))
+
+    assert [finding.text for finding in findings] == ["grew: 61 lines, at most 60"]
+
+
+def test_names_are_ascii() -> None:
+    """A Greek letter is refused as a name, and allowed in a text."""
+    text = SHELL + "\u03bc = '\u03bc'\n"
+
+    findings = list(tidy.find_in_module("keylane/x.py", ast.parse(text)))
+
+    assert [finding.rule for finding in findings] == ["ascii"]
+
+
+@pytest.mark.parametrize(
+    ("docstring", "missing"),
+    [
+        ('"""A thing."""', "In:, Out:, Pure: or Shell:"),
+        ('"""A thing.\n\nIn: x.  Out: y.\n"""', "Pure: or Shell:"),
+        ("x = 1", "the module has none"),
+    ],
+)
+def test_a_module_says_what_goes_in_and_out(docstring: str, missing: str) -> None:
+    """A product module's docstring has its three parts; the breach names those it lacks."""
+    findings = list(tidy.find_in_module("proxy/x.py", ast.parse(docstring)))
+
+    assert [finding.text for finding in findings] == [
+        missing if missing.startswith("the") else f"the module's lacks {missing}"
+    ]
+
+
+def test_a_test_says_what_holds() -> None:
+    """A test without a docstring is a breach; a helper without one is none."""
+    tree = ast.parse('"""Tests."""\ndef test_x(): pass\nasync def test_y(): pass\ndef help(): pass')
+
+    findings = list(tidy.find_in_module("tests/unit/test_x.py", tree))
+
+    assert [finding.text.split(":")[0] for finding in findings] == ["test_x", "test_y"]
+
+
+def test_dead_modules_are_found() -> None:
+    """A module that only its own test imports is dead; a package lives by its modules."""
+    sources = {
+        "keylane/cli.py": "from keylane.proxy.server import run\nKINDS = ['keylane.kind']",
+        "keylane/kind.py": "",
+        "keylane/__main__.py": "from keylane.cli import main",
+        "proxy/__init__.py": '"""The proxy."""',
+        "proxy/server.py": "import keylane.proxy.topics",
+        "proxy/topics.py": "import keylane.proxy.topics",
+        "proxy/orphan.py": "",
+        "proxy/child.py": "if __name__ == '__main__':\n    run()",
+        "tests/unit/proxy/test_orphan.py": "from keylane.proxy import orphan",
+    }
+
+    findings = tidy.find_dead_modules({path: ast.parse(text) for path, text in sources.items()})
+
+    assert [finding.path for finding in findings] == ["proxy/orphan.py"]
+
+
+def test_text_that_is_no_python_is_a_finding() -> None:
+    """A syntax error is listed like any breach; the other files are still looked at."""
+    files = {"tools/a.py": "def", "tools/b.py": "x = 1\n"}
+
+    findings = tidy.find_all(files)
+
+    assert [(finding.path, finding.rule) for finding in findings] == [
+        ("tools/a.py", "syntax"),
+        ("tools/b.py", "docstring"),
+    ]

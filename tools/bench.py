@@ -1,0 +1,56 @@
+"""Run every small benchmark of bench/micro and print what each says.
+
+In:    argv: names of benchmarks, all when there is none.  Out: their lines on stdout; exit
+       code 1 when one failed. Figures are for reading: nothing is asserted about them.
+Next:  bench/micro/<name>.py, each a program that prints one line per figure.
+Shell: child processes.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TIMEOUT_S: Final = 300.0
+"""A benchmark that takes longer is no small one."""
+
+
+def main(names: Sequence[str]) -> int:
+    """Run the named benchmarks, or all."""
+    folder = ROOT / "bench" / "micro"
+    found = sorted(path.stem for path in folder.glob("[a-z]*.py") if path.stem != "conftest")
+    print(f"machine: {describe_machine()}")
+    failed = [name for name in names or found if not run_one(name)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def describe_machine() -> str:
+    """What a figure depends on: cores, memory, system, Python."""
+    memory_gb = psutil.virtual_memory().total / 1024**3
+    cores = psutil.cpu_count()
+    python = platform.python_version()
+    return f"{cores} cores, {memory_gb:.0f} GB, {platform.system()} {platform.machine()}, {python}"
+
+
+def run_one(name: str) -> bool:
+    """Run one benchmark, its output goes straight to ours; whether it succeeded."""
+    print(f"\n{name}", flush=True)
+    command = [sys.executable, "-m", f"bench.micro.{name}"]
+    try:
+        return subprocess.run(command, cwd=ROOT, timeout=TIMEOUT_S, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        print(f"{name}: longer than {TIMEOUT_S:.0f} s", file=sys.stderr)
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

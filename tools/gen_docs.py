@@ -1,0 +1,213 @@
+"""Write docs/configuration.md, docs/metrics.md and docs/protocol.md from the code.
+
+In:    `ProxyConfig`, `ProxyStats`, the routing table.  Out: the files; `--check` only compares.
+Next:  tests/unit/tools/test_gen_docs.py runs the check.
+Shell: files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from keylane.config import ENVIRONMENT_PREFIX, GroupRule, LaneRule, ProxyConfig
+from keylane.offsets.journal import StateKey
+from keylane.offsets.state import OffsetState
+from keylane.proxy import apis
+from keylane.proxy.apis import ROUTES
+from keylane.proxy.exposition import build_info
+from keylane.proxy.group_gauges import GroupGauges
+from keylane.proxy.stats import ProxyStats, Sample
+from keylane.security import SecurityConfig
+
+NOTED: Final = frozenset({11, 36})
+"""JoinGroup, SaslAuthenticate: looked at on the way back, not changed."""
+ROOT: Final = Path(__file__).resolve().parent.parent
+REQUIREMENT: Final = re.compile(r" \((?:[SDG][\w-]*\d|D-[A-Z-]+)\)")
+"""Ids of requirements mean something to whoever reads the code, not to users."""
+BEHAVIOUR: Final = re.compile(r"^Behaviour: (.*?)\nNot done: (.*?)\n\n", re.DOTALL | re.MULTILINE)
+TABLE_HEAD: Final = "| key | default | meaning |\n|---|---|---|\n"
+CONFIGURATION_HEAD: Final = f"""# Configuration
+
+One YAML file (`keylane proxy --config FILE`), overridden by environment variables
+(`{ENVIRONMENT_PREFIX}` and the key in capitals, lists of rules as YAML), overridden by flags
+(`--lanes`, `--listen` and so on, `--set KEY=VALUE` for the rest).
+An unknown key or a value out of its bounds ends the start with a line that names the key.
+
+```yaml
+bootstrap: kafka-1:9092,kafka-2:9092
+listen: 0.0.0.0:19092
+advertise: keylane.example.com
+lanes:
+  - {{topic: orders, lanes: 16}}
+  - {{topic: "shop-*", lanes: 4, reserve_message_value: false}}
+groups:
+  - {{group: "billing-*", assignor: key-range}}
+```
+
+`reserve_message_value` keeps whole records in the cache until their lane has fetched them, so a
+partition is read and decompressed once.
+That is our default, since a second read costs more than memory that is bounded anyway
+([decision 007](decisions/007-whole-records-are-kept.md)).
+
+The log goes to stderr; `{ENVIRONMENT_PREFIX}LOG` sets its level (`info` when left out).
+
+"""
+SECURITY_HEAD: Final = """## Security
+
+[security.md](security.md) explains these and has examples.
+A password or token is in a file or a variable, never in the configuration itself.
+
+"""
+METRICS_HEAD: Final = """# Metrics
+
+`GET /metrics` on the control port (`control` in [configuration.md](configuration.md)) answers
+Prometheus text; with `control_token_file` it wants a token (`control_read_token_file` will do).
+`GET /livez` answers while the event loop turns, `GET /readyz` answers 200 once all listeners serve
+and until the node stops, 503 else. Neither needs a token, neither asks a broker.
+
+The number of series is bounded: none is made per lane, per member or per client. The series with
+the labels `group` and `topic` are those of the 100 that are furthest behind; lanes and members one
+by one are told by `GET /groups/NAME` (`keylane describe`). A scrape with 10,000 lanes takes some
+milliseconds.
+Beside these there is what Prometheus' client tells of every process (Linux):
+`process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`,
+`process_max_fds`, `process_start_time_seconds`, `process_virtual_memory_bytes`.
+
+A Grafana dashboard is in `helm/keylane/dashboards/keylane.json`, alert rules are in
+`helm/keylane/rules/keylane.yaml`, and what to do when one fires in [operations.md](operations.md).
+
+| name | kind | meaning |
+|---|---|---|
+"""
+PROTOCOL_HEAD: Final = """# Protocol
+
+What keylane lets through.
+*Served*: decoded, where it names lanes or addresses. *Relayed*: passed on as bytes.
+A key that is not here is hidden in ApiVersions and refused.
+
+| key | API | versions | how |
+|---|---|---|---|
+"""
+
+
+def configuration() -> str:
+    """The tables of all keys."""
+    parts = [
+        CONFIGURATION_HEAD + _keys(ProxyConfig, without=SecurityConfig),
+        SECURITY_HEAD + _keys(SecurityConfig),
+        "## A rule of `lanes`\n\n" + _keys(LaneRule),
+        "## A rule of `groups`\n\n" + _keys(GroupRule),
+    ]
+    return "\n".join(parts)
+
+
+def _keys(model: type[BaseModel], *, without: type[BaseModel] | None = None) -> str:
+    rows = []
+    for key, entry in model.model_fields.items():
+        if without is not None and key in without.model_fields:
+            continue
+        meaning = REQUIREMENT.sub("", entry.description or "")
+        rows.append(f"| `{key}` | {_default(entry.default)} | {meaning} |")
+    return TABLE_HEAD + "\n".join(rows) + "\n"
+
+
+def _default(value: Any) -> str:
+    """A default as YAML would have it."""
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or value == ():
+        return "none"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def metrics() -> str:
+    """The table of all metrics."""
+    rows = [
+        f"| `{sample.name}{_labels(sample.labels)}` | {sample.kind} | {sample.help} |"
+        for sample in samples_of_all()
+    ]
+    return METRICS_HEAD + "\n".join(rows) + "\n"
+
+
+def samples_of_all() -> Iterator[Sample]:
+    """One sample of each metric, with its labels."""
+    stats = ProxyStats()
+    stats.requests["Fetch"] = 1
+    key = StateKey("group", uuid.UUID(int=1), 0)
+    state = OffsetState(committed=0, topic_name="topic")
+    gauges = GroupGauges(lambda: [(key, state)], lambda: {(key.topic_id, 0): 1}, lambda: 1)
+    for source in (stats.samples, gauges.samples):
+        yield from source()
+    yield build_info()
+
+
+def _labels(labels: tuple[tuple[str, str], ...]) -> str:
+    return "{" + ",".join(key for key, _ in labels) + "}" if labels else ""
+
+
+def protocol() -> str:
+    """The table of all APIs, and what is done to those that are served."""
+    rows = []
+    for key, route in sorted(ROUTES.items()):
+        how = "relayed" if route.handler is None else "served"
+        if route.handler is None and route.patch is not None:
+            how = "relayed, noted" if key in NOTED else "relayed, addresses replaced"
+        versions = f"{route.version_min}-{route.version_max}"
+        rows.append(f"| {key} | {route.name} | {versions} | {how} |")
+    return PROTOCOL_HEAD + "\n".join(rows) + "\n\n" + "\n".join(_behaviours())
+
+
+def _behaviours() -> list[str]:
+    """A section for each module of `apis` whose docstring tells its behaviour."""
+    sections = []
+    for module in pkgutil.iter_modules(apis.__path__):
+        doc = importlib.import_module(f"{apis.__name__}.{module.name}").__doc__ or ""
+        found = BEHAVIOUR.search(doc)
+        if found is None:
+            continue
+        title, _, told = doc.partition("\n")[0].rstrip(".").partition(": ")
+        told = f"{_capital(told)}.\n\n" if told else ""
+        section = f"## {title}\n\n{told}{_capital(found[1])}\n"
+        if not found[2].startswith("nothing"):
+            section += f"\nNot done: {found[2]}\n"
+        sections.append(REQUIREMENT.sub("", section))
+    return sections
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the files, or compare them; 1 when one differs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    args = parser.parse_args(argv)
+    pages = {"configuration": configuration(), "metrics": metrics(), "protocol": protocol()}
+    stale = []
+    for name, text in pages.items():
+        path = ROOT / "docs" / f"{name}.md"
+        if args.check:
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                stale.append(str(path.relative_to(ROOT)))
+        else:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    if stale:
+        print(f"stale: {', '.join(stale)}; run python -m tools.gen_docs", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

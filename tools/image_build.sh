@@ -1,0 +1,35 @@
+#!/bin/sh
+# Everything that an image holds: `tools/image_build.sh [FOLDER]` installs keylane from the tree
+# around it into FOLDER (/opt/keylane), with its kernels compiled. Dockerfile runs it; so does
+# tests/integration/test_chart.py without Docker. It needs a Python of 3.11 or newer.
+# KEYLANE_LIBRARIES: a site-packages folder that has all dependencies, so that none are fetched.
+set -eu
+tree=$(cd "$(dirname "$0")/.." && pwd)
+KEYLANE_HOME=${1:-${KEYLANE_HOME:-/opt/keylane}}
+. "$tree/tools/image_env.sh"
+mkdir -p "$KEYLANE_HOME/bin"
+
+# A copy, so that setuptools leaves nothing in the tree, which may be read-only.
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+(cd "$tree" && tar -cf - pyproject.toml README.md LICENSE keylane proxy assignor cache \
+    $(for part in client pipeline; do [ -d "$part" ] && echo "$part"; done)) | tar -xf - -C "$copy"
+
+"${PYTHON:-python3}" -m venv "$KEYLANE_HOME/venv"
+python=$KEYLANE_HOME/venv/bin/python
+if [ -n "${KEYLANE_LIBRARIES:-}" ]; then
+    echo "$KEYLANE_LIBRARIES" >"$("$python" -c 'import site; print(site.getsitepackages()[0])')/libraries.pth"
+fi
+"$python" -m pip install --disable-pip-version-check --no-cache-dir --quiet \
+    ${KEYLANE_LIBRARIES:+--no-deps --ignore-installed} "$copy"
+cp "$tree/tools/image_env.sh" "$KEYLANE_HOME/bin/env.sh"
+cp "$tree/tools/image_run.sh" "$KEYLANE_HOME/bin/keylane"
+chmod 755 "$KEYLANE_HOME/bin/keylane"
+
+# Outside the tree, so that what was installed is what is compiled.
+cd "$KEYLANE_HOME"
+NUMBA_CACHE_DIR="$KEYLANE_HOME/kernels" "$python" -c \
+    'from keylane.kernel.warmup import warm_up; warm_up()'
+"$python" -m compileall -q "$KEYLANE_HOME/venv/lib" || true  # data files that look like code
+# Nothing is installed later.
+"$python" -m pip uninstall --yes --quiet pip setuptools 2>/dev/null || true

@@ -1,0 +1,63 @@
+"""Make the virtual environment that every `make` target runs in. Safe to run side by side.
+
+In:    argv: the environment's folder, the stamp file.  Out: an environment with keylane (as it
+       stands in the tree) and all that its tests need; the stamp is written last.
+Next:  the Makefile, whose targets depend on the stamp.
+Shell: child processes, files. Standard library only, and syntax of old Pythons, so that a
+       machine that lacks something is told what.
+"""
+
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+from typing import IO
+
+PYTHON_MIN = (3, 11)
+WHAT = ".[test]"
+
+
+def main(argv: list) -> int:  # type: ignore[type-arg]  # an old Python cannot read list[str]
+    """Set up and return the exit code: 0 done, 1 failed with a line that says why."""
+    folder, stamp = Path(argv[0]), Path(argv[1])
+    started_s = time.monotonic()
+    with open(folder.parent / (folder.name + ".lock"), "w") as lock:
+        wait_for(lock)
+        newest_s = Path("pyproject.toml").stat().st_mtime
+        if stamp.exists() and stamp.stat().st_mtime > newest_s:
+            return 0  # another `make` was faster
+        print(f"setting up {folder} (Python {sys.version.split()[0]}), once", flush=True)
+        python = folder / "bin" / "python"
+        if not has_pip(python):  # new, or cut off in the middle
+            venv.create(folder, with_pip=True, clear=True)
+        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        subprocess.check_call([*pip, "--editable", WHAT])
+        stamp.touch()
+    print(f"{folder} ready after {time.monotonic() - started_s:.0f} s", flush=True)
+    return 0
+
+
+def has_pip(python: Path) -> bool:
+    """Whether the environment can install."""
+    command = [str(python), "-c", "import pip"]
+    return python.exists() and subprocess.call(command, stderr=subprocess.DEVNULL) == 0
+
+
+def wait_for(lock: IO) -> None:  # type: ignore[type-arg]  # same
+    """Hold `lock` until it is closed; where there is no flock, a lone `make` needs none."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+if __name__ == "__main__":
+    if sys.version_info < PYTHON_MIN:
+        sys.exit("keylane needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (subprocess.CalledProcessError, OSError) as error:
+        # Debian and Ubuntu ship venv without ensurepip unless python3-venv is installed.
+        sys.exit(f"set-up failed: {error}\n(on Debian and Ubuntu: apt-get install python3-venv)")

@@ -1,0 +1,261 @@
+"""The house style as a check: what ruff and mypy cannot say, over every file of the project.
+
+In:    the tree (what git tracks or would track).  Out: one line per breach, exit code 1 if any.
+Next:  tests/unit/tools/test_tidy.py runs it, so `make check` fails on a breach.
+Shell: `main` and `read_tree` read files; every `find_` function is pure.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+COLUMNS_MAX: Final = 100
+FUNCTION_LINES_MAX: Final = 60
+MODULE_LINES_MAX: Final = 500
+
+PRODUCT: Final = ("keylane", "proxy", "cache", "assignor", "client", "pipeline")
+"""Top-level folders that are installed; all but the first by way of a link in the first."""
+ENTRY_POINTS: Final = frozenset({"keylane", "keylane.__main__"})
+"""Modules that nothing has to import; so are those with a `__name__ == "__main__"` part."""
+TEXT_SUFFIXES: Final = frozenset(
+    {"", ".cfg", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One breach of the house style."""
+
+    path: str
+    line: int
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """A pattern that no line may hold, with what to write in its place."""
+
+    pattern: re.Pattern[str]
+    instead: str
+    folders: tuple[str, ...] = ()
+    """Where it holds; everywhere when empty."""
+    except_in: tuple[str, ...] = ()
+
+    def covers(self, path: str) -> bool:
+        """Whether the ban holds in `path`."""
+        inside = not self.folders or _top(path) in self.folders
+        return inside and path not in self.except_in
+
+
+def _top(path: str) -> str:
+    return path.partition("/")[0]
+
+
+BANS: Final = (
+    Ban(
+        re.compile(r"\.(create_task|ensure_future)\("),
+        "keylane.proxy.tasks.spawn, which keeps a reference and logs a failure",
+        folders=PRODUCT,
+        except_in=("proxy/tasks.py",),
+    ),
+    Ban(re.compile(r"\btime\.time\("), "a `now_s` parameter", folders=PRODUCT),
+    Ban(re.compile(r"\btime\.sleep\("), "an event, or a wait with a time-out", folders=PRODUCT),
+    Ban(re.compile(r"\bget_event_loop\("), "asyncio.get_running_loop", folders=PRODUCT),
+    Ban(re.compile(r"^\s*except\s*:"), "`except Exception` at the widest, in a shell"),
+    Ban(re.compile(r"^\s*from \.\."), "an absolute import"),
+    Ban(re.compile(r"\b(TODO|FIXME|XXX)\b(?! \(#\d+\))"), "`TODO (#issue): ...`, or do it now"),
+    Ban(re.compile(r"^\s*#\s*[=*~#]{5,}"), "no banner: a module is short, or should be split"),
+    Ban(re.compile(r"(?<![\w.])/(root|work|home/\w+|Users/\w+)/"), "a path of the reader's own"),
+)
+SELF: Final = ("tools/tidy.py", "tests/unit/tools/test_tidy.py")
+"""These spell out what they ban."""
+
+
+def find_in_text(path: str, text: str) -> Iterator[Finding]:
+    """Breaches that a line shows: columns, banned words; and a module that is too long."""
+    lines = text.splitlines()
+    bans = [ban for ban in BANS if path not in SELF and ban.covers(path)]
+    for number, line in enumerate(lines, start=1):
+        if path.endswith(".py") and len(line) > COLUMNS_MAX:
+            yield Finding(path, number, "columns", f"{len(line)}, at most {COLUMNS_MAX}")
+        for ban in bans:
+            match = ban.pattern.search(line)
+            if match:
+                yield Finding(path, number, "ban", f"{match[0].strip()!r}: use {ban.instead}")
+    if path.endswith(".py") and len(lines) > MODULE_LINES_MAX:
+        yield Finding(path, 1, "module", f"{len(lines)} lines, at most {MODULE_LINES_MAX}")
+
+
+def find_in_module(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Breaches that the syntax tree shows: long functions, names, docstrings."""
+    yield from _find_module_docstring(path, tree)
+    in_tests = path.startswith("tests/")
+    for node in ast.walk(tree):
+        for name in _names_of(node):
+            if not name.isascii():
+                yield Finding(path, getattr(node, "lineno", 1), "ascii", f"name {name!r}")
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        size = (node.end_lineno or node.lineno) - node.lineno + 1
+        if size > FUNCTION_LINES_MAX:
+            text = f"{node.name}: {size} lines, at most {FUNCTION_LINES_MAX}"
+            yield Finding(path, node.lineno, "function", text)
+        if in_tests and node.name.startswith("test_") and not ast.get_docstring(node):
+            text = f"{node.name}: say in one sentence what holds"
+            yield Finding(path, node.lineno, "docstring", text)
+
+
+def find_dead_modules(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:
+    """Product modules that no other product, bench or tools module imports."""
+    imported: Counter[str] = Counter()
+    for path, tree in trees.items():
+        if not path.startswith("tests/"):
+            imported.update(set(_imports_of(tree)) - {module_name(path)})
+    for path in trees:
+        name = module_name(path)
+        if _top(path) not in PRODUCT or name in ENTRY_POINTS or imported[name]:
+            continue
+        if _is_program(trees[path]):
+            continue
+        if path.endswith("__init__.py") and any(key.startswith(f"{name}.") for key in imported):
+            continue  # it is loaded with each of its modules
+        yield Finding(path, 1, "dead", f"nothing imports {name}")
+
+
+def module_name(path: str) -> str:
+    """Import name of a file: `proxy/apis/fetch.py` is `keylane.proxy.apis.fetch`."""
+    parts = list(PurePosixPath(path).with_suffix("").parts)
+    if parts[-1] == "__init__":
+        parts.pop()
+    if parts and parts[0] in PRODUCT[1:]:
+        parts.insert(0, "keylane")
+    return ".".join(parts)
+
+
+def _find_module_docstring(path: str, tree: ast.Module) -> Iterator[Finding]:
+    if not tree.body:
+        return  # an empty __init__ says nothing
+    docstring = ast.get_docstring(tree)
+    if not docstring:
+        yield Finding(path, 1, "docstring", "the module has none")
+    elif _top(path) in PRODUCT and not path.endswith("__init__.py"):
+        missing = [
+            word
+            for word, pattern in (
+                ("In:", r"^In:"),
+                ("Out:", r"\bOut:"),
+                ("Pure: or Shell:", r"^(Pure|Shell):"),
+            )
+            if not re.search(pattern, docstring, re.MULTILINE)
+        ]
+        if missing:
+            yield Finding(path, 1, "docstring", f"the module's lacks {', '.join(missing)}")
+
+
+def _names_of(node: ast.AST) -> tuple[str, ...]:
+    """The names that a node introduces."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.arg(arg=name) | ast.Name(id=name) | ast.Attribute(attr=name):
+            return (name,)
+        case _:
+            return ()
+
+
+def _is_program(tree: ast.Module) -> bool:
+    """Whether the module can be started: `python -m` and child processes name it in a text."""
+    tests = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
+    return "__name__ == '__main__'" in tests
+
+
+def _imports_of(tree: ast.Module) -> Iterator[str]:
+    """Import names a module asks for; `from a import b` counts as both `a` and `a.b`.
+
+    A text that is a module's whole name counts too: tables of modules are imported by name.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+            case ast.Constant(value=str(text)) if text.startswith("keylane."):
+                yield text
+
+
+def find_all(files: Mapping[str, str]) -> list[Finding]:
+    """Every breach in `files` (path to text), in order of place."""
+    findings: list[Finding] = []
+    trees: dict[str, ast.Module] = {}
+    for path, text in files.items():
+        findings += find_in_text(path, text)
+        if path.endswith(".py"):
+            try:
+                trees[path] = ast.parse(text)
+            except SyntaxError as error:
+                findings.append(Finding(path, error.lineno or 1, "syntax", error.msg))
+                continue
+            findings += find_in_module(path, trees[path])
+    findings += find_dead_modules(trees)
+    return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
+
+
+def read_tree(root: Path) -> dict[str, str]:
+    """Text files that git tracks or would track, by path from `root`; links are left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    paths: Iterable[str] = listed.stdout.split("\0") if listed.returncode == 0 else _walk(root)
+    files = {}
+    for path in sorted(set(paths)):
+        full = root / path
+        if path and full.suffix in TEXT_SUFFIXES and full.is_file() and not full.is_symlink():
+            try:
+                files[path] = full.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue  # a binary file without a suffix
+    return files
+
+
+def _walk(root: Path) -> Iterator[str]:
+    """All files of a tree that is no git clone (an unpacked sdist)."""
+    for folder in (*PRODUCT, "bench", "tests", "tools"):
+        for full in (root / folder).rglob("*.py"):
+            path = full.relative_to(root)
+            if not any((root / parent).is_symlink() for parent in path.parents):
+                yield path.as_posix()
+
+
+def main() -> int:
+    """Print every breach; 1 if there are any."""
+    root = Path(__file__).resolve().parent.parent
+    files = read_tree(root)
+    findings = find_all(files)
+    for finding in findings:
+        print(finding)
+    counts = Counter(finding.rule for finding in findings)
+    summary = ", ".join(f"{count} {rule}" for rule, count in sorted(counts.items()))
+    print(f"tidy: {len(files)} files, {summary or 'no breach'}", file=sys.stderr)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
