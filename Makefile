@@ -12,6 +12,8 @@ export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 PYTEST := $(BIN)/python -m pytest
 # The kernels are compiled before, so that workers do not each compile them.
 WORKERS ?= 2
+# How often a test with real servers may fail before it counts; what failed is printed all the same.
+RERUNS ?= 0
 FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance
 
 .PHONY: help demo test check lint types unit warm helm integration spark bench fmt clean
@@ -49,10 +51,10 @@ helm: $(READY)
 	@$(BIN)/python -m tools.helm
 
 integration: warm ## the tests with a real Kafka (started by themselves)
-	$(PYTEST) tests/integration --quiet --durations=10
+	$(PYTEST) tests/integration --quiet --durations=10 --reruns $(RERUNS)
 
 spark: warm ## the tests with a real Spark (and a Kafka of their own)
-	$(PYTEST) tests/spark --quiet --durations=10
+	$(PYTEST) tests/spark --quiet --durations=10 --reruns $(RERUNS)
 
 bench: warm ## the small benchmarks; prints one line each
 	@$(BIN)/python tools/bench.py

@@ -33,6 +33,8 @@ LISTS: Final = frozenset(
 )
 LANES_MAX: Final = 1024
 """Lanes per partition; Kafka clients handle thousands of partitions, not millions."""
+NODE_NUMBER_MAX: Final = 999
+"""Of a node: with it virtual broker ids stay far below 2^31."""
 PLAN_SUFFIX: Final = ".json"
 """What tells a plan's file from a count on the command line."""
 LEGAL_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -210,6 +212,26 @@ class ProxyConfig(SecurityConfig):
         default=0, ge=0, description="Threads that decompress and split; 0 is one per core."
     )
     client_id: str = Field(default="keylane", description="Client id of the service connections.")
+    node: int | None = Field(
+        default=None,
+        ge=0,
+        le=NODE_NUMBER_MAX,
+        description="Number of this node among those in front of the same cluster, each its own; "
+        "left out: it is the only one.",
+    )
+    node_session_timeout_ms: int = Field(
+        default=10_000,
+        ge=1_000,
+        le=300_000,
+        description="How long other nodes wait for one that is silent before they take over the "
+        "groups that it serves; brokers allow `group.min.session.timeout.ms` (6000) and more.",
+    )
+    connection_max_age_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Age at which connections of clients end between two requests, give or take "
+        "a tenth, so that new nodes get their share; 0: never.",
+    )
 
     @field_validator("bootstrap", "listen", "control")
     @classmethod

@@ -63,6 +63,13 @@ class LoginRefused(UpstreamLost):
     retriable = False
 
 
+class NotCoordinator(KeylaneError):
+    """Another node serves the group's offsets, or is about to; the client looks for it anew."""
+
+    error_code = 16  # NOT_COORDINATOR
+    retriable = True
+
+
 class JournalInvalid(KeylaneError):
     """A record of the individual commit journal cannot be read; the text says where."""
 

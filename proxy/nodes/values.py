@@ -1,0 +1,69 @@
+"""What nodes know of each other: where each is reached, and who serves which group's offsets.
+
+In:    a node's own facts.  Out: `NodeInfo` and `Membership`, the values that nodes agree on.
+Next:  `group` learns them from Kafka, `placement` looks places up in them.
+Pure:  no I/O, no clock.
+Source: DESIGN decisions 1 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+Address = tuple[str, int]
+"""Host and port as clients are told them."""
+
+NOBODY: Final = -1
+"""Owner of an IC partition that is given to no node at this moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRule:
+    """One lane rule of a node, as far as other nodes must have the same."""
+
+    topic: str
+    """Name or glob."""
+    lanes: int
+    """Lanes per partition."""
+    fingerprint: str = ""
+    """Of a plan's cuts, in hex; empty for equal ranges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """One node, as it tells the others."""
+
+    number: int
+    """Configured, unique among the nodes, 0 to NUMBER_MAX; part of its virtual broker ids."""
+    bootstrap: Address
+    brokers: Mapping[int, Address] = field(default_factory=dict)
+    """Where clients reach each upstream broker through this node, by broker id."""
+    rules: tuple[NodeRule, ...] = ()
+    """In order: the first that matches counts."""
+    lane_name_pattern: str = ""
+    control: str = ""
+    """`host:port` of its control port; empty: none."""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """All nodes of one generation of their group, and what they own.
+
+    Invariant: nodes are ascending by number, each number once; owners are among them or NOBODY.
+    """
+
+    generation_id: int
+    nodes: tuple[NodeInfo, ...]
+    owners: tuple[int, ...]
+    """By partition of `__individual_commit_offsets`: the number of the node that serves it."""
+
+    def node(self, number: int) -> NodeInfo | None:
+        """The node with this number; None when it is not there."""
+        return next((node for node in self.nodes if node.number == number), None)
+
+    def owned_by(self, number: int) -> frozenset[int]:
+        """IC partitions that a node serves."""
+        return frozenset(p for p, owner in enumerate(self.owners) if owner == number)
