@@ -35,6 +35,7 @@ LANES_MAX: Final = 1024
 """Lanes per partition; Kafka clients handle thousands of partitions, not millions."""
 NODE_NUMBER_MAX: Final = 999
 """Of a node: with it virtual broker ids stay far below 2^31."""
+WORKERS_MAX: Final = 64
 PLAN_SUFFIX: Final = ".json"
 """What tells a plan's file from a count on the command line."""
 LEGAL_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -226,6 +227,31 @@ class ProxyConfig(SecurityConfig):
         description="How long other nodes wait for one that is silent before they take over the "
         "groups that it serves; brokers allow `group.min.session.timeout.ms` (6000) and more.",
     )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=WORKERS_MAX,
+        description="Nodes that one command runs on this machine, to use its cores; they share "
+        "the port of `listen`, and `node` is the number of the first.",
+    )
+    worker_port_step: int = Field(
+        default=100,
+        ge=1,
+        description="Worker w has its brokers' listeners w times so many ports further up, and "
+        "its control port w ports.",
+    )
+    broker_ports_from: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Port of the listener for broker 0; the one behind the port of `listen` when "
+        "left out.",
+    )
+    share_port: bool = Field(
+        default=False,
+        description="Whether other nodes on this machine listen on the port of `listen`, too "
+        "(SO_REUSEPORT); set for workers.",
+    )
     connection_max_age_s: float = Field(
         default=0.0,
         ge=0,
@@ -260,6 +286,14 @@ class ProxyConfig(SecurityConfig):
                 raise ValueError(f"control: {host} is no loopback address, set control_token_file")
         return self
 
+    @model_validator(mode="after")
+    def _workers_have_ports(self) -> Self:
+        if self.workers > 1 and split_address(self.listen)[1] == 0:
+            raise ValueError("listen: workers share a port, which must be given")
+        if self.workers > 1 and (self.node or 0) + self.workers > NODE_NUMBER_MAX + 1:
+            raise ValueError(f"workers: node numbers go up to {NODE_NUMBER_MAX}")
+        return self
+
     def group_rule(self, group: str) -> GroupRule | None:
         """The first rule that fits the group."""
         return next((rule for rule in self.groups if rule.matches(group)), None)
@@ -273,6 +307,13 @@ class ProxyConfig(SecurityConfig):
     def advertised_host(self) -> str:
         """Host that clients are told to connect to."""
         return self.advertise or split_address(self.listen)[0]
+
+    def broker_port(self, broker_id: int) -> int:
+        """Port of the listener for an upstream broker; 0: any free one."""
+        port = split_address(self.listen)[1]
+        if self.broker_ports_from is not None:
+            return self.broker_ports_from + broker_id
+        return port + 1 + broker_id if port else 0
 
     @classmethod
     def load(

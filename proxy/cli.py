@@ -18,9 +18,14 @@ from typing import Any, Final
 
 from keylane.config import ProxyConfig, parse_group_rule, parse_lane_rule
 from keylane.errors import KeylaneError
+from keylane.proxy.workers import UNTIL_EOF, run_workers
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 LOG_VARIABLE: Final = "KEYLANE_LOG"
+FLAGS: Final = (
+    "bootstrap", "listen", "advertise", "control", "cache_bytes_max", "workers", "node"
+)  # fmt: skip
+STDIN: Final = 0
 
 
 def add_proxy_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,6 +51,14 @@ def add_proxy_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
     )
     parser.add_argument("--cache-bytes-max", type=int, metavar="BYTES")
     parser.add_argument(
+        "--workers", type=int, metavar="N", help="nodes to run on this machine, 1 by default"
+    )
+    parser.add_argument(
+        "--node", type=int, metavar="NUMBER", help="number of this node among many, each its own"
+    )
+    # For workers: end with the parent, however that ends.
+    parser.add_argument(UNTIL_EOF, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -61,7 +74,9 @@ def run_proxy(args: argparse.Namespace) -> int:
     logging.getLogger("keylane").setLevel(os.environ.get(LOG_VARIABLE, "info").upper())
     try:
         config = ProxyConfig.load(path=args.config, environment=os.environ, flags=_flags(args))
-        return _run(config)
+        if config.workers > 1:
+            return run_workers(config)
+        return _run(config, until_eof=args.until_eof)
     except KeylaneError as error:
         print(f"keylane proxy: {error}", file=sys.stderr)
         return 2 if error.error_code == 40 else 1
@@ -72,7 +87,7 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
     for item in args.set:
         key, _, value = item.partition("=")
         flags[key] = value
-    for key in ("bootstrap", "listen", "advertise", "control", "cache_bytes_max"):
+    for key in FLAGS:
         flags[key] = getattr(args, key) if getattr(args, key) is not None else flags.get(key)
     if args.lanes:
         flags["lanes"] = [parse_lane_rule(text) for text in args.lanes]
@@ -81,20 +96,22 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
     return flags
 
 
-def _run(config: ProxyConfig) -> int:
+def _run(config: ProxyConfig, *, until_eof: bool) -> int:
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:  # not on Windows; the standard loop serves as well, slower
-        return asyncio.run(_serve(config))
+        return asyncio.run(_serve(config, until_eof=until_eof))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
+        return runner.run(_serve(config, until_eof=until_eof))
 
 
-async def _serve(config: ProxyConfig) -> int:
+async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
+    if until_eof:
+        loop.add_reader(STDIN, stopping.set)  # nothing is ever written there
     # Imported late: it brings the kernels along, which other commands need not wait for.
     from keylane.proxy.server import ProxyServer  # noqa: PLC0415
 

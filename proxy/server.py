@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
+import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -51,6 +53,7 @@ from keylane.proxy.upstream import UpstreamLink
 log = logging.getLogger("keylane.server")
 
 SWEEP_INTERVAL_S: Final = 1.0
+AGE_JITTER: Final = 0.1
 BACKLOG: Final = 1024
 """Connections that wait to be accepted: a large group reconnects all at once."""
 
@@ -198,7 +201,7 @@ class ProxyServer:
         for server in self._listeners.values():
             server.close()
         for session in list(self._sessions):
-            session.drain()
+            session.drain("proxy stops")
         if self._sessions:
             self._all_closed.clear()
             try:
@@ -222,10 +225,10 @@ class ProxyServer:
         """Listen for a broker that has become known, before any client is told of it."""
         if broker.node_id in self._listeners:
             return  # its address has changed; connections made from now on go there
-        wanted = split_address(self.config.listen)[1]
+        wanted = self.config.broker_port(broker.node_id)
         port = await self._listen(
             broker.node_id,
-            wanted + 1 + broker.node_id if wanted else 0,
+            wanted,
             lambda: self._connect_to(broker.node_id),
         )
         self._shared.addresses[broker.node_id] = (self.config.advertised_host, port)
@@ -241,6 +244,7 @@ class ProxyServer:
                 port,
                 backlog=BACKLOG,
                 start_serving=serving,
+                reuse_port=(key is None and self.config.share_port) or None,
                 **self._tls_options(),
             )
         except (OSError, OverflowError) as error:
@@ -266,7 +270,13 @@ class ProxyServer:
             on_closed=self._closed,
             admit=self._admit,
             is_login_required=self._security.is_login_required,
+            age_s_max=self._age_s_max(),
         )
+
+    def _age_s_max(self) -> float:
+        """When a connection made now is to end, in seconds: not all at once."""
+        age_s = self.config.connection_max_age_s
+        return age_s * random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER) if age_s else math.inf
 
     def _admit(self, session: ClientSession) -> str | None:
         """Count a session that is connected, its TLS handshake done; why it is refused."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -61,6 +62,7 @@ class ClientSession(asyncio.BufferedProtocol):
         on_closed: Callable[[ClientSession], None],
         admit: Callable[[ClientSession], str | None] = lambda _session: None,
         is_login_required: bool = False,
+        age_s_max: float = math.inf,
     ) -> None:
         """`admit` is asked once it is connected; what it returns is why it is closed again."""
         self.session_id = f"s{next(_numbers)}"
@@ -82,11 +84,12 @@ class ClientSession(asyncio.BufferedProtocol):
         self._is_upstream_full = False
         self._is_client_full = False
         self._is_closed = False
-        self.is_draining = False
+        self._drain_reason: str | None = None
         self.peer = self.address = "?"
         loop = asyncio.get_running_loop()
         self.clock = loop.time
         self.active_s = self.partial_since_s = loop.time()
+        self._ends_s = loop.time() + age_s_max
         self.context = make_context(self)
 
     # What the server calls.
@@ -95,15 +98,17 @@ class ClientSession(asyncio.BufferedProtocol):
         """No request is open."""
         return not len(self._order) and not self._backlog
 
-    def drain(self) -> None:
+    def drain(self, reason: str) -> None:
         """Take no more requests; close as soon as those under way are answered."""
-        self.is_draining = True
+        if self._drain_reason is not None:
+            return
+        self._drain_reason = reason
         self._update_reading()
         if self.is_idle:
-            self.close("proxy stops")
+            self.close(reason)
 
     def check_timeouts(self, now_s: float, *, frame_s: float, idle_s: float) -> None:
-        """Close a connection that is idle, or sends a request too slowly."""
+        """Close a connection that is idle, too old, or sends a request too slowly."""
         allowed_s = frame_s + self._reader.wanted_bytes / MINIMUM_BYTES_PER_S
         # While we do not read, it is not the client who is slow.
         is_sending = self._reader.is_partial and not self._is_reading_paused
@@ -111,6 +116,8 @@ class ClientSession(asyncio.BufferedProtocol):
             self.close(f"request not whole after {now_s - self.partial_since_s:.0f} s", warn=True)
         elif self.is_idle and now_s - self.active_s > idle_s:
             self.close("idle")
+        elif now_s > self._ends_s:
+            self.drain("maximum age")
 
     def close(self, reason: str, *, warn: bool = False) -> None:
         """End both connections; one log line."""
@@ -331,8 +338,8 @@ class ClientSession(asyncio.BufferedProtocol):
         elif ready:
             self._transport.writelines(ready)
         self.active_s = self.clock()
-        if self.is_draining and self.is_idle:
-            self.close("proxy stops")
+        if self._drain_reason is not None and self.is_idle:
+            self.close(self._drain_reason)
         else:
             self._work_off()
 
@@ -346,7 +353,7 @@ class ClientSession(asyncio.BufferedProtocol):
             bool(self._backlog)
             or self._is_upstream_full
             or self._is_client_full
-            or self.is_draining
+            or self._drain_reason is not None
             or len(self._order) >= PIPELINED_MAX
         )
         if self._transport is None or self._is_closed or pause == self._is_reading_paused:

@@ -473,7 +473,7 @@ async def test_drain_answers_what_is_under_way() -> None:
         world.client.send((HEARTBEAT, 1))
         await world.broker.request()
 
-        world.session.drain()
+        world.session.drain("proxy stops")
         assert not world.closed
         world.broker.answer(1)
 
@@ -488,6 +488,23 @@ async def test_drain_closes_an_idle_connection_at_once() -> None:
         world.broker.answer((await world.broker.request())[1])
         await world.client.answers(1)
 
-        world.session.drain()
+        world.session.drain("proxy stops")
 
+        await world.client.closed()
+
+
+async def test_a_connection_ends_at_its_age_between_two_requests() -> None:
+    """So that new nodes get their share; what is under way is answered first."""
+    async with running(age_s_max=100) as world:
+        world.client.send((HEARTBEAT, 1))
+        await world.broker.request()
+        now_s = world.session.clock()
+        world.session.check_timeouts(now_s + 90, frame_s=30, idle_s=600)
+        assert world.session._drain_reason is None
+
+        world.session.check_timeouts(now_s + 101, frame_s=30, idle_s=600)
+        assert not world.closed
+        world.broker.answer(1)
+
+        assert await world.client.answers(1) == [1]
         await world.client.closed()
