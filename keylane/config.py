@@ -33,6 +33,11 @@ LISTS: Final = frozenset(
 )
 LANES_MAX: Final = 1024
 """Lanes per partition; Kafka clients handle thousands of partitions, not millions."""
+PORT_MAX: Final = 65535
+LEGAL_HOST: Final = re.compile(
+    r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*",
+    re.IGNORECASE,
+)
 NODE_NUMBER_MAX: Final = 999
 """Of a node: with it virtual broker ids stay far below 2^31."""
 WORKERS_MAX: Final = 64
@@ -121,6 +126,27 @@ class ProxyConfig(SecurityConfig):
     advertise: str | None = Field(
         default=None,
         description="Host name that clients are told; the host of `listen` when left out.",
+    )
+    advertise_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=PORT_MAX,
+        description="Bootstrap port that clients are told, where another one leads to that of "
+        "`listen` (a NodePort); the broker with id n is told at this + 1 + n.",
+    )
+    advertise_port_step: int = Field(
+        default=0,
+        ge=0,
+        le=PORT_MAX,
+        description="Added to `advertise_port` as often as `node` says, where all nodes are "
+        "reached under one host name; more than the highest broker id + 1.",
+    )
+    advertise_pattern: str | None = Field(
+        default=None,
+        description="Address that clients are told for each broker, with its id in place of "
+        "`{broker}` and the number of `node` in place of `{node}`, such as "
+        "`n{node}-b{broker}.kafka.example.com:443`: for a gateway that finds the listener by the "
+        "name in the TLS handshake (SNI). `advertise` and the same port are then bootstrap's.",
     )
     control: str | None = Field(
         default=None, description="`host:port` of the control port (statistics, health)."
@@ -266,6 +292,21 @@ class ProxyConfig(SecurityConfig):
             split_address(address)
         return value
 
+    @field_validator("advertise_pattern")
+    @classmethod
+    def _advertised_addresses_are_legal(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        host, port = split_address(value)
+        if host.count("{broker}") != 1 or host.count("{node}") > 1:
+            raise ValueError("needs {broker} once, and {node} once at most, in its host name")
+        example = _fill_pattern(host, node=NODE_NUMBER_MAX, broker_id=2**31 - 1)
+        if not LEGAL_HOST.fullmatch(example):
+            raise ValueError(f"gives names that are no host names, such as {example}")
+        if not port:
+            raise ValueError("needs a port that clients can be told")
+        return value
+
     @field_validator("lane_name_pattern")
     @classmethod
     def _pattern_is_legal(cls, value: str | None) -> str | None:
@@ -294,6 +335,16 @@ class ProxyConfig(SecurityConfig):
             raise ValueError(f"workers: node numbers go up to {NODE_NUMBER_MAX}")
         return self
 
+    @model_validator(mode="after")
+    def _one_way_to_advertise(self) -> Self:
+        if self.advertise_pattern is not None and self.advertise_port is not None:
+            raise ValueError("advertise_pattern: has the port, leave advertise_port out")
+        if self.advertise_port_step and self.advertise_port is None:
+            raise ValueError("advertise_port_step: needs advertise_port")
+        if self.advertise_port is not None:
+            self.advertised_bootstrap(0)
+        return self
+
     def group_rule(self, group: str) -> GroupRule | None:
         """The first rule that fits the group."""
         return next((rule for rule in self.groups if rule.matches(group)), None)
@@ -307,6 +358,29 @@ class ProxyConfig(SecurityConfig):
     def advertised_host(self) -> str:
         """Host that clients are told to connect to."""
         return self.advertise or split_address(self.listen)[0]
+
+    def advertised_bootstrap(self, bound_port: int) -> tuple[str, int]:
+        """Host and port of bootstrap that clients are told. Raises: ValueError (beyond 65535)."""
+        if self.advertise_pattern is not None:
+            return self.advertised_host, split_address(self.advertise_pattern)[1]
+        if self.advertise_port is None:
+            return self.advertised_host, bound_port
+        return self.advertised_host, self._advertised_port(0)
+
+    def advertised_broker(self, broker_id: int, bound_port: int) -> tuple[str, int]:
+        """Host and port of a broker that clients are told. Raises: ValueError (beyond 65535)."""
+        if self.advertise_pattern is not None:
+            host, port = split_address(self.advertise_pattern)
+            return _fill_pattern(host, node=self.node or 0, broker_id=broker_id), port
+        if self.advertise_port is None:
+            return self.advertised_host, bound_port
+        return self.advertised_host, self._advertised_port(1 + broker_id)
+
+    def _advertised_port(self, offset: int) -> int:
+        first = (self.advertise_port or 0) + self.advertise_port_step * (self.node or 0)
+        if first + offset > PORT_MAX:
+            raise ValueError(f"advertise_port: {first} + {offset} is beyond {PORT_MAX}")
+        return first + offset
 
     def broker_port(self, broker_id: int) -> int:
         """Port of the listener for an upstream broker; 0: any free one."""
@@ -345,6 +419,10 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ValueError(f"{address!r} is not host:port")
     return host.strip("[]"), int(port)
+
+
+def _fill_pattern(pattern: str, *, node: int, broker_id: int) -> str:
+    return pattern.replace("{node}", str(node)).replace("{broker}", str(broker_id))
 
 
 def parse_lane_rule(text: str) -> dict[str, Any]:

@@ -183,7 +183,7 @@ class ProxyServer:
         keep_freed_memory()
         warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
         port = await self._listen(None, split_address(self.config.listen)[1], self._any_broker)
-        self._shared.bootstrap = (self.config.advertised_host, port)
+        self._shared.bootstrap = self.config.advertised_bootstrap(port)
         self._cluster.on_broker = self._bind_broker
         await self._cluster.start()
         await asyncio.gather(self._shared.groups.start(), self._settings.start())
@@ -231,8 +231,14 @@ class ProxyServer:
             wanted,
             lambda: self._connect_to(broker.node_id),
         )
-        self._shared.addresses[broker.node_id] = (self.config.advertised_host, port)
+        self._shared.addresses[broker.node_id] = self._advertised(broker.node_id, port)
         log.info("listening broker=%d port=%d", broker.node_id, port)
+
+    def _advertised(self, broker_id: int, port: int) -> tuple[str, int]:
+        try:
+            return self.config.advertised_broker(broker_id, port)
+        except ValueError as error:
+            raise ConfigInvalid(str(error)) from None
 
     async def _listen(self, key: int | None, port: int, connect: Connect) -> int:
         host = split_address(self.config.listen)[0]

@@ -106,6 +106,22 @@ def test_environment_values_have_their_types() -> None:
             "lanes.0: needs `lanes` or `plan`",
         ),
         ({"bootstrap": UPSTREAM, "lane_name_pattern": "{topic}"}, "lane_name_pattern: needs"),
+        ({"bootstrap": UPSTREAM, "advertise_port": 0}, "advertise_port: "),
+        ({"bootstrap": UPSTREAM, "advertise_port_step": 9}, "step: needs advertise_port"),
+        (
+            {"bootstrap": UPSTREAM, "advertise_port": 65000, "advertise_port_step": 9, "node": 99},
+            "advertise_port: 65891 + 0 is beyond 65535",
+        ),
+        ({"bootstrap": UPSTREAM, "advertise_pattern": "b{broker}.k"}, "is not host:port"),
+        ({"bootstrap": UPSTREAM, "advertise_pattern": "k:1"}, "pattern: needs {broker} once"),
+        ({"bootstrap": UPSTREAM, "advertise_pattern": "{broker}{node}{node}:1"}, "{node} once"),
+        ({"bootstrap": UPSTREAM, "advertise_pattern": "{broker}.{rack}:1"}, "no host names"),
+        ({"bootstrap": UPSTREAM, "advertise_pattern": "b_{broker}:1"}, "no host names"),
+        ({"bootstrap": UPSTREAM, "advertise_pattern": "b{broker}.k:0"}, "needs a port"),
+        (
+            {"bootstrap": UPSTREAM, "advertise_pattern": "b{broker}:1", "advertise_port": 1},
+            "advertise_pattern: has the port",
+        ),
         ({"bootstrap": UPSTREAM, "lane_name_pattern": "{topic}/{lanes}"}, "Kafka refuses"),
     ],
 )
@@ -236,3 +252,53 @@ def test_lists_come_from_variables_and_flags_as_yaml(source) -> None:
     config = ProxyConfig.load(path=None, **given)
 
     assert config.accept_layout == ("orders", "shop-a")
+
+
+BOUND = 40_000
+"""Where a listener of these tests is said to be bound."""
+
+
+@pytest.mark.parametrize(
+    ("flags", "bootstrap", "broker"),
+    [
+        ({}, ("127.0.0.1", BOUND), ("127.0.0.1", BOUND)),
+        ({"advertise": "k"}, ("k", BOUND), ("k", BOUND)),
+        ({"advertise": "k", "advertise_port": 30_900}, ("k", 30_900), ("k", 30_908)),
+        (
+            {"advertise": "k", "advertise_port": 30_900, "advertise_port_step": 20, "node": 3},
+            ("k", 30_960),
+            ("k", 30_968),
+        ),
+        (
+            {"advertise": "k", "advertise_port": 30_900, "advertise_port_step": 20},
+            ("k", 30_900),
+            ("k", 30_908),
+        ),
+        (
+            {"advertise": "k.x", "advertise_pattern": "n{node}-b{broker}.k.x:443", "node": 3},
+            ("k.x", 443),
+            ("n3-b7.k.x", 443),
+        ),
+        (
+            {"advertise": "k.x", "advertise_pattern": "n{node}-b{broker}.k.x:443"},
+            ("k.x", 443),
+            ("n0-b7.k.x", 443),
+        ),
+    ],
+)
+def test_what_clients_are_told(
+    flags: dict[str, Any], bootstrap: tuple[str, int], broker: tuple[str, int]
+) -> None:
+    """The bound port under the host's name, unless another port or a name per broker leads there."""
+    config = load(bootstrap=UPSTREAM, listen="127.0.0.1:19092", **flags)
+
+    assert config.advertised_bootstrap(BOUND) == bootstrap
+    assert config.advertised_broker(7, BOUND) == broker
+
+
+def test_a_broker_beyond_the_last_port_is_refused() -> None:
+    """A port that there is not is never told to a client."""
+    config = load(bootstrap=UPSTREAM, advertise_port=65_000)
+
+    with pytest.raises(ValueError, match="65000 \\+ 536 is beyond 65535"):
+        config.advertised_broker(535, BOUND)
