@@ -29,6 +29,7 @@ from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.range_table import RangeTableHolder
+from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, TopicRights
 from keylane.proxy.session import ClientSession
@@ -64,6 +65,8 @@ class Shared:
 
     def __post_init__(self) -> None:
         """One cache of views for all sessions."""
+    placement: Placement = field(default_factory=Placement)
+    """Where clients are sent among many nodes; the default is the lone node's."""
         self.range_views = RangeViews(self.assignments)
 
 
@@ -82,6 +85,7 @@ class SessionContext:
         self.patterns = shared.patterns
         self.generations = shared.generations
         self.loads: LaneLoads = shared.loads
+        self.placement = shared.placement
         self.stats = shared.stats
         self.clock: Callable[[], float] = time.monotonic
         self._rights = TopicRights(
@@ -126,7 +130,7 @@ class SessionContext:
         return await asyncio.to_thread(function, *args)
 
     def address_of(self, node_id: int) -> tuple[str, int]:
-        """Where clients reach a broker through keylane."""
+        """Where clients reach a broker, by its own id, through this node."""
         return self._shared.addresses.get(node_id, self._shared.bootstrap)
 
     async def learn_brokers(self, entries: Any) -> None:

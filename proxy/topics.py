@@ -270,6 +270,11 @@ class TopicRegistry:
         name = self._names.get(topic_id)
         return name is not None and self.rule_of(name) is None
 
+    def count_of(self, name: str) -> int:
+        """Partitions that a topic has at the brokers, with those that lanes leave out; 0: unknown."""
+        topic = self._topics.get(name)
+        return self.grown.get(name, topic.partition_count) if topic is not None else 0
+
     def name_of_id(self, topic_id: uuid.UUID) -> str | None:
         """The broker's name of a topic id."""
         return self._names.get(topic_id)

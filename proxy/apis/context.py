@@ -25,6 +25,7 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.stats import ProxyStats
@@ -198,6 +199,8 @@ class Context(Protocol):
     stats: ProxyStats
     clock: Callable[[], float]
     is_librdkafka: bool
+    placement: Placement
+    """Where clients are sent among many nodes."""
     """The client said so in ApiVersions (KIP-511)."""
 
     @property
@@ -241,7 +244,7 @@ class Context(Protocol):
         """Let the next request of this connection proceed before this one is answered."""
 
     def address_of(self, node_id: int) -> tuple[str, int]:
-        """Where clients reach a broker through keylane."""
+        """Where clients reach a broker, by its own id, through this node."""
 
     async def learn_brokers(self, entries: Any) -> None:
         """Take note of brokers in an answer; listeners are bound on return."""

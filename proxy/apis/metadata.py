@@ -3,7 +3,9 @@
 Behaviour: a lane topic under its own name keeps its id; a lane name (`orders.lanes-16`) is
 asked for as the topic itself and answered with an id of its own. Lane `lane * P + p` has
 leader, replicas and ISR of partition p. A topic without lanes differs in nothing. A topic
-whose plan is for another partition count is answered with TOPIC_AUTHORIZATION_FAILED.
+whose plan is for another partition count is answered with TOPIC_AUTHORIZATION_FAILED. Among
+many nodes each pair of node and broker is a broker; a partition and its lanes are at the node
+that they are placed on, the controller is at this node.
 Not done: lane names are not listed when all topics are asked for (any count is one).
 
 In:    requests and answers.  Out: the answer as the client is to see it.
@@ -22,6 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.places import place_topic, show_brokers
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView
 
@@ -38,15 +41,17 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
     context.release()
     answer = request.decode_answer(await pending)
     await context.learn_brokers(answer.brokers)
-    brokers = tuple(
-        replace(broker, host=host, port=type(broker.port)(port))
-        for broker in answer.brokers
-        for host, port in (context.address_of(int(broker.node_id)),)
-    )
     topics: list[Any] = []
     for topic in answer.topics:
         topics.extend(await _present(topic, names, context))
-    return request.answer_entity(replace(answer, brokers=brokers, topics=tuple(topics)))
+    changes: dict[str, Any] = {
+        "brokers": show_brokers(answer.brokers, context),
+        "topics": tuple(topics),
+    }
+    if hasattr(answer, "controller_id"):
+        own_id = context.placement.own_id(int(answer.controller_id))
+        changes["controller_id"] = type(answer.controller_id)(own_id)
+    return request.answer_entity(replace(answer, **changes))
 
 
 async def _translate(
@@ -97,7 +102,8 @@ async def _present(topic: Any, names: dict[str, list[str]], context: Context) ->
         return [topic]
     topic_id = getattr(topic, "topic_id", None)
     if topic_id and topic.error_code == 0:
-        context.learn_topic(topic)
+        context.learn_topic(topic)  # by the ids of brokers
+    topic = place_topic(topic, context)
     shown = []
     for name in dict.fromkeys(names.get(topic.name, [topic.name])):
         view = None

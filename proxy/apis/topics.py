@@ -22,6 +22,7 @@ from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.metadata import expand_topic, refused_topic
+from keylane.proxy.apis.places import place_topic
 from keylane.proxy.connection import Buffers
 
 TOPIC_RESOURCE: Final = 2
@@ -53,6 +54,7 @@ async def _present(topic: Any, names: dict[str, list[str]], context: Context) ->
     """The topic once per name that the client asked for."""
     if topic.name is None:
         return [topic]
+    topic = place_topic(topic, context)
     shown = []
     for name in dict.fromkeys(names.get(topic.name, [topic.name])):
         try:

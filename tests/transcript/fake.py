@@ -38,6 +38,7 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.stats import ProxyStats
@@ -243,6 +244,7 @@ class FakeContext:
 
     # The script.
     def expect(
+        self.placement = Placement()
         self,
         api_key: int,
         wants: Values | bytes | None,

@@ -1,0 +1,77 @@
+"""Brokers and partitions as clients are shown them among many nodes, and their ids mapped back.
+
+Behaviour: each pair of a node and a broker is a broker to clients; a partition's leader and
+replicas are those of the node that it is placed on, and so are its lanes'. Ids that clients send
+name the broker, whichever node they are of. The lone node shows everything as brokers do.
+
+In:    entries of kio answers, ids of requests.  Out: entries as clients see them; real ids.
+Next:  `metadata`, `discovery`, `topics`, `broker_ids`.
+Pure:  no I/O; the outside world is the `Context` argument.
+Source: DESIGN decision 1; KIP-966 (eligible leader replicas).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from keylane.proxy.apis.context import Context
+
+REPLICA_FIELDS: Final = (
+    "replica_nodes",
+    "isr_nodes",
+    "offline_replicas",
+    "eligible_leader_replicas",
+    "last_known_elr",
+    "replicas",
+    "adding_replicas",
+    "removing_replicas",
+)
+"""Of partitions in any answer; each answer and version has some of them."""
+
+
+def show_brokers(
+    entries: Iterable[Any], context: Context, id_field: str = "node_id"
+) -> tuple[Any, ...]:
+    """kio broker entries with the addresses of keylane: one per node that has the broker."""
+    shown = []
+    for entry in entries:
+        broker_id = int(getattr(entry, id_field))
+        own = context.address_of(broker_id)
+        for virtual_id, (host, port) in context.placement.endpoints(broker_id, own):
+            changes: dict[str, Any] = {id_field: type(getattr(entry, id_field))(virtual_id)}
+            shown.append(replace(entry, host=host, port=type(entry.port)(port), **changes))
+    return tuple(shown)
+
+
+def place_topic(topic: Any, context: Context) -> Any:
+    """A kio topic entry whose partitions are each at the node that they are placed on.
+
+    Goes by the broker's partitions and its name of the topic, before lanes are made of them.
+    """
+    if context.placement.is_alone or not topic.partitions:
+        return topic
+    count = max(int(entry.partition_index) for entry in topic.partitions) + 1
+    count = max(count, context.registry.count_of(topic.name))
+    partitions = tuple(
+        place_partition(entry, topic.name, count, context) for entry in topic.partitions
+    )
+    return replace(topic, partitions=partitions)
+
+
+def place_partition(entry: Any, topic: str, partition_count: int, context: Context) -> Any:
+    """A kio partition entry with the virtual ids of the node that it is placed on."""
+    leader_id = int(getattr(entry, "leader_id", -1))
+    placement = context.placement
+    number = placement.node_of_partition(
+        topic, int(entry.partition_index), partition_count, leader_id
+    )
+    changes: dict[str, Any] = {}
+    if hasattr(entry, "leader_id"):
+        changes["leader_id"] = type(entry.leader_id)(placement.virtual_id(number, leader_id))
+    for name in REPLICA_FIELDS:
+        replicas = getattr(entry, name, None)
+        if replicas:
+            changes[name] = tuple(type(r)(placement.virtual_id(number, int(r))) for r in replicas)
+    return replace(entry, **changes)
