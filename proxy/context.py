@@ -28,8 +28,8 @@ from keylane.proxy.generations import Generations
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
 from keylane.proxy.loads import LaneLoads
-from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, TopicRights
 from keylane.proxy.session import ClientSession
@@ -62,11 +62,11 @@ class Shared:
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Where clients reach each broker through keylane, by broker id."""
     bootstrap: tuple[str, int] = ("", 0)
+    placement: Placement = field(default_factory=Placement)
+    """Where clients are sent among many nodes; the default is the lone node's."""
 
     def __post_init__(self) -> None:
         """One cache of views for all sessions."""
-    placement: Placement = field(default_factory=Placement)
-    """Where clients are sent among many nodes; the default is the lone node's."""
         self.range_views = RangeViews(self.assignments)
 
 
@@ -82,10 +82,10 @@ class SessionContext:
         self.sequences = shared.sequences
         self.assignments, self.range_views = shared.assignments, shared.range_views
         self.switches = shared.switches
+        self.placement = shared.placement
         self.patterns = shared.patterns
         self.generations = shared.generations
         self.loads: LaneLoads = shared.loads
-        self.placement = shared.placement
         self.stats = shared.stats
         self.clock: Callable[[], float] = time.monotonic
         self._rights = TopicRights(

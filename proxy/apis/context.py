@@ -198,9 +198,9 @@ class Context(Protocol):
     switches: SwitchBoard
     stats: ProxyStats
     clock: Callable[[], float]
-    is_librdkafka: bool
     placement: Placement
     """Where clients are sent among many nodes."""
+    is_librdkafka: bool
     """The client said so in ApiVersions (KIP-511)."""
 
     @property

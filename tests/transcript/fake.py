@@ -241,10 +241,10 @@ class FakeContext:
         self.patterns: dict[tuple[str, str], str] = {}
         self.clock: Callable[[], float] = lambda: self.world.now_s
         self.is_librdkafka = False
+        self.placement = Placement()
 
     # The script.
     def expect(
-        self.placement = Placement()
         self,
         api_key: int,
         wants: Values | bytes | None,
