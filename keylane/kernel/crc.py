@@ -6,8 +6,9 @@ Pure:  no I/O.
 Source: RFC 3720 B.4 (Castagnoli polynomial); Intel SDM, CRC32; M. Kounavis and F. Berry,
 "Novel Table Lookup-Based Algorithms for High-Performance CRC Generation" (slicing by eight).
 
-Three ways give the same number: the CRC32 instruction of x86 (three streams at once for large
-input), tables where it is missing, and the google_crc32c library as plain Python.
+Four ways give the same number: folding by whole vectors where the processor can, the CRC32
+instruction of x86 (three streams at once for large input), tables where it is missing, and the
+google_crc32c library as plain Python.
 """
 
 from __future__ import annotations
@@ -37,11 +38,22 @@ def has_crc_instruction() -> bool:
     NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are respected: an image whose cache is built for a
     generic processor must not get an instruction that LLVM cannot select there.
     """
+    return _has_features("sse4.2")
+
+
+def has_wide_multiplication() -> bool:
+    """Tell whether numba will compile for a processor that multiplies 64 bytes at once."""
+    return _has_features("sse4.2", "avx512f", "vpclmulqdq")
+
+
+def _has_features(*names: str) -> bool:
     if not JIT or platform.machine().lower() not in ("x86_64", "amd64"):
         return False
     if config.CPU_NAME or config.CPU_FEATURES is not None:
-        return "+sse4.2" in (config.CPU_FEATURES or "")
-    return bool(binding.get_host_cpu_features().get("sse4.2", False))
+        chosen = (config.CPU_FEATURES or "").split(",")
+        return all(f"+{name}" in chosen for name in names)
+    found = binding.get_host_cpu_features()
+    return all(found.get(name, False) for name in names)
 
 
 def _build_tables() -> NDArray[np.uint64]:
@@ -119,17 +131,36 @@ if has_crc_instruction():
             address += 8
         return _shift(_shift(crc, table) ^ second, table) ^ third
 
+    if has_wide_multiplication():
+        from keylane.kernel.crc_fold import BLOCK_BYTES, fold_blocks
+
+        @leaf
+        def _by_steps(crc: np.uint64, address: int, size: int) -> tuple[np.uint64, int]:
+            """Take as many whole steps as there are; return the CRC and the address after."""
+            blocks = size // BLOCK_BYTES
+            if blocks > 0:
+                crc = fold_blocks(crc, address, blocks)
+            return crc, address + blocks * BLOCK_BYTES
+
+    else:
+
+        @leaf
+        def _by_steps(crc: np.uint64, address: int, size: int) -> tuple[np.uint64, int]:
+            """Take as many whole steps as there are; return the CRC and the address after."""
+            end = address + size
+            while end - address >= 3 * STREAM_BYTES[0]:
+                crc = _three_streams(crc, address, STREAM_BYTES[0], _SHIFT_LONG)
+                address += 3 * STREAM_BYTES[0]
+            while end - address >= 3 * STREAM_BYTES[1]:
+                crc = _three_streams(crc, address, STREAM_BYTES[1], _SHIFT_SHORT)
+                address += 3 * STREAM_BYTES[1]
+            return crc, address
+
     @kernel
     def crc32c_at(address: int, size: int) -> Any:
         """CRC32C of `size` bytes at `address`."""
         end = address + size
-        crc = _ALL_ONES
-        while end - address >= 3 * STREAM_BYTES[0]:
-            crc = _three_streams(crc, address, STREAM_BYTES[0], _SHIFT_LONG)
-            address += 3 * STREAM_BYTES[0]
-        while end - address >= 3 * STREAM_BYTES[1]:
-            crc = _three_streams(crc, address, STREAM_BYTES[1], _SHIFT_SHORT)
-            address += 3 * STREAM_BYTES[1]
+        crc, address = _by_steps(_ALL_ONES, address, size)
         while address + 8 <= end:
             crc = crc_u64(crc, load_u64_le(address))
             address += 8

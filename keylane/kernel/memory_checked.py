@@ -102,3 +102,7 @@ def copy_fast(target: int, source: int, size: int) -> None:
     """Copy by whole 32-byte words, overshoot included, so that the overshoot is checked too."""
     words_size = (size + 31) // 32 * 32
     view_of(target, words_size)[:] = view_of(source, words_size)
+
+
+def prefetch_write(address: int) -> None:
+    """Do nothing: a hint to the processor, allowed at any address."""

@@ -92,6 +92,21 @@ def _copy_32(typing_context: Any, target: Any, source: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
+@intrinsic
+def prefetch_write(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at an address that is about to be written; any address may be."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        function_type = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch.p0i8", fnty=function_type)
+        target = _pointer(builder, arguments[0], ir.IntType(8))
+        builder.call(prefetch, [target, number(1), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
 @leaf
 def copy_fast(target: int, source: int, size: int) -> None:
     """Copy by whole 32-byte words; reads and writes up to 32 bytes past the end.

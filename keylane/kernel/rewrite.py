@@ -23,6 +23,7 @@ from keylane.kernel.memory import (
     copy_fast,
     load_i32_be,
     load_u8,
+    prefetch_write,
     store_i32_be,
     store_i64_be,
     store_u8,
@@ -39,6 +40,9 @@ from keylane.wire.batch import (
 
 COPY_FAST_BYTES_MAX: Final = 512
 """Above this a call of memcpy is as fast; measured with bench/micro/kernel.py."""
+PREFETCH_BYTES_MAX: Final = 2048
+"""More than that of each lane would drive one another out of the cache."""
+_CACHE_LINE_BYTES: Final = 64
 
 
 @kernel
@@ -208,8 +212,21 @@ def _copy_records(source: Any, ends: Any, lanes: Any, lane_rows: Any) -> None:
             copy_fast(at, payload + start, end - start)
         else:
             copy_bytes(at, payload + start, end - start)
+            _expect_writes(at + (end - start), min(end - start, PREFETCH_BYTES_MAX))
         row[s.LANE_BYTES] += end - start
         start = end
+
+
+@leaf
+def _expect_writes(at: int, size: int) -> None:
+    """Have the cache lines of a lane's next record fetched while other lanes are written.
+
+    A guess of its size by the last one's; what lies past the buffer is only a hint, too.
+    """
+    end = at + size
+    while at < end:
+        prefetch_write(at)
+        at += _CACHE_LINE_BYTES
 
 
 @leaf

@@ -25,6 +25,7 @@ from isal import isal_zlib
 
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.wire.batch import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
+from keylane.wire.lz4_blocks import read_independent_blocks
 
 Buffer = bytes | memoryview
 
@@ -148,7 +149,12 @@ def _snappy_plain_size(block: memoryview) -> int:
     raise _Damaged("its size is cut off")
 
 
-def _read_lz4(data: memoryview, bytes_max: int) -> bytes | None:
+def _read_lz4(data: memoryview, bytes_max: int) -> Buffer | None:
+    plain = read_independent_blocks(data, bytes_max)
+    return plain if plain is not None else _read_lz4_frames(data, bytes_max)
+
+
+def _read_lz4_frames(data: memoryview, bytes_max: int) -> bytes | None:
     parts: list[bytes] = []
     size, rest = 0, data
     for _ in range(PARTS_MAX):
