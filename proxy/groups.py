@@ -1,9 +1,10 @@
 """Offsets of groups on lanes: states in memory, in step with the journal in Kafka.
 
 In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetState`s.
-Next:  handlers in `apis` through the `Groups` protocol; `offsets.store` writes the journal.
+Next:  handlers in `apis` through the `Groups` protocol; `offsets.store` writes the journal of the
+       only node, `offsets.owned` that of one among many.
 Shell: asyncio, Kafka.
-Source: DESIGN decision 6; REQUIREMENTS S004-10..19, G-04, G-12.
+Source: DESIGN decisions 6 and 7; REQUIREMENTS S004-10..19, G-04, G-12; docs/decisions/020.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 
 from keylane.config import ProxyConfig
-from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
-from keylane.offsets.journal import LayoutValue, StateKey
+from keylane.offsets.fenced import FencedJournal
+from keylane.offsets.journal import JournalRecord, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
+from keylane.offsets.owned import Journal, OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -38,7 +41,9 @@ from keylane.offsets.store import JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
+from keylane.proxy.nodes.tenure import Alone, Tenure
 from keylane.proxy.reader import ScannedBlock
+from keylane.proxy.tasks import spawn
 from keylane.proxy.topics import LaneView, View
 
 log = logging.getLogger("keylane.groups")
@@ -51,6 +56,8 @@ SCANS_MAX: Final = 100_000
 GROUPS_NAMED_MAX: Final = 10_000
 """Groups whose lane names are remembered; the longest unseen are forgotten first."""
 
+ALONE: Final = Alone()
+
 ScanKey = tuple[uuid.UUID, int, KeySplit]
 """Topic id, partition, how it is split."""
 
@@ -58,7 +65,9 @@ ScanKey = tuple[uuid.UUID, int, KeySplit]
 class GroupOffsets:
     """Implements `apis.context.Groups`.
 
-    Invariant: a state in the table is changed under its group's lock only, by putting another
+    The only node of a cluster has all states in one table. One among many has those of the
+    journal partitions that it owns, each in a table of its own, and only while it owns them.
+    Invariant: a state in a table is changed under its group's lock only, by putting another
     in its place.
     """
 
@@ -68,11 +77,13 @@ class GroupOffsets:
         cluster: Cluster,
         *,
         wall_clock: Callable[[], float],
+        tenure: Tenure = ALONE,
         on_append: Callable[[int, float, bool], None] = lambda *_: None,
     ) -> None:
         """Nothing is asked of Kafka before `start`.
 
         wall_clock: gives seconds since 1970, for the timestamps of journal records.
+        tenure: which groups this node may serve at a moment; `Alone`: all, as the only node.
         on_append: told of each write to the journal: its records, its seconds, whether it is there.
         """
         self._config, self._cluster, self._wall_clock = config, cluster, wall_clock
@@ -82,7 +93,10 @@ class GroupOffsets:
             options=cluster.security.aiokafka_options,
             on_append=on_append,
         )
+        self._tenure, self._on_append = tenure, on_append
         self._table: OffsetTable | None = None
+        self._owned: OwnedTables | None = None
+        self._layouts: dict[str, LayoutValue] = {}
         self.pushes = Pushes()
         self.commit_times = CommitTimes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -93,15 +107,29 @@ class GroupOffsets:
     async def start(self) -> None:
         """Load the journal, creating it if need be; pin layouts.
 
+        One node of many reads all of the journal for the layouts only: states are loaded with the
+        partitions that it owns, when they are asked for.
         Raises: UpstreamLost; ConfigInvalid, when lanes changed under groups that have offsets.
         """
-        self._table = await self._store.start(
-            individual_commits_max=self._config.individual_commits_max
+        commits_max = self._config.individual_commits_max
+        if isinstance(self._tenure, Alone):
+            self._table = await self._store.start(individual_commits_max=commits_max)
+            self._pin_known_layouts(self._table)
+            return
+        table = await self._store.read(individual_commits_max=commits_max)
+        self._pin_known_layouts(table)
+        self._owned = OwnedTables(
+            self._tenure,
+            self._open_partition,
+            partition_count=table.partition_count,
+            on_loaded=self._note_layouts,
+            on_dropped=self._forget_partition,
         )
-        self._pin_known_layouts()
 
     async def stop(self) -> None:
         """Flush and close."""
+        if self._owned is not None:
+            await self._owned.stop()
         await self._store.stop()
 
     # What readers tell.
@@ -122,17 +150,43 @@ class GroupOffsets:
 
     # What handlers ask.
     def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
-        """Held while offsets of a group are read or changed: one at a time, in order."""
-        return self._locks.setdefault(group, asyncio.Lock())
+        """Held while offsets of a group are read or changed: one at a time, in order.
+
+        Entering it among many nodes loads what is not loaded. Raises: NotCoordinator, UpstreamLost.
+        """
+        lock = self._locks.setdefault(group, asyncio.Lock())
+        return lock if self._owned is None else self._owned.hold(group, lock)
+
+    async def ready(self, group: str) -> None:
+        """For who looks at a group without its lock: its states can be asked for on return.
+
+        Raises: NotCoordinator, UpstreamLost.
+        """
+        if self._owned is not None:
+            await self._owned.ready(group)
+
+    def check_tenure(self, group: str) -> None:
+        """Right before something of a state is sent. Raises: NotCoordinator."""
+        if self._owned is not None:
+            self._owned.check(group)
+
+    def drop_lost(self) -> None:
+        """Nodes have dealt out the journal anew: forget at once what others may change now."""
+        if self._owned is not None:
+            self._owned.drop_lost()
 
     def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
-        """The state of a group on a partition; not to be changed, copy it. None: it has none."""
+        """The state of a group on a partition; not to be changed, copy it. None: it has none.
+
+        Raises: NotCoordinator.
+        """
         self._note_name(group, view)
-        return self._loaded.get(StateKey(group, view.topic_id, partition))
+        return self._table_of(group).get(StateKey(group, view.topic_id, partition))
 
     def has_state(self, key: StateKey) -> bool:
-        """Whether the group has one."""
-        return self._loaded.get(key) is not None
+        """Whether the group has one, as far as this node serves it and has loaded it."""
+        table = self._loaded if self._owned is None else self._owned.find(key.group)
+        return table is not None and table.get(key) is not None
 
     async def adopt(
         self,
@@ -145,14 +199,15 @@ class GroupOffsets:
         """The state, brought in line with Kafka's own group offset; not to be changed.
 
         metadata: of that offset; what a transaction committed of lanes stands there.
-        Raises: UpstreamLost, when the log start is needed and cannot be learnt.
+        Raises: UpstreamLost, when the log start is needed and cannot be learnt; NotCoordinator.
         """
         key = StateKey(group, view.topic_id, partition)
-        state = self._loaded.get(key)
+        state = self._table_of(group).get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
         if state is not None and state.pushed == kafka_committed and note is None:
             return state
         base = await self.log_start(view, partition) if kafka_committed is None else 0
+        table = self._table_of(group)
         if state is None:
             state = OffsetState(
                 committed=kafka_committed,
@@ -172,13 +227,17 @@ class GroupOffsets:
         if note is not None:
             apply_note(state, note, self.scan_of(view, partition))
             self.pushes.unsaved.add(key)
-        if kafka_committed is not None or self._loaded.get(key) is not None:
-            self._loaded.put(key, state)
+        if kafka_committed is not None or table.get(key) is not None:
+            table.put(key, state)
         return state
 
     def states(self) -> Iterator[tuple[StateKey, OffsetState]]:
-        """All states of all groups; not to be changed. None before the journal is loaded."""
-        return iter(()) if self._table is None else self._table.items()
+        """All states that are loaded, of all groups; not to be changed."""
+        if self._owned is not None:
+            for table in self._owned.tables():
+                yield from table.items()
+        elif self._table is not None:
+            yield from self._table.items()
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition."""
@@ -188,28 +247,30 @@ class GroupOffsets:
         """Put states in place, write what is new to the journal and wait for the ack.
 
         Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
+        Among many nodes their partition is loaded anew then, as it is after NotCoordinator.
         """
         now_ms = int(self._wall_clock() * 1000)
         records, keys = [], []
+        table, journal = self._changed(group)
         layouts: dict[str, LayoutValue] = {}
         for view, partition, state in states:
             key = StateKey(group, view.topic_id, partition)
             log_start = self._log_starts.get((view.topic_id, partition))
             if log_start is not None:
                 state.advance_log_start(log_start)
-            self._loaded.put(key, state)
+            table.put(key, state)
             layouts |= self._unpinned(view, now_ms)
-            records += self._loaded.records(key, now_ms=now_ms)
+            records += table.records(key, now_ms=now_ms)
             keys.append(key)
-        pins = [record for pin in layouts.items() for record in self._loaded.pin_layout(*pin)]
+        pins = [record for pin in layouts.items() for record in self._pin(group, table, *pin)]
         try:
-            await self._store.append([*pins, *records])
-        except UpstreamLost:
+            await journal.append([*pins, *records])
+        except (UpstreamLost, NotCoordinator):
             for name in layouts:
-                self._loaded.pin_layout(name, None)  # so that the next one writes it again
+                self._layouts.pop(name, None)  # so that the next one writes it again
             raise
         for key in keys:
-            self._loaded.mark_saved(key)
+            table.mark_saved(key)
             self.pushes.unsaved.discard(key)
 
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
@@ -218,17 +279,25 @@ class GroupOffsets:
         self.commit_times.note(group, view.name, view.layout.index_count, indexes, now_ms)
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
-        """Delete the group's states on partitions. Raises: UpstreamLost."""
-        await self._drop([StateKey(group, view.topic_id, part) for view, part in places])
+        """Delete the group's states on partitions. Raises: UpstreamLost, NotCoordinator."""
+        await self._drop(group, [StateKey(group, view.topic_id, part) for view, part in places])
 
     async def drop_group(self, group: str) -> None:
-        """Delete all states of a group. Raises: UpstreamLost."""
+        """Delete all states of a group. Raises: UpstreamLost, NotCoordinator."""
         self._lane_names.pop(group, None)
-        await self._drop(list(self._loaded.of_group(group)))
+        table, _ = self._changed(group)
+        await self._drop(group, list(table.of_group(group)))
 
     def topics_of(self, group: str) -> set[str]:
-        """Topics, by their own names, on which the group has offsets of lanes."""
-        return {state.topic_name for state in self._loaded.of_group(group).values()}
+        """Topics, by their own names, on which the group has offsets of lanes.
+
+        Raises: NotCoordinator.
+        """
+        return {state.topic_name for state in self._table_of(group).of_group(group).values()}
+
+    def has_offsets(self, group: str) -> bool:
+        """Whether the group has offsets of lanes anywhere."""
+        return self._table_of(group).has_group(group)
 
     def lane_names_of(self, group: str) -> Sequence[str]:
         """Lane names that the group has used since the start."""
@@ -256,10 +325,11 @@ class GroupOffsets:
         return int(found.offset)
 
     # Layouts.
-    def _pin_known_layouts(self) -> None:
+    def _pin_known_layouts(self, table: OffsetTable) -> None:
         registry = self._cluster.registry
-        used = {key.topic_id for key, _ in self._loaded.items()}
-        for name, pinned in self._loaded.layouts().items():
+        self._layouts = table.layouts()
+        used = {key.topic_id for key, _ in table.items()}
+        for name, pinned in self._layouts.items():
             found = registry.rule_of(name)
             topic = registry.topics.get(found[0]) if found is not None else None
             if found is None or topic is None or topic.topic_id != pinned.topic_id:
@@ -289,10 +359,54 @@ class GroupOffsets:
             lane_count=view.layout.lane_count,
             fingerprint=view.layout.fingerprint,
         )
-        known = self._loaded.layout(view.name)
-        if known is not None and replace(known, timestamp_ms=now_ms) == layout:
+        known = self._layouts.get(view.name)
+        if known is None:
+            return {view.name: layout}
+        if replace(known, timestamp_ms=now_ms) == layout:
             return {}
-        return {view.name: layout}
+        # It may stand in another partition than the one before: the newer one counts.
+        return {view.name: replace(layout, timestamp_ms=max(now_ms, known.timestamp_ms + 1))}
+
+    def _pin(
+        self, group: str, table: OffsetTable, name: str, layout: LayoutValue
+    ) -> list[JournalRecord]:
+        """Pin a layout where this node may write; what to append for that."""
+        self._layouts[name] = layout
+        count = table.partition_count
+        partition = None if self._owned is None else ic_partition(group, count)
+        return table.pin_layout(name, layout, partition=partition)
+
+    def _note_layouts(self, table: OffsetTable) -> None:
+        """What other nodes have pinned since the start."""
+        for name, layout in table.layouts().items():
+            known = self._layouts.get(name)
+            if known is None or layout.timestamp_ms > known.timestamp_ms:
+                self._layouts[name] = layout
+
+    # Among many nodes.
+    async def _open_partition(self, partition: int) -> tuple[OffsetTable, Journal]:
+        """Fence who wrote before, then read. Raises: UpstreamLost, NotCoordinator."""
+        owned = self._owned
+        assert owned is not None, "start comes first"
+        journal = FencedJournal(partition, options=self._store.options, on_append=self._on_append)
+        await journal.open()
+        try:
+            table = await self._store.read_partition(
+                partition,
+                partition_count=owned.partition_count,
+                individual_commits_max=self._config.individual_commits_max,
+            )
+            await journal.append(table.take_orphan_tombstones())
+        except BaseException:
+            spawn(journal.close(), "close journal partition")
+            raise
+        return table, journal
+
+    def _forget_partition(self, partition: int) -> None:
+        owned = self._owned
+        assert owned is not None, "start comes first"
+        count = owned.partition_count
+        self.pushes.forget_where(lambda key: ic_partition(key.group, count) == partition)
 
     # Inside.
     @property
@@ -300,11 +414,22 @@ class GroupOffsets:
         assert self._table is not None, "start comes first"
         return self._table
 
-    async def _drop(self, keys: Sequence[StateKey]) -> None:
-        records = [record for key in keys for record in self._loaded.tombstones(key)]
-        await self._store.append(records)
+    def _table_of(self, group: str) -> OffsetTable:
+        """Where the group's states are. Raises: NotCoordinator."""
+        return self._loaded if self._owned is None else self._owned.table(group)
+
+    def _changed(self, group: str) -> tuple[OffsetTable, JournalStore | Journal]:
+        """Where changes go that were begun in time. Raises: NotCoordinator."""
+        if self._owned is None:
+            return self._loaded, self._store
+        holding = self._owned.changed(group)
+        return holding.table, holding.journal
+
+    async def _drop(self, group: str, keys: Sequence[StateKey]) -> None:
+        table, journal = self._changed(group)
+        await journal.append([record for key in keys for record in table.tombstones(key)])
         for key in keys:
-            self._loaded.remove(key)
+            table.remove(key)
             self.pushes.forget(key)
 
     def _scan(self, topic_id: uuid.UUID, partition: int, key_split: KeySplit) -> ScanIndex:

@@ -33,6 +33,7 @@ RETRY_BACKOFF_S: Final = 0.1
 SEGMENT_BYTES_DEFAULT: Final = 10 * 1024**2
 """The KIP draft's default of `individual.commit.log.segment.bytes`."""
 COMPACT: Final = "compact"
+DELETE: Final = "delete"
 UNKNOWN_TOPIC: Final = 3
 TOPIC_EXISTS: Final = 36
 T = TypeVar("T")
@@ -80,12 +81,43 @@ async def ensure_compacted_topic(
 
     partition_count: None for as many as Kafka's own has. Raises as `ensure_journal_topic` does.
     """
-    primary = await _until(lambda: _primary_shape(admin), PRIMARY_TOPIC)
+    return await _ensured(
+        admin,
+        name,
+        {"cleanup.policy": COMPACT, "segment.bytes": str(segment_bytes)},
+        partition_count,
+    )
+
+
+async def ensure_short_topic(
+    admin: AIOKafkaAdminClient,
+    name: str,
+    *,
+    retention_ms: int,
+    segment_ms: int,
+    segment_bytes: int,
+    partition_count: int,
+) -> int:
+    """Create a topic for news, whose records are deleted soon; return its partition count.
+
+    As safe as Kafka's own offsets topic. Raises as `ensure_journal_topic` does.
+    """
     config = {
-        "cleanup.policy": COMPACT,
-        "min.insync.replicas": primary.in_sync_min,
+        "cleanup.policy": DELETE,
+        "retention.ms": str(retention_ms),
+        "segment.ms": str(segment_ms),
         "segment.bytes": str(segment_bytes),
     }
+    _, shape = await _ensured(admin, name, config, partition_count)
+    return shape.partition_count
+
+
+async def _ensured(
+    admin: AIOKafkaAdminClient, name: str, wanted: dict[str, str], partition_count: int | None
+) -> tuple[TopicShape, TopicShape]:
+    """Create or repair a topic; the shapes of Kafka's offsets topic, and of this one."""
+    primary = await _until(lambda: _primary_shape(admin), PRIMARY_TOPIC)
+    config = {**wanted, "min.insync.replicas": primary.in_sync_min}
     shape = await _shape(admin, name)
     if shape is None:
         count = primary.partition_count if partition_count is None else partition_count
@@ -93,7 +125,8 @@ async def ensure_compacted_topic(
             admin, NewTopic(name, count, primary.replication_factor, topic_configs=config)
         )
         shape = await _until(lambda: _shape(admin, name), name)
-    if shape.cleanup_policy != COMPACT or shape.in_sync_min != primary.in_sync_min:
+    is_kept_so = shape.cleanup_policy == config["cleanup.policy"]
+    if not is_kept_so or shape.in_sync_min != primary.in_sync_min:
         # A broker with auto.create.topics makes a deleted topic anew, with settings of its own.
         log.warning("topic is repaired topic=%s found=%s", name, shape)
         await _until(lambda: _repair(admin, name, config), name)

@@ -9,6 +9,7 @@ Source: KIP-447 (`require_stable`): the broker tells whether a partition has a p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,6 +101,14 @@ class Pushes:
         self._last[key] = push
         self._of_writer.setdefault(push.writer, set()).add(key)
 
+    def settle_push(self, key: StateKey, push: Push) -> None:
+        """The broker has answered the push; nothing to note where the state was forgotten since.
+
+        Another node serves it then, or has: what a push did there must not be taken for known.
+        """
+        if key in self._last:
+            self.note_push(key, push)
+
     def end(self, writer: Writer) -> None:
         """The writer ends his transaction: the next one of his is another, of the same epoch."""
         self._of_writer.pop(writer, None)
@@ -122,6 +131,12 @@ class Pushes:
         self._drop(key)
         self._sure.discard(key)
         self.unsaved.discard(key)
+
+    def forget_where(self, is_lost: Callable[[StateKey], bool]) -> None:
+        """Others may change these states from now on: as at a start, nothing is known of them."""
+        for key in [*self._sure, *self._last, *self.unsaved]:
+            if is_lost(key):
+                self.forget(key)
 
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -88,26 +88,49 @@ class JournalStore:
         Raises:
             UpstreamLost: the cluster cannot be reached, refuses, or stops answering.
         """
+        table = await self.read(
+            individual_commits_max=individual_commits_max, on_progress=on_progress
+        )
         try:
-            partition_count = await self._ensure_topic()
-            table = OffsetTable(
-                partition_count=partition_count, individual_commits_max=individual_commits_max
-            )
-            await self._load(table, on_progress)
             await self._opened()
         except KafkaError as error:
-            raise _lost("loading the journal", error) from None
-        report = table.finish_load()
-        for text in report.damaged:
-            log.warning("journal record is skipped reason=%s", text)
-        log.info(
-            "journal loaded states=%d ranges=%d damaged=%d orphans=%d",
-            report.state_count,
-            report.range_count,
-            report.damaged_count,
-            report.orphan_count,
-        )
+            raise describe_loss("opening the journal", error) from None
         await self.append(table.take_orphan_tombstones())
+        return table
+
+    async def read(
+        self,
+        *,
+        individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
+        on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
+    ) -> OffsetTable:
+        """As `start`, without a producer: nothing is written but a topic that is missing.
+
+        Raises: UpstreamLost.
+        """
+        try:
+            table = OffsetTable(
+                partition_count=await self._ensure_topic(),
+                individual_commits_max=individual_commits_max,
+            )
+            await read_partitions(self.options(), range(table.partition_count), table, on_progress)
+        except KafkaError as error:
+            raise describe_loss("loading the journal", error) from None
+        finish_load(table)
+        return table
+
+    async def read_partition(
+        self, partition: int, *, partition_count: int, individual_commits_max: int
+    ) -> OffsetTable:
+        """What one partition holds, up to its last stable offset. Raises: UpstreamLost."""
+        table = OffsetTable(
+            partition_count=partition_count, individual_commits_max=individual_commits_max
+        )
+        try:
+            await read_partitions(self.options(), [partition], table)
+        except KafkaError as error:
+            raise describe_loss(f"loading journal partition {partition}", error) from None
+        finish_load(table, partition)
         return table
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
@@ -134,7 +157,7 @@ class JournalStore:
         try:
             async with asyncio.timeout(self._append_timeout_s):
                 producer = await self._opened()
-                acks = [await _send(producer, record) for record in records]
+                acks = [await send(producer, record) for record in records]
                 # Not `gather`: a caller that goes away must not cancel what others share.
                 await asyncio.wait(acks)
             for ack in acks:
@@ -143,7 +166,7 @@ class JournalStore:
             raise UpstreamLost(f"no ack from the journal in {self._append_timeout_s:g} s") from None
         except KafkaError as error:
             await self._discard(producer)
-            raise _lost("appending to the journal", error) from None
+            raise describe_loss("appending to the journal", error) from None
 
     async def stop(self) -> None:
         """Send what waits, within the append time-out, and close."""
@@ -153,35 +176,17 @@ class JournalStore:
                 await self._close(self._producer)
                 self._producer = None
 
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
+        """Arguments of a new aiokafka client. Raises: UpstreamLost."""
         return {**self._where, **self._extra_options()}
 
     async def _ensure_topic(self) -> int:
-        admin = AIOKafkaAdminClient(**self._options())
+        admin = AIOKafkaAdminClient(**self.options())
         try:
             await admin.start()
             return await ensure_journal_topic(admin, segment_bytes=self._segment_bytes)
         finally:
             await admin.close()
-
-    async def _load(self, table: OffsetTable, on_progress: Callable[[LoadProgress], None]) -> None:
-        consumer = AIOKafkaConsumer(
-            **self._options(),
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            fetch_max_bytes=LOAD_BYTES_MAX,
-        )
-        try:
-            await consumer.start()
-            partitions = [TopicPartition(TOPIC_NAME, p) for p in range(table.partition_count)]
-            consumer.assign(partitions)
-            # Read-committed: the end is the last stable offset, behind which nothing is whole.
-            ends = await consumer.end_offsets(partitions)
-            starts = await consumer.beginning_offsets(partitions)
-            await _read_to(consumer, starts, ends, table, on_progress)
-        finally:
-            await consumer.stop()
 
     async def _opened(self) -> AIOKafkaProducer:
         """Return the producer, a new one when there is none."""
@@ -190,7 +195,7 @@ class JournalStore:
                 raise UpstreamLost("the journal is closed")
             if self._producer is None:
                 producer = AIOKafkaProducer(
-                    **self._options(),
+                    **self.options(),
                     acks="all",
                     enable_idempotence=True,
                     max_batch_size=BATCH_BYTES,
@@ -215,6 +220,47 @@ class JournalStore:
         with suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(self._append_timeout_s):
                 await producer.stop()
+
+
+async def read_partitions(
+    options: Mapping[str, Any],
+    numbers: Iterable[int],
+    table: OffsetTable,
+    on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
+) -> None:
+    """Apply what journal partitions hold by now to `table`. Raises: UpstreamLost, KafkaError."""
+    consumer = AIOKafkaConsumer(
+        **options,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        fetch_max_bytes=LOAD_BYTES_MAX,
+    )
+    try:
+        await consumer.start()
+        partitions = [TopicPartition(TOPIC_NAME, number) for number in numbers]
+        consumer.assign(partitions)
+        # Read-committed: the end is the last stable offset, behind which nothing is whole.
+        ends = await consumer.end_offsets(partitions)
+        starts = await consumer.beginning_offsets(partitions)
+        await _read_to(consumer, starts, ends, table, on_progress)
+    finally:
+        await consumer.stop()
+
+
+def finish_load(table: OffsetTable, partition: int | None = None) -> None:
+    """Make states of what was read, and tell what was found; of one partition, or of all."""
+    report = table.finish_load()
+    for text in report.damaged:
+        log.warning("journal record is skipped reason=%s", text)
+    log.info(
+        "journal loaded partition=%s states=%d ranges=%d damaged=%d orphans=%d",
+        "all" if partition is None else partition,
+        report.state_count,
+        report.range_count,
+        report.damaged_count,
+        report.orphan_count,
+    )
 
 
 async def _read_to(
@@ -247,20 +293,21 @@ async def _read_to(
             raise UpstreamLost(f"the journal gave nothing for {LOAD_STALLED_S:g} s")
 
 
-async def _send(producer: AIOKafkaProducer, record: JournalRecord) -> asyncio.Future[Any]:
+async def send(producer: AIOKafkaProducer, record: JournalRecord) -> asyncio.Future[Any]:
     """Hand a record to the producer; the future ends with the ack."""
     ack: asyncio.Future[Any] = await producer.send(
         TOPIC_NAME, record.value, key=record.key, partition=record.partition
     )
-    ack.add_done_callback(_retrieve)
+    ack.add_done_callback(retrieve)
     return ack
 
 
-def _retrieve(ack: asyncio.Future[Any]) -> None:
+def retrieve(ack: asyncio.Future[Any]) -> None:
     """Look at the outcome, so that one that nobody waits for any more is not reported."""
     if not ack.cancelled():
         ack.exception()
 
 
-def _lost(doing: str, error: BaseException) -> UpstreamLost:
+def describe_loss(doing: str, error: BaseException) -> UpstreamLost:
+    """What an error of aiokafka means to who asked."""
     return UpstreamLost(f"{doing}: {type(error).__name__}: {error}")

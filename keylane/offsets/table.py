@@ -78,7 +78,8 @@ class OffsetTable:
         self.partition_count = partition_count
         self.individual_commits_max = individual_commits_max
         self._states: dict[str, dict[StateKey, OffsetState]] = {}
-        self._layouts: dict[str, LayoutValue] = {}
+        self._layouts: dict[str, dict[int, LayoutValue]] = {}
+        """By view, and by the journal partition that it stands in; the newest counts."""
         self._loading: dict[StateKey, _Loading] = {}
         self._orphans: set[RangeKey] = set()
         self._damaged: list[str] = []
@@ -153,6 +154,10 @@ class OffsetTable:
         """Return the states of a group; an own dict, so that states may be removed meanwhile."""
         return dict(self._states.get(group, {}))
 
+    def has_group(self, group: str) -> bool:
+        """Whether the group has any state."""
+        return bool(self._states.get(group))
+
     def items(self) -> Iterator[tuple[StateKey, OffsetState]]:
         """Yield all states."""
         for of_group in self._states.values():
@@ -206,20 +211,28 @@ class OffsetTable:
 
     def layout(self, view: str) -> LayoutValue | None:
         """Return the layout that a view is pinned to, None when it is not."""
-        return self._layouts.get(view)
+        return self.layouts().get(view)
 
     def layouts(self) -> dict[str, LayoutValue]:
         """Return all pinned layouts by view name; an own dict."""
-        return dict(self._layouts)
+        return {
+            view: max(found.items(), key=lambda item: (item[1].timestamp_ms, item[0]))[1]
+            for view, found in self._layouts.items()
+        }
 
-    def pin_layout(self, view: str, layout: LayoutValue | None) -> list[JournalRecord]:
-        """Pin a view to a layout, or unpin it with None; return what to append."""
-        if layout is None:
-            self._layouts.pop(view, None)
-        else:
-            self._layouts[view] = layout
+    def pin_layout(
+        self, view: str, layout: LayoutValue | None, *, partition: int | None = None
+    ) -> list[JournalRecord]:
+        """Pin a view to a layout, or unpin it with None; return what to append.
+
+        partition: where it is written, for who may write to some partitions only. None: where
+        the only node of a cluster keeps it, by the view's name.
+        """
+        if partition is None:
+            partition = ic_partition(view, self.partition_count)
+        self._put_layout(view, partition, layout)
         value = None if layout is None else write_value(layout)
-        return [self._record(view, LayoutKey(view), value)]
+        return [JournalRecord(partition, write_key(LayoutKey(view)), value)]
 
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""
@@ -235,8 +248,9 @@ class OffsetTable:
         decoded = read_key(key, place=place)
         if decoded is None:
             return
-        owner = _owner(decoded)
-        if ic_partition(owner, self.partition_count) != partition:
+        # A layout may stand in any partition: a node pins it where it may write.
+        group = _group(decoded)
+        if group is not None and ic_partition(group, self.partition_count) != partition:
             raise JournalInvalid(f"{place}: belongs to another partition")
         match decoded:
             case StateKey():
@@ -247,9 +261,17 @@ class OffsetTable:
             case RangeKey():
                 self._apply_range(decoded, value, place)
             case LayoutKey():
-                self._layouts.pop(decoded.view, None)
+                self._put_layout(decoded.view, partition, None)
                 if value is not None:
-                    self._layouts[decoded.view] = read_layout(value, place=place)
+                    self._put_layout(decoded.view, partition, read_layout(value, place=place))
+
+    def _put_layout(self, view: str, partition: int, layout: LayoutValue | None) -> None:
+        found = self._layouts.setdefault(view, {})
+        found.pop(partition, None)
+        if layout is not None:
+            found[partition] = layout
+        if not found:
+            del self._layouts[view]
 
     def _apply_range(self, key: RangeKey, value: bytes | None, place: str) -> None:
         ranges = self._loading.setdefault(key.state, _Loading()).ranges
@@ -269,18 +291,16 @@ class OffsetTable:
     ) -> list[JournalRecord]:
         return [self._record(key.group, RangeKey(key, *bounds), value) for bounds in ranges]
 
-    def _record(
-        self, owner: str, key: StateKey | RangeKey | LayoutKey, value: bytes | None
-    ) -> JournalRecord:
-        return JournalRecord(ic_partition(owner, self.partition_count), write_key(key), value)
+    def _record(self, group: str, key: StateKey | RangeKey, value: bytes | None) -> JournalRecord:
+        return JournalRecord(ic_partition(group, self.partition_count), write_key(key), value)
 
 
-def _owner(key: StateKey | RangeKey | LayoutKey) -> str:
-    """Return the name whose hash gives the partition."""
+def _group(key: StateKey | RangeKey | LayoutKey) -> str | None:
+    """Return the group whose hash gives the partition; None: any partition will do."""
     match key:
         case StateKey():
             return key.group
         case RangeKey():
             return key.state.group
         case LayoutKey():
-            return key.view
+            return None

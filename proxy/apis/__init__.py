@@ -32,6 +32,7 @@ from keylane.proxy.apis.offset_commit import handle_offset_commit
 from keylane.proxy.apis.offset_delete import handle_delete_groups, handle_offset_delete
 from keylane.proxy.apis.offset_fetch import handle_offset_fetch
 from keylane.proxy.apis.produce import handle_produce, relays_produce
+from keylane.proxy.apis.refusals import refusing
 from keylane.proxy.apis.sasl import handle_sasl_handshake, note_login
 from keylane.proxy.apis.sync_group import handle_sync_group, relays_sync_group
 from keylane.proxy.apis.topics import handle_describe_configs, handle_describe_topic_partitions
@@ -118,8 +119,8 @@ def _table() -> dict[int, Route]:
     serve(1, "Fetch", 4, 17, handle_fetch, relays_fetch, with_own_endpoints)
     serve(2, "ListOffsets", 1, 11, handle_list_offsets)
     serve(3, "Metadata", 0, 13, handle_metadata)
-    serve(8, "OffsetCommit", 2, 10, handle_offset_commit)
-    serve(9, "OffsetFetch", 1, 10, handle_offset_fetch)
+    serve(8, "OffsetCommit", 2, 10, refusing(handle_offset_commit))
+    serve(9, "OffsetFetch", 1, 10, refusing(handle_offset_fetch))
     serve(10, "FindCoordinator", 0, 6, handle_find_coordinator)
     serve(11, "JoinGroup", 0, 9, None, note_joining, note_leader)
     serve(14, "SyncGroup", 0, 5, handle_sync_group, relays_sync_group)
@@ -128,11 +129,11 @@ def _table() -> dict[int, Route]:
     serve(23, "OffsetForLeaderEpoch", 2, 4, handle_offset_for_leader_epoch)
     serve(24, "AddPartitionsToTxn", 0, 3, handle_add_partitions)
     serve(26, "EndTxn", 0, 5, handle_end_txn, relays_end_txn)
-    serve(28, "TxnOffsetCommit", 0, 5, handle_txn_offset_commit)
+    serve(28, "TxnOffsetCommit", 0, 5, refusing(handle_txn_offset_commit))
     serve(32, "DescribeConfigs", 1, 4, handle_describe_configs)
     serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, None, None, note_login)
-    serve(42, "DeleteGroups", 0, 2, handle_delete_groups)
-    serve(47, "OffsetDelete", 0, 0, handle_offset_delete)
+    serve(42, "DeleteGroups", 0, 2, refusing(handle_delete_groups))
+    serve(47, "OffsetDelete", 0, 0, refusing(handle_offset_delete))
     serve(60, "DescribeCluster", 0, 2, handle_describe_cluster)
     serve(68, "ConsumerGroupHeartbeat", 0, 1, handle_consumer_group_heartbeat)
     serve(75, "DescribeTopicPartitions", 0, 0, handle_describe_topic_partitions)

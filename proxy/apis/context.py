@@ -25,6 +25,7 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
@@ -129,7 +130,17 @@ class Groups(Protocol):
     """Which of Kafka's own offsets a transaction may be about to change."""
 
     def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
-        """Held while offsets of a group are read or changed: one at a time, in order."""
+        """Held while offsets of a group are read or changed: one at a time, in order.
+
+        Entering raises NotCoordinator where another node serves the group; so does all that is
+        asked of its states inside, once that has become so. UpstreamLost: they cannot be loaded.
+        """
+
+    def check_tenure(self, group: str) -> None:
+        """Asked right before something that was made of a state is sent to the broker.
+
+        Raises: NotCoordinator, when another node may have changed the state since.
+        """
 
     def has_state(self, key: StateKey) -> bool:
         """Whether the group has one, which a commit of the partition itself must not pass by."""
@@ -202,6 +213,7 @@ class Context(Protocol):
     """Where clients are sent among many nodes."""
     is_librdkafka: bool
     """The client said so in ApiVersions (KIP-511)."""
+    login: LoginWatch
 
     @property
     def groups(self) -> Groups:
@@ -239,6 +251,12 @@ class Context(Protocol):
 
     def note_login(self) -> None:
         """The broker took a token of the client's login."""
+
+    def note_principal(self, principal: str) -> None:
+        """The broker says that the client is logged in, as this principal."""
+
+    def may_begin_group(self, group: str) -> bool:
+        """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
 
     def release(self) -> None:
         """Let the next request of this connection proceed before this one is answered."""

@@ -31,6 +31,7 @@ UNSTABLE: Final = ErrorCode.unstable_offset_commit
 """A transaction that is not over has an offset there; an answer to OffsetFetch only."""
 BUSY: Final = ErrorCode.coordinator_load_in_progress
 """What clients are told of it: all of them retry, and look for no other coordinator."""
+TOO_MANY_GROUPS: Final = ErrorCode.policy_violation
 NO_OFFSET: Final = -1
 
 Place = tuple[str, int]
@@ -101,24 +102,30 @@ async def open_drafts(
 
     Where the state is new, or a transaction may have moved Kafka's own offset, Kafka is asked
     first. UNSTABLE: the transaction of somebody else than `writer` is under way there.
+    TOO_MANY_GROUPS: the group has no offsets of lanes, and its client may begin no more.
     """
     drafts: dict[Place, Draft] = {}
     unsure: list[Place] = []
+    is_known = False
     for place, view in views.items():
         key = StateKey(group, view.topic_id, place[1])
         state = context.groups.state_of(group, view, place[1])
+        is_known |= state is not None
         if state is None or not context.groups.pushes.is_sure(key):
             unsure.append(place)
         else:
             drafts[place] = Draft(view, place[1], state.copy(), group)
     if not unsure:
         return drafts, {}
+    if not is_known and not context.may_begin_group(group):
+        return {}, dict.fromkeys(views, TOO_MANY_GROUPS)
     committed, errors = await fetch_committed(group, unsure, context)
     adopted = {}
     for place, (offset, metadata) in committed.items():
         view = views[place]
         adopted[place] = await context.groups.adopt(group, view, place[1], offset, metadata)
     await _save_before_push(group, views, adopted, context, is_transaction=writer is not None)
+    context.groups.check_tenure(group)  # else nothing may be noted of what Kafka has said
     for place, state in adopted.items():
         draft = Draft(views[place], place[1], state.copy(), group)
         if context.groups.pushes.may_still_come(draft.key, writer, context.clock()):

@@ -235,6 +235,8 @@ async def _push(
     topics = merge_topics(plain, physical_topics(wanted, views, touched, by_id=by_id), by_id=by_id)
     if not topics:
         return None
+    if touched:
+        context.groups.check_tenure(str(wanted.group_id))
     pending = context.send((request.with_entity(replace(wanted, topics=tuple(topics))),))
     # The next request may go behind this one now; this one's answer waits for the journal.
     context.release()

@@ -14,6 +14,7 @@ Source: KIP-496 (OffsetDelete), KIP-229 (DeleteGroups); REQUIREMENTS G-12.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -32,6 +33,7 @@ from kio.schema.offset_delete.v0.response import (
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
+from keylane.errors import NotCoordinator
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.lane_offsets import (
     NONE,
@@ -44,6 +46,7 @@ from keylane.proxy.apis.lane_offsets import (
 from keylane.proxy.apis.list_offsets import absent_lanes, ask_rounds
 from keylane.proxy.apis.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.physical import PhysicalRounds
+from keylane.proxy.apis.refusals import refuse_groups
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import View
 
@@ -57,13 +60,38 @@ NO_MEMBER: dict[str, Any] = {
 
 
 async def handle_delete_groups(request: Request, context: Context) -> Buffers:
-    """Relay, then forget the states of groups that are gone."""
-    answer_frame = await context.send((request.frame,))
-    for result in request.decode_answer(answer_frame).results:
+    """Relay, then forget the states of groups that are gone.
+
+    Groups of another node are refused before the broker is asked, which would delete them.
+    """
+    wanted = request.decode()
+    refused = await _of_other_nodes(wanted.groups_names, context)
+    frame = request.frame
+    if refused:
+        served = tuple(name for name in wanted.groups_names if str(name) not in refused)
+        frame = request.with_entity(replace(wanted, groups_names=served))
+    answer_frame = await context.send((frame,))
+    answer = request.decode_answer(answer_frame)
+    for result in answer.results:
         if result.error_code == NONE:
             async with context.groups.lock(str(result.group_id)):
                 await context.groups.drop_group(str(result.group_id))
-    return (answer_frame,)
+    if not refused:
+        return (answer_frame,)
+    of_others = refuse_groups(request, refused)
+    return request.answer_entity(replace(answer, results=(*answer.results, *of_others.results)))
+
+
+async def _of_other_nodes(names: Iterable[Any], context: Context) -> set[str]:
+    """Groups that this node does not serve, of those named."""
+    refused: set[str] = set()
+    for name in sorted({str(name) for name in names}):
+        try:
+            async with context.groups.lock(name):
+                pass
+        except NotCoordinator:
+            refused.add(name)
+    return refused
 
 
 async def handle_offset_delete(request: Request, context: Context) -> Buffers:
@@ -85,6 +113,7 @@ async def handle_offset_delete(request: Request, context: Context) -> Buffers:
     await context.caught_up()
     async with context.groups.lock(group):
         drafts, _ = await open_drafts(group, committed_places(wanted, views), context)
+        context.groups.check_tenure(group)
         answered = await ask_rounds(request, wanted, rounds, context)
         entries = [entries for _, entries in rounds.answers(answered)]
         await _forget(group, drafts, list(zip(views, entries, strict=True)), context)
@@ -128,6 +157,7 @@ async def _put_back(group: str, drafts: list[Draft], context: Context) -> None:
             committed_metadata="",
         )
         topic = OffsetCommitRequestTopic(name=TopicName(draft.view.topic), partitions=(entry,))
+        context.groups.check_tenure(group)
         answer = await context.ask(
             OffsetCommitRequest(group_id=GroupId(group), topics=(topic,), **NO_MEMBER)
         )

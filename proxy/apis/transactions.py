@@ -257,6 +257,8 @@ async def _commit(
     topics = merge_topics(plain, lanes, by_id=False)
     answer = None
     if topics:
+        if touched:
+            context.groups.check_tenure(str(wanted.group_id))
         until_s = context.clock() + UNANSWERED_S
         for draft in touched:
             pushes.note_push(draft.key, Push(writer, commits[draft.place], until_s))
@@ -268,7 +270,7 @@ async def _commit(
     for draft in touched:
         is_taken = codes.get((draft.view.topic, draft.partition)) == NONE
         held = commits if is_taken else earlier
-        pushes.note_push(draft.key, Push(writer, held[draft.place]))
+        pushes.settle_push(draft.key, Push(writer, held[draft.place]))
     return request.answer_entity(_build(request, wanted, views, errors, codes, answer))
 
 

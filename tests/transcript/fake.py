@@ -14,8 +14,8 @@ import pprint
 import struct
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from difflib import ndiff
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from kio.index import load_request_schema, load_response_schema
 
 from keylane.config import LaneRule, ProxyConfig
-from keylane.errors import UpstreamLost
+from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.journal import JournalRecord, StateKey
 from keylane.offsets.lane_note import apply_note, read_note
@@ -39,6 +39,7 @@ from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
 from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.stats import ProxyStats
@@ -89,12 +90,29 @@ class FakeGroups:
         self.log_starts: dict[Place, int] = {}
         self.is_journal_down = False
         self.events: list[str] = []
+        self.of_others: set[str] = set()
+        """Groups that another node serves."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._scans: dict[tuple[uuid.UUID, int, KeySplit], ScanIndex] = {}
         self._names: dict[str, dict[str, None]] = {}
 
     def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
-        return self._locks.setdefault(group, asyncio.Lock())
+        lock = self._locks.setdefault(group, asyncio.Lock())
+        return self._refused(group) if group in self.of_others else lock
+
+    @asynccontextmanager
+    async def _refused(self, group: str) -> AsyncIterator[None]:
+        self.check_tenure(group)
+        yield
+
+    def check_tenure(self, group: str) -> None:
+        if group in self.of_others:
+            raise NotCoordinator(f"group {group} is another node's")
+
+    def lose(self, group: str) -> None:
+        """Another node serves the group from now on."""
+        self.of_others.add(group)
+        self.pushes.forget_where(lambda key: key.group == group)
 
     def has_state(self, key: StateKey) -> bool:
         return self.table.get(key) is not None
@@ -102,6 +120,7 @@ class FakeGroups:
     def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
         if view.is_renamed:
             self._names.setdefault(group, {})[view.name] = None
+        self.check_tenure(group)
         return self.table.get(StateKey(group, view.topic_id, partition))
 
     async def adopt(
@@ -139,6 +158,7 @@ class FakeGroups:
 
     async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
         assert self._locks[group].locked(), "the group's lock is held"
+        self.check_tenure(group)
         keys = [StateKey(group, view.topic_id, partition) for view, partition, _ in states]
         records: list[JournalRecord] = []
         for key, (_, _, state) in zip(keys, states, strict=True):
@@ -204,6 +224,8 @@ class World:
     log_ends: dict[Place, tuple[int, int]] = field(default_factory=dict)
     denied: set[str | tuple[str, Operation]] = field(default_factory=set)
     """Topics that the client has no right to, or not for one operation."""
+    groups_too_many: set[str] = field(default_factory=set)
+    """Groups that the client may not begin."""
     brokers: list[int] = field(default_factory=list)
     unknown: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)
     """Topics that the cluster has but keylane has not met yet."""
@@ -241,6 +263,7 @@ class FakeContext:
         self.patterns: dict[tuple[str, str], str] = {}
         self.clock: Callable[[], float] = lambda: self.world.now_s
         self.is_librdkafka = False
+        self.login = LoginWatch(subject_claim=self.config.principal_claim)
         self.placement = Placement()
 
     # The script.
@@ -320,6 +343,12 @@ class FakeContext:
 
     def note_login(self) -> None:
         self.events.append("login")
+
+    def note_principal(self, principal: str) -> None:
+        self.events.append(f"principal {principal}")
+
+    def may_begin_group(self, group: str) -> bool:
+        return group not in self.world.groups_too_many
 
     def release(self) -> None:
         self.events.append("release")

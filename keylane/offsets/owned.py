@@ -1,0 +1,212 @@
+"""Offsets of the journal partitions that this node owns: loaded when needed, dropped when lost.
+
+In:    groups that are asked for.  Out: their partition's table, or NotCoordinator.
+Next:  `proxy.groups` reads and changes the states, `offsets.fenced` appends.
+Shell: asyncio.
+Source: DESIGN decision 7; docs/decisions/020.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from keylane.errors import NotCoordinator, UpstreamLost
+from keylane.offsets.journal import JournalRecord, ic_partition
+from keylane.offsets.table import OffsetTable
+from keylane.proxy.nodes.tenure import Tenure
+from keylane.proxy.tasks import spawn
+
+log = logging.getLogger("keylane.offsets")
+
+LOADS_AT_ONCE: Final = 8
+"""Partitions that are loaded beside each other, each with up to 8 MiB under way."""
+CLOSE_TIMEOUT_S: Final = 10.0
+
+
+class Journal(Protocol):
+    """Where changes of one partition go (`offsets.fenced`)."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing can be appended any more."""
+
+    async def append(self, records: Sequence[JournalRecord]) -> None:
+        """Write and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
+
+    async def close(self) -> None:
+        """Take nothing more, and close."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holding:
+    """One partition as it was loaded in one term."""
+
+    partition: int
+    term: int
+    table: OffsetTable
+    journal: Journal
+
+
+Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
+"""Fences who wrote to a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
+
+
+class OwnedTables:
+    """Implements, for one of many nodes, that only who owns a partition serves its groups.
+
+    Use: inside `hold(group)` everything goes by the holding that was current when it was entered;
+    once that is lost, each call raises NotCoordinator, whatever has been loaded since.
+    Invariant: `_holdings` has what was loaded in the term that it says; a stale one is dropped
+    before anything of it is given out.
+    """
+
+    def __init__(
+        self,
+        tenure: Tenure,
+        open_partition: Open,
+        *,
+        partition_count: int,
+        on_loaded: Callable[[OffsetTable], None],
+        on_dropped: Callable[[int], None],
+    ) -> None:
+        """`on_dropped` is told of a partition whose states somebody else may change now."""
+        self._tenure, self._open = tenure, open_partition
+        self.partition_count = partition_count
+        self._on_loaded, self._on_dropped = on_loaded, on_dropped
+        self._holdings: dict[int, Holding] = {}
+        self._held: dict[str, Holding] = {}
+        self._loads: dict[int, asyncio.Task[Holding | UpstreamLost | None]] = {}
+        self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def hold(self, group: str, lock: asyncio.Lock) -> AsyncIterator[None]:
+        """The group's lock, with its partition loaded. Raises: NotCoordinator, UpstreamLost."""
+        await self.ready(group)  # who is not served need not wait for the lock
+        async with lock:
+            self._held[group] = await self.ready(group)
+            try:
+                yield
+            finally:
+                del self._held[group]
+
+    async def ready(self, group: str) -> Holding:
+        """Load the group's partition unless it is. Raises: NotCoordinator, UpstreamLost."""
+        partition = ic_partition(group, self.partition_count)
+        await self._tenure.settled()
+        self._expect_ownership(partition)
+        holding = self._holdings.get(partition)
+        if holding is not None and self._is_current(holding):
+            return holding
+        load = self._loads.get(partition)
+        if load is None:
+            if holding is not None:
+                self._drop(holding)
+            load = spawn(self._load(partition), f"load journal partition {partition}")
+            self._loads[partition] = load
+        outcome = await asyncio.shield(load)  # others wait for it, too
+        if isinstance(outcome, UpstreamLost):
+            raise UpstreamLost(str(outcome))
+        if outcome is None or not self._is_current(outcome):
+            raise NotCoordinator(f"journal partition {partition} was lost while it was loaded")
+        return outcome
+
+    def check(self, group: str) -> None:
+        """Right before something is sent: is it still ours? Raises: NotCoordinator."""
+        holding = self._holding(group)
+        self._expect_ownership(holding.partition)
+
+    def table(self, group: str) -> OffsetTable:
+        """The table with the group's states, which are true now. Raises: NotCoordinator."""
+        holding = self._holding(group)
+        self._expect_ownership(holding.partition)
+        return holding.table
+
+    def find(self, group: str) -> OffsetTable | None:
+        """As `table`; None when the group's partition is not loaded, or not ours."""
+        holding = self._holdings.get(ic_partition(group, self.partition_count))
+        is_ours = holding is not None and self._tenure.holds(holding.partition)
+        return holding.table if is_ours and holding and self._is_current(holding) else None
+
+    def changed(self, group: str) -> Holding:
+        """What a change goes to that was begun in time; the journal says whether it counts.
+
+        Raises: NotCoordinator, when the partition was dropped since.
+        """
+        return self._holding(group)
+
+    def tables(self) -> Iterator[OffsetTable]:
+        """Those of all partitions that are loaded."""
+        for holding in list(self._holdings.values()):
+            if self._is_current(holding):
+                yield holding.table
+
+    def drop_lost(self) -> None:
+        """Forget at once what was loaded in a term that is over."""
+        for holding in list(self._holdings.values()):
+            if not self._is_current(holding):
+                self._drop(holding)
+
+    async def stop(self) -> None:
+        """End appends that are under way, and close."""
+        for holding in list(self._holdings.values()):
+            self._drop(holding)
+        pending = {*self._closing, *self._loads.values()}
+        if pending:
+            await asyncio.wait(pending, timeout=CLOSE_TIMEOUT_S)
+
+    # Inside.
+    def _expect_ownership(self, partition: int) -> None:
+        if not self._tenure.holds(partition):
+            raise NotCoordinator(f"journal partition {partition} is not served by this node now")
+
+    def _holding(self, group: str) -> Holding:
+        partition = ic_partition(group, self.partition_count)
+        current = self._holdings.get(partition)
+        holding = self._held.get(group, current)
+        if holding is None or holding is not current or not self._is_current(holding):
+            raise NotCoordinator(f"journal partition {partition} is not loaded any more")
+        return holding
+
+    def _is_current(self, holding: Holding) -> bool:
+        is_of_term = holding.term == self._tenure.term(holding.partition)
+        return is_of_term and not holding.journal.is_broken
+
+    async def _load(self, partition: int) -> Holding | UpstreamLost | None:
+        """A new holding; why there is none; None: lost meanwhile."""
+        try:
+            async with self._gate:
+                term = self._tenure.term(partition)
+                if not self._tenure.holds(partition):
+                    return None
+                table, journal = await self._open(partition)
+                holding = Holding(partition, term, table, journal)
+                if not self._is_current(holding):
+                    self._close(journal)
+                    return None
+                self._holdings[partition] = holding
+                self._on_loaded(table)
+                return holding
+        except NotCoordinator:
+            return None
+        except UpstreamLost as error:
+            log.warning("journal partition not loaded partition=%d reason=%s", partition, error)
+            return error
+        finally:
+            del self._loads[partition]
+
+    def _drop(self, holding: Holding) -> None:
+        del self._holdings[holding.partition]
+        self._on_dropped(holding.partition)
+        self._close(holding.journal)
+        log.info("journal partition dropped partition=%d", holding.partition)
+
+    def _close(self, journal: Journal) -> None:
+        task = spawn(journal.close(), "close journal partition")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
