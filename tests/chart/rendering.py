@@ -101,3 +101,12 @@ def configuration(objects: list[Object]) -> str:
     held = find(objects, "ConfigMap", volumes["config"]["configMap"]["name"])
     text: str = held["data"]["keylane.yaml"]
     return text
+
+
+def node_numbers(objects: list[Object]) -> list[int]:
+    """Numbers of all nodes that there may be: replicas, or what autoscaling goes up to."""
+    spec = find(objects, "StatefulSet")["spec"]
+    scalers = [one for one in objects if one["kind"] == "HorizontalPodAutoscaler"]
+    count = scalers[0]["spec"]["maxReplicas"] if scalers else spec["replicas"]
+    first = spec.get("ordinals", {}).get("start", 0)
+    return list(range(first, first + count))

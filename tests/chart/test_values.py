@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(1000)  # Helm may have to be built first
 VALUES: Final = (CHART / "values.yaml").read_text(encoding="utf-8")
 SCHEMA: Final = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 KEY: Final = re.compile(r"^( *)([A-Za-z]\w*):(.*)$")
-FREE: Final = frozenset({"podSecurityContext", "securityContext", "labels"})
+FREE: Final = frozenset({"podSecurityContext", "securityContext", "labels", "behavior"})
 """Their content is Kubernetes' or the user's own."""
 
 
@@ -34,17 +34,66 @@ def with_values(**values: Any) -> dict[str, Any]:
     return {**MINIMAL, **values}
 
 
+SNI: Final[Mapping[str, Any]] = {
+    "kind": "TLSRoute",
+    "pattern": "n{node}-b{broker}.x",
+    "bootstrap": "x",
+    "parentRefs": [{"name": "gateway"}],
+}
+
+
+def with_sni(**values: Any) -> dict[str, Any]:
+    """Names over a gateway, and these."""
+    config = {"bootstrap": "kafka:9092", "tls_certificate": "/tls.pem"}
+    return {"config": config, "nodes": {"serviceType": "ClusterIP"}, "sni": SNI, **values}
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({}, "config.bootstrap: your brokers"),
-        (with_values(replicas=2), r"replicas"),
+        (with_values(replicas=1001), r"replicas"),
+        (with_values(replicas=2, nodes={"numbered": False}), "nodes.numbered: more than one"),
+        (with_values(replicas=2, nodes={"firstNumber": 999}), "nodes.firstNumber: the last"),
+        (with_values(autoscaling={"enabled": True, "maxReplicas": 1}), "autoscaling.minReplicas"),
         (with_values(replcas=1), r"replcas"),
         (with_values(config={"bootstrap": "kafka"}), r"bootstrap"),
         (with_values(config={"bootstrap": "k:1", "listen": "0.0.0.0:1"}), r"listen"),
         (with_values(nodes={"serviceType": "Ingress"}), r"serviceType"),
         (with_values(nodes={"serviceType": "LoadBalancer"}), "nodes.advertise: needed"),
-        (with_values(nodes={"serviceType": "NodePort"}), "must lie in 30000-32767"),
+        (
+            with_values(nodes={"serviceType": "NodePort", "nodePorts": {"first": 32767}}),
+            "nodes.nodePorts: 32767 to 32770 must lie in 30000-32767",
+        ),
+        (
+            with_values(replicas=200, nodes={"serviceType": "NodePort"}),
+            "nodes.nodePorts: 30900 to 34883 must lie in 30000-32767",
+        ),
+        (
+            with_values(replicas=2, nodes={"serviceType": "NodePort", "nodePorts": {"step": 3}}),
+            "nodes.nodePorts.step: with a broker 2 nodes need 4 ports each",
+        ),
+        (
+            with_values(
+                nodes={"serviceType": "NodePort"},
+                bootstrapService={"type": "NodePort", "nodePort": 30901},
+            ),
+            "bootstrapService.nodePort: lies among the ports of nodes, 30900 to 30903",
+        ),
+        (with_sni(nodes={}), "sni.kind: routes lead to a Service per node"),
+        (with_sni(config={"bootstrap": "k:1"}), "sni.kind: config.tls_certificate is needed"),
+        (
+            with_sni(nodes={"serviceType": "ClusterIP", "advertise": "x"}),
+            "nodes.advertise: clients",
+        ),
+        (with_sni(sni={"kind": "TLSRoute"}), "sni.pattern, sni.bootstrap: needed"),
+        (with_sni(sni={**SNI, "parentRefs": []}), "sni.parentRefs: the gateway"),
+        (with_sni(sni={**SNI, "pattern": "{node}.x"}), r"pattern"),
+        (with_sni(replicas=2, sni={**SNI, "pattern": "{broker}.x"}), "sni.pattern: needs {node}"),
+        *(
+            (with_values(config={"bootstrap": "k:1", key: 1}), key)
+            for key in ("node", "workers", "advertise_port", "advertise_pattern")
+        ),
         (with_values(brokers={"ids": []}), r"ids"),
         (with_values(brokers={"ids": [1, 1]}), r"ids"),
         (with_values(brokers={"ids": [64000]}), "brokers.ids: the highest needs port 83093"),
@@ -60,20 +109,12 @@ def test_what_cannot_work_is_refused(values: Mapping[str, Any], said: str, chart
         chart.template(values)
 
 
-def test_one_node_is_the_bound_and_the_schema_says_why() -> None:
-    """More replicas are refused, and the reason stands beside the bound."""
-    replicas = SCHEMA["properties"]["replicas"]
-
-    assert replicas["maximum"] == 1
-    assert "one node at a time" in replicas["$comment"]
-
-
 @pytest.mark.parametrize(
     ("nodes", "ports", "told"),
     [
         ({}, {}, "$(POD_NAME).keylane-headless.prod.svc.cluster.local"),
         ({"serviceType": "ClusterIP"}, {}, "keylane-node-$(POD_INDEX).prod.svc.cluster.local"),
-        ({"serviceType": "NodePort"}, {"kafka": 30900}, "$(HOST_IP)"),
+        ({"serviceType": "NodePort"}, {}, "$(HOST_IP)"),
         ({"serviceType": "LoadBalancer", "advertise": "lb.example.com"}, {}, "lb.example.com"),
         ({"advertise": "$(POD_IP)"}, {}, "$(POD_IP)"),
     ],

@@ -58,12 +58,37 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if ne .Values.nodes.serviceType "Headless" -}}true{{- end -}}
 {{- end -}}
 
+{{/* Nodes for which there are addresses. */}}
+{{- define "keylane.nodeCount" -}}
+{{- ternary .Values.autoscaling.maxReplicas .Values.replicas .Values.autoscaling.enabled | int -}}
+{{- end -}}
+
+{{/* Nodes that there are at least. */}}
+{{- define "keylane.nodeCountMin" -}}
+{{- ternary .Values.autoscaling.minReplicas .Values.replicas .Values.autoscaling.enabled | int -}}
+{{- end -}}
+
+{{/* The first of the numbers that are not nodes' any more. */}}
+{{- define "keylane.numbersEnd" -}}
+{{- add .Values.nodes.firstNumber (include "keylane.nodeCount" . | int) -}}
+{{- end -}}
+
+{{- define "keylane.brokerIdMax" -}}
+{{- $most := 0 -}}
+{{- range .Values.brokers.ids -}}
+{{- $most = max $most (int .) -}}
+{{- end -}}
+{{- $most -}}
+{{- end -}}
+
 {{/* Host that clients are told; the kubelet replaces $(...). */}}
 {{- define "keylane.advertise" -}}
 {{- $full := include "keylane.fullname" . -}}
 {{- $type := .Values.nodes.serviceType -}}
 {{- $inside := printf "%s.svc.%s" .Release.Namespace .Values.clusterDomain -}}
-{{- if .Values.nodes.advertise -}}
+{{- if .Values.sni.kind -}}
+{{- .Values.sni.bootstrap -}}
+{{- else if .Values.nodes.advertise -}}
 {{- .Values.nodes.advertise -}}
 {{- else if eq $type "Headless" -}}
 $(POD_NAME).{{ $full }}-headless.{{ $inside }}
@@ -76,16 +101,16 @@ $(HOST_IP)
 {{- end -}}
 {{- end -}}
 
-{{/* Ports of one node as a Service lists them; `nodePort` as well when clients come by it. */}}
+{{/* Ports of one node as a Service lists them; from `nodePort` on, when clients come by these. */}}
 {{- define "keylane.kafkaPorts" -}}
 {{- $base := int .Values.ports.kafka -}}
-{{- $fixed := .fixed -}}
+{{- $fixed := int .nodePort -}}
 - name: kafka
   port: {{ $base }}
   targetPort: kafka
   protocol: TCP
   {{- if $fixed }}
-  nodePort: {{ $base }}
+  nodePort: {{ $fixed }}
   {{- end }}
 {{- range .Values.brokers.ids }}
 - name: broker-{{ int . }}
@@ -93,30 +118,102 @@ $(HOST_IP)
   targetPort: broker-{{ int . }}
   protocol: TCP
   {{- if $fixed }}
-  nodePort: {{ add $base 1 (int .) }}
+  nodePort: {{ add $fixed 1 (int .) }}
   {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "keylane.loadBalancer" -}}
+{{- with .Values.nodes.loadBalancerClass }}
+loadBalancerClass: {{ . }}
+{{- end }}
+{{- with .Values.nodes.loadBalancerSourceRanges }}
+loadBalancerSourceRanges:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
 {{/* What no schema can say, since it looks at several values. */}}
 {{- define "keylane.check" -}}
 {{- $base := int .Values.ports.kafka -}}
-{{- $last := $base -}}
-{{- range .Values.brokers.ids -}}
-{{- $last = max $last (add $base 1 (int .)) -}}
-{{- end -}}
-{{- if gt (int $last) 65535 -}}
+{{- $id := include "keylane.brokerIdMax" . | int -}}
+{{- $last := add $base 1 $id | int -}}
+{{- if gt $last 65535 -}}
 {{- fail (printf "brokers.ids: the highest needs port %d; lower ports.kafka" $last) -}}
 {{- end -}}
-{{- if eq .Values.nodes.serviceType "NodePort" -}}
-{{- if or (lt $base 30000) (gt (int $last) 32767) -}}
-{{- fail (printf "ports.kafka: %d to %d must lie in 30000-32767 with nodes.serviceType NodePort, since clients are told the ports that keylane listens on" $base $last) -}}
-{{- end -}}
-{{- end -}}
 {{- $control := int .Values.ports.control -}}
-{{- if and (ge $control $base) (le $control (int $last)) -}}
+{{- if and (ge $control $base) (le $control $last) -}}
 {{- fail (printf "ports.control: %d lies among the ports of clients, %d to %d" $control $base $last) -}}
 {{- end -}}
+{{- include "keylane.checkNodes" . -}}
+{{- if eq .Values.nodes.serviceType "NodePort" -}}
+{{- include "keylane.checkNodePorts" . -}}
+{{- end -}}
+{{- if .Values.sni.kind -}}
+{{- include "keylane.checkSni" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "keylane.checkNodes" -}}
+{{- $count := include "keylane.nodeCount" . | int -}}
+{{- $scaling := .Values.autoscaling -}}
+{{- if and $scaling.enabled (gt (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+{{- fail "autoscaling.minReplicas: more than maxReplicas" -}}
+{{- end -}}
+{{- if and (not .Values.nodes.numbered) (or (gt $count 1) $scaling.enabled) -}}
+{{- fail "nodes.numbered: more than one node needs numbers, by which they tell each other apart" -}}
+{{- end -}}
+{{- if gt (include "keylane.numbersEnd" . | int) 1000 -}}
+{{- fail "nodes.firstNumber: the last node's number is beyond 999" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "keylane.nodePort" -}}
+{{- add .Values.nodes.nodePorts.first (mul .Values.nodes.nodePorts.step .number) -}}
+{{- end -}}
+
+{{- define "keylane.checkNodePorts" -}}
+{{- $id := include "keylane.brokerIdMax" . | int -}}
+{{- $ports := .Values.nodes.nodePorts -}}
+{{- if and (gt (include "keylane.nodeCount" . | int) 1) (lt (int $ports.step) (int (add 2 $id))) -}}
+{{- fail (printf "nodes.nodePorts.step: with a broker %d nodes need %d ports each" $id (add 2 $id)) -}}
+{{- end -}}
+{{- $start := include "keylane.nodePort" (dict "Values" .Values "number" .Values.nodes.firstNumber) | int -}}
+{{- $number := sub (include "keylane.numbersEnd" . | int) 1 | max 0 -}}
+{{- $end := add (include "keylane.nodePort" (dict "Values" .Values "number" $number) | int) 1 $id | int -}}
+{{- if or (lt $start 30000) (gt $end 32767) -}}
+{{- fail (printf "nodes.nodePorts: %d to %d must lie in 30000-32767" $start $end) -}}
+{{- end -}}
+{{- $own := int .Values.bootstrapService.nodePort -}}
+{{- if and (ge $own $start) (le $own $end) -}}
+{{- fail (printf "bootstrapService.nodePort: lies among the ports of nodes, %d to %d" $start $end) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "keylane.checkSni" -}}
+{{- if ne .Values.nodes.serviceType "ClusterIP" -}}
+{{- fail "sni.kind: routes lead to a Service per node, set nodes.serviceType to ClusterIP" -}}
+{{- end -}}
+{{- if .Values.nodes.advertise -}}
+{{- fail "nodes.advertise: clients are told sni.pattern, leave it empty" -}}
+{{- end -}}
+{{- if or (not .Values.sni.pattern) (not .Values.sni.bootstrap) -}}
+{{- fail "sni.pattern, sni.bootstrap: needed with sni.kind, such as n{node}-b{broker}.kafka.example.com and kafka.example.com" -}}
+{{- end -}}
+{{- if and (gt (include "keylane.nodeCount" . | int) 1) (not (contains "{node}" .Values.sni.pattern)) -}}
+{{- fail "sni.pattern: needs {node}, since there are several" -}}
+{{- end -}}
+{{- if not .Values.config.tls_certificate -}}
+{{- fail "sni.kind: config.tls_certificate is needed, since TLS is passed through to keylane" -}}
+{{- end -}}
+{{- if and (eq .Values.sni.kind "TLSRoute") (not .Values.sni.parentRefs) -}}
+{{- fail "sni.parentRefs: the gateway of the routes, such as {name: gateway, sectionName: kafka}" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Name under which clients reach a broker at a node through a gateway. */}}
+{{- define "keylane.sniHost" -}}
+{{- .Values.sni.pattern | replace "{node}" (toString .number) | replace "{broker}" (toString .broker) -}}
 {{- end -}}
 
 {{/* keylane's configuration file: `config`, and what the chart decides. */}}
@@ -127,6 +224,13 @@ $(HOST_IP)
 {{- $_ := set $own "control_token_file" "/etc/keylane-control/token" -}}
 {{- $_ := set $own "control_read_token_file" "/etc/keylane-control/read-token" -}}
 {{- $_ := set $own "connections_max" (include "keylane.connections" . | int) -}}
+{{- if eq .Values.nodes.serviceType "NodePort" -}}
+{{- $_ := set $own "advertise_port" (int .Values.nodes.nodePorts.first) -}}
+{{- $_ := set $own "advertise_port_step" (int .Values.nodes.nodePorts.step) -}}
+{{- end -}}
+{{- if .Values.sni.kind -}}
+{{- $_ := set $own "advertise_pattern" (printf "%s:%d" .Values.sni.pattern (int .Values.sni.port)) -}}
+{{- end -}}
 {{- toYaml (merge $own .Values.config) -}}
 {{- end -}}
 
