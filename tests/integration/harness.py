@@ -8,6 +8,7 @@ Shell: child processes, threads that read their lines.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 from confluent_kafka import Producer
@@ -84,6 +86,9 @@ class Seen:
 class Group:
     """Stock consumers in one group, each a child process."""
 
+    log_folder: Path | None = None
+    """Keeps what members print on stderr."""
+
     def __init__(self, bootstrap: str, topic: str, group: str, **options: Any) -> None:
         self.bootstrap, self.topic, self.group, self.options = bootstrap, topic, group, options
         self.seen = Seen()
@@ -114,9 +119,8 @@ class Group:
         command += ["--topic", self.topic, "--name", name]
         for key, value in options.items():
             command += [f"--{key.replace('_', '-')}", str(value)]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        with open(self.log_folder / f"{name}.log" if self.log_folder else os.devnull, "ab") as log:
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def _start_java(self, options: dict[str, Any]) -> subprocess.Popen[str]:
         assignor = options.get("assignor", "org.apache.kafka.clients.consumer.RangeAssignor")

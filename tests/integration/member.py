@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,8 +21,12 @@ STOPPING = threading.Event()
 
 
 def tell(event: str, **values: Any) -> None:
-    """Write one line at once: a killed member must not have told less than it committed."""
-    os.write(1, (json.dumps({"event": event, **values}) + "\n").encode())
+    """Write one line at once: a killed member must not have told less than it committed.
+
+    `at_s` is of the machine's monotonic clock, which all members share.
+    """
+    line = json.dumps({"event": event, "at_s": time.monotonic(), **values}) + "\n"
+    os.write(1, line.encode())
 
 
 def tell_records(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> None:
@@ -60,6 +65,7 @@ async def run_aiokafka(args: argparse.Namespace) -> None:
         session_timeout_ms=args.session_timeout_ms,
         heartbeat_interval_ms=args.session_timeout_ms // 3,
         max_poll_records=args.poll_records,
+        **({"request_timeout_ms": args.request_timeout_ms} if args.request_timeout_ms else {}),
         partition_assignment_strategy=(assignor.get(args.assignor, RoundRobinPartitionAssignor),),
     )
     consumer.subscribe([args.topic], listener=Listener())
@@ -104,6 +110,7 @@ def run_confluent(args: argparse.Namespace) -> None:
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": args.isolation,
+            **({"socket.timeout.ms": args.request_timeout_ms} if args.request_timeout_ms else {}),
             **protocol,
         }
     )
@@ -194,6 +201,7 @@ def main() -> None:
     parser.add_argument("--isolation", default="read_uncommitted")
     parser.add_argument("--poll-records", type=int, default=500)
     parser.add_argument("--session-timeout-ms", type=int, default=10_000)
+    parser.add_argument("--request-timeout-ms", type=int, default=0, help="0: the client's own")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: STOPPING.set())
     if args.library == "aiokafka":

@@ -1,0 +1,186 @@
+"""What the brokers keep of a run: the journal's producers, and how offsets went, over time.
+
+In:    brokers' data folders, a bootstrap address.  Out: breaches in words.
+Next:  `nodes` prints them.
+Shell: reads segment files; a Kafka client.
+Source: Kafka's record batch v2 (KIP-98); `OffsetCommitKey` and `OffsetCommitValue` messages.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+from keylane.keyrange.space import HASH_MAX
+from keylane.offsets.journal import (
+    TOPIC_NAME,
+    PositionsValue,
+    StateKey,
+    read_key,
+    read_positions,
+)
+
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+"""A batch up to its record count: base offset, length, leader epoch, magic, CRC, attributes,
+last offset delta, first and last time, producer id, producer epoch, first sequence, count."""
+LENGTH_END: Final = 12
+"""The length counts from here."""
+NO_PRODUCER: Final = -1
+HASH_POINTS: Final = 96
+"""Where positions are looked at; the lanes of the tests are fewer."""
+READ_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who wrote a batch, and where."""
+
+    offset: int
+    producer_id: int
+    epoch: int
+
+
+def read_writers(folder: Path) -> Iterator[Writer]:
+    """All batches with a producer in the segments of one partition, by offset."""
+    for path in sorted(folder.glob("*.log")):
+        data = path.read_bytes()
+        place = 0
+        while place + HEADER.size <= len(data):
+            fields = HEADER.unpack_from(data, place)
+            offset, length, producer_id, epoch = fields[0], fields[1], fields[9], fields[10]
+            if length <= 0:  # a segment's file may be longer than what was written
+                break
+            if producer_id != NO_PRODUCER:
+                yield Writer(offset, producer_id, epoch)
+            place += LENGTH_END + length
+
+
+def judge_writers(writers: Iterable[Writer], where: str) -> list[str]:
+    """Once another producer, or a later epoch, has written, the one before writes no more."""
+    breaches = []
+    epochs: dict[int, int] = {}
+    last = NO_PRODUCER
+    for each in writers:
+        if each.producer_id != last and each.producer_id in epochs:
+            breaches.append(f"{where}: {each} after producer {last}")
+        if epochs.get(each.producer_id, -1) > each.epoch:
+            breaches.append(f"{where}: {each} after epoch {epochs[each.producer_id]}")
+        epochs[each.producer_id] = max(each.epoch, epochs.get(each.producer_id, -1))
+        last = each.producer_id
+    return breaches
+
+
+def judge_journal_files(data_folders: Iterable[Path]) -> tuple[list[str], dict[str, list[str]]]:
+    """Breaches over all replicas; and by partition which (producer, epoch) wrote, in order."""
+    breaches: list[str] = []
+    told: dict[str, list[str]] = {}
+    for data in data_folders:
+        for folder in sorted(data.glob(f"{TOPIC_NAME}-*")):
+            writers = list(read_writers(folder))
+            breaches += judge_writers(writers, f"{folder.parent.parent.name}/{folder.name}")
+            said = [f"{each.producer_id}/{each.epoch}" for each in writers]
+            told[folder.name] = max(told.get(folder.name, []), list(dict.fromkeys(said)), key=len)
+    return breaches, told
+
+
+def read_topic(bootstrap: str, topic: str, *, timeout_s: float = READ_TIMEOUT_S) -> list[Message]:
+    """All committed records of a topic, each partition's in order. Raises: AssertionError."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "history",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partitions = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in partitions])
+        found, left = [], set(partitions)
+        deadline_s = time.monotonic() + timeout_s
+        while left:
+            assert time.monotonic() < deadline_s, f"{topic}: no end of partitions {left}"
+            for message in consumer.consume(1000, timeout=1):
+                if message.error() is None:
+                    found.append(message)
+                else:
+                    left.discard(message.partition())
+    finally:
+        consumer.close()
+    return found
+
+
+def judge_group_offsets(messages: Iterable[Message], group: str) -> tuple[list[str], int]:
+    """Breaches: offsets of the group in Kafka's own topic that went back; how many there were."""
+    breaches, count = [], 0
+    last: dict[tuple[str, int], int] = {}
+    for message in messages:
+        place = read_commit_key(message.key() or b"", group)
+        value = message.value()
+        if place is None or value is None:
+            continue
+        count += 1
+        (offset,) = struct.unpack_from(">q", value, 2)
+        if offset < last.get(place, -1):
+            breaches.append(
+                f"group offset of {place} went back from {last[place]} to {offset} "
+                f"at {message.partition()}/{message.offset()}, time {message.timestamp()[1]}"
+            )
+        last[place] = offset
+    return breaches, count
+
+
+def read_commit_key(key: bytes, group: str) -> tuple[str, int] | None:
+    """Topic and partition of a committed offset of `group`; None: another kind, another group."""
+    (version,) = struct.unpack_from(">h", key)
+    if version not in {0, 1}:
+        return None
+    place, names = 2, []
+    for _ in range(2):
+        (length,) = struct.unpack_from(">h", key, place)
+        names.append(key[place + 2 : place + 2 + length].decode())
+        place += 2 + length
+    (partition,) = struct.unpack_from(">i", key, place)
+    return (names[1], partition) if names[0] == group else None
+
+
+def judge_positions(messages: Iterable[Message]) -> tuple[list[str], int]:
+    """Breaches: states in the journal whose positions went back; how many states were written."""
+    breaches, count = [], 0
+    last: dict[StateKey, PositionsValue] = defaultdict(
+        lambda: PositionsValue(timestamp_ms=0, pushed=None, topic_name="", positions=())
+    )
+    for message in messages:
+        where = f"journal {message.partition()}/{message.offset()}"
+        key = read_key(message.key() or b"", place=where)
+        data = message.value()
+        if not isinstance(key, StateKey) or data is None:
+            continue
+        count += 1
+        value, before = read_positions(data, place=where), last[key]
+        if (value.pushed or 0) < (before.pushed or 0):
+            breaches.append(f"{where}: pushed went back, {before.pushed} to {value.pushed}")
+        pairs = zip(_at_points(before), _at_points(value), strict=True)
+        gone_back = [(old, new) for old, new in pairs if new < old]
+        if gone_back:
+            breaches.append(f"{where}: {key} positions went back: {gone_back[:4]}")
+        last[key] = value
+    return breaches, count
+
+
+def _at_points(value: PositionsValue) -> list[int]:
+    """Where hash points spread over the hash space count as committed up to."""
+    found = []
+    for number in range(HASH_POINTS):
+        point = HASH_MAX // HASH_POINTS * number + 1
+        covering = next((p for last, p in value.positions if point <= last), None)
+        found.append(-1 if covering is None else covering.counted)
+    return found
