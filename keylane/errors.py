@@ -145,6 +145,18 @@ class SettingsInvalid(KeylaneError):
     error_code = 56  # KAFKA_STORAGE_ERROR
 
 
+class ScansInvalid(KeylaneError):
+    """A record of the scans topic cannot be read; the text says what of it."""
+
+    error_code = 56  # KAFKA_STORAGE_ERROR
+
+
+class NodeInvalid(KeylaneError):
+    """What a node told the others of itself cannot be read; the text names its member id."""
+
+    error_code = 56  # KAFKA_STORAGE_ERROR
+
+
 class SettingsUnsaved(KeylaneError):
     """A change of the settings was not acknowledged by Kafka."""
 

@@ -1,0 +1,449 @@
+"""What readers of all nodes have scanned, told through a topic: sent in a moment, taken in at once.
+
+In:    blocks that this node's readers scanned; cuts.  Out: those of the other nodes.
+Next:  `groups`, `loads` and `lag` take in both alike.
+Shell: asyncio, aiokafka.
+Source: decision 021 (docs/decisions).
+
+Theory. What is unknown makes a stable offset late, never wrong; so scans may be lost. A cut may
+not: a scan of the old log beyond it would let positions pass records of the new one. So a cut is
+sent until Kafka has it, on all in-sync replicas and in one order with the scans of its partition.
+A scan of another sender that is older than the cut, but written behind it, reaches beyond it; such
+are passed over for longer than a scan may be under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+from numpy.typing import NDArray
+
+from keylane.errors import ScansInvalid, UpstreamLost
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.journal_topic import ensure_short_topic
+from keylane.proxy.nodes.scan_records import (
+    NO_RECORD,
+    TOPIC_NAME,
+    Cut,
+    News,
+    Scan,
+    Sender,
+    SplitBook,
+    read_packet,
+    read_sender,
+    write_packets,
+)
+from keylane.proxy.nodes.scan_runs import AGE_S_MAX, ScanRuns
+from keylane.proxy.reader_kit import ScannedBlock
+from keylane.proxy.tasks import spawn
+
+log = logging.getLogger("keylane.nodes")
+
+PARTITION_COUNT: Final = 1
+"""All nodes read all of it, some 20 KB/s of each busy node; a second one would be a request more."""
+RETENTION_MS: Final = 600_000
+SEGMENT_MS: Final = 300_000
+SEGMENT_BYTES: Final = 10 * 1024**2
+PAST_S: Final = 60.0
+"""How far back a node reads that starts: positions that were committed just now get their scan."""
+COALESCE_S: Final = 0.02
+"""Pause between sends. The first block after a pause goes at once."""
+SPLIT_AGAIN_S: Final = 10.0
+"""How often cuts of a split are repeated in full, for nodes that have just started."""
+SPLITS_MAX: Final = 1000
+SEND_TIMEOUT_S: Final = 10.0
+"""Beyond it what was to be sent is given up."""
+CUT_GUARD_S: Final = 2 * (AGE_S_MAX + SEND_TIMEOUT_S)
+"""How long a scan of before a cut may still come: the longest way of one, and as much again."""
+CUTS_MAX: Final = 10_000
+ENDS_MAX: Final = 100_000
+START_TIMEOUT_S: Final = 60.0
+POLL_MS: Final = 1_000
+RETRY_BACKOFF_S: Final = 1.0
+CLOSE_TIMEOUT_S: Final = 5.0
+LIFE_BYTES: Final = 16
+OWN_MAX: Final = 64
+"""Own senders that are known when they come back; there is another one after each failure."""
+BATCH_BYTES: Final = 768 * 1024
+"""A packet has 512 KiB at most, and a broker takes 1 MiB."""
+
+OnScanned = Callable[[ScannedBlock], None]
+OnTruncated = Callable[[uuid.UUID, int, int], None]
+Place = tuple[uuid.UUID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ToldLane:
+    """What is told of one lane of a block; for who counts it, there is one batch."""
+
+    size_bytes: int
+    record_count: int
+    first: int
+    last: int
+
+    @property
+    def record_counts(self) -> NDArray[np.int64]:
+        """(1,) or none."""
+        return self._one(self.record_count)
+
+    @property
+    def base_offsets(self) -> NDArray[np.int64]:
+        """(1,) or none."""
+        return self._one(self.first)
+
+    @property
+    def last_record_offsets(self) -> NDArray[np.int64]:
+        """(1,) or none."""
+        return self._one(self.last)
+
+    def _one(self, value: int) -> NDArray[np.int64]:
+        return np.array([value] if self.record_count else [], np.int64)
+
+
+@dataclass(slots=True)
+class _Guard:
+    """A cut, and whose scans beyond it are of the new log."""
+
+    end: int
+    until_s: float
+    informed: set[Sender] = field(default_factory=set)
+
+
+class ScanFeed:
+    """Tells other nodes what was scanned here, and takes in what they tell.
+
+    Use: `start`, then `note_scanned` and `note_truncated` from the reader path, then `stop`.
+    Own messages that come back are passed over.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        number: int,
+        on_scanned: OnScanned,
+        on_truncated: OnTruncated,
+        wall_clock: Callable[[], float],
+        on_past: OnScanned | None = None,
+        client_id: str = "keylane",
+        options: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        """number: of this node. wall_clock: seconds since 1970, as brokers have them.
+
+        on_past: given instead of `on_scanned` what was there before the start: it came over a
+        minute, and is told at once. options: arguments of every new aiokafka client.
+        """
+        self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
+        self._extra_options = options
+        self._on_scanned, self._on_truncated = on_scanned, on_truncated
+        self._on_past = on_past or on_scanned
+        self._wall_clock = wall_clock
+        self._sender = Sender(number, os.urandom(LIFE_BYTES))
+        self._own: deque[Sender] = deque([self._sender], OWN_MAX)
+        self._runs, self._book = ScanRuns(), SplitBook()
+        self._told: OrderedDict[KeySplit, float] = OrderedDict()
+        self._guards: OrderedDict[Place, _Guard] = OrderedDict()
+        self._ends: OrderedDict[Place, int] = OrderedDict()
+        self._news = asyncio.Event()
+        self._consumer: AIOKafkaConsumer | None = None
+        self._producer: AIOKafkaProducer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._partitions: list[TopicPartition] = []
+        self._is_failing = False
+        self._skipped_logged = False
+        self.sent = 0
+        self.taken = 0
+        self.lost = 0
+        """Scans that Kafka did not take, since the start."""
+
+    async def start(self) -> None:
+        """Make the topic if it is missing, take in its last minute, and follow it from then on.
+
+        Raises: UpstreamLost.
+        """
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                count = await self._ensure_topic()
+                self._partitions = [TopicPartition(TOPIC_NAME, p) for p in range(count)]
+                self._consumer = await self._opened_consumer()
+                await self._catch_up(self._consumer)
+        except (KafkaError, TimeoutError) as error:
+            await self.stop()
+            raise UpstreamLost(f"reading {TOPIC_NAME}: {_describe(error)}") from None
+        log.info("scans of other nodes are known taken=%d", self.taken)
+        self._tasks = [spawn(self._follow(), "scans"), spawn(self._send_on(), "scans sent")]
+
+    async def stop(self) -> None:
+        """Send what waits, if Kafka takes it soon, and close."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(KafkaError, TimeoutError, UpstreamLost):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                if self._tasks:
+                    await self._send(self._runs.take(self._now_s()))
+        await self._close_producer()
+        if self._consumer is not None:
+            with suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._consumer.stop()
+
+    def note_scanned(self, block: ScannedBlock) -> None:
+        """A reader of this node has looked at a block. Some 10 microseconds."""
+        self._runs.note(block, self._now_s())
+        self._news.set()
+
+    def note_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """A reader of this node has seen that the log was cut at `end`."""
+        self._runs.cut(topic_id, partition, end)
+        self._guard(Cut(topic_id, partition, end), self._sender)
+        self._news.set()
+
+    def end_of(self, topic_id: uuid.UUID, partition: int) -> int:
+        """Offset behind the last one that another node has told to be scanned, -1 for none.
+
+        A log that ends before it was cut since.
+        """
+        return self._ends.get((topic_id, partition), -1)
+
+    # Sending.
+    async def _send_on(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            news = self._runs.take(self._now_s())
+            try:
+                await self._send(news)
+                self._is_failing = False
+            except (KafkaError, TimeoutError, UpstreamLost) as error:
+                self._give_up(news, error)
+                await self._close_producer()
+                await asyncio.sleep(RETRY_BACKOFF_S)
+                continue
+            await asyncio.sleep(COALESCE_S)
+
+    async def _send(self, news: list[News]) -> None:
+        """Write news and wait for the acks. Raises: KafkaError, TimeoutError, UpstreamLost."""
+        if not news:
+            return
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            producer = await self._opened_producer()
+            acks = []
+            for partition, part in self._by_partition(news).items():
+                for packet in write_packets(self._sender, part, self._is_split_known):
+                    ack = await producer.send(TOPIC_NAME, packet, partition=partition)
+                    ack.add_done_callback(_retrieve)
+                    acks.append(ack)
+            await asyncio.wait(acks)
+        for ack in acks:
+            ack.result()
+        self.sent += len(news)
+
+    def _by_partition(self, news: list[News]) -> dict[int, list[News]]:
+        """News by partition of the scans topic: what is of one place stays in order."""
+        count = len(self._partitions)
+        if count == 1:
+            return {0: news}
+        parts: dict[int, list[News]] = {}
+        for item in news:
+            place = item.topic_id.bytes + item.partition.to_bytes(4, "big")
+            parts.setdefault(zlib.crc32(place) % count, []).append(item)
+        return parts
+
+    def _is_split_known(self, split: KeySplit) -> bool:
+        """Whether readers were told the split a moment ago; if not, they are now."""
+        now_s = self._now_s()
+        told_s = self._told.get(split)
+        # Of several partitions none may be read before another: each would need its own.
+        if told_s is not None and now_s - told_s < SPLIT_AGAIN_S and len(self._partitions) == 1:
+            return True
+        self._told[split] = now_s
+        self._told.move_to_end(split)
+        if len(self._told) > SPLITS_MAX:
+            self._told.popitem(last=False)
+        return False
+
+    def _give_up(self, news: Iterable[News], error: BaseException) -> None:
+        """Kafka has not taken it: scans are lost, cuts are sent again."""
+        self._told.clear()
+        # A producer that is closed may still send what it has, behind a cut that a new one sends.
+        # So it is somebody else from now on, of whom nobody believes a scan beyond a cut.
+        self._sender = Sender(self._sender.number, os.urandom(LIFE_BYTES))
+        self._own.append(self._sender)
+        for item in news:
+            if isinstance(item, Cut):
+                self._runs.cut(item.topic_id, item.partition, item.end)
+                self._news.set()
+            else:
+                self.lost += 1
+        if not self._is_failing:
+            log.warning("scans are not told to other nodes reason=%s", _describe(error))
+        self._is_failing = True
+
+    async def _opened_producer(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            producer = AIOKafkaProducer(
+                **self._options(),
+                acks="all",
+                max_batch_size=BATCH_BYTES,
+                request_timeout_ms=int(SEND_TIMEOUT_S * 1000),
+            )
+            self._producer = producer
+            await producer.start()
+        return self._producer
+
+    async def _close_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await producer.stop()
+
+    # Reading.
+    async def _catch_up(self, consumer: AIOKafkaConsumer) -> None:
+        """Go back a little, and take in all up to the end of now."""
+        past_ms = int((self._wall_clock() - PAST_S) * 1000)
+        starts = await consumer.offsets_for_times(dict.fromkeys(self._partitions, past_ms))
+        ends = await consumer.end_offsets(self._partitions)
+        for partition in self._partitions:
+            found = starts.get(partition)
+            consumer.seek(partition, ends[partition] if found is None else found.offset)
+        while waited := [p for p in self._partitions if await consumer.position(p) < ends[p]]:
+            batches = await consumer.getmany(*waited, timeout_ms=POLL_MS)
+            for records in batches.values():
+                self._take_in(records, self._on_past)
+
+    async def _follow(self) -> None:
+        consumer = self._consumer
+        assert consumer is not None, "start comes first"
+        while True:
+            try:
+                batches = await consumer.getmany(timeout_ms=POLL_MS)
+            except KafkaError as error:
+                log.warning("scans of other nodes cannot be read reason=%s", _describe(error))
+                await asyncio.sleep(RETRY_BACKOFF_S)
+                continue
+            for records in batches.values():
+                self._take_in(records, self._on_scanned)
+
+    def _take_in(self, records: Iterable[ConsumerRecord[Any, Any]], on_scanned: OnScanned) -> None:
+        for record in records:
+            try:
+                data = record.value or b""
+                if read_sender(data) in self._own:
+                    continue
+                packet = read_packet(data, self._book)
+            except ScansInvalid as error:
+                log.error("scans record is skipped offset=%d reason=%s", record.offset, error)
+                continue
+            if packet is None:
+                if not self._skipped_logged:
+                    log.warning("scans record of another version is skipped")
+                self._skipped_logged = True
+                continue
+            for item in packet.news:
+                self._take_item(item, packet.sender, on_scanned)
+
+    def _take_item(self, item: News, sender: Sender, on_scanned: OnScanned) -> None:
+        place = (item.topic_id, item.partition)
+        if isinstance(item, Cut):
+            self._guard(item, sender)
+            self._on_truncated(*place, item.end)
+            return
+        guard = self._guards.get(place)
+        if guard is not None:
+            if self._now_s() >= guard.until_s:
+                del self._guards[place]
+            elif item.end > guard.end and sender not in guard.informed:
+                return
+        self.taken += 1
+        if item.end > self._ends.get(place, -1):
+            self._ends[place] = item.end
+            self._ends.move_to_end(place)
+            if len(self._ends) > ENDS_MAX:
+                self._ends.popitem(last=False)
+        on_scanned(_block(item))
+
+    def _guard(self, cut: Cut, sender: Sender) -> None:
+        place = (cut.topic_id, cut.partition)
+        guard = self._guards.setdefault(place, _Guard(cut.end, 0.0))
+        guard.end, guard.until_s = min(guard.end, cut.end), self._now_s() + CUT_GUARD_S
+        guard.informed.add(sender)
+        self._guards.move_to_end(place)
+        if len(self._guards) > CUTS_MAX:
+            self._guards.popitem(last=False)
+        if place in self._ends:
+            self._ends[place] = min(self._ends[place], cut.end)
+
+    async def _opened_consumer(self) -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(
+            **self._options(), enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+        self._consumer = consumer
+        await consumer.start()
+        consumer.assign(self._partitions)
+        return consumer
+
+    async def _ensure_topic(self) -> int:
+        admin = AIOKafkaAdminClient(**self._options())
+        try:
+            await admin.start()
+            return await ensure_short_topic(
+                admin,
+                TOPIC_NAME,
+                retention_ms=RETENTION_MS,
+                segment_ms=SEGMENT_MS,
+                segment_bytes=SEGMENT_BYTES,
+                partition_count=PARTITION_COUNT,
+            )
+        finally:
+            await admin.close()
+
+    def _options(self) -> dict[str, Any]:
+        return {**self._where, **self._extra_options()}
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _block(scan: Scan) -> ScannedBlock:
+    """As a reader would have told it."""
+    lasts, firsts, counts, sizes = scan.columns
+    rows = zip(sizes.tolist(), counts.tolist(), firsts.tolist(), lasts.tolist(), strict=True)
+    return ScannedBlock(
+        topic=scan.topic,
+        topic_id=scan.topic_id,
+        partition=scan.partition,
+        key_split=scan.key_split,
+        start=scan.start,
+        end=scan.end,
+        last_record_offsets=lasts,
+        lanes=tuple(ToldLane(*row) if row[0] or row[3] != NO_RECORD else None for row in rows),
+        holes=scan.holes,
+        log_start_offset=scan.log_start_offset,
+    )
+
+
+def _retrieve(ack: asyncio.Future[Any]) -> None:
+    """Look at the outcome, so that one that nobody waits for any more is not reported."""
+    if not ack.cancelled():
+        ack.exception()
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,241 @@
+"""Scans in a real Kafka: what one node has read, another knows; cuts; a node that starts anew."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from keylane.embedded import EmbeddedKafka
+from keylane.keyrange.key_split import KeySplit, even_split
+from keylane.offsets.scan import ScanIndex
+from keylane.proxy.lag import LaneTallies
+from keylane.proxy.loads import LaneLoads
+from keylane.proxy.nodes.scan_feed import ScanFeed, ToldLane
+from keylane.proxy.nodes.scan_records import TOPIC_NAME
+from keylane.proxy.reader_kit import ScannedBlock
+
+FOUR = even_split(4)
+UNEVEN = KeySplit((2**20, 2**40, 2**60))
+
+
+class Node:
+    """A feed, and what the rest of a node makes of what it tells of one topic."""
+
+    def __init__(self, bootstrap: str, number: int, topic_id: uuid.UUID) -> None:
+        self.topic_id = topic_id
+        self.blocks: list[ScannedBlock] = []
+        self.past: list[ScannedBlock] = []
+        self.cuts: list[tuple[int, int]] = []
+        self.scans: dict[KeySplit, ScanIndex] = {}
+        self.loads, self.tallies = LaneLoads(time.monotonic), LaneTallies()
+        self.changed = asyncio.Event()
+        self.feed = ScanFeed(
+            bootstrap,
+            number=number,
+            on_scanned=self._on_scanned,
+            on_past=self._on_past,
+            on_truncated=self._on_truncated,
+            wall_clock=time.time,  # noqa: TID251
+        )
+
+    def _on_scanned(self, block: ScannedBlock) -> None:
+        if block.topic_id == self.topic_id:
+            self.blocks.append(block)
+            self.loads.on_scanned(block)
+            self._take(block)
+
+    def _on_past(self, block: ScannedBlock) -> None:
+        if block.topic_id == self.topic_id:
+            self.past.append(block)
+            self._take(block)
+
+    def _take(self, block: ScannedBlock) -> None:
+        scan = self.scans.setdefault(block.key_split, ScanIndex(block.key_split))
+        scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
+        scan.check()
+        self.tallies.on_scanned(block)
+        self.changed.set()
+
+    def _on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        if topic_id == self.topic_id:
+            self.cuts.append((partition, end))
+            for scan in self.scans.values():
+                scan.truncate(end)
+            self.changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def counted(self, split: KeySplit, lane: int, offset: int) -> int:
+        """Where a position of a lane counts as standing."""
+        scan = self.scans.get(split)
+        return offset if scan is None else scan.effective(split.key_range(lane), offset)
+
+
+@asynccontextmanager
+async def running(bootstrap: str, number: int, topic_id: uuid.UUID) -> AsyncIterator[Node]:
+    node = Node(bootstrap, number, topic_id)
+    await node.feed.start()
+    try:
+        yield node
+    finally:
+        await node.feed.stop()
+
+
+def block(
+    topic_id: uuid.UUID,
+    start: int,
+    end: int,
+    lasts: list[int],
+    *,
+    split: KeySplit = FOUR,
+    holes: tuple[tuple[int, int], ...] = (),
+) -> ScannedBlock:
+    """A scan in which each lane's records lie from the start up to its last one."""
+    return ScannedBlock(
+        topic="orders",
+        topic_id=topic_id,
+        partition=3,
+        key_split=split,
+        start=start,
+        end=end,
+        last_record_offsets=np.array(lasts, np.int64),
+        lanes=tuple(None if at < 0 else ToldLane(1000, 1, start, at) for at in lasts),
+        holes=holes,
+        log_start_offset=0,
+    )
+
+
+async def test_what_one_node_scans_lets_positions_pass_at_the_other(kafka: str) -> None:
+    """Blocks, holes, cuts of a plan, bytes and counts; and nobody hears himself."""
+    topic_id = uuid.uuid4()
+    async with running(kafka, 1, topic_id) as one, running(kafka, 2, topic_id) as other:
+        one.feed.note_scanned(block(topic_id, 0, 10, [7, 8, -1, -1]))
+        one.feed.note_scanned(block(topic_id, 10, 20, [-1, 12, -1, -1], holes=((19, 19),)))
+        one.feed.note_scanned(block(topic_id, 0, 30, [5, -1, -1, 29], split=UNEVEN))
+
+        await other.until(lambda: other.counted(UNEVEN, 0, 6) == 30)
+        assert other.counted(FOUR, 0, 8) == 20
+        assert other.counted(FOUR, 1, 9) == 9
+        assert other.counted(FOUR, 1, 13) == 20
+        assert other.counted(FOUR, 2, 0) == 20
+        assert other.counted(UNEVEN, 3, 6) == 6
+        assert other.feed.end_of(topic_id, 3) == 30
+        told = [part for found in other.blocks for part in found.lanes if part is not None]
+        assert sum(part.size_bytes for part in told) == 5 * 1000
+        assert sum(part.record_count for part in told) == 5
+
+        # By its digest now, and the other way round.
+        one.feed.note_scanned(block(topic_id, 30, 40, [-1, -1, -1, -1], split=UNEVEN))
+        await other.until(lambda: other.counted(UNEVEN, 0, 6) == 40)
+        other.feed.note_scanned(block(topic_id, 40, 41, [-1, -1, -1, 40], split=UNEVEN))
+        await one.until(lambda: one.counted(UNEVEN, 0, 40) == 41)
+        assert len(one.blocks) == 1, "its own came back, and were passed over"
+
+
+async def test_a_cut_is_not_overtaken_and_old_scans_beyond_it_are_not_believed(kafka: str) -> None:
+    """A scan of the new log from who told the cut counts; one of another node does not."""
+    topic_id = uuid.uuid4()
+    async with (
+        running(kafka, 1, topic_id) as one,
+        running(kafka, 2, topic_id) as other,
+        running(kafka, 3, topic_id) as late,
+    ):
+        one.feed.note_scanned(block(topic_id, 0, 100, [1, 2, 3, 4]))
+        await other.until(lambda: other.counted(FOUR, 0, 50) == 100)
+
+        one.feed.note_scanned(block(topic_id, 100, 120, [-1, -1, -1, -1]))
+        one.feed.note_truncated(topic_id, 3, 60)
+        one.feed.note_scanned(block(topic_id, 60, 70, [65, -1, -1, -1]))
+        await other.until(lambda: other.counted(FOUR, 1, 50) == 70)
+        assert other.cuts == [(3, 60)]
+        assert other.counted(FOUR, 0, 61) == 61, "a record of the new log"
+        assert other.counted(FOUR, 0, 110) == 110
+        assert other.feed.end_of(topic_id, 3) == 70
+
+        # As if it had read this before the cut, and slept until now.
+        late.feed.note_scanned(block(topic_id, 60, 200, [-1, -1, -1, -1]))
+        late.feed.note_scanned(block(topic_id, 10, 20, [-1, -1, 12, -1]))
+        await other.until(lambda: other.blocks[-1].end == 20)
+        assert other.counted(FOUR, 1, 80) == 80
+
+
+async def test_a_node_that_starts_anew_learns_its_own_past(kafka: str) -> None:
+    """What its former life said is told to it at the start, apart from what comes then."""
+    topic_id = uuid.uuid4()
+    async with running(kafka, 5, topic_id) as node:
+        node.feed.note_scanned(block(topic_id, 0, 10, [7, -1, -1, -1], split=UNEVEN))
+
+    async with running(kafka, 5, topic_id) as again:
+        assert again.counted(UNEVEN, 1, 0) == 10
+        assert again.counted(UNEVEN, 0, 3) == 3
+        assert not again.blocks
+        assert [found.end for found in again.past] == [10]
+
+
+async def test_the_topic_is_short_lived_and_damage_is_passed_over(kafka: str) -> None:
+    """Records that are none, or of another version, do not stop those behind them."""
+    topic_id = uuid.uuid4()
+    async with running(kafka, 1, topic_id) as one, running(kafka, 2, topic_id) as other:
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+        await admin.start()
+        names = {"cleanup.policy": None, "retention.ms": None}
+        resource = ConfigResource(ConfigResourceType.TOPIC, TOPIC_NAME, configs=names)
+        (answer,) = await admin.describe_configs([resource])
+        await admin.close()
+        ((_, _, _, _, settings),) = answer.resources
+        found = {name: value for name, value, *_ in settings}
+        assert found == {"cleanup.policy": "delete", "retention.ms": "600000"}
+
+        producer = AIOKafkaProducer(bootstrap_servers=kafka)
+        await producer.start()
+        for value in (b"", b"\0\0", b"\0\x09" + bytes(30), bytes(40), None):
+            await producer.send_and_wait(TOPIC_NAME, value, key=b"x", partition=0)
+        await producer.stop()
+
+        one.feed.note_scanned(block(topic_id, 0, 10, [-1, -1, -1, -1]))
+        await other.until(lambda: other.counted(FOUR, 0, 0) == 10)
+
+
+async def test_scans_are_given_up_and_cuts_are_not_while_kafka_is_away(
+    own_broker: EmbeddedKafka, monkeypatch: Any
+) -> None:
+    """With the broker gone for longer than a send may take, a cut still arrives afterwards."""
+    monkeypatch.setattr("keylane.proxy.nodes.scan_feed.SEND_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("keylane.proxy.nodes.scan_feed.CLOSE_TIMEOUT_S", 1.0)
+    topic_id = uuid.uuid4()
+    async with (
+        running(own_broker.bootstrap, 1, topic_id) as one,
+        running(own_broker.bootstrap, 2, topic_id) as other,
+    ):
+        given_up, give_up = asyncio.Event(), one.feed._give_up
+
+        def note(*how: Any) -> None:
+            give_up(*how)
+            given_up.set()
+
+        monkeypatch.setattr(one.feed, "_give_up", note)
+        own_broker.kill()
+        one.feed.note_truncated(topic_id, 3, 60)
+        one.feed.note_scanned(block(topic_id, 0, 10, [-1, -1, -1, -1]))
+        async with asyncio.timeout(60):
+            await given_up.wait()
+        assert one.feed.lost
+
+        own_broker.start()
+        await other.until(lambda: (3, 60) in other.cuts)
+        one.feed.note_scanned(block(topic_id, 10, 20, [-1, -1, -1, -1]))
+        await other.until(lambda: other.counted(FOUR, 0, 10) == 20)
+        assert other.counted(FOUR, 0, 0) == 0

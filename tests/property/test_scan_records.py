@@ -1,0 +1,157 @@
+"""proxy/nodes/scan_records.py: what is told is what is read, and hostile bytes are only refused."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.errors import ScansInvalid
+from keylane.keyrange.key_split import NOBODY, KeySplit, even_split
+from keylane.keyrange.space import HASH_MAX
+from keylane.proxy.nodes.scan_records import (
+    NO_FIRST,
+    NO_RECORD,
+    OFFSET_MAX,
+    Cut,
+    News,
+    Packet,
+    Scan,
+    Sender,
+    SplitBook,
+    read_packet,
+    read_sender,
+    write_packets,
+)
+
+SENDER = Sender(7, bytes(range(16)))
+CUTS = (1000, 2**40, HASH_MAX)
+splits = st.one_of(
+    st.integers(1, 40).map(even_split),
+    st.sets(st.integers(1, HASH_MAX), max_size=20).map(lambda cuts: KeySplit(tuple(sorted(cuts)))),
+    st.just(KeySplit(CUTS, (0, NOBODY, 1, 0))),
+)
+topics = st.sampled_from(["orders", "payments", "größe"])
+
+
+@st.composite
+def scans(draw: st.DrawFn) -> Scan:
+    """Any scan that a node could tell."""
+    split = draw(splits)
+    start = draw(st.integers(0, 2**40) | st.integers(0, OFFSET_MAX - 1))
+    length = draw(st.integers(1, min(2**33, OFFSET_MAX - start)))
+    rows = []
+    for _ in range(split.output_count):
+        if draw(st.booleans()):
+            first = draw(st.integers(0, length - 1))
+            last = draw(st.integers(first, length - 1))
+            count = draw(st.integers(1, last - first + 1))
+            rows.append((start + last, start + first, count, draw(st.integers(0, 2**34))))
+        else:
+            rows.append((NO_RECORD, NO_FIRST, 0, draw(st.integers(0, 100))))
+    bounds = sorted(draw(st.sets(st.integers(start, start + length - 1), max_size=8)))
+    return Scan(
+        topic=(name := draw(topics)),
+        topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, name),
+        partition=draw(st.integers(0, 10_000)),
+        key_split=split,
+        start=start,
+        end=start + length,
+        columns=np.array(rows, np.int64).T.copy(),
+        holes=tuple(zip(bounds[::2], bounds[1::2], strict=False)),
+        log_start_offset=draw(st.integers(-1, OFFSET_MAX)),
+    )
+
+
+cuts = st.builds(Cut, st.uuids(), st.integers(0, 2**31 - 1), st.integers(0, OFFSET_MAX))
+news = st.lists(scans() | cuts, max_size=6)
+
+
+def fields(item: News) -> Any:
+    """What two items must have in common to be equal."""
+    if isinstance(item, Cut):
+        return item
+    return (
+        item.topic, item.topic_id, item.partition, item.key_split, item.start, item.end,
+        item.columns.tolist(), item.holes, item.log_start_offset,
+    )  # fmt: skip
+
+
+def read_all(packets: list[bytes], book: SplitBook) -> list[Packet]:
+    found = [read_packet(packet, book) for packet in packets]
+    return [packet for packet in found if packet is not None]
+
+
+@given(told=news)
+def test_what_is_read_is_what_was_told(told: list[News]) -> None:
+    """Scans and cuts, in order, whatever the split; and the sender is seen without a full look."""
+    packets = list(write_packets(SENDER, told, lambda _: False))
+
+    found = read_all(packets, SplitBook())
+
+    assert [fields(item) for packet in found for item in packet.news] == list(map(fields, told))
+    assert all(packet.sender == SENDER and not packet.skipped for packet in found)
+    assert all(read_sender(packet) == SENDER for packet in packets)
+
+
+@given(first=scans(), second=scans())
+def test_a_split_that_was_told_is_named_by_its_digest(first: Scan, second: Scan) -> None:
+    """Who has read the first packet can read the second; who has not skips its scans."""
+    second.key_split, second.columns = first.key_split, first.columns
+    second.start, second.end, second.holes = first.start, first.end, ()
+    (whole,) = write_packets(SENDER, [first], lambda _: False)
+    (short,) = write_packets(SENDER, [second], lambda _: True)
+    book = SplitBook()
+
+    read_all([whole], book)
+    (known,) = read_all([short], book)
+    (unknown,) = read_all([short], SplitBook())
+
+    assert [fields(item) for item in known.news] == [fields(second)]
+    is_even = first.key_split == even_split(len(first.key_split.cuts) + 1)
+    assert (len(unknown.news), unknown.skipped) == ((1, 0) if is_even else (0, 1))
+
+
+@given(told=news.filter(bool), data=st.data())
+def test_damaged_packets_are_refused_or_read_as_something_that_could_be(
+    told: list[News], data: st.DataObject
+) -> None:
+    """Bytes changed, cut off or put behind: no other error, and no scan that contradicts itself."""
+    packet = bytearray(next(write_packets(SENDER, told, lambda _: False)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(packet) - 1))
+        packet[place] = data.draw(st.integers(0, 255))
+    packet = packet[: data.draw(st.integers(0, len(packet)))] + data.draw(st.binary(max_size=3))
+
+    check_read(bytes(packet))
+
+
+@given(data=st.binary(max_size=300))
+def test_any_bytes_are_refused_or_read(data: bytes) -> None:
+    """Behind a head that is in order, too."""
+    check_read(data)
+    check_read(b"\0\0" + bytes(20) + data)
+
+
+def check_read(data: bytes) -> None:
+    try:
+        packet = read_packet(data, SplitBook())
+    except ScansInvalid:
+        return
+    for item in packet.news if packet is not None else ():
+        if isinstance(item, Cut):
+            assert item.end >= 0 and item.partition >= 0
+            continue
+        assert 0 <= item.start < item.end <= OFFSET_MAX and item.partition >= 0
+        lasts, firsts, counts, sizes = item.columns.tolist()
+        assert len(lasts) == item.key_split.output_count
+        for last, first, count, size in zip(lasts, firsts, counts, sizes, strict=True):
+            assert size >= 0
+            if count:
+                assert item.start <= first <= first + count - 1 <= last < item.end
+            else:
+                assert (last, first) == (NO_RECORD, NO_FIRST)
+        assert all(item.start <= low <= high < item.end for low, high in item.holes)
