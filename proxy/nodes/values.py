@@ -17,6 +17,8 @@ Address = tuple[str, int]
 
 NOBODY: Final = -1
 """Owner of an IC partition that is given to no node at this moment."""
+NO_GENERATION: Final = -1
+"""Of a node that has not been one of the group's yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,29 @@ class NodeInfo:
     """In order: the first that matches counts."""
     lane_name_pattern: str = ""
     control: str = ""
-    """`host:port` of its control port; empty: none."""
+    """URL of its control port, without a path; empty: none."""
     version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a node says that it served when it joined."""
+
+    generation_id: int = NO_GENERATION
+    """Of the group, in which it was given them."""
+    partitions: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a node says when it joins."""
+
+    node: NodeInfo
+    ic_partition_count: int
+    """Of `__individual_commit_offsets`, as the node sees it."""
+    since: int = NO_GENERATION
+    """The first generation of this stay in the group: who was there first keeps its number."""
+    claim: Claim = Claim()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

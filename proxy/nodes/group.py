@@ -1,0 +1,378 @@
+"""The nodes' own group in Kafka: who is there, who serves which groups' offsets, and for how long.
+
+In:    what this node tells the others.  Out: `Membership` of each generation; `Tenure`.
+Next:  `groups` asks before it serves; `placement` looks up where clients are sent.
+Shell: asyncio, the clock.
+Source: Kafka protocol guide (JoinGroup, SyncGroup, Heartbeat), KIP-62, KIP-394; decision 020.
+
+Why no two nodes serve the same group at once is told in `lease`. This module keeps its rules: the
+lease is suspended before JoinGroup is sent, and only a good SyncGroup or Heartbeat makes it last,
+from when that was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from keylane.errors import ConfigInvalid, LoginRefused, NodeInvalid, UpstreamLost
+from keylane.proxy.cluster import Cluster
+from keylane.proxy.nodes.coordinator import Coordinator
+from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, NOT_HELD, Lease
+from keylane.proxy.nodes.messages import (
+    read_hello,
+    read_verdict,
+    write_hello,
+    write_membership,
+    write_refusal,
+)
+from keylane.proxy.nodes.plan import admit, plan_owners
+from keylane.proxy.nodes.values import NO_GENERATION, Claim, Hello, Membership, NodeInfo
+from keylane.proxy.tasks import spawn
+
+log = logging.getLogger("keylane.nodes")
+
+GROUP: Final = "__keylane_nodes"
+PROTOCOL: Final = "keylane-nodes"
+HEARTBEAT_S_MAX: Final = 1.0
+"""So soon the nodes hear of one that joins; Kafka's consumers take 3."""
+HEARTBEAT_SHARE: Final = 5
+"""Of the session time-out, at least so many heartbeats go into it."""
+TRY_SHARE: Final = 0.2
+"""Of the session time-out: how long one try may take, so that others fit into a lease."""
+JOIN_MARGIN_S: Final = 5.0
+"""How much longer JoinGroup may take than the rebalance time-out; as in Kafka's consumers."""
+START_MARGIN_S: Final = 60.0
+"""For a cluster that has just started: its offsets topic is made at the first request."""
+LEAVE_TIMEOUT_S: Final = 2.0
+BACKOFF_S_MIN: Final = 0.05
+REFUSED_PAUSE_S: Final = 30.0
+"""Each new try makes all nodes join again; what refused us seldom goes away by itself."""
+
+EXPELLED: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id})
+MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
+REFUSED: Final = {
+    ErrorCode.inconsistent_group_protocol: "its members are no nodes of keylane",
+    ErrorCode.invalid_group_id: "brokers do not allow its name",
+    ErrorCode.invalid_session_timeout: "node_session_timeout_ms is outside of what brokers allow"
+    " (group.min.session.timeout.ms, group.max.session.timeout.ms)",
+    ErrorCode.group_authorization_failed: "keylane's principal needs READ on it",
+    ErrorCode.group_max_size_reached: "it has as many members as brokers allow (group.max.size)",
+}
+"""What another try does not change; ConfigInvalid at the start."""
+
+
+def lease_clock() -> float:
+    """Seconds that go on while the process is stopped, and where it can be had, the machine."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+class NodeGroup:
+    """This node's seat among the nodes of its cluster; a `Tenure`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        session_timeout_ms: int,
+        describe: Callable[[], NodeInfo],
+        on_membership: Callable[[Membership], None],
+        clock: Callable[[], float] = lease_clock,
+    ) -> None:
+        """`describe` is asked at each join; `on_membership` is called when all have joined."""
+        self._session_timeout_ms, self._session_s = session_timeout_ms, session_timeout_ms / 1000
+        self._describe, self._on_membership, self._clock = describe, on_membership, clock
+        self._coordinator = Coordinator(cluster, GROUP, PROTOCOL)
+        self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
+        self._try_s = TRY_SHARE * self._session_s
+        self._lease = Lease(self._session_s)
+        self._contact_s = NEVER
+        self._member_id, self._since = "", NO_GENERATION
+        self._told: NodeInfo | None = None
+        self._ic_partition_count = 0
+        self._next_beat_s, self._backoff_s = 0.0, BACKOFF_S_MIN
+        self._settled, self._changed = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._last_reason = ""
+        self.membership: Membership | None = None
+        """Of the last generation that we have seen; None before the first."""
+
+    # What others ask.
+    @property
+    def is_member(self) -> bool:
+        """Whether we are one of the nodes; also for as long as a rebalance may take."""
+        if self._lease.generation_id == NO_GENERATION:
+            return False
+        share = 2.0 if self._lease.is_joining else LEASE_SHARE
+        return self._clock() < self._contact_s + share * self._session_s
+
+    def holds(self, ic_partition: int) -> bool:
+        """See `Tenure`."""
+        return self._lease.term(ic_partition, self._clock()) != NOT_HELD
+
+    def term(self, ic_partition: int) -> int:
+        """See `Tenure`."""
+        return self._lease.term(ic_partition, self._clock())
+
+    async def settled(self) -> None:
+        """See `Tenure`; at most for the session time-out."""
+        if self._settled.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._session_s):
+                await self._settled.wait()
+
+    def rejoin(self) -> None:
+        """Tell the others, soon: what `describe` says has changed."""
+        self._changed.set()
+
+    # Life.
+    async def start(self, ic_partition_count: int) -> None:
+        """Join; return when we are one of the nodes, and `on_membership` was called.
+
+        Raises:
+            ConfigInvalid: our number is another node's, or the brokers do not have us so.
+            UpstreamLost: no coordinator, for a minute and two session time-outs.
+            LoginRefused: the brokers do not let keylane in.
+        """
+        self._ic_partition_count = ic_partition_count
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = spawn(self._run(first), "node group")
+        waiting: set[asyncio.Future[None]] = {first, self._task}
+        try:
+            await asyncio.wait(
+                waiting,
+                timeout=START_MARGIN_S + 2 * self._session_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if first.done():
+                first.result()
+            elif self._task.done():
+                self._task.result()  # a bug of ours
+            else:
+                reason = self._last_reason or "the other nodes do not join"
+                raise UpstreamLost(f"group {GROUP}: {reason}")
+        except BaseException:  # also when whoever waits for it was cancelled
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Give everything up, and tell the coordinator, so that nobody waits for us."""
+        self._lease.lose()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            self._task = None
+        await self._leave()
+        self._coordinator.drop()
+        self._settled.set()
+
+    async def _run(self, first: asyncio.Future[None]) -> None:
+        """Be a member, whatever happens; end only if we cannot become one at the start."""
+        while True:
+            try:
+                await self._step()
+            except ConfigInvalid as error:
+                await self._leave()
+                self._settled.set()
+                if not first.done():
+                    first.set_exception(error)
+                    return
+                log.error("node is not let in reason=%s", error)
+                await asyncio.sleep(REFUSED_PAUSE_S)
+            except UpstreamLost as error:
+                if isinstance(error, LoginRefused) and not first.done():
+                    first.set_exception(error)
+                    return
+                if str(error) != self._last_reason:
+                    log.warning("group of nodes cannot be reached reason=%s", error)
+                self._last_reason = str(error)
+                await asyncio.sleep(self._backoff_s)
+                self._backoff_s = min(2 * self._backoff_s, self._beat_s)
+            else:
+                if self._lease.generation_id != NO_GENERATION and not first.done():
+                    first.set_result(None)
+
+    async def _step(self) -> None:
+        if not self._coordinator.is_known:
+            await self._coordinator.find(timeout_s=self._try_s)
+        if self._lease.is_joining:
+            await self._join()
+        else:
+            await self._beat()
+
+    # Joining.
+    async def _join(self) -> None:
+        self._suspend()
+        self._changed.clear()
+        info = self._describe()
+        lease = self._lease
+        hello = Hello(
+            node=info,
+            ic_partition_count=self._ic_partition_count,
+            since=self._since,
+            claim=Claim(generation_id=lease.generation_id, partitions=lease.partitions),
+        )
+        joined = await self._coordinator.join(
+            self._member_id,
+            write_hello(hello),
+            session_timeout_ms=self._session_timeout_ms,
+            timeout_s=self._session_s + JOIN_MARGIN_S,
+        )
+        if joined.error_code == ErrorCode.member_id_required:
+            self._member_id = joined.member_id
+        elif joined.error_code == ErrorCode.none:
+            self._reached(self._clock())
+            self._member_id = joined.member_id
+            await self._sync(joined, info)
+        else:
+            self._take(joined.error_code)
+
+    async def _sync(self, joined: Any, info: NodeInfo) -> None:
+        is_leader = joined.leader == joined.member_id
+        assignments = _decide(joined) if is_leader else {}
+        sent_s = self._clock()
+        synced = await self._coordinator.sync(
+            joined.member_id,
+            joined.generation_id,
+            assignments,
+            timeout_s=self._session_s + JOIN_MARGIN_S,
+        )
+        if synced.error_code != ErrorCode.none:
+            self._take(synced.error_code)
+            return
+        generation_id = int(joined.generation_id)
+        try:
+            verdict = read_verdict(
+                synced.assignment, generation_id=generation_id, number=info.number
+            )
+        except NodeInvalid as error:
+            raise ConfigInvalid(f"member {joined.leader}: {error}") from None
+        if isinstance(verdict, str):
+            raise ConfigInvalid(verdict)
+        self._reached(sent_s)
+        self._since = generation_id if self._since == NO_GENERATION else self._since
+        self._told, self.membership = info, verdict
+        mine = verdict.owned_by(info.number)
+        log.info(
+            "nodes agreed generation_id=%d nodes=%s node=%d partitions=%d",
+            generation_id, ",".join(str(node.number) for node in verdict.nodes), info.number,
+            len(mine),
+        )  # fmt: skip
+        self._lease.synced(generation_id, mine, sent_s=sent_s)
+        self._on_membership(verdict)
+        self._settled.set()
+
+    # Staying.
+    async def _beat(self) -> None:
+        if await self._has_changed():
+            self._suspend()
+            return
+        sent_s = self._clock()
+        answer = await self._coordinator.heartbeat(
+            self._member_id, self._lease.generation_id, timeout_s=self._try_s
+        )
+        if answer.error_code != ErrorCode.none:
+            self._take(answer.error_code)
+            return
+        self._lease.renewed(sent_s=sent_s)
+        self._reached(sent_s)
+
+    async def _has_changed(self) -> bool:
+        """Wait until the next heartbeat is due, or until what we told is no longer so."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, self._next_beat_s - loop.time())):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+            self._changed.clear()
+            if self._describe() != self._told:
+                return True
+
+    def _reached(self, sent_s: float) -> None:
+        """The coordinator answered a request of ours well."""
+        self._contact_s = max(self._contact_s, sent_s)
+        self._backoff_s, self._last_reason = BACKOFF_S_MIN, ""
+        self._next_beat_s = asyncio.get_running_loop().time() + self._beat_s
+
+    def _suspend(self) -> None:
+        self._lease.suspend()
+        self._settled.clear()
+
+    def _take(self, code: ErrorCode) -> None:
+        """Draw the consequence of an error. Raises: UpstreamLost, ConfigInvalid."""
+        if code == ErrorCode.rebalance_in_progress:
+            self._suspend()
+        elif code in EXPELLED:
+            log.warning("node was expelled member_id=%s error_code=%s", self._member_id, code.name)
+            self._lose()
+            self._member_id, self._since = "", NO_GENERATION
+        elif code == ErrorCode.illegal_generation:
+            # Under the same member id, as Kafka's consumers: as a new member we would make all
+            # wait until our old self is silent for a session time-out.
+            log.warning("node missed a generation member_id=%s", self._member_id)
+            self._lose()
+        elif code in REFUSED:
+            raise ConfigInvalid(f"group {GROUP}: {REFUSED[code]} ({code.name})")
+        else:
+            if code in MOVED:
+                self._coordinator.drop()
+            raise UpstreamLost(f"group {GROUP}: {code.name}")
+
+    def _lose(self) -> None:
+        self._lease.lose()
+        self._settled.clear()
+
+    async def _leave(self) -> None:
+        """Tell the coordinator, if it listens; hold nothing from before that on."""
+        self._lose()
+        member_id, self._member_id, self._since = self._member_id, "", NO_GENERATION
+        if not member_id:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                if not self._coordinator.is_known:
+                    await self._coordinator.find(timeout_s=LEAVE_TIMEOUT_S)
+                await self._coordinator.leave(member_id, timeout_s=LEAVE_TIMEOUT_S)
+        except (UpstreamLost, TimeoutError) as error:
+            # The others wait for the session time-out then, as after a crash.
+            log.warning("node leaves unnoticed member_id=%s reason=%r", member_id, error)
+
+
+def _decide(joined: Any) -> dict[str, bytes]:
+    """What each member of a generation is told, by its leader."""
+    hellos: dict[str, Hello] = {}
+    refused: dict[str, str] = {}
+    for member in joined.members:
+        try:
+            hellos[member.member_id] = read_hello(member.metadata, member.member_id)
+        except NodeInvalid as error:
+            refused[member.member_id] = str(error)
+    admission = admit(hellos)
+    refused.update(admission.refused)
+    for member_id, reason in refused.items():
+        log.error("member is not let in member_id=%s reason=%s", member_id, reason)
+    generation_id = int(joined.generation_id)
+    told = {member_id: write_refusal(generation_id, why) for member_id, why in refused.items()}
+    nodes = {number: hellos[member_id] for number, member_id in admission.members.items()}
+    if nodes:
+        count = next(iter(nodes.values())).ic_partition_count
+        claims = {number: hello.claim for number, hello in nodes.items()}
+        membership = Membership(
+            generation_id=generation_id,
+            nodes=tuple(hello.node for hello in nodes.values()),
+            owners=plan_owners(claims, count),
+        )
+        for number, member_id in admission.members.items():
+            told[member_id] = write_membership(membership, number)
+    return told

@@ -1,0 +1,112 @@
+"""What this node may serve at a moment: its partitions, as long as nobody else can have them.
+
+In:    what the coordinator answered, and when the request was sent.  Out: held or not, and terms.
+Next:  `group` keeps it in step with Kafka.
+Pure:  no I/O; time is a parameter, in seconds of a clock that goes on while the process does not.
+Source: KIP-62 (session and rebalance time-out), KIP-394; docs/decisions/020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+LEASE_SHARE: Final = 0.8
+"""Of the session time-out. The rest is for clocks that run unevenly, and for a slow write between
+the question and the socket."""
+NOT_HELD: Final = -1
+NEVER: Final = float("-inf")
+
+
+class Lease:
+    """What one member of the nodes' group holds, and since when without a break.
+
+    ```
+              suspend (JoinGroup is sent)           synced
+      lost  ─────────────────────────────▶ joining ────────▶ held, while now < its end
+        ▲                                     ▲  │             │        ▲ │
+        │                                     └──┼─ suspend ───┘        └─┘ renewed
+        └──────────── lose (expelled) ───────────┴─────────────┘
+    ```
+
+    Theory: two nodes never hold a partition at once. Say that B holds p in generation g. The
+    coordinator answered B's SyncGroup of g, so it had made g; and one leader gives p to one member
+    of g. Node A, which held p before, was a member of a generation before g. The coordinator makes
+    a generation only when each member of the one before has
+
+    1. joined again. A holds nothing from before it sends JoinGroup until a SyncGroup is answered
+       that it sent afterwards, so it is of g or later. Whether A hears of g late, after B has
+       started, changes nothing: in between A holds nothing, and then what g gives it.
+    2. left. A holds nothing from before it sends LeaveGroup.
+    3. been silent for its session time-out; or, with a rebalance under way, been told so for its
+       rebalance time-out, which is the same, without joining. Both are counted by the coordinator
+       from after it took in A's last request that it answered well, since it answers none well
+       from the start of a rebalance. A counts 0.8 of that from before it sent that request, so it
+       stops first, unless A's clock runs slower than the coordinator's by a fifth.
+
+    A that hangs counts on, since its clock does; when it wakes up it asks before it acts.
+
+    A coordinator that fails over has stored a generation before it answers any SyncGroup of it,
+    and gives every member a whole session time-out anew. What is not covered: an administrator who
+    removes a live member, a broker that was deposed as coordinator and still answers, and the lost
+    tail of an unclean election. Then the journal's transactional ids are what fences (decision
+    020), not this lease.
+
+    Terms: what is ours in generations g and g + 1 of one member id was nobody else's in between,
+    whatever number of JoinGroups it took. If we missed a generation, somebody may have had it.
+    """
+
+    def __init__(self, session_timeout_s: float) -> None:
+        self._lease_s = LEASE_SHARE * session_timeout_s
+        self._good_until_s = NEVER
+        self._terms: Mapping[int, int] = {}
+        """By partition of ours; those of the last sync also while we join again."""
+        self._generation_id = NOT_HELD
+        """Of the last sync, with this member id."""
+        self._next_term = 0
+        self.is_joining = True
+        """Whether nothing is held since JoinGroup was sent, or we are no member."""
+
+    @property
+    def generation_id(self) -> int:
+        """Of the last sync as this member; -1: none, or we are no member any more."""
+        return self._generation_id
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        """What the last sync gave us, whether it is held now or not."""
+        return frozenset(self._terms)
+
+    def is_good(self, now_s: float) -> bool:
+        """Whether what the last sync gave us is ours for sure."""
+        return not self.is_joining and now_s < self._good_until_s
+
+    def term(self, partition: int, now_s: float) -> int:
+        """A number that stays the same while ownership is unbroken; -1: not held now."""
+        return self._terms.get(partition, NOT_HELD) if self.is_good(now_s) else NOT_HELD
+
+    def suspend(self) -> None:
+        """Hold nothing: JoinGroup is about to be sent."""
+        self.is_joining = True
+
+    def lose(self) -> None:
+        """Hold nothing, and begin new terms: others may have been given all of it."""
+        self.is_joining = True
+        self._good_until_s = NEVER
+        self._terms, self._generation_id = {}, NOT_HELD
+
+    def synced(self, generation_id: int, partitions: Iterable[int], *, sent_s: float) -> None:
+        """Hold what SyncGroup gave; `sent_s` is when the request was sent."""
+        # A member that lost an answer is handed the generation that it has.
+        unbroken = generation_id - self._generation_id in {0, 1}
+        before = self._terms if self._generation_id != NOT_HELD and unbroken else {}
+        self._next_term += 1
+        self._terms = {p: before.get(p, self._next_term) for p in partitions}
+        self._generation_id = generation_id
+        self._good_until_s = sent_s + self._lease_s
+        self.is_joining = False
+
+    def renewed(self, *, sent_s: float) -> None:
+        """Go on: a heartbeat of this generation, sent at `sent_s`, was answered well."""
+        if not self.is_joining:
+            self._good_until_s = max(self._good_until_s, sent_s + self._lease_s)
