@@ -9,6 +9,7 @@ Source: docs/control-api.md; `exposition`, `health` and `control_api` have what 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import asdict
 from http import HTTPStatus
 
@@ -49,11 +50,13 @@ class ControlServer:
         topics: Topics,
         *,
         live: LiveFeed | None = None,
+        elsewhere: Callable[[str], str | None] = lambda _group: None,
         guard: ControlGuard | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`elsewhere` tells where the node answers that serves a group; None: here."""
         self._host, self._port = split_address(address)
-        self._tls = tls
+        self._tls, self._elsewhere = tls, elsewhere
         guard = guard or ControlGuard(SecurityConfig())
         self._describer, self._live = describer, live
         self._exposition = exposition
@@ -85,6 +88,11 @@ class ControlServer:
         """`host:port` that it listens on."""
         return f"{self._host}:{self._port}"
 
+    @property
+    def scheme(self) -> str:
+        """How it is spoken to."""
+        return "http" if self._tls is None else "https"
+
     async def start(self) -> None:
         """Bind. Raises: ConfigInvalid."""
         await self._runner.setup()
@@ -108,6 +116,13 @@ class ControlServer:
 
     async def _group(self, request: web.Request) -> web.Response:
         group = request.match_info["group"]
+        elsewhere = self._elsewhere(group)
+        if elsewhere is not None:
+            raise Problem(
+                HTTPStatus.TEMPORARY_REDIRECT,
+                f"another node serves group {group}",
+                headers={"Location": f"{elsewhere}{request.path_qs}"},
+            )
         report = await self._describer.describe(group)
         if report is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no group {group}", field="group")

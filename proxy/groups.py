@@ -37,7 +37,7 @@ from keylane.offsets.owned import Journal, OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.offsets.store import JournalStore
+from keylane.offsets.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
@@ -78,6 +78,7 @@ class GroupOffsets:
         *,
         wall_clock: Callable[[], float],
         tenure: Tenure = ALONE,
+        append_timeout_s: float = APPEND_TIMEOUT_S,
         on_append: Callable[[int, float, bool], None] = lambda *_: None,
     ) -> None:
         """Nothing is asked of Kafka before `start`.
@@ -91,9 +92,11 @@ class GroupOffsets:
             config.bootstrap,
             client_id=config.client_id,
             options=cluster.security.aiokafka_options,
+            append_timeout_s=append_timeout_s,
             on_append=on_append,
         )
         self._tenure, self._on_append = tenure, on_append
+        self._append_timeout_s = append_timeout_s
         self._table: OffsetTable | None = None
         self._owned: OwnedTables | None = None
         self._layouts: dict[str, LayoutValue] = {}
@@ -125,6 +128,12 @@ class GroupOffsets:
             on_loaded=self._note_layouts,
             on_dropped=self._forget_partition,
         )
+
+    @property
+    def partition_count(self) -> int:
+        """Of the journal."""
+        owned = self._owned
+        return self._loaded.partition_count if owned is None else owned.partition_count
 
     async def stop(self) -> None:
         """Flush and close."""
@@ -388,7 +397,12 @@ class GroupOffsets:
         """Fence who wrote before, then read. Raises: UpstreamLost, NotCoordinator."""
         owned = self._owned
         assert owned is not None, "start comes first"
-        journal = FencedJournal(partition, options=self._store.options, on_append=self._on_append)
+        journal = FencedJournal(
+            partition,
+            options=self._store.options,
+            append_timeout_s=self._append_timeout_s,
+            on_append=self._on_append,
+        )
         await journal.open()
         try:
             table = await self._store.read_partition(

@@ -17,14 +17,14 @@ import math
 import os
 import random
 import time
-import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
+from keylane import __version__
 from keylane.config import ProxyConfig, split_address
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.kernel.warmup import warm_up
-from keylane.proxy.admission import Admission
+from keylane.proxy.admission import Admission, find_heavy
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
 from keylane.proxy.control import ControlServer
@@ -37,22 +37,29 @@ from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.health import Health
 from keylane.proxy.heap import keep_freed_memory
+from keylane.proxy.hearers import Hearers
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
 from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
-from keylane.proxy.reader_kit import ScannedBlock
+from keylane.proxy.nodes.group import NodeGroup
+from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.nodes.scan_feed import ScanFeed
+from keylane.proxy.nodes.tenure import Alone
+from keylane.proxy.nodes.values import Membership, NodeInfo
 from keylane.proxy.session import ClientSession
 from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
 from keylane.proxy.tasks import spawn
+from keylane.proxy.tls_door import TlsDoor
 from keylane.proxy.upstream import UpstreamLink
 
 log = logging.getLogger("keylane.server")
 
 SWEEP_INTERVAL_S: Final = 1.0
+ANY_HOST: Final = ("0.0.0.0", "::")  # noqa: S104 - what to tell in its place
 AGE_JITTER: Final = 0.1
 BACKLOG: Final = 1024
 """Connections that wait to be accepted: a large group reconnects all at once."""
@@ -72,31 +79,41 @@ class ProxyServer:
         self._admission = Admission(
             connections_max=config.connections_max,
             per_address_max=config.connections_per_address_max,
+            per_principal_max=config.connections_per_principal_max,
+            groups_per_principal_max=config.groups_per_principal_max,
+        )
+        self._door = TlsDoor(
+            self._security.listener,
+            stats=self.stats,
+            connections_max=config.connections_max,
+            per_address_max=config.connections_per_address_max,
+            timeout_s=config.frame_timeout_s,
         )
         self._listeners: dict[int | None, asyncio.Server] = {}
         self._sessions: set[ClientSession] = set()
         self._all_closed = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
         self._refused: str | None = None
+        self._nodes = None if config.node is None else self._make_nodes(config)
         groups = GroupOffsets(
             config,
             self._cluster,
             wall_clock=time.time,  # noqa: TID251
+            tenure=Alone() if self._nodes is None else self._nodes,
             on_append=self.stats.journaled,
         )
         loads, tallies = LaneLoads(time.monotonic), LaneTallies()
-
-        def on_scanned(block: ScannedBlock) -> None:
-            groups.on_scanned(block)
-            loads.on_scanned(block)
-            tallies.on_scanned(block)
-
-        def on_truncated(topic_id: uuid.UUID, partition: int, end: int) -> None:
-            groups.on_truncated(topic_id, partition, end)
-            loads.on_truncated(topic_id, partition, end)
-            tallies.on_truncated(topic_id, partition, end)
-
-        fetcher = self._make_fetcher(on_scanned, on_truncated)
+        here = Hearers(
+            (groups.on_scanned, loads.on_scanned, tallies.on_scanned),
+            (groups.on_truncated, loads.on_truncated, tallies.on_truncated),
+        )
+        self._feed = None if config.node is None else self._make_feed(config.node, here, groups)
+        if self._feed is not None:
+            here = Hearers(
+                (here.on_scanned, self._feed.note_scanned),
+                (here.on_truncated, self._feed.note_truncated),
+            )
+        fetcher = self._make_fetcher(here)
         self._shared = Shared(
             config=config,
             cluster=self._cluster,
@@ -104,7 +121,9 @@ class ProxyServer:
             groups=groups,
             loads=loads,
             stats=self.stats,
+            admission=self._admission,
             switches=SwitchBoard(config),
+            placement=Placement(config.node),
         )
         self._settings = SettingsStore(
             config.bootstrap,
@@ -118,11 +137,27 @@ class ProxyServer:
         if config.control is not None:
             self.control = self._make_control(config.control, describer)
 
-    def _make_fetcher(
-        self,
-        on_scanned: Callable[[ScannedBlock], None],
-        on_truncated: Callable[[uuid.UUID, int, int], None],
-    ) -> LaneFetcher:
+    def _make_nodes(self, config: ProxyConfig) -> NodeGroup:
+        return NodeGroup(
+            self._cluster,
+            session_timeout_ms=config.node_session_timeout_ms,
+            describe=self._node_info,
+            on_membership=self._on_membership,
+        )
+
+    def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
+        return ScanFeed(
+            self.config.bootstrap,
+            number=number,
+            on_scanned=here.on_scanned,
+            on_truncated=here.on_truncated,
+            on_past=groups.on_scanned,
+            wall_clock=time.time,  # noqa: TID251
+            client_id=self.config.client_id,
+            options=self._security.aiokafka_options,
+        )
+
+    def _make_fetcher(self, hearers: Hearers) -> LaneFetcher:
         config = self.config
         return LaneFetcher(
             lambda topic, topic_id, partition: UpstreamSource.open(
@@ -134,8 +169,8 @@ class ProxyServer:
             read_bytes_max=config.read_bytes_max,
             threads=config.filter_threads or os.cpu_count() or 1,
             clock=time.monotonic,
-            on_scanned=on_scanned,
-            on_truncated=on_truncated,
+            on_scanned=hearers.on_scanned,
+            on_truncated=hearers.on_truncated,
             stats=self.stats,
         )
 
@@ -159,6 +194,7 @@ class ProxyServer:
             Settings(self._settings, shared.assignments, shared.switches),
             ClusterTopics(self._cluster),
             live=live,
+            elsewhere=shared.placement.control_of_group,
             guard=ControlGuard(self.config),
             tls=self._security.control,
         )
@@ -187,17 +223,25 @@ class ProxyServer:
         self._cluster.on_broker = self._bind_broker
         await self._cluster.start()
         await asyncio.gather(self._shared.groups.start(), self._settings.start())
+        if self._feed is not None:
+            await self._feed.start()
         if self.control is not None:
             await self.control.start()
         await warming
         for server in self._listeners.values():
             await server.start_serving()
+        if self._nodes is not None:
+            # Last: from now on the others send clients here.
+            await self._nodes.start(self._shared.groups.partition_count)
         self._sweeper = spawn(self._sweep(), "sweep")
         self.health.serves()
 
     async def stop(self) -> None:
         """Take no more requests, answer those under way, close."""
         self.health.stops()
+        if self._nodes is not None:
+            # First: the others take over at once, while what is under way here is answered.
+            await self._nodes.stop()
         for server in self._listeners.values():
             server.close()
         for session in list(self._sessions):
@@ -214,11 +258,36 @@ class ProxyServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self._shared.fetcher.stop()
+        if self._feed is not None:
+            await self._feed.stop()
         await self._shared.groups.stop()
         if self.control is not None:
             await self.control.stop()
         await self._settings.stop()
         self._cluster.stop()
+
+    # Other nodes.
+    def _node_info(self) -> NodeInfo:
+        """What the others are told of this node."""
+        number, control = self.config.node, self.control
+        assert number is not None, "asked for among many nodes"
+        url = ""
+        if control is not None:
+            host, port = split_address(control.address)
+            host = self.config.advertised_host if host in ANY_HOST else host
+            url = f"{control.scheme}://{host}:{port}"
+        return NodeInfo(
+            number=number,
+            bootstrap=self._shared.bootstrap,
+            brokers=dict(self._shared.addresses),
+            control=url,
+            version=__version__,
+        )
+
+    def _on_membership(self, membership: Membership) -> None:
+        """The nodes have agreed anew on who is there, and who serves which groups."""
+        self._shared.placement.update(membership)
+        self._shared.groups.drop_lost()
 
     # Listeners.
     async def _bind_broker(self, broker: Broker) -> None:
@@ -233,6 +302,8 @@ class ProxyServer:
         )
         self._shared.addresses[broker.node_id] = self._advertised(broker.node_id, port)
         log.info("listening broker=%d port=%d", broker.node_id, port)
+        if self._nodes is not None:
+            self._nodes.rejoin()
 
     def _advertised(self, broker_id: int, port: int) -> tuple[str, int]:
         try:
@@ -245,27 +316,18 @@ class ProxyServer:
         serving = self._sweeper is not None
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: self._accept(connect),
+                lambda: self._door.protocol(lambda: self._accept(connect)),
                 host,
                 port,
                 backlog=BACKLOG,
                 start_serving=serving,
                 reuse_port=(key is None and self.config.share_port) or None,
-                **self._tls_options(),
             )
         except (OSError, OverflowError) as error:
             raise ConfigInvalid(f"listen: {host}:{port}: {error}") from None
         self._listeners[key] = server
         bound: int = server.sockets[0].getsockname()[1]
         return bound
-
-    def _tls_options(self) -> dict[str, Any]:
-        if self._security.listener is None:
-            return {}
-        return {
-            "ssl": self._security.listener,
-            "ssl_handshake_timeout": self.config.frame_timeout_s,
-        }
 
     def _accept(self, connect: Connect) -> ClientSession:
         return ClientSession(
@@ -275,6 +337,7 @@ class ProxyServer:
             request_bytes_max=self.config.request_bytes_max,
             on_closed=self._closed,
             admit=self._admit,
+            admit_principal=self._admit_principal,
             is_login_required=self._security.is_login_required,
             age_s_max=self._age_s_max(),
         )
@@ -296,11 +359,19 @@ class ProxyServer:
         self.stats.sessions_opened += 1
         return None
 
+    def _admit_principal(self, principal: str) -> str | None:
+        """Count a session that has logged in; why it is refused."""
+        refused = self._admission.log_in(principal)
+        if refused is not None:
+            self.stats.sessions_refused += 1
+            self._refused = refused
+        return refused
+
     def _closed(self, session: ClientSession) -> None:
         if session not in self._sessions:
             return  # it was never let in
         self._sessions.discard(session)
-        self._admission.leave(session.address)
+        self._admission.leave(session.address, session.principal)
         self.stats.sessions = len(self._sessions)
         self._shared.fetcher.release(session.session_id)
         if not self._sessions:
@@ -355,4 +426,16 @@ class ProxyServer:
                     frame_s=self.config.frame_timeout_s,
                     idle_s=self.config.idle_timeout_s,
                 )
+            self._close_heavy()
             self._shared.fetcher.sweep(now_s)
+
+    def _close_heavy(self) -> None:
+        """Close what holds too much memory, since nobody takes what it sends."""
+        held = [(each, each.principal, each.held_bytes) for each in self._sessions]
+        for session, reason in find_heavy(
+            [each for each in held if each[2]],
+            per_principal_max=self.config.buffered_bytes_per_principal_max,
+            in_all_max=self.config.buffered_bytes_max,
+        ):
+            self.stats.sessions_heavy += 1
+            session.close(reason, warn=True)

@@ -122,7 +122,7 @@ def status_operations(
         Operation(
             method="GET", path="/groups/{group}", handler=group, answer=GroupReport,
             summary="Who of a group reads which lanes, how fast, how far behind",
-            problems=(*READ, HTTPStatus.SERVICE_UNAVAILABLE),
+            problems=(*READ, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.SERVICE_UNAVAILABLE),
         ),
     ]  # fmt: skip
 

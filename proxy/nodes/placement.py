@@ -11,7 +11,7 @@ a broker has an id of its own, so that a partition can be sent to any node whoev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from keylane.errors import ConfigInvalid
@@ -22,6 +22,8 @@ from keylane.proxy.nodes.values import Address, Membership, NodeInfo
 ID_STRIDE: Final = 1_000_000
 """Between the virtual ids of two nodes; 999 times this and broker ids below it fit an int32."""
 TOPICS_CACHED_MAX: Final = 10_000
+PARTITIONS_MAX: Final = 100_000
+"""Of a topic that is placed evenly; a larger one, or a wrong index, costs no memory."""
 
 
 class Placement:
@@ -120,6 +122,19 @@ class Placement:
         owner = self._owners[ic_partition(group, len(self._owners))]
         return owner if owner in self._nodes else None
 
+    def control_of_group(self, group: str) -> str | None:
+        """URL of the control port of the node that serves a group; None: this one, or none."""
+        number = self.node_of_group(group)
+        node = self._nodes.get(number) if number is not None else None
+        return node.control or None if node is not None and number != self.number else None
+
+    def lists(self, group: str) -> bool:
+        """Whether this node is the one that tells clients of a group when they ask all nodes."""
+        if self.is_alone:
+            return True
+        number = self.node_of_group(group)
+        return self.number == (self.numbers[0] if number is None else number)
+
     def node_of_partition(
         self, topic: str, partition: int, partition_count: int, leader_id: int = -1
     ) -> int | None:
@@ -130,13 +145,17 @@ class Placement:
         """
         if self.is_alone:
             return None
-        number = self._places(topic, max(partition_count, partition + 1))[partition]
+        count = max(partition_count, partition + 1)
+        if partition >= 0 and count <= PARTITIONS_MAX:
+            number = self._places(topic, count)[partition]
+        else:
+            number = _best(topic, partition, self._nodes)
         if leader_id < 0 or self._reaches(number, leader_id):
             return number
         able = [other for other in self._nodes if self._reaches(other, leader_id)]
         if not able:
             return self.number  # its listener here is bound before an answer names the broker
-        return max(able, key=lambda other: _score(topic, partition, other))
+        return _best(topic, partition, able)
 
     def _reaches(self, number: int, broker_id: int) -> bool:
         """As the membership tells it, of this node too: other nodes know no more."""
@@ -175,6 +194,10 @@ def spread(topic: str, partition_count: int, numbers: Sequence[int]) -> Sequence
         loads[number] += 1
         placed[partition] = number
     return [placed[partition] for partition in range(partition_count)]
+
+
+def _best(topic: str, partition: int, numbers: Iterable[int]) -> int:
+    return max(numbers, key=lambda number: _score(topic, partition, number))
 
 
 def _score(topic: str, partition: int, number: int) -> int:
