@@ -102,6 +102,35 @@ class SecurityConfig(BaseModel):
         ge=1,
         description="Client connections from one address, Kafka's `max.connections.per.ip`.",
     )
+    connections_per_principal_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Client connections that one principal has logged in; the broker's word that "
+        "the login is good comes first, then further ones are closed.",
+    )
+    groups_per_principal_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Groups in which one principal has begun to commit lanes since the start; "
+        "commits in further new ones are refused with POLICY_VIOLATION.",
+    )
+    buffered_bytes_per_principal_max: int = Field(
+        default=512 * 1024**2,
+        ge=1024**2,
+        description="Bytes of requests and answers that wait in buffers of one principal's "
+        "connections, looked at once a second; above it those that hold most are closed.",
+    )
+    buffered_bytes_max: int = Field(
+        default=2 * 1024**3,
+        ge=1024**2,
+        description="The same of all client connections together.",
+    )
+    principal_claim: str = Field(
+        default="sub",
+        min_length=1,
+        description="Claim of an OAUTHBEARER token that names the principal for these bounds, as "
+        "brokers' `sasl.oauthbearer.sub.claim.name`.",
+    )
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:

@@ -20,6 +20,7 @@ from kio.schema.types import TopicName
 
 from keylane.config import ProxyConfig
 from keylane.errors import UpstreamLost
+from keylane.proxy.admission import Admission
 from keylane.proxy.apis.context import Operation
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.connection import Buffers
@@ -28,6 +29,7 @@ from keylane.proxy.generations import Generations
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
 from keylane.proxy.loads import LaneLoads
+from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
@@ -53,6 +55,7 @@ class Shared:
     groups: GroupOffsets
     loads: LaneLoads
     stats: ProxyStats
+    admission: Admission
     switches: SwitchBoard
     generations: Generations = field(default_factory=Generations)
     sequences: SequenceMap = field(default_factory=SequenceMap)
@@ -92,6 +95,7 @@ class SessionContext:
             session.ask, ttl_s=self.config.authorization_ttl_s, clock=self.clock
         )
         self.is_librdkafka = False
+        self.login = LoginWatch(subject_claim=self.config.principal_claim)
 
     async def pause(self, seconds: float) -> None:
         """Wait for what no event tells."""
@@ -120,6 +124,15 @@ class SessionContext:
     def note_login(self) -> None:
         """The broker took a token of the client's login."""
         self._session.note_login()
+
+    def note_principal(self, principal: str) -> None:
+        """The broker says that the client is logged in, as this principal."""
+        self._session.note_principal(principal)
+
+    def may_begin_group(self, group: str) -> bool:
+        """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
+        has_offsets = self._shared.groups.has_offsets
+        return self._shared.admission.may_begin_group(self._session.principal, group, has_offsets)
 
     def release(self) -> None:
         """Let the next request of this connection proceed before this one is answered."""

@@ -67,6 +67,11 @@ class FrameReader:
         """Size of the large frame under way, 0 when there is none."""
         return self._frame_bytes
 
+    @property
+    def large_bytes(self) -> int:
+        """Size of the buffer that the large frame under way has by now."""
+        return len(self._large)
+
     def allow(self, frame_bytes_max: int) -> None:
         """Set the bound for frames that have not begun."""
         self._frame_bytes_max = frame_bytes_max

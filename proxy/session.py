@@ -61,13 +61,20 @@ class ClientSession(asyncio.BufferedProtocol):
         request_bytes_max: int,
         on_closed: Callable[[ClientSession], None],
         admit: Callable[[ClientSession], str | None] = lambda _session: None,
+        admit_principal: Callable[[str], str | None] = lambda _principal: None,
         is_login_required: bool = False,
         age_s_max: float = math.inf,
     ) -> None:
-        """`admit` is asked once it is connected; what it returns is why it is closed again."""
+        """`admit` is asked once it is connected; what it returns is why it is closed again.
+
+        `admit_principal` is asked the same once a broker has taken its login.
+        """
         self.session_id = f"s{next(_numbers)}"
         self._connect, self._on_closed, self._stats = connect, on_closed, stats
         self._admit, self._is_logged_in = admit, not is_login_required
+        self._admit_principal = admit_principal
+        self.principal: str | None = None
+        """As the broker took it; None before a login, and where its name cannot be told."""
         self._request_bytes_max = request_bytes_max
         allowed = (
             min(request_bytes_max, LOGIN_BYTES_MAX) if is_login_required else request_bytes_max
@@ -97,6 +104,18 @@ class ClientSession(asyncio.BufferedProtocol):
     def is_idle(self) -> bool:
         """No request is open."""
         return not len(self._order) and not self._backlog
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in buffers of this connection that wait for a slow peer; 0 as long as none is."""
+        if self._is_closed or self._transport is None:
+            return 0
+        held = self._reader.large_bytes + sum(map(len, self._backlog))
+        if self._is_client_full:
+            held += self._transport.get_write_buffer_size()
+        if self._is_upstream_full and self._link is not None:
+            held += self._link.unsent_bytes
+        return held
 
     def drain(self, reason: str) -> None:
         """Take no more requests; close as soon as those under way are answered."""
@@ -179,6 +198,16 @@ class ClientSession(asyncio.BufferedProtocol):
         if not self._is_logged_in:
             self._is_logged_in = True
             self._reader.allow(self._request_bytes_max)
+
+    def note_principal(self, principal: str) -> None:
+        """The broker says who the client is; a principal with too many connections gets no more."""
+        if self.principal is not None:
+            return  # it has logged in again, which brokers allow to the same principal only
+        refused = self._admit_principal(principal)
+        if refused is None:
+            self.principal = principal
+        else:
+            self.close(refused)
 
     def release(self) -> None:
         """The handler has sent what it sends: the next request may proceed.

@@ -86,6 +86,10 @@ class ProxyStats:
     sessions: int = _gauge("Client connections open now.")
     sessions_opened: int = _counter("Client connections accepted.")
     sessions_refused: int = _counter("Client connections closed for what they sent.")
+    sessions_heavy: int = _counter(
+        "Client connections closed since their principal, or all of them, held too many bytes."
+    )
+    tls_handshakes_failed: int = _counter("TLS handshakes of clients that did not succeed.")
     requests: Counter[str] = field(
         default_factory=Counter, metadata=_by("api", "Requests by API name.")
     )

@@ -71,6 +71,11 @@ class UpstreamLink(asyncio.BufferedProtocol):
         """Whether requests can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of requests that the broker has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def send(self, buffers: Buffers, on_response: OnResponse | None) -> None:
         """Write a request; `on_response` is None for one that has no answer (acks=0)."""
         if self._transport is None or self._transport.is_closing():

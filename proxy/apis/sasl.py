@@ -1,10 +1,12 @@
 """SaslHandshake v1, SaslAuthenticate v0-2: the client's own login, live at its own broker.
 
 Behaviour: mechanisms, tokens and answers pass as bytes, also when a client logs in again before
-its session ends (KIP-368); keylane knows neither passwords nor principals. Between a handshake
+its session ends (KIP-368); keylane keeps neither passwords nor tokens. Between a handshake
 and the last token a broker takes nothing else, so a handshake waits until keylane has answered
 what the client asked before, and asks nothing more for it. Where keylane logs in itself, or has a
 certificate of its own for the brokers, a client's first requests must be its login.
+The name in a token counts as the client's once the broker has said that the login is over, and
+for bounds only (`login_watch`).
 Not done: SaslHandshake v0, whose tokens have no request header; every client since 2018 has v1.
 
 In:    requests and answers.  Out: the same.
@@ -27,11 +29,14 @@ ERROR_CODE: Final = struct.Struct(">h")
 
 
 async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
-    """Relay once nothing of keylane's own can come between it and the tokens."""
+    """Relay once nothing of keylane's own can come between it and the tokens.
+
+    Nor anything of the client's: no token of an earlier login can be taken for one of this.
+    """
     await context.others_done()
-    pending = context.send((request.frame,))
-    context.release()
-    return (await pending,)
+    await context.caught_up()
+    context.login.begin(request.decode().mechanism)
+    return (await context.send((request.frame,)),)
 
 
 def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
@@ -41,6 +46,13 @@ def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
     """
     if len(frame) < request.answer_position + ERROR_CODE.size:
         raise FrameInvalid("answer to SaslAuthenticate is too short")
-    if ERROR_CODE.unpack_from(frame, request.answer_position)[0] == 0:
+    error_code = ERROR_CODE.unpack_from(frame, request.answer_position)[0]
+    if error_code == 0:
         context.note_login()
+    if context.login.is_watching:
+        token = request.decode().auth_bytes
+        answer = request.decode_answer(frame).auth_bytes if error_code == 0 else b""
+        name = context.login.answered(token, error_code, answer)
+        if name is not None:
+            context.note_principal(name)
     return (frame,)

@@ -38,8 +38,8 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
-from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.login_watch import LoginWatch
+from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.stats import ProxyStats

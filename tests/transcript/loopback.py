@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from keylane.errors import UpstreamLost
+from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.session import ClientSession
@@ -111,6 +112,10 @@ class SelfContained(ClientSession):
 
     range_views = RangeViews(RangeTableHolder())
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.login = LoginWatch(subject_claim="sub")
+
 
 @asynccontextmanager
 async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncIterator[World]:
@@ -129,7 +134,7 @@ async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncI
         world.sessions.append(
             SelfContained(
                 connect=connect,
-                make_context=lambda session: session,  # type: ignore[arg-type,return-value]
+                make_context=lambda session: session,
                 stats=world.stats,
                 request_bytes_max=request_bytes_max,
                 on_closed=world.closed.append,

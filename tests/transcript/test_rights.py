@@ -97,6 +97,21 @@ async def test_commits_need_read(api_key, version) -> None:
     assert context.groups.pushes.is_idle
 
 
+@pytest.mark.parametrize(
+    ("api_key", "version"),
+    [(key, version) for key in (COMMIT, TXN_COMMIT) for version in versions(key)],
+)
+async def test_groups_of_a_principal_are_bounded(api_key, version) -> None:
+    """One too many is refused before the broker is asked, and nothing is kept of it."""
+    context = FakeContext()
+    context.world.groups_too_many.add("g")
+
+    seen = await call(context, api_key, version, commit(0))
+
+    assert codes(seen) == [44]
+    assert (context.world.sent, context.groups.journal) == ([], [])
+
+
 @pytest.mark.parametrize("version", versions(PRODUCE))
 async def test_records_need_write_before_they_are_numbered(version) -> None:
     """A forged producer id uses up none of its owner's sequence numbers."""

@@ -21,7 +21,7 @@ TOKEN = b"\0alice\0password"
 
 
 async def test_a_handshake_waits_for_what_is_under_way() -> None:
-    """Keylane's own questions are over before it is sent; the next request may follow it."""
+    """Keylane's own questions are over before it is sent; nothing follows before its answer."""
     context = FakeContext()
     answer = {"error_code": 0, "mechanisms": ["PLAIN", "SCRAM-SHA-256"]}
     context.expect(HANDSHAKE, {"mechanism": "PLAIN"}, answer, version=1)
@@ -29,7 +29,7 @@ async def test_a_handshake_waits_for_what_is_under_way() -> None:
     seen = await call(context, HANDSHAKE, 1, {"mechanism": "PLAIN"})
 
     check(answer, seen)
-    assert context.events == ["others done", "send SaslHandshake", "release"]
+    assert context.events == ["others done", "send SaslHandshake"]
 
 
 @pytest.mark.parametrize("version", versions(AUTHENTICATE))
@@ -44,6 +44,22 @@ async def test_tokens_pass_as_bytes(version, error_code) -> None:
     assert is_relayed(context, request)
     check(answer, await call(context, AUTHENTICATE, version, {"auth_bytes": TOKEN}))
     assert context.events == ["send SaslAuthenticate", *(["login"] if error_code == 0 else [])]
+
+
+@pytest.mark.parametrize("version", versions(AUTHENTICATE))
+@pytest.mark.parametrize("error_code", [0, 58])
+async def test_a_name_counts_when_the_broker_took_the_login(version, error_code) -> None:
+    """And not before: whoever is refused is nobody."""
+    context = FakeContext()
+    context.expect(HANDSHAKE, None, {"error_code": 0, "mechanisms": ["PLAIN"]})
+    await call(context, HANDSHAKE, 1, {"mechanism": "PLAIN"})
+    context.events.clear()
+    context.expect(AUTHENTICATE, None, {"error_code": error_code, "auth_bytes": b""})
+
+    await call(context, AUTHENTICATE, version, {"auth_bytes": TOKEN})
+
+    known = ["login", "principal User:alice"] if error_code == 0 else []
+    assert context.events == ["send SaslAuthenticate", *known]
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00"])

@@ -12,7 +12,7 @@ from keylane.proxy.apis import ROUTES, Route
 from keylane.proxy.apis.context import Request
 from keylane.proxy.session import LOGIN_BYTES_MAX
 from keylane.wire.header import write_request
-from tests.transcript.loopback import running
+from tests.transcript.loopback import World, running
 
 METADATA, OFFSET_COMMIT, HEARTBEAT = 3, 8, 12
 HANDSHAKE, AUTHENTICATE = 17, 36
@@ -90,6 +90,83 @@ async def test_a_handshake_waits_for_handlers(monkeypatch) -> None:
             world.broker.answer(correlation_id)
         assert keys == [METADATA, HANDSHAKE]
         assert await world.client.answers(2) == [1, 2]
+
+
+PLAIN = b"\x00\x05PLAIN"
+
+
+async def log_in(world: World, name: str) -> None:
+    """Send a handshake and a token, which the broker takes."""
+    token = f"\0{name}\0password".encode()
+    world.client.writer.write(write_request(HANDSHAKE, 1, 1, "c", PLAIN))
+    world.broker.answer((await world.broker.request())[1], struct.pack(">hi", 0, 0))
+    size = struct.pack(">i", len(token))
+    world.client.writer.write(write_request(AUTHENTICATE, 1, 2, "c", size + token))
+    body = struct.pack(">hhiq", 0, -1, 0, 0)
+    world.broker.answer((await world.broker.request())[1], body)
+
+
+async def test_a_principal_is_told_once() -> None:
+    """At the first login; who logs in again is the same, whatever the token says."""
+    told: list[str] = []
+    async with running(admit_principal=told.append) as world:
+        for name in ("alice", "bob"):
+            await log_in(world, name)
+            assert await world.client.answers(2) == [1, 2]
+
+        assert (world.session.principal, told) == ("User:alice", ["User:alice"])
+
+
+async def test_a_principal_with_too_many_connections() -> None:
+    """Its login is not answered; it belongs to nobody."""
+    async with running(admit_principal=lambda name: f"no {name}") as world:
+        await log_in(world, "alice")
+
+        assert await world.client.answers(1) == [1]
+        await world.client.closed()
+
+        assert world.session.principal is None
+
+
+async def test_a_token_is_not_taken_for_one_of_the_next_login() -> None:
+    """The next handshake waits for the answer to the token before it."""
+    async with running() as world:
+        world.client.writer.write(write_request(HANDSHAKE, 1, 1, "c", PLAIN))
+        world.broker.answer((await world.broker.request())[1], struct.pack(">hi", 0, 0))
+        world.client.writer.write(write_request(AUTHENTICATE, 1, 2, "c", b"\0\0\0\4\0a\0b"))
+        world.client.writer.write(write_request(HANDSHAKE, 1, 3, "c", b"\x00\x05OTHER"))
+        assert await world.broker.request() == (AUTHENTICATE, 2)
+        await world.until(lambda: world.stats.requests["SaslHandshake"] == 2)
+        assert world.broker.requests.empty()
+
+        world.broker.answer(2, struct.pack(">hhiq", 0, -1, 0, 0))
+
+        assert await world.broker.request() == (HANDSHAKE, 3)
+        assert world.session.principal == "User:a"
+
+
+async def test_what_a_connection_holds() -> None:
+    """A request that is on its way, and answers that nobody takes; nothing when both are quick."""
+    size = 1 << 20
+    async with running(request_bytes_max=2 * size) as world:
+        world.client.send((HEARTBEAT, 1))
+        await world.broker.request()
+        assert world.session.held_bytes == 0
+        frame = write_request(HEARTBEAT, 2, 2, "c", bytes(size))
+
+        world.client.writer.write(frame[:-1])
+        await world.until(lambda: world.session.held_bytes >= size - 1)
+        world.client.writer.write(frame[-1:])
+
+        assert await world.broker.request() == (HEARTBEAT, 2)
+        assert world.session.held_bytes == 0
+        answer_bytes = 32 * size
+        world.broker.answer(1, bytes(answer_bytes))
+        await world.until(lambda: world.session.held_bytes > answer_bytes // 2)
+        assert await world.client.answers(1) == [1]
+        await world.until(lambda: world.session.held_bytes == 0)
+        world.session.close("test")
+        assert world.session.held_bytes == 0
 
 
 async def test_a_connection_that_is_not_admitted() -> None:
