@@ -271,7 +271,7 @@ class TopicRegistry:
         return name is not None and self.rule_of(name) is None
 
     def count_of(self, name: str) -> int:
-        """Partitions that a topic has at the brokers, with those that lanes leave out; 0: unknown."""
+        """Partitions that a topic has at the brokers, also those without lanes; 0: unknown."""
         topic = self._topics.get(name)
         return self.grown.get(name, topic.partition_count) if topic is not None else 0
 

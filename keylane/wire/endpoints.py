@@ -13,7 +13,7 @@ would leave keylane and see partitions where it had lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from keylane.errors import FrameInvalid
@@ -115,7 +115,20 @@ def rewrite_endpoints(
     if ENDPOINTS_TAG not in tags:
         return None
     moved = _moved(read_endpoints_field(tags[ENDPOINTS_TAG]), address_of)
-    return [view[:tail], write_tags({**tags, ENDPOINTS_TAG: _write_array(moved)})]
+    return [view[:tail], tag_with_endpoints(view[tail:], moved)]
+
+
+def tag_with_endpoints(section: Buffer, endpoints: Sequence[NodeEndpoint]) -> bytes:
+    """The tagged fields of a Fetch or Produce response with these brokers, or none, in it.
+
+    Raises:
+        FrameInvalid: the section is not well formed.
+    """
+    tags = read_tags(section)
+    tags.pop(ENDPOINTS_TAG, None)
+    if endpoints:
+        tags[ENDPOINTS_TAG] = _write_array(endpoints)
+    return write_tags(tags) if tags else NO_TAGS
 
 
 def _moved(endpoints: Iterable[NodeEndpoint], address_of: AddressOf) -> list[NodeEndpoint]:

@@ -17,6 +17,16 @@ from typing import Final
 
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.api_versions import clamp, names_librdkafka, refuse_version
+from keylane.proxy.apis.broker_ids import (
+    handle_alter_configs,
+    handle_alter_reassignments,
+    handle_create_partitions,
+    handle_create_topics,
+    handle_list_groups,
+    handle_list_reassignments,
+    handle_unregister_broker,
+    relays_alone,
+)
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.discovery import handle_describe_cluster, handle_find_coordinator
 from keylane.proxy.apis.endpoints import with_own_endpoints
@@ -124,17 +134,25 @@ def _table() -> dict[int, Route]:
     serve(10, "FindCoordinator", 0, 6, handle_find_coordinator)
     serve(11, "JoinGroup", 0, 9, None, note_joining, note_leader)
     serve(14, "SyncGroup", 0, 5, handle_sync_group, relays_sync_group)
+    serve(16, "ListGroups", 0, 5, handle_list_groups, relays_alone)
     serve(SASL_HANDSHAKE, "SaslHandshake", 1, 1, handle_sasl_handshake)
     serve(API_VERSIONS, "ApiVersions", 0, 4, handle_api_versions)
+    serve(19, "CreateTopics", 2, 7, handle_create_topics, relays_alone)
     serve(23, "OffsetForLeaderEpoch", 2, 4, handle_offset_for_leader_epoch)
     serve(24, "AddPartitionsToTxn", 0, 3, handle_add_partitions)
     serve(26, "EndTxn", 0, 5, handle_end_txn, relays_end_txn)
     serve(28, "TxnOffsetCommit", 0, 5, refusing(handle_txn_offset_commit))
     serve(32, "DescribeConfigs", 1, 4, handle_describe_configs)
+    serve(33, "AlterConfigs", 0, 2, handle_alter_configs, relays_alone)
     serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, None, None, note_login)
+    serve(37, "CreatePartitions", 0, 3, handle_create_partitions, relays_alone)
     serve(42, "DeleteGroups", 0, 2, refusing(handle_delete_groups))
+    serve(44, "IncrementalAlterConfigs", 0, 1, handle_alter_configs, relays_alone)
+    serve(45, "AlterPartitionReassignments", 0, 1, handle_alter_reassignments, relays_alone)
+    serve(46, "ListPartitionReassignments", 0, 0, handle_list_reassignments, relays_alone)
     serve(47, "OffsetDelete", 0, 0, refusing(handle_offset_delete))
     serve(60, "DescribeCluster", 0, 2, handle_describe_cluster)
+    serve(64, "UnregisterBroker", 0, 0, handle_unregister_broker, relays_alone)
     serve(68, "ConsumerGroupHeartbeat", 0, 1, handle_consumer_group_heartbeat)
     serve(75, "DescribeTopicPartitions", 0, 0, handle_describe_topic_partitions)
     serve(78, "ShareFetch", 1, 2, None, None, with_own_endpoints)
@@ -150,8 +168,6 @@ RELAYED: Final = (
     (12, "Heartbeat", 0, 4),
     (13, "LeaveGroup", 0, 5),
     (15, "DescribeGroups", 0, 6),
-    (16, "ListGroups", 0, 5),
-    (19, "CreateTopics", 2, 7),
     (20, "DeleteTopics", 1, 6),
     (21, "DeleteRecords", 0, 2),
     (22, "InitProducerId", 0, 5),
@@ -159,18 +175,13 @@ RELAYED: Final = (
     (29, "DescribeAcls", 1, 3),
     (30, "CreateAcls", 1, 3),
     (31, "DeleteAcls", 1, 3),
-    (33, "AlterConfigs", 0, 2),
     (34, "AlterReplicaLogDirs", 1, 2),
     (35, "DescribeLogDirs", 1, 5),
-    (37, "CreatePartitions", 0, 3),
     (38, "CreateDelegationToken", 1, 3),
     (39, "RenewDelegationToken", 1, 2),
     (40, "ExpireDelegationToken", 1, 2),
     (41, "DescribeDelegationToken", 1, 3),
     (43, "ElectLeaders", 0, 2),
-    (44, "IncrementalAlterConfigs", 0, 1),
-    (45, "AlterPartitionReassignments", 0, 1),
-    (46, "ListPartitionReassignments", 0, 0),
     (48, "DescribeClientQuotas", 0, 1),
     (49, "AlterClientQuotas", 0, 1),
     (50, "DescribeUserScramCredentials", 0, 0),
@@ -178,7 +189,6 @@ RELAYED: Final = (
     (55, "DescribeQuorum", 0, 2),
     (57, "UpdateFeatures", 0, 2),
     (61, "DescribeProducers", 0, 0),
-    (64, "UnregisterBroker", 0, 0),
     (65, "DescribeTransactions", 0, 0),
     (66, "ListTransactions", 0, 2),
     (69, "ConsumerGroupDescribe", 0, 1),

@@ -49,6 +49,7 @@ from keylane.wire.fetch import (
     write_fetch_request,
     write_fetch_response,
 )
+from keylane.wire.leader_hints import show_fetch_ids
 from keylane.wire.primitives import NO_TAGS
 
 TOPIC_AUTHORIZATION_FAILED: Final = 29
@@ -211,6 +212,8 @@ async def _fetch_mixed(
         has_lanes = any(lane.error_code or lane.size_bytes for lane in lanes)
         if has_plain or has_lanes or left_ms == 0:
             await _refuse_revoked(plan, context)
+            if not context.placement.is_alone:
+                plain = show_fetch_ids(plain, context.placement.own_id)
             topics = plain.topics + build_lane_topics(plan, lanes)
             # The broker's addresses among the tags would lead the client around keylane.
             merged = replace(plain, session_id=0, topics=topics, tags=NO_TAGS)

@@ -29,6 +29,9 @@ REPLICA_FIELDS: Final = (
     "removing_replicas",
 )
 """Of partitions in any answer; each answer and version has some of them."""
+BROKER_RESOURCES: Final = (4, 8)
+"""BROKER and BROKER_LOGGER; admin clients ask the very broker that is named."""
+ID_DIGITS_MAX: Final = 10
 
 
 def show_brokers(
@@ -58,6 +61,16 @@ def place_topic(topic: Any, context: Context) -> Any:
         place_partition(entry, topic.name, count, context) for entry in topic.partitions
     )
     return replace(topic, partitions=partitions)
+
+
+def real_name(resource: Any, context: Context) -> str:
+    """What brokers call a kio config resource: a broker, or its loggers, by its own id."""
+    name = str(resource.resource_name)
+    if context.placement.is_alone or int(resource.resource_type) not in BROKER_RESOURCES:
+        return name
+    # Of more digits than an int32 is no broker's id; the broker says so.
+    is_id = name.isascii() and name.isdecimal() and len(name) <= ID_DIGITS_MAX
+    return str(context.placement.real_id(int(name))) if is_id else name
 
 
 def place_partition(entry: Any, topic: str, partition_count: int, context: Context) -> Any:

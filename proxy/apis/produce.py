@@ -23,13 +23,12 @@ from typing import Final
 
 from keylane.errors import BatchCorrupt
 from keylane.proxy.apis.context import Context, Operation, Request
-from keylane.proxy.apis.endpoints import with_own_endpoints
+from keylane.proxy.apis.endpoints import show_endpoints, with_own_endpoints
 from keylane.proxy.apis.lane_topics import are_plain, find_view
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.topics import LaneView
 from keylane.wire.batch import NO_PRODUCER_ID, BatchHeader, read_batch_header
-from keylane.wire.endpoints import rewrite_endpoints
 from keylane.wire.produce import (
     Place,
     ProduceAnswer,
@@ -275,7 +274,7 @@ def _merge(
 
     response = merge_answers(wanted, plan, under_way.responses, settled)
     body = b"".join(write_produce_response(response, request.api_version))
-    moved = rewrite_endpoints(request.api_key, request.api_version, body, context.address_of)
+    moved = show_endpoints(request, body, context)
     return (body,) if moved is None else moved
 
 

@@ -2,7 +2,8 @@
 
 Behaviour: DescribeTopicPartitions shows a lane per partition, as Metadata does; it is paged,
 and a page holds all lanes of the partitions in it. DescribeConfigs of a lane name tells the
-configuration of its topic. All other requests pass as they are.
+configuration of its topic. Among many nodes a broker is told by the id that clients know. All
+other requests pass as they are.
 Not done: nothing.
 
 In:    requests and answers.  Out: the answer as the client is to see it.
@@ -22,7 +23,7 @@ from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.metadata import expand_topic, refused_topic
-from keylane.proxy.apis.places import place_topic
+from keylane.proxy.apis.places import place_topic, real_name
 from keylane.proxy.connection import Buffers
 
 TOPIC_RESOURCE: Final = 2
@@ -70,7 +71,7 @@ async def _present(topic: Any, names: dict[str, list[str]], context: Context) ->
 
 
 async def handle_describe_configs(request: Request, context: Context) -> Buffers:
-    """Ask by the topic's own name, answer under the lane name."""
+    """Ask by the topic's or broker's own name, answer under the one that was asked for."""
     wanted = request.decode()
     asked = [_physical_name(resource, context) for resource in wanted.resources]
     if asked == [resource.resource_name for resource in wanted.resources]:
@@ -93,5 +94,5 @@ async def handle_describe_configs(request: Request, context: Context) -> Buffers
 
 def _physical_name(resource: Any, context: Context) -> str:
     if resource.resource_type != TOPIC_RESOURCE:
-        return str(resource.resource_name)
+        return real_name(resource, context)
     return context.registry.physical_name(resource.resource_name)

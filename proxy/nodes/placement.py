@@ -1,4 +1,4 @@
-"""Which node clients are sent to: for a partition, for a group; and broker ids that tell nodes apart.
+"""Which node clients are sent to, for a partition or a group; broker ids that tell nodes apart.
 
 In:    memberships as nodes agree on them.  Out: virtual broker ids, addresses, places.
 Next:  `apis.places` shows brokers and partitions by them; one object for all sessions.
@@ -64,7 +64,7 @@ class Placement:
             return broker_id
         if broker_id >= ID_STRIDE:
             raise ConfigInvalid(
-                f"node: broker id {broker_id} cannot be told among nodes, only ids below {ID_STRIDE}"
+                f"node: broker id {broker_id} cannot be told among nodes, ids below {ID_STRIDE} can"
             )
         return number * ID_STRIDE + broker_id
 

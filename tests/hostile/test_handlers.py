@@ -20,6 +20,8 @@ from keylane.config import GroupRule
 from keylane.errors import KeylaneError
 from keylane.proxy.apis import ROUTES, Route
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.nodes.values import Membership, NodeInfo
 from keylane.wire.header import is_flexible, read_request_header, write_response
 from keylane.wire.messages import write_message
 from tests.fuzz.entities import random_request, random_response
@@ -63,6 +65,10 @@ class RandomContext(FakeContext):
             ORDERS, PLAIN, uuid.UUID(int=0x99),
             self.lanes("orders.lanes-3").view_id, self.lanes("plain.lanes-2").view_id,
         )  # fmt: skip
+        if rng.random() < 0.3:
+            self.placement = Placement(3)
+            other = NodeInfo(number=7, bootstrap=("h", 1), brokers={1: ("h", 2)})
+            self.placement.update(Membership(generation_id=1, nodes=(other,), owners=(3, 7, -1)))
         if rng.random() < 0.3:
             self.world.denied.add("orders")
         if rng.random() < 0.3:
