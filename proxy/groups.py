@@ -13,7 +13,7 @@ import asyncio
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Final
@@ -41,6 +41,7 @@ from keylane.offsets.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
+from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone, Tenure
 from keylane.proxy.reader import ScannedBlock
 from keylane.proxy.tasks import spawn
@@ -106,6 +107,8 @@ class GroupOffsets:
         self._scans: dict[ScanKey, ScanIndex] = {}
         self._log_starts: dict[tuple[uuid.UUID, int], int] = {}
         self._lane_names: OrderedDict[str, dict[str, None]] = OrderedDict()
+        self.scan_waits: ScanWaits | None = None
+        """Set where there are other nodes."""
 
     async def start(self) -> None:
         """Load the journal, creating it if need be; pin layouts.
@@ -150,6 +153,8 @@ class GroupOffsets:
         if block.log_start_offset > self._log_starts.get(place, -1):
             self._log_starts[place] = block.log_start_offset
             scan.advance_log_start(block.log_start_offset)
+        if self.scan_waits is not None:
+            self.scan_waits.note((*place, block.key_split), scan)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end` by a new leader."""
@@ -251,6 +256,15 @@ class GroupOffsets:
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition."""
         return self._scan(view.topic_id, partition, view.key_split(partition))
+
+    async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
+        """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
+
+        lanes: view, index, and the offset to be committed.
+        """
+        if self.scan_waits is not None:
+            table = self._table if self._owned is None else self._owned.find(group)
+            await self.scan_waits.until_known(group, lanes, table, self.scan_of)
 
     async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
         """Put states in place, write what is new to the journal and wait for the ack.

@@ -102,6 +102,11 @@ class ScanIndex:
                 return offset
             offset = skipped
 
+    def knows(self, offset: int) -> bool:
+        """Whether `offset` is in a scanned region, or at the end of one."""
+        index = bisect_left(self._ends, offset)
+        return index < len(self._ends) and self._starts[index] <= offset
+
     def lanes_of(self, key_range: KeyRange) -> list[KeyRange]:
         """Return the parts of `key_range` that lie in one lane each, ascending."""
         first = bisect_right(self._lows, key_range.lo) - 1

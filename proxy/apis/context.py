@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import struct
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -165,6 +165,12 @@ class Groups(Protocol):
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition."""
+
+    async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
+        """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
+
+        lanes: view, index, and the offset to be committed.
+        """
 
     async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
         """Put states in place, write what is new to the journal and wait for the ack.

@@ -23,7 +23,7 @@ Source: DESIGN decision 6; REQUIREMENTS G-04, G-11, G-14, G-23; KIP-848 (v9), KI
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -77,6 +77,7 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
     places = committed_places(wanted, views)
     denied = await denied_places(places, context)
     allowed = {place: view for place, view in places.items() if place not in denied}
+    await context.groups.wait_scanned(group, committed_lanes(wanted, views))
     await context.caught_up()
     async with context.groups.lock(group):
         drafts, refused = await open_drafts(group, allowed, context)
@@ -136,6 +137,14 @@ def committed_places(wanted: Any, views: Sequence[View | None]) -> dict[Place, V
             if view is not None and not view.error_of(index):
                 places.setdefault((view.topic, view.partition_of(index)), view)
     return places
+
+
+def committed_lanes(wanted: Any, views: Sequence[View | None]) -> Iterator[tuple[View, int, int]]:
+    """View, index and offset of all lanes of the request."""
+    for topic, view in zip(wanted.topics, views, strict=True):
+        for entry in topic.partitions if view is not None else ():
+            if view is not None:
+                yield view, int(entry.partition_index), int(entry.committed_offset)
 
 
 def apply_commits(

@@ -50,6 +50,7 @@ from keylane.proxy.apis.offset_commit import (
     Codes,
     Errors,
     apply_commits,
+    committed_lanes,
     committed_places,
     error_codes,
     merge_topics,
@@ -171,6 +172,7 @@ async def handle_txn_offset_commit(request: Request, context: Context) -> Buffer
     denied = await denied_places(places, context)
     allowed = {place: view for place, view in places.items() if place not in denied}
     pushes = context.groups.pushes
+    await context.groups.wait_scanned(group, committed_lanes(wanted, views))
     until_s, pause_s, code = context.clock() + TURN_WAIT_S, TURN_PAUSE_S, BUSY
     await context.caught_up()
     pushes.wait(writer)

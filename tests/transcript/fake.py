@@ -14,7 +14,7 @@ import pprint
 import struct
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from difflib import ndiff
@@ -155,6 +155,9 @@ class FakeGroups:
         key_split = view.key_split(partition)
         key = (view.topic_id, partition, key_split)
         return self._scans.setdefault(key, ScanIndex(key_split))
+
+    async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
+        """There are no other nodes."""
 
     async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
         assert self._locks[group].locked(), "the group's lock is held"
