@@ -10,7 +10,11 @@ import pytest
 from keylane.errors import UpstreamLost
 from keylane.offsets import journal_topic
 from keylane.offsets.journal import TOPIC_NAME as TOPIC
-from keylane.offsets.journal_topic import PRIMARY_TOPIC, ensure_journal_topic
+from keylane.offsets.journal_topic import (
+    PRIMARY_TOPIC,
+    ensure_journal_topic,
+    ensure_short_topic,
+)
 
 UNKNOWN_TOPIC, TOPIC_EXISTS, REFUSED = 3, 36, 29
 
@@ -76,6 +80,25 @@ async def test_a_topic_with_other_settings_is_repaired_by_whatever_broker_knows_
 
     assert await ensure_journal_topic(admin) == 5
     assert [settings["cleanup.policy"] for settings in admin.altered] == ["compact"]
+
+
+async def test_a_topic_for_news_is_made_and_repaired_as_such() -> None:
+    """Its records are deleted soon; one that a broker made by itself is put right."""
+    admin = LaggingAdmin()
+    how = {"retention_ms": 600, "segment_ms": 300, "segment_bytes": 1000, "partition_count": 1}
+
+    assert await ensure_short_topic(admin, TOPIC, **how) == 5
+    (created,) = admin.created
+    assert (created.num_partitions, created.replication_factor) == (1, 3)
+    wanted = {
+        "cleanup.policy": "delete",
+        "retention.ms": "600",
+        "segment.ms": "300",
+        "segment.bytes": "1000",
+        "min.insync.replicas": "1",
+    }
+    assert created.topic_configs == wanted
+    assert admin.altered == [wanted], "the fake's broker made it compacted"
 
 
 async def test_a_refusal_is_told_and_not_waited_out() -> None:

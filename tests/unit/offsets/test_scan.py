@@ -112,3 +112,11 @@ def test_memory_is_bounded() -> None:
 
     scan.check()
     assert scan.effective(LANES[0], last) == last + 1_000
+
+
+def test_a_position_is_known_inside_of_a_region_and_at_its_end() -> None:
+    """Everything before it was looked at; in front of a region and between two it was not."""
+    scan = index_of((10, 20, 14, -1), (30, 40, -1, -1))
+
+    assert [at for at in range(5, 45) if scan.knows(at)] == [*range(10, 21), *range(30, 41)]
+    assert not index_of().knows(0)
