@@ -151,6 +151,12 @@ class ProxyConfig(SecurityConfig):
     control: str | None = Field(
         default=None, description="`host:port` of the control port (statistics, health)."
     )
+    control_advertise: str | None = Field(
+        default=None,
+        description="Host name under which other nodes, and who asks them, reach the control port "
+        "of this one; that of `control` when left out, or where that is no single address, "
+        "that of clients.",
+    )
     lanes: tuple[LaneRule, ...] = Field(
         default=(), description="Which topics are seen as lanes; the first rule that fits wins."
     )

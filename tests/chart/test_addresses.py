@@ -147,6 +147,15 @@ def test_bootstrap_leads_to_bootstrap(rendered: list[Object], tmp_path: Path) ->
         assert place in ((pod, bound), ("", bound))
 
 
+def test_nodes_reach_each_others_control_port(rendered: list[Object], tmp_path: Path) -> None:
+    """Whatever clients are told, nodes name the pod's own address, in the headless Service."""
+    for pod, config in nodes(rendered, tmp_path):
+        port = split_address(str(config.control))[1]
+
+        assert config.control_advertise is not None
+        assert lead(rendered, config.control_advertise, port) == (pod, port)
+
+
 def test_numbers_are_the_pods_own(rendered: list[Object], tmp_path: Path) -> None:
     """Each node has the number that its pod's name ends with, one alone as well."""
     numbers = [(pod, config.node) for pod, config in nodes(rendered, tmp_path)]

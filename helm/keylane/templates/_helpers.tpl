@@ -81,6 +81,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $most -}}
 {{- end -}}
 
+{{/* The pod's own name in the cluster's DNS; the kubelet replaces $(...). */}}
+{{- define "keylane.podName" -}}
+$(POD_NAME).{{ include "keylane.fullname" . }}-headless.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+
 {{/* Host that clients are told; the kubelet replaces $(...). */}}
 {{- define "keylane.advertise" -}}
 {{- $full := include "keylane.fullname" . -}}
@@ -91,7 +96,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- else if .Values.nodes.advertise -}}
 {{- .Values.nodes.advertise -}}
 {{- else if eq $type "Headless" -}}
-$(POD_NAME).{{ $full }}-headless.{{ $inside }}
+{{ include "keylane.podName" . }}
 {{- else if eq $type "ClusterIP" -}}
 {{ $full }}-node-$(POD_INDEX).{{ $inside }}
 {{- else if eq $type "NodePort" -}}
@@ -198,7 +203,7 @@ loadBalancerSourceRanges:
 {{- fail "nodes.advertise: clients are told sni.pattern, leave it empty" -}}
 {{- end -}}
 {{- if or (not .Values.sni.pattern) (not .Values.sni.bootstrap) -}}
-{{- fail "sni.pattern, sni.bootstrap: needed with sni.kind, such as n{node}-b{broker}.kafka.example.com and kafka.example.com" -}}
+{{- fail "sni.pattern, sni.bootstrap: needed with sni.kind, such as n{node}-b{broker}.kafka.example.com and bootstrap.kafka.example.com" -}}
 {{- end -}}
 {{- if and (gt (include "keylane.nodeCount" . | int) 1) (not (contains "{node}" .Values.sni.pattern)) -}}
 {{- fail "sni.pattern: needs {node}, since there are several" -}}
