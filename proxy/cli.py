@@ -121,7 +121,10 @@ async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
     try:
         await server.start()
         control = f" control={server.control.address}" if server.control is not None else ""
-        print(f"keylane ready bootstrap={server.bootstrap}{control}", flush=True)
+        try:
+            print(f"keylane ready bootstrap={server.bootstrap}{control}", flush=True)
+        except BrokenPipeError:
+            stopping.set()  # whoever waited for it is gone
         await stopping.wait()
     finally:
         await server.stop()

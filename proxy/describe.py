@@ -100,6 +100,21 @@ class GroupReport:
     lanes: tuple[LaneReport, ...]
 
 
+async def ask_group(cluster: Cluster, group: str) -> tuple[int, Any]:
+    """A group's coordinator, and what it tells of the group. Raises: UpstreamLost."""
+    found = await cluster.request(FindCoordinatorRequest(key=group))
+    if found.error_code != 0:
+        raise UpstreamLost(f"coordinator of group {group}: {found.error_code.name}")
+    coordinator = int(found.node_id)
+    await cluster.learn_brokers((found,))
+    request = DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
+    answer = await cluster.ask_broker(coordinator, request)
+    described = answer.groups[0]
+    if described.error_code != 0:
+        raise UpstreamLost(f"group {group}: {described.error_code.name}")
+    return coordinator, described
+
+
 class GroupDescriber:
     """Puts together what Kafka, the offset states and the readers know of a group."""
 
@@ -116,7 +131,7 @@ class GroupDescriber:
 
     async def describe(self, group: str) -> GroupReport | None:
         """Ask and put together; None: there is no such group. Raises: UpstreamLost."""
-        coordinator, described = await self._ask(group)
+        coordinator, described = await ask_group(self._cluster, group)
         if described.group_state == DEAD:
             return None
         owners = read_owners(described)
@@ -132,21 +147,6 @@ class GroupDescriber:
             members=_members(described.members, lanes, planned),
             lanes=tuple(lanes),
         )
-
-    async def _ask(self, group: str) -> tuple[int, Any]:
-        found = await self._cluster.request(FindCoordinatorRequest(key=group))
-        if found.error_code != 0:
-            raise UpstreamLost(f"coordinator of group {group}: {found.error_code.name}")
-        coordinator = int(found.node_id)
-        await self._cluster.learn_brokers((found,))
-        request = DescribeGroupsRequest(
-            groups=(GroupId(group),), include_authorized_operations=False
-        )
-        answer = await self._cluster.ask_broker(coordinator, request)
-        described = answer.groups[0]
-        if described.error_code != 0:
-            raise UpstreamLost(f"group {group}: {described.error_code.name}")
-        return coordinator, described
 
     async def _views(self, group: str, owners: Mapping[Lane, str]) -> list[LaneView]:
         """Views that members hold lanes of, or that the group has offsets on."""

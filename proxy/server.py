@@ -31,7 +31,7 @@ from keylane.proxy.control import ControlServer
 from keylane.proxy.control_api.settings import Settings
 from keylane.proxy.control_api.topics import ClusterTopics
 from keylane.proxy.control_auth import ControlGuard
-from keylane.proxy.describe import GroupDescriber
+from keylane.proxy.describe import GroupDescriber, ask_group
 from keylane.proxy.exposition import Exposition
 from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.groups import GroupOffsets
@@ -42,6 +42,7 @@ from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
 from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
+from keylane.proxy.nodes.group import GROUP as NODE_GROUP
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.nodes.scan_feed import ScanFeed
@@ -222,6 +223,8 @@ class ProxyServer:
         self._shared.bootstrap = self.config.advertised_bootstrap(port)
         self._cluster.on_broker = self._bind_broker
         await self._cluster.start()
+        if self._nodes is None:
+            await self._refuse_beside_nodes()
         await asyncio.gather(self._shared.groups.start(), self._settings.start())
         if self._feed is not None:
             await self._feed.start()
@@ -267,6 +270,24 @@ class ProxyServer:
         self._cluster.stop()
 
     # Other nodes.
+    async def _refuse_beside_nodes(self) -> None:
+        """Two that do not know of each other would change the same groups' offsets.
+
+        Raises: ConfigInvalid.
+        """
+        try:
+            _, described = await ask_group(self._cluster, NODE_GROUP)
+        except UpstreamLost as error:
+            # Of a new cluster, or not for our principal's eyes: not what a start depends on.
+            log.debug("nodes are not known reason=%s", error)
+            return
+        hosts = sorted({member.client_host for member in described.members})
+        if hosts:
+            raise ConfigInvalid(
+                f"node: {len(described.members)} nodes are in front of this cluster already "
+                f"({', '.join(hosts)}); give this one a number of its own, or stop them"
+            )
+
     def _node_info(self) -> NodeInfo:
         """What the others are told of this node."""
         number, control = self.config.node, self.control
@@ -275,6 +296,7 @@ class ProxyServer:
         if control is not None:
             host, port = split_address(control.address)
             host = self.config.advertised_host if host in ANY_HOST else host
+            host = self.config.control_advertise or host
             url = f"{control.scheme}://{host}:{port}"
         return NodeInfo(
             number=number,

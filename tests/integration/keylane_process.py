@@ -23,7 +23,7 @@ READY_TIMEOUT_S: Final = 120.0
 BROKER_PORTS: Final = 5
 """Broker n listens on the port + 1 + n; embedded brokers have the ids 1 to 3."""
 
-READY_LINE: Final = re.compile(r"^keylane ready bootstrap=(\S+) control=(\S+)$", re.MULTILINE)
+READY_LINE: Final = re.compile(r"^keylane ready bootstrap=(\S+) control=(\S+)", re.MULTILINE)
 
 
 class KeylaneProcess:
