@@ -1,6 +1,6 @@
 """Which lane a hash belongs to: a guide table over the top bits, then a short search.
 
-In:    a hash below 2**63 and the intervals' exclusive upper bounds.  Out: the interval, the lane.
+In:    a hash below 2**63 and the table of `lane_table`.  Out: the interval.
 Next:  `spans` asks for every record.
 Pure:  no I/O.
 Source: guide tables (Chen and Asau, 1974): the top bits of the hash bound the search. With even
@@ -9,68 +9,18 @@ lanes most entries name one lane outright; with the cuts of a plan the search st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from keylane.kernel.jit import leaf
-from keylane.keyrange.space import HASH_MAX
-
-GUIDE_BITS: Final = 10
-_GUIDE_SHIFT: Final = np.uint64(63 - GUIDE_BITS)
-
-
-@dataclass(frozen=True, slots=True)
-class LaneTable:
-    """The limits of all intervals, the guide into them, and their lanes; shared, never changed."""
-
-    limits: NDArray[np.uint64]
-    """(n,) exclusive upper bounds of the intervals, ascending, the last is 2**63."""
-    guide: NDArray[np.int32]
-    """(2**GUIDE_BITS + 1,) interval of the first hash of each slot; the last entry is n-1."""
-    lane_of: NDArray[np.int16]
-    """(n,) lane of each interval, -1 for none; empty where interval k is lane k."""
-    lane_count: int
-    """How many lanes there are."""
-
-
-def lane_table(limits: NDArray[np.uint64], lane_of: NDArray[np.int16] | None = None) -> LaneTable:
-    """Return the table of these intervals; built once and remembered.
-
-    Raises:
-        ValueError: the limits are not ascending, or do not end at 2**63; or `lane_of` fits not.
-    """
-    lane_bytes = b"" if lane_of is None else np.ascontiguousarray(lane_of, np.int16).tobytes()
-    return _build_lane_table(np.ascontiguousarray(limits, np.uint64).tobytes(), lane_bytes)
-
-
-@lru_cache(maxsize=256)
-def _build_lane_table(limit_bytes: bytes, lane_bytes: bytes) -> LaneTable:
-    limits = np.frombuffer(limit_bytes, np.uint64).copy()
-    lane_of = np.frombuffer(lane_bytes, np.int16).copy()
-    if lane_of.size not in (0, limits.size) or (
-        lane_of.size and (lane_of.min() < -1 or lane_of.max() < 0)
-    ):
-        raise ValueError("lane limits need a lane each, or -1, and one lane at least")
-    if limits.size == 0 or int(limits[-1]) != HASH_MAX + 1 or int(limits[0]) == 0:
-        raise ValueError("lane limits must end at 2**63 and hold no empty lane")
-    if np.any(limits[1:] <= limits[:-1]):
-        raise ValueError("lane limits must be ascending")
-    slot_starts = np.arange(1 << GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
-    guide = np.empty(slot_starts.size + 1, np.int32)
-    guide[:-1] = np.searchsorted(limits, slot_starts, side="right")
-    guide[-1] = limits.size - 1
-    lane_count = int(lane_of.max()) + 1 if lane_of.size else limits.size
-    return LaneTable(limits, guide, lane_of, lane_count)
+from keylane.kernel.lane_table import GUIDE_SHIFT
 
 
 @leaf
 def lane_of_hash(key_hash: np.uint64, limits: Any, guide: Any) -> Any:
     """Return the first interval whose limit is above the hash."""
-    slot = np.int64(key_hash >> _GUIDE_SHIFT)
+    slot = np.int64(key_hash >> GUIDE_SHIFT)
     low: Any = np.int64(guide[slot])
     high: Any = np.int64(guide[slot + 1])
     while low < high:

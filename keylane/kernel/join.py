@@ -99,7 +99,7 @@ def join_batches(table: Any, joined: Any, address: int, size: int) -> int:
             stop += 1
         row = joined[count]
         if stop - batch == 1:
-            row[:] = table[batch]
+            _copy_row(row, table[batch])
         else:
             written = _join_run(table[batch:stop], row, address, end)
             if written == 0:
@@ -108,6 +108,13 @@ def join_batches(table: Any, joined: Any, address: int, size: int) -> int:
         batch = stop
         count += 1
     return count
+
+
+@leaf
+def _copy_row(row: Any, source: Any) -> None:
+    # Not `row[:] = source`: for the message of its ValueError numba compiles string functions.
+    for column in range(s.BATCH_COLUMNS):
+        row[column] = source[column]
 
 
 @leaf
@@ -165,7 +172,7 @@ def _join_run(run: Any, row: Any, address: int, end: int) -> int:
             return 0
         max_timestamp = max(max_timestamp, load_i64_be(source[s.ADDRESS] + 35))
         record_count += source[s.RECORD_COUNT_COLUMN]
-    row[:] = run[run.shape[0] - 1]
+    _copy_row(row, run[run.shape[0] - 1])
     row[s.ADDRESS] = address
     row[s.SIZE] = at - address
     row[s.PAYLOAD] = address + BATCH_HEADER_BYTES

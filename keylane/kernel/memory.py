@@ -15,17 +15,14 @@ keeps reference counts and negative-index checks out of the loops.
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from keylane.kernel.buffers import COPY_SLACK_BYTES, as_bytes_array
 from keylane.kernel.jit import JIT, kernel
 
 assert sys.byteorder == "little", "kernels load little-endian words"
-
-COPY_SLACK_BYTES: Final = 32
-"""`copy_fast` may write this many bytes past the end; destinations are that much longer."""
 
 if JIT:
     from keylane.kernel.memory_compiled import (
@@ -83,8 +80,3 @@ __all__ = [
     "store_i64_be",
     "store_u8",
 ]
-
-
-def as_bytes_array(buffer: Any) -> NDArray[np.uint8]:
-    """View any contiguous buffer as bytes without a copy; keep the view while kernels run."""
-    return np.frombuffer(buffer, np.uint8)

@@ -21,6 +21,7 @@ from keylane.kernel.crc import crc32c_at
 from keylane.kernel.hashes import hash_key, hash_offset
 from keylane.kernel.jit import kernel, leaf
 from keylane.kernel.memory import load_i32_be, load_i64_be, load_u8, load_u32_be
+from keylane.kernel.status import RECORD_BYTES_MIN
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -33,8 +34,6 @@ from keylane.wire.batch import (
     MAGIC,
 )
 
-RECORD_BYTES_MIN: Final = 7
-"""Length, attributes, timestamp delta, offset delta, key, value and header count: a byte each."""
 _I32_VARINT_BYTES: Final = 5
 _I64_VARINT_BYTES: Final = 10
 _I32_MAX: Final = 2**31 - 1
@@ -336,6 +335,7 @@ def walk_batches(
     holes: Any,
     markers: Any,
     progress: Any,
+    cursor: Any,
 ) -> None:
     """Walk the records of every batch of the table, find each one's lane.
 
@@ -350,8 +350,8 @@ def walk_batches(
     holes    (b+1, 2) int64 out: inclusive offset ranges before, between and after the records
     markers  (c, 2) int64   out: producer id and offset of each abort marker
     progress (PROGRESS_SIZE,) int64  out; stops at the first bad batch, all before it is complete
+    cursor   (4,)   int64   scratch, 0 at first
     """
-    cursor = np.zeros(4, np.int64)
     progress[s.STATUS] = s.OK
     progress[s.DONE_HOLES] = progress[s.DONE_MARKERS] = 0
     progress[s.COVERED_OFFSET] = table[0, s.BASE_OFFSET]

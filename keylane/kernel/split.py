@@ -19,13 +19,20 @@ from numpy.typing import NDArray
 
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel import status as s
-from keylane.kernel.bucket import LaneTable, lane_table
-from keylane.kernel.crc import crc32c_of
-from keylane.kernel.jit import JIT
-from keylane.kernel.join import join_batches, joined_bytes
-from keylane.kernel.memory import COPY_SLACK_BYTES, address_of, as_bytes_array
-from keylane.kernel.rewrite import plan_lanes, write_lanes
-from keylane.kernel.spans import RECORD_BYTES_MIN, count_batches, scan_batches, walk_batches
+from keylane.kernel.buffers import COPY_SLACK_BYTES, as_bytes_array
+from keylane.kernel.lane_table import LaneTable, lane_table
+from keylane.kernel.library import (
+    JIT,
+    address_of,
+    count_batches,
+    crc32c_of,
+    join_batches,
+    joined_bytes,
+    plan_lanes,
+    scan_batches,
+    walk_batches,
+    write_lanes,
+)
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -295,7 +302,7 @@ class _Source:
             return self.stop(batch) if room < bytes_max else self.stop(batch, error=error)
         except BatchCorrupt as error:
             return self.stop(batch, error=error)
-        if count > len(plain) // RECORD_BYTES_MIN:
+        if count > len(plain) // s.RECORD_BYTES_MIN:
             return self.stop(batch, position, s.RECORD_COUNT)
         payload = as_bytes_array(plain) if len(plain) else np.empty(0, np.uint8)
         self.payloads.append(payload)
@@ -348,6 +355,7 @@ class _Walk:
             self.holes,
             self.markers,
             progress,
+            np.zeros(s.CURSOR_SIZE, np.int64),
         )
         self.bad_batch = int(progress[s.DONE_BATCHES])
         self.is_whole = progress[s.STATUS] == s.OK

@@ -46,6 +46,9 @@ REASONS: Final = {
 UNSUPPORTED: Final = frozenset({MAGIC_OLD, BATCH_TOO_LARGE})
 """The batch may be intact, but keylane cannot split it."""
 
+RECORD_BYTES_MIN: Final = 7
+"""Length, attributes, timestamp delta, offset delta, key, value and header count: a byte each."""
+
 # Columns of the batch table, int64, one row per source batch.
 ADDRESS: Final = 0
 """Of the batch in the wire buffer."""
@@ -62,6 +65,9 @@ PRODUCER_ID: Final = 8
 ENTRY_END: Final = 9
 """Exclusive end of the batch's rows in the entry table; filled by the walk."""
 BATCH_COLUMNS: Final = 10
+
+CURSOR_SIZE: Final = 4
+"""Elements of the walk's scratch."""
 
 # Columns of the entry table, int64, one row per (batch, lane with records in it).
 ENTRY_LANE: Final = 0

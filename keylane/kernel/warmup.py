@@ -2,9 +2,8 @@
 
 In:    nothing.  Out: compiled code in memory, and on disk for the next start.
 Next:  `proxy` calls `warm_up` before it listens; an image build calls it to fill its cache.
-Pure:  apart from numba's cache on disk.
-Source: DESIGN decision 5. A first call compiles for about eight seconds; from the cache the same
-takes a few hundred milliseconds. In the middle of a fetch either would be a stall.
+Pure:  apart from the folder of compiled kernels.
+Source: DESIGN decision 5. Compiling takes seconds, in the middle of a fetch it would be a stall.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from keylane.kernel.crc import crc32c_of
-from keylane.kernel.memory import address_of, as_bytes_array
+from keylane.kernel.buffers import as_bytes_array
+from keylane.kernel.library import address_of, crc32c_of, load
 from keylane.kernel.split import split_block
 from keylane.keyrange.space import HASH_MAX
 from keylane.wire.batch import (
@@ -32,10 +31,11 @@ _BYTES_MAX: Final = 1 << 20
 
 
 def warm_up() -> None:
-    """Compile all kernels for all types they are called with; cheap when done before.
+    """Load all kernels, compiled before or now, and split one block with them.
 
-    Called with read-only and with writable memory, as decompressed data comes in both.
+    With read-only and with writable memory, as decompressed data comes in both.
     """
+    load()
     batches = _batch(0) + _batch(1)  # two small ones: they are joined
     limits = np.array([1 << 62, HASH_MAX + 1], np.uint64)
     for buffer in (batches, bytearray(batches)):

@@ -200,8 +200,8 @@ def test_the_rendered_chart_serves_a_group(node, image, kafka, topic, tmp_path) 
     assert float(counted["keylane_journal_appends_total"]) > 0
     assert float(counted["keylane_kernel_seconds_total"]) > 0
     assert float(counted["keylane_lanes"]) >= 8
-    baked = {path.name for path in (image / "kernels").rglob("*.nbc")}
-    used = {path.name for path in tmp_path.glob("keylane-kernels-*/**/*.nbc")}
+    baked = {path.parts[-2:] for path in (image / "kernels").rglob("*.o")}
+    used = {path.parts[-2:] for path in tmp_path.glob("keylane-kernels-*/**/*.o")}
     assert baked and used == baked, "kernels were compiled again at start"
     assert ask(f"http://{control}/metrics")[0] == 401
     assert child.stop() == 0

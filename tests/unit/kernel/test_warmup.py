@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-from keylane.kernel import crc, jit, memory, rewrite, spans
-from keylane.kernel.jit import JIT
+from keylane.kernel import library, signatures
+from keylane.kernel.library import JIT
+from keylane.kernel.signatures import PARTS, SIGNATURES, kernel_folder
 from keylane.kernel.split import split_block
 from keylane.kernel.warmup import warm_up
 from keylane.keyrange.lane import LaneLayout
 from tests.reference.batches import CODEC_FORMS
 from tests.reference.random_batches import random_block
 
-ENTRIES: tuple[tuple[ModuleType, str], ...] = (
-    (memory, "address_of"),
-    (crc, "crc32c_of"),
-    (spans, "count_batches"),
-    (spans, "scan_batches"),
-    (spans, "walk_batches"),
-    (rewrite, "plan_lanes"),
-    (rewrite, "write_lanes"),
-)
+compiled = pytest.mark.skipif(not JIT, reason="nothing is compiled")
 
 
-def compiled() -> dict[str, int]:
-    """How many forms of each entry kernel are compiled."""
-    return {name: len(getattr(module, name).signatures) for module, name in ENTRIES}
+def test_every_kernel_is_compiled_by_one_of_the_processes() -> None:
+    """None is left out, none is compiled twice."""
+    assert sorted(name for part in PARTS for name in part) == sorted(SIGNATURES)
 
 
-@pytest.mark.skipif(not JIT, reason="nothing is compiled")
-def test_no_block_compiles_anything_after_warm_up() -> None:
+@compiled
+def test_no_block_compiles_anything_after_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every codec, buffer kind, bound and lane count finds its kernels ready."""
     warm_up()
-    before = compiled()
+    monkeypatch.setattr(library, "_compile", None)
     rng = random.Random(3)
 
     for lanes in (1, 2, 16, 1_000):
@@ -45,28 +40,89 @@ def test_no_block_compiles_anything_after_warm_up() -> None:
             wire = b"".join(random_block(rng, 6, [form, "none"]))
             for buffer in (wire, bytearray(wire), memoryview(wire)):
                 for room in (0, np.int64(500), 1 << 40):
-                    split_block(
+                    block = split_block(
                         buffer,
                         LaneLayout(1, lanes).key_split(0).limits,
                         plain_bytes_max=int(room),
                         batch_bytes_max=1 << 40,
                     )
-
-    assert compiled() == before
-    assert min(before.values()) >= 1
+                    assert block is not None
 
 
-@pytest.mark.skipif(not JIT, reason="nothing is compiled")
-def test_compiled_code_lives_in_the_folder_of_its_sources() -> None:
-    """The cache path carries the digest: changed sources look elsewhere."""
-    path = Path(spans.walk_batches.stats.cache_path)  # type: ignore[attr-defined]
+@compiled
+def test_a_process_that_finds_its_kernels_never_imports_numba() -> None:
+    """The compiler and its memory stay away; what is compiled is found again."""
+    warm_up()
+    code = (
+        "import sys; from keylane.kernel import library; library._compile = None\n"
+        "from keylane.kernel.warmup import warm_up; warm_up()\n"
+        "print('numba' in sys.modules)"
+    )
 
-    assert any(part.startswith("kernels-") for part in path.parts)
-    assert jit._cache_folder() == jit._CACHE_FOLDER
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def test_the_cache_folder_follows_numbas_own_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NUMBA_CACHE_DIR is the base when it is set."""
-    monkeypatch.setattr("numba.config.CACHE_DIR", "/somewhere")
+@compiled
+def test_a_folder_that_cannot_be_written_is_no_obstacle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are compiled for this process alone."""
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    folders: list[Path] = []
 
-    assert jit._cache_folder().startswith("/somewhere/kernels-")
+    def compile_nothing(folder: Path) -> dict[str, bytes]:
+        folders.append(folder)
+        return {}
+
+    monkeypatch.setattr(library, "_compile", compile_nothing)
+
+    assert library._find_objects() == {}
+    assert folders and not folders[0].exists()
+
+
+@compiled
+def test_what_the_compiler_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not only that it failed."""
+    monkeypatch.setattr(library, "PARTS", (("no_such_kernel",),))
+
+    with pytest.raises(RuntimeError, match="no_such_kernel"):
+        library._compile(tmp_path)
+
+
+def test_the_folder_follows_sources_processor_and_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """NUMBA_CACHE_DIR is the base when it is set; other sources or processors look elsewhere."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
+    before = kernel_folder("here")
+
+    assert before.parent == Path("/somewhere")
+    assert before == kernel_folder("here") != kernel_folder("there")
+
+    copies = tmp_path / "keylane" / "kernel"
+    copies.mkdir(parents=True)
+    for path in Path(signatures.__file__).parent.glob("*.py"):
+        (copies / path.name).write_bytes(path.read_bytes())
+    for name in ("wire/batch.py", "keyrange/hash.py"):
+        (copies.parent / name).parent.mkdir(exist_ok=True)
+        (copies.parent / name).write_bytes(
+            (Path(signatures.__file__).parent.parent / name).read_bytes()
+        )
+    monkeypatch.setattr(signatures, "__file__", str(copies / "signatures.py"))
+    assert kernel_folder("here") == before
+    (copies / "hashes.py").write_text("changed")
+    assert kernel_folder("here") != before
+
+
+def test_the_processor_is_the_one_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image is compiled for any; a machine of one's own for itself."""
+    own = library.processor()
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", "")
+
+    assert library.processor() != own
+    assert library.processor().endswith(" generic ")
+    assert os.environ["NUMBA_CPU_NAME"] == "generic"

@@ -1,0 +1,94 @@
+"""Compile kernels to object files: `python -m keylane.kernel.build FOLDER NAME...`.
+
+In:    the names of kernels.  Out: `NAME.o` of each, for the processor that numba is told of.
+Next:  `library` runs this where a file is missing, in processes of their own, and loads them.
+Shell: writes files.
+Source: numba 0.60+, `cfunc` and `carray`; llvmlite, "Target machine" (emit_object).
+
+Compiled in another process, so that a proxy neither imports numba nor keeps what a compiler
+needs: a hundred megabytes and half a second.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import binding
+from numba import carray, cfunc, types
+
+from keylane.kernel.signatures import NEVER_CALLED, SIGNATURES, Signature
+
+LIBRARY_SYMBOLS: Final = re.compile(r"mem(cpy|move|set)|_?Py\w+")
+"""What compiled code may need of the C library and the interpreter."""
+
+
+def compile_kernel(name: str) -> bytes:
+    """Return the object file that has the kernel under its own name, C calling convention."""
+    signature = SIGNATURES[name]
+    kernel = getattr(import_module(f"keylane.kernel.{signature.module}"), name)
+    result = types.int64 if signature.answers else types.void
+    entry: Any = cfunc(result(*_argument_types(signature)))(_wrap(kernel, signature))
+    library = entry._library  # noqa: SLF001 -- numba has no public way to an object file
+    module = binding.parse_assembly(library.get_llvm_str())
+    for function in module.functions:
+        if function.name == entry._wrapper_name:  # noqa: SLF001
+            function.name = f"keylane_{name}"
+    unknown = [
+        function.name
+        for function in module.functions
+        if function.is_declaration
+        and not function.name.startswith("llvm.")
+        and not LIBRARY_SYMBOLS.fullmatch(function.name)
+        and function.name not in NEVER_CALLED
+    ]
+    assert not unknown, f"{name} needs {unknown}"
+    return bytes(library.codegen._tm.emit_object(module))  # noqa: SLF001
+
+
+def _argument_types(signature: Signature) -> list[Any]:
+    kinds: list[Any] = []
+    for argument in signature.arguments:
+        kinds += [types.int64] if argument is None else [types.voidptr, types.int64]
+    return kinds
+
+
+def _wrap(kernel: Any, signature: Signature) -> Any:
+    """Make the function that turns addresses and counts into arrays for the kernel."""
+    names: dict[str, Any] = {"kernel": kernel, "carray": carray}
+    parameters, values = [], []
+    for index, argument in enumerate(signature.arguments):
+        if argument is None:
+            parameters.append(f"a{index}")
+            values.append(f"a{index}")
+            continue
+        names[f"t{index}"] = getattr(np, argument.dtype)
+        shape = {(True, False): f"(n{index}, {argument.columns})",
+                 (False, True): f"({argument.rows}, n{index})"}.get(
+            (bool(argument.columns), bool(argument.rows)), f"(n{index},)"
+        )  # fmt: skip
+        parameters += [f"a{index}", f"n{index}"]
+        values.append(f"carray(a{index}, {shape}, t{index})")
+    source = f"def wrapped({', '.join(parameters)}):\n    return kernel({', '.join(values)})\n"
+    exec(compile(source, "<kernel>", "exec"), names)  # noqa: S102 -- of our own table alone
+    return names["wrapped"]
+
+
+def main(arguments: list[str]) -> int:
+    """Compile the kernels that are named into the folder; each appears whole or not at all."""
+    folder, names = Path(arguments[0]), arguments[1:]
+    for name in names:
+        data = compile_kernel(name)
+        part = folder / f"{name}.{os.getpid()}"
+        part.write_bytes(data)
+        part.replace(folder / f"{name}.o")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
