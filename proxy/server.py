@@ -126,17 +126,20 @@ class ProxyServer:
             switches=SwitchBoard(config),
             placement=Placement(config.node),
         )
-        self._settings = SettingsStore(
-            config.bootstrap,
-            assignments=self._shared.assignments,
-            switches=self._shared.switches,
-            client_id=config.client_id,
-            options=self._security.aiokafka_options,
-        )
+        self._settings = self._make_settings(self._shared)
         describer = GroupDescriber(self._cluster, groups, loads, tallies, self._shared.generations)
         self.control = None
         if config.control is not None:
             self.control = self._make_control(config.control, describer)
+
+    def _make_settings(self, shared: Shared) -> SettingsStore:
+        return SettingsStore(
+            self.config.bootstrap,
+            assignments=shared.assignments,
+            switches=shared.switches,
+            client_id=self.config.client_id,
+            options=self._security.aiokafka_options,
+        )
 
     def _make_nodes(self, config: ProxyConfig) -> NodeGroup:
         return NodeGroup(
@@ -233,10 +236,10 @@ class ProxyServer:
         await warming
         for server in self._listeners.values():
             await server.start_serving()
+        self._sweeper = spawn(self._sweep(), "sweep")
         if self._nodes is not None:
             # Last: from now on the others send clients here.
             await self._nodes.start(self._shared.groups.partition_count)
-        self._sweeper = spawn(self._sweep(), "sweep")
         self.health.serves()
 
     async def stop(self) -> None:
@@ -302,13 +305,18 @@ class ProxyServer:
             number=number,
             bootstrap=self._shared.bootstrap,
             brokers=dict(self._shared.addresses),
+            rules=self._cluster.node_rules,
+            lane_name_pattern=self.config.lane_name_pattern or "",
             control=url,
             version=__version__,
         )
 
     def _on_membership(self, membership: Membership) -> None:
         """The nodes have agreed anew on who is there, and who serves which groups."""
+        number = self.config.node
+        assert number is not None, "told among many nodes"
         self._shared.placement.update(membership)
+        self._cluster.hear_nodes(number, membership)
         self._shared.groups.drop_lost()
 
     # Listeners.
