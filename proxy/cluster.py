@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from kio.index import load_request_schema
@@ -21,6 +22,8 @@ from kio.schema.types import TopicName
 
 from keylane.config import ProxyConfig, split_address
 from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.proxy.nodes.agreement import LaneMeanings, node_rules
+from keylane.proxy.nodes.values import Membership, NodeRule
 from keylane.proxy.plans import load_plans
 from keylane.proxy.security import Security
 from keylane.proxy.topics import TopicRegistry
@@ -28,6 +31,8 @@ from keylane.proxy.upstream import ServiceLink
 
 log = logging.getLogger("keylane.cluster")
 
+DISPUTES_TOLD_MAX: Final = 20
+"""Topics that are named in the log when nodes do not agree; a glob may mean thousands."""
 METADATA: Final = 3
 METADATA_VERSION_MIN: Final = 12
 """Asks by topic id (KIP-516); Kafka 3.1 and later."""
@@ -54,11 +59,10 @@ class Cluster:
         self._config = config
         self.security = Security(config)
         pattern = config.lane_name_pattern
-        self.registry = TopicRegistry(
-            config.lanes,
-            lane_name_pattern=pattern,
-            plans=load_plans(config.lanes, lane_name_pattern=pattern),
-        )
+        plans = load_plans(config.lanes, lane_name_pattern=pattern)
+        self.node_rules: tuple[NodeRule, ...] = node_rules(config.lanes, plans)
+        """This node's lane rules, as other nodes are told them."""
+        self.registry = TopicRegistry(config.lanes, lane_name_pattern=pattern, plans=plans)
         self.brokers: dict[int, Broker] = {}
         self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
         self.on_broker: Callable[[Broker], Awaitable[None]] | None = None
@@ -224,6 +228,34 @@ class Cluster:
                 int(partition.leader_id),
                 int(partition.leader_epoch),
             )
+
+    def hear_nodes(self, number: int, membership: Membership) -> None:
+        """Take note of other nodes' lane rules; say what nodes do not agree on, and when they do.
+
+        number: of this node.
+        """
+        before, dissenters = self.registry.disputes(), self.registry.dissenters
+        others = {
+            node.number: LaneMeanings(node.rules, node.lane_name_pattern)
+            for node in membership.nodes
+            if node.number != number
+        }
+        self.registry.hear_nodes(number, others)
+        disputes = self.registry.disputes()
+        if self.registry.dissenters not in (dissenters, ()):
+            log.warning("nodes have other lane rules nodes=%s", self.registry.dissenters)
+        for name, reason in islice(disputes.items(), DISPUTES_TOLD_MAX):
+            if before.get(name) != reason:
+                log.error("topic is not served topic=%s reason=%s", name, reason)
+        if len(disputes) > DISPUTES_TOLD_MAX:
+            log.error("topics are not served topics=%d, some were named", len(disputes))
+        self._told_refused.update(
+            (reason, self.registry.topics[name].partition_count)
+            for name, reason in disputes.items()
+        )
+        settled = [name for name in before if name not in disputes]
+        if settled:
+            log.info("nodes agree again topics=%d first=%s", len(settled), settled[0])
 
     def _tell_refused(self, name: str) -> None:
         """Say once per count that a plan does not fit, under each name that stands for it."""

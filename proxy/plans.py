@@ -16,7 +16,7 @@ from keylane.assignor.plan import PLAN_BYTES_MAX, RangePlan, read_plan
 from keylane.config import LaneRule
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.key_split import LaneCuts
-from keylane.proxy.topics import compile_lane_names
+from keylane.proxy.nodes.agreement import compile_lane_names
 
 
 def load_plans(rules: Sequence[LaneRule], *, lane_name_pattern: str | None) -> dict[str, LaneCuts]:

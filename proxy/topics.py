@@ -7,7 +7,6 @@ Pure:  no I/O, no clock.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +18,20 @@ from keylane.errors import ConfigInvalid
 from keylane.keyrange.key_split import KeySplit, LaneCuts
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import KeyRange
+from keylane.proxy.nodes.agreement import (
+    LaneMeanings,
+    compile_lane_names,
+    node_rules,
+    tell_disagreement,
+)
 
 VIEW_NAMESPACE: Final = uuid.UUID("6b65796c-616e-4e00-8000-6c616e657300")
 """Lane names get ids of their own: clients key their caches by id. Any fixed value does."""
 
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+NAMES_JUDGED_MAX: Final = 10_000
+"""Names that other nodes' rules were asked for; clients may name what is not there."""
 
 
 class View(Protocol):
@@ -142,7 +149,8 @@ class TopicRegistry:
 
     A partition count is pinned while there are lanes of the topic, under whatever name: lane
     indexes depend on it, so a count that grew must not move them under running members (see
-    `grown`).
+    `grown`). A name that does not mean the same to all nodes is refused by all, also by those to
+    which it is plain (see `hear_nodes`).
     Invariants: every known id is that of a known topic; views are stable objects per name.
     """
 
@@ -161,6 +169,9 @@ class TopicRegistry:
         self._views: dict[str, LaneView] = {}
         self._views_by_id: dict[uuid.UUID, LaneView] = {}
         self.grown: dict[str, int] = {}
+        self._own = LaneMeanings(node_rules(rules, plans), lane_name_pattern or "")
+        self._number, self._others = 0, dict[int, LaneMeanings]()
+        self._judged: dict[str, str | None] = {}
 
     @property
     def topics(self) -> dict[str, PhysicalTopic]:
@@ -172,8 +183,29 @@ class TopicRegistry:
         """All views in use by name; not to be changed."""
         return self._views
 
+    def hear_nodes(self, number: int, others: Mapping[int, LaneMeanings]) -> None:
+        """Take note of other nodes' rules, by node number; this node's number is `number`.
+
+        Views on names that nodes do not agree on are dropped; once they agree, they are made anew.
+        """
+        differing = {other: meanings for other, meanings in others.items() if meanings != self._own}
+        self._number, self._others = number, differing
+        self._judged.clear()
+        for name in [name for name in self._views if self._disagreement(name) is not None]:
+            view = self._views.pop(name)
+            del self._views_by_id[view.view_id]
+
     def rule_of(self, name: str) -> tuple[str, int] | None:
-        """(physical topic, lanes) where `name` stands for lanes, by the rules alone."""
+        """(physical topic, lanes) where `name` stands for lanes, by the rules alone.
+
+        By those of other nodes, too: it must not pass for plain here, and is refused.
+        """
+        found = self._own_rule(name)
+        if found is None and self._others:
+            return self._foreign_rule(name)
+        return found
+
+    def _own_rule(self, name: str) -> tuple[str, int] | None:
         # A lane name first: `shop-a.lanes-8` must not fall under a glob `shop-*`.
         match = self._pattern.fullmatch(name) if self._pattern else None
         if match is not None and not match["topic"].startswith("__"):
@@ -192,16 +224,26 @@ class TopicRegistry:
         return b"" if cuts is None else cuts.fingerprint
 
     def is_refused(self, name: str) -> bool:
-        """Whether a name stands for lanes by a plan that does not fit its topic."""
+        """Whether a name is not served: by its plan, or since nodes do not agree on it."""
         return self._refusal(name) is not None
 
     def refusals_of(self, topic: str) -> list[str]:
-        """Why the names whose plan does not fit this known topic are not served."""
-        return [
-            reason
-            for name in self._plans
-            if self.physical_name(name) == topic and (reason := self._refusal(name)) is not None
-        ]
+        """Why names of this known topic are not served: itself, and those that have a plan."""
+        names = [topic, *(name for name in self._plans if self.physical_name(name) == topic)]
+        reasons = (self._refusal(name) for name in dict.fromkeys(names))
+        return [reason for reason in reasons if reason is not None]
+
+    def disputes(self) -> dict[str, str]:
+        """Known topics on whose own name nodes do not agree, and why."""
+        if not self._others:
+            return {}
+        found = {name: self._disagreement(name) for name in self._topics}
+        return {name: reason for name, reason in found.items() if reason is not None}
+
+    @property
+    def dissenters(self) -> tuple[int, ...]:
+        """Nodes whose lane rules differ from those of this one, ascending."""
+        return tuple(sorted(self._others))
 
     def physical_name(self, name: str) -> str:
         """The broker's name of what a client calls `name`."""
@@ -214,7 +256,7 @@ class TopicRegistry:
         Raises:
             ConfigInvalid: a real topic has a lane name; its data would be hidden by lanes.
         """
-        found = self.rule_of(name)
+        found = self._own_rule(name)
         if found is not None and found[0] != name:
             raise ConfigInvalid(
                 f"lane_name_pattern: topic {name} exists, its name means lanes of {found[0]}"
@@ -290,7 +332,7 @@ class TopicRegistry:
 
     def _is_pinned(self, name: str) -> bool:
         has_views = any(view.topic == name for view in self._views.values())
-        return has_views or name in self.grown or self.rule_of(name) is not None
+        return has_views or name in self.grown or self._own_rule(name) is not None
 
     def _make_view(self, name: str) -> LaneView | None:
         found = self.rule_of(name)
@@ -314,8 +356,25 @@ class TopicRegistry:
         self._views[name] = self._views_by_id[view_id] = view
         return view
 
+    def _foreign_rule(self, name: str) -> tuple[str, int] | None:
+        meanings = (self._others[number].of(name) for number in sorted(self._others))
+        return next(((meaning.topic, meaning.lanes) for meaning in meanings if meaning), None)
+
+    def _disagreement(self, name: str) -> str | None:
+        if not self._others:
+            return None
+        if name not in self._judged:
+            if len(self._judged) >= NAMES_JUDGED_MAX:
+                self._judged.clear()
+            self._judged[name] = tell_disagreement(name, self._number, self._own, self._others)
+        return self._judged[name]
+
     def _refusal(self, name: str) -> str | None:
-        cuts, topic = self._plans.get(name), self._topics.get(self.physical_name(name))
+        disagreement = self._disagreement(name)
+        if disagreement is not None:
+            return disagreement
+        cuts = self._plans.get(name)
+        topic = None if cuts is None else self._topics.get(self.physical_name(name))
         if cuts is None or topic is None or topic.partition_count == len(cuts.splits):
             return None
         return (
@@ -329,12 +388,3 @@ class TopicRegistry:
     def _forget_views(self, topic: str) -> None:
         for view in [view for view in self._views.values() if view.topic == topic]:
             del self._views[view.name], self._views_by_id[view.view_id]
-
-
-def compile_lane_names(pattern: str) -> re.Pattern[str]:
-    """A `lane_name_pattern` as an expression with the groups `topic` and `lanes`."""
-    return re.compile(
-        re.escape(pattern)
-        .replace(r"\{topic\}", r"(?P<topic>[a-zA-Z0-9._-]+)")
-        .replace(r"\{lanes\}", r"(?P<lanes>[1-9][0-9]{0,3})")
-    )

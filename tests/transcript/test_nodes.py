@@ -6,10 +6,23 @@ from typing import Any
 
 import pytest
 
+from keylane.config import LaneRule
+from keylane.errors import ConfigInvalid
 from keylane.offsets.journal import ic_partition
+from keylane.proxy.nodes.agreement import LaneMeanings, node_rules
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.nodes.values import NOBODY, Address, Membership, NodeInfo
-from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, check, versions
+from tests.transcript.fake import (
+    ORDERS,
+    PLAIN,
+    FakeContext,
+    call,
+    check,
+    is_relayed,
+    make_request,
+    serve,
+    versions,
+)
 from tests.transcript.test_metadata import answer, topic
 
 FIND, METADATA, PARTITIONS, CLUSTER = 10, 3, 75, 60
@@ -249,3 +262,49 @@ async def test_a_coordinator_that_its_node_cannot_reach_yet() -> None:
     seen = await call(context, FIND, 6, asked)
 
     check(NOWHERE, seen["coordinators"][0])
+
+
+def disagreeing(rules: tuple[LaneRule, ...] = (LaneRule(topic="orders", lanes=16),)) -> FakeContext:
+    """Node 2 sees other lanes: of `orders`, of which there are 4 here, unless told."""
+    context = among_nodes()
+    pattern = context.config.lane_name_pattern or ""
+    context.registry.hear_nodes(1, {2: LaneMeanings(node_rules(rules, {}), pattern)})
+    return context
+
+
+PLAIN_ELSEWHERE = (LaneRule(topic="orders", lanes=4), LaneRule(topic="plain", lanes=2))
+
+
+@pytest.mark.parametrize("version", versions(METADATA))
+async def test_a_topic_that_nodes_do_not_agree_on_is_refused(version) -> None:
+    """By Metadata, with an error that all clients tell; other topics are served."""
+    context = disagreeing()
+    context.expect(METADATA, None, answer(topic("orders", ORDERS, 2), topic("plain", PLAIN, 3)))
+    asked = {"topics": [{"name": "orders"}, {"name": "plain"}]}
+
+    seen = await call(context, METADATA, version, asked)
+
+    told = [(one["name"], one["error_code"], len(one["partitions"])) for one in seen["topics"]]
+    assert told == [("orders", 29, 0), ("plain", 0, 3)]
+
+
+@pytest.mark.parametrize("asked", [{"topics": None}, {"topics": [{"name": "plain"}]}])
+async def test_a_plain_topic_that_is_lanes_elsewhere(asked) -> None:
+    """Refused here, too, asked by name or with all others."""
+    context = disagreeing(PLAIN_ELSEWHERE)
+    context.expect(METADATA, None, answer(topic("plain", PLAIN, 3)))
+
+    seen = await call(context, METADATA, 12, asked)
+
+    assert [(one["error_code"], one["partitions"]) for one in seen["topics"]] == [(29, [])]
+
+
+async def test_its_records_are_not_relayed_either() -> None:
+    """Who holds metadata of before loses the connection, with the reason in the log."""
+    context = disagreeing(PLAIN_ELSEWHERE)
+    for version, named in ((12, {"topic": "plain"}), (13, {"topic_id": PLAIN})):
+        partitions = [{"partition": 0}]
+        request = make_request(1, version, {"topics": [{**named, "partitions": partitions}]})
+        assert not is_relayed(context, request)
+        with pytest.raises(ConfigInvalid, match=r"a plain topic at this node \(1\); 2 lanes"):
+            await serve(context, request)

@@ -12,6 +12,7 @@ from keylane.config import LaneRule, ProxyConfig
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy import cluster as cluster_module
 from keylane.proxy.cluster import Broker, Cluster
+from keylane.proxy.nodes.values import Membership, NodeInfo, NodeRule
 from tests.transcript.entities import build, plain
 
 ID = uuid.UUID(int=0xA1)
@@ -204,3 +205,67 @@ async def test_a_link_to_an_unknown_broker(cluster) -> None:
     """The number is named."""
     with pytest.raises(UpstreamLost, match="broker 9 is unknown"):
         await cluster.link_to(9)
+
+
+def membership(lanes: int | None) -> Membership:
+    """Nodes 1 and 2, the other one with so many lanes of each topic."""
+    rules = () if lanes is None else (NodeRule(topic="*", lanes=lanes),)
+    nodes = tuple(
+        NodeInfo(
+            number=number,
+            bootstrap=("h", 1),
+            rules=rules,
+            lane_name_pattern="{topic}.lanes-{lanes}",
+        )
+        for number in (1, 2)
+    )
+    return Membership(generation_id=1, nodes=nodes, owners=())
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    messages = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return messages
+
+
+async def test_what_nodes_do_not_agree_on_is_told_once(cluster, link, caplog) -> None:
+    """At the membership, not at each answer; and that they agree again."""
+    caplog.set_level("INFO", logger="keylane.cluster")
+    answer = {"brokers": [node(1)], "topics": [topic("orders", 2), topic("b", 1, uuid.UUID(int=5))]}
+    link.answers += [answer] * 2
+    await cluster.start()
+    assert cluster.node_rules == (NodeRule(topic="orders", lanes=4),)
+    caplog.clear()
+
+    cluster.hear_nodes(1, membership(9))
+
+    warning, *errors = told(caplog)
+    assert warning == "nodes have other lane rules nodes=(2,)"
+    assert [error.partition(" reason=")[0] for error in errors] == [
+        "topic is not served topic=orders",
+        "topic is not served topic=b",
+    ]
+    assert "4 lanes per partition of orders at this node (1); 9 lanes" in errors[0]
+
+    cluster.hear_nodes(1, membership(9))
+    await cluster.refresh()
+    assert told(caplog) == []
+
+    cluster.hear_nodes(1, membership(4))
+    assert [message.partition(" reason=")[0] for message in told(caplog)] == [
+        "topic is not served topic=b",  # for another reason than before: 4 lanes
+        "nodes agree again topics=1 first=orders",
+    ]
+
+
+async def test_of_many_topics_some_are_named(cluster, link, caplog) -> None:
+    """A glob may mean thousands."""
+    topics = [topic(f"t{n}", 1, uuid.UUID(int=100 + n)) for n in range(50)]
+    link.answers.append({"brokers": [node(1)], "topics": topics})
+    await cluster.start()
+
+    cluster.hear_nodes(1, membership(9))
+
+    messages = told(caplog)
+    assert len(messages) == 22
+    assert messages[-1] == "topics are not served topics=50, some were named"

@@ -10,6 +10,7 @@ from keylane.config import LaneRule
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.key_split import LaneCuts, even_split
 from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.proxy.nodes.agreement import LaneMeanings, node_rules
 from keylane.proxy.topics import TopicRegistry
 
 ID, OTHER_ID = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -264,3 +265,76 @@ def test_partitions_added_behind_a_plan_are_not_seen() -> None:
 
     assert registry.view("orders").layout.partition_count == 2  # type: ignore[union-attr]
     assert registry.grown == {"orders": 3}
+
+
+def others(*rules: LaneRule, pattern: str = "{topic}.lanes-{lanes}") -> dict[int, LaneMeanings]:
+    """Node 2 with these rules."""
+    return {2: LaneMeanings(node_rules(rules, {}), pattern)}
+
+
+def test_a_topic_that_nodes_see_as_other_lanes_is_refused_until_they_agree() -> None:
+    """A view made before does not linger; other names stay, as the very same views."""
+    registry = make(orders(), orders(2, "shop"))
+    registry.learn("orders", ID, 2)
+    registry.learn("shop", OTHER_ID, 1)
+    before, shop, renamed = (registry.view(n) for n in ("orders", "shop", "orders.lanes-3"))
+
+    registry.hear_nodes(1, others(orders(16), orders(2, "shop")))
+
+    assert list(registry.dissenters) == [2] and list(registry.disputes()) == ["orders"]
+    assert registry.is_refused("orders") and registry.refusals_of("orders")
+    for look in (lambda: registry.view("orders"), lambda: registry.view_by_id(ID)):
+        with pytest.raises(ConfigInvalid, match=r"on orders: 4 lanes .* \(1\); 16 lanes .* node 2"):
+            look()
+    assert registry.view("shop") is shop and registry.view("orders.lanes-3") is renamed
+
+    registry.hear_nodes(1, others(orders(), orders(2, "shop")))
+
+    assert registry.view("orders") == before and registry.view_by_id(ID) == before
+    assert list(registry.dissenters) == [] and registry.disputes() == {}
+    assert not registry.is_refused("orders")
+
+
+def test_a_topic_that_is_plain_here_and_lanes_elsewhere_does_not_pass_for_plain() -> None:
+    """Its requests must not be relayed; its partitions are not pinned for that."""
+    registry = make()
+    registry.learn("orders", ID, 2)
+    assert registry.is_plain_id(ID) and registry.rule_of("orders") is None
+
+    registry.hear_nodes(1, others(orders(16)))
+
+    assert not registry.is_plain_id(ID) and registry.rule_of("orders") == ("orders", 16)
+    assert registry.lane_topics() == ["orders"]
+    with pytest.raises(ConfigInvalid, match="a plain topic at this node"):
+        registry.view("orders")
+    registry.learn("orders", ID, 3)
+    assert registry.topics["orders"].partition_count == 3 and registry.grown == {}
+
+    registry.hear_nodes(1, {})
+
+    assert registry.is_plain_id(ID) and registry.view("orders") is None
+
+
+def test_a_lane_name_that_only_other_nodes_know() -> None:
+    """It stands for their topic and is refused; a real topic of that name is still learnt."""
+    registry = make(pattern=None)
+    registry.learn("orders", ID, 2)
+
+    registry.hear_nodes(1, others())
+
+    assert registry.physical_name("orders.lanes-4") == "orders"
+    assert registry.is_refused("orders.lanes-4") and not registry.is_refused("orders")
+    registry.learn("orders.lanes-4", OTHER_ID, 1)
+    assert "orders.lanes-4" in registry.topics
+
+
+def test_names_that_were_judged_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients may ask for any number of names."""
+    monkeypatch.setattr("keylane.proxy.topics.NAMES_JUDGED_MAX", 3)
+    registry = make(orders())
+    registry.hear_nodes(1, others())
+
+    judged = [registry.is_refused(name) for name in ("orders", "a", "b", "c", "d", "orders")]
+
+    assert judged == [True, False, False, False, False, True]
+    assert len(registry._judged) <= 3
