@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from keylane.config import ProxyConfig, parse_group_rule, parse_lane_rule
 from keylane.errors import KeylaneError
+from keylane.proxy.heap import pause_collection, resume_collection
 from keylane.proxy.workers import UNTIL_EOF, run_workers
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -112,6 +113,7 @@ async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
         loop.add_signal_handler(number, stopping.set)
     if until_eof:
         loop.add_reader(STDIN, stopping.set)  # nothing is ever written there
+    pause_collection()
     # Imported late: it brings the kernels along, which other commands need not wait for.
     from keylane.proxy.server import ProxyServer  # noqa: PLC0415
 
@@ -120,6 +122,7 @@ async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
         loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
         await server.start()
+        resume_collection()
         control = f" control={server.control.address}" if server.control is not None else ""
         try:
             print(f"keylane ready bootstrap={server.bootstrap}{control}", flush=True)

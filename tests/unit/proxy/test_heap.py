@@ -14,3 +14,16 @@ def test_glibc_takes_the_settings() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")
+
+
+def test_what_the_start_made_is_not_searched_again() -> None:
+    """Paused while it starts; then on, with all that is there set aside."""
+    code = (
+        "import gc; from keylane.proxy.heap import pause_collection, resume_collection\n"
+        "pause_collection(); print(gc.isenabled())\n"
+        "resume_collection(); print(gc.isenabled(), gc.get_freeze_count() > 1000)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["False", "True", "True"]
