@@ -50,6 +50,15 @@ def test_bytes_behind_a_message_are_refused() -> None:
             read_response(*known, memoryview(body))
 
 
+def test_what_librdkafka_leaves_behind_metadata_is_passed_over() -> None:
+    """Its request for all topics, as librdkafka 2.16 sends it: three bytes too long, no more."""
+    sent = b"\x00\x00\x00\x00\x01\x00\x00"
+
+    assert read_request(ApiKey.METADATA, 13, memoryview(sent)).topics is None
+    with pytest.raises(FrameInvalid, match="left over"):
+        read_request(ApiKey.METADATA, 13, memoryview(sent + b"\x00"))
+
+
 @pytest.mark.parametrize(
     "body",
     [
