@@ -1,11 +1,13 @@
-"""What the chart renders starts what the image holds, here on loopback, and serves a group."""
+"""What the chart renders starts what the image holds: two nodes, here on loopback, serve a group.
+
+A pod is an address of 127.0.0.0/8, which Linux has all of: both pods listen on the same ports.
+"""
 
 from __future__ import annotations
 
 import base64
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -13,19 +15,27 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from keylane.embedded import EmbeddedKafka
 from keylane.embedded.child import GuardedChild
 from keylane.embedded.ports import find_free_port
 from tests.chart.rendering import Object, Renderer, configuration, find, node_container
 from tests.integration.harness import Group, produce
 from tests.integration.keylane_process import BROKER_PORTS, READY_TIMEOUT_S, _find_port_run
+from tests.integration.nodes import NODE_ID_STEP
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # Helm and kernels may have to be built
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),  # Helm and kernels may have to be built
+    pytest.mark.skipif(sys.platform != "linux", reason="a pod is an address of 127.0.0.0/8"),
+]
+REPLICAS: Final = 2
 ROOT: Final = Path(__file__).resolve().parents[2]
 KEYS: Final = [f"key-{number}" for number in range(40)]
 ROUNDS: Final = 5
@@ -51,32 +61,58 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Brokers of this module's own: all nodes in front of the same ones find each other."""
+    with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as running:
+        yield running.bootstrap
+
+
+@pytest.fixture(scope="module")
+def admin(kafka: str) -> AdminClient:
+    """An admin client that talks to these brokers directly."""
+    return AdminClient({"bootstrap.servers": kafka})
+
+
 class Kubelet:
     """Does with one pod what a kubelet does: files of volumes, variables, start, stop."""
 
-    def __init__(self, objects: list[Object], folder: Path) -> None:
+    def __init__(self, objects: list[Object], folder: Path, index: int, ports: Object) -> None:
         self._objects, self._folder = objects, folder
+        self._index, self.ip = index, f"127.0.0.{1 + index}"
+        self.bootstrap = f"{self.ip}:{ports['kafka']}"
+        self.control = f"{self.ip}:{ports['control']}"
         self.container = node_container(objects)
+        self.child: GuardedChild | None = None
 
     def write_volumes(self) -> None:
         """ConfigMap and Secret as files, below the folder in place of the root."""
         text = configuration(self._objects).replace("/etc/", f"{self._folder}/etc/")
-        text = text.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - of a pod, not of this machine
+        text = text.replace("0.0.0.0", self.ip)  # noqa: S104 - of a pod, not of this machine
         self._write("etc/keylane/keylane.yaml", text)
         for name, value in find(self._objects, "Secret")["data"].items():
             self._write(f"etc/keylane-control/{name}", base64.b64decode(value).decode())
 
     def environment(self, home: Path) -> dict[str, str]:
         """The container's variables; `$(NAME)` is replaced by those before it."""
-        fields = {"metadata.name": "keylane-0", "status.podIP": "127.0.0.1"}
+        fields = {
+            "metadata.name": f"keylane-{self._index}",
+            "metadata.labels['apps.kubernetes.io/pod-index']": str(self._index),
+            "status.podIP": self.ip,
+            "status.hostIP": self.ip,
+        }
         variables = {"KEYLANE_HOME": str(home), "TMPDIR": str(self._folder)}
         for entry in self.container["env"]:
             source = entry.get("valueFrom", {})
-            value = entry.get("value") or fields.get(source.get("fieldRef", {}).get("fieldPath"))
-            if "resourceFieldRef" in source:
+            value = entry.get("value")
+            if "fieldRef" in source:
+                value = fields[source["fieldRef"]["fieldPath"]]
+            elif "resourceFieldRef" in source:
                 value = self.container["resources"]["requests"]["cpu"]
-            replaced = re.sub(r"\$\((\w+)\)", lambda m: variables[m[1]], value or "0")
-            variables[entry["name"]] = replaced
+            replaced = re.sub(r"\$\((\w+)\)", lambda m: variables[m[1]], value or "")
+            # There is no DNS of a cluster here.
+            is_own_name = replaced.startswith(f"{fields['metadata.name']}.")
+            variables[entry["name"]] = self.ip if is_own_name else replaced
         return variables
 
     def command(self, home: Path) -> list[str]:
@@ -86,10 +122,33 @@ class Kubelet:
         ]
         return [str(home / "bin" / "keylane"), *arguments]
 
-    def probe(self, name: str, control: str) -> str:
-        """URL of a probe."""
+    def probe(self, name: str) -> tuple[int, str]:
+        """What a probe is answered."""
         asked = self.container[name]["httpGet"]
-        return f"{asked['scheme'].lower()}://{control}{asked['path']}"
+        return ask(f"{asked['scheme'].lower()}://{self.control}{asked['path']}")
+
+    def metrics(self) -> str:
+        """What Prometheus gets."""
+        status, text = ask(f"http://{self.control}/metrics", self.token("read-token"))
+        assert status == 200
+        return text
+
+    def start(self, home: Path) -> None:
+        """Run the container until it is ready; a pod that ran before is replaced."""
+        self.write_volumes()
+        self.child = GuardedChild(
+            self.command(home),
+            log_path=self._folder / "keylane.log",
+            ready_text="keylane ready bootstrap=",
+            environment=self.environment(home),
+            grace_s=60,
+        )
+        self.child.launch()
+        self.child.await_ready(time.monotonic() + READY_TIMEOUT_S)
+
+    def stop(self) -> int | None:
+        """SIGTERM, and wait; its exit code."""
+        return self.child.stop() if self.child is not None else None
 
     def token(self, name: str) -> str:
         """A token of the Secret."""
@@ -145,86 +204,114 @@ def ask(url: str, token: str | None = None) -> tuple[int, str]:
 
 
 @pytest.fixture
-def node(
-    kafka: str, image: Path, tmp_path: Path
-) -> Iterator[tuple[Kubelet, GuardedChild, dict[str, Any]]]:
-    """A node as the chart wants it, running: its kubelet, its process, its ports."""
-    port, control = _find_port_run(BROKER_PORTS), find_free_port()
+def pods(kafka: str, image: Path, tmp_path: Path) -> Iterator[list[Kubelet]]:
+    """All nodes as the chart wants them, running."""
+    ports = {"kafka": _find_port_run(BROKER_PORTS), "control": find_free_port()}
     values = {
+        "replicas": REPLICAS,
         "config": {
             "bootstrap": kafka,
             "lanes": [{"topic": "lanes4-*", "lanes": 4}],
             "accept_range_fetch": ["ranges-*"],
+            "node_session_timeout_ms": 6000,
         },
-        "ports": {"kafka": port, "control": control},
+        "ports": ports,
         "brokers": {"ids": [1, 2, 3]},
         "nodes": {"advertise": "$(POD_IP)"},
     }
-    kubelet = Kubelet(Renderer().template(values), tmp_path)
-    kubelet.write_volumes()
-    child = GuardedChild(
-        kubelet.command(image),
-        log_path=tmp_path / "keylane.log",
-        ready_text="keylane ready bootstrap=",
-        environment=kubelet.environment(image),
-        grace_s=60,
-    )
-    child.launch()
-    child.await_ready(time.monotonic() + READY_TIMEOUT_S)
-    yield kubelet, child, {"kafka": port, "control": control}
-    child.stop()
+    objects = Renderer().template(values)
+    found = [
+        Kubelet(objects, tmp_path / str(index), index, ports)
+        for index in range(find(objects, "StatefulSet")["spec"]["replicas"])
+    ]
+    try:
+        for pod in found:
+            pod.start(image)
+        yield found
+    finally:
+        for pod in found:
+            pod.stop()
 
 
-def test_the_rendered_chart_serves_a_group(node, image, kafka, topic, tmp_path) -> None:
-    """Image, configuration, tokens and probes fit: four members share lanes, /metrics tells so."""
-    kubelet, child, ports = node
-    control = f"127.0.0.1:{ports['control']}"
-    name = topic("lanes4", partitions=2)
+def bootstrap_of(pods: list[Kubelet]) -> str:
+    """What clients are given: all nodes."""
+    return ",".join(pod.bootstrap for pod in pods)
 
-    with Group(f"127.0.0.1:{ports['kafka']}", name, f"g-{name}") as group:
+
+def test_the_rendered_chart_serves_a_group(pods, image, kafka, topic, tmp_path) -> None:
+    """Image, configuration, tokens and probes fit: four members share lanes of two nodes."""
+    name = topic("lanes4", partitions=4)
+
+    with Group(bootstrap_of(pods), name, f"g-{name}") as group:
         group.add("confluent", 4)
-        group.wait_for_lanes(8, timeout_s=120)
+        group.wait_for_lanes(16, timeout_s=120)
         values = produce(kafka, name, KEYS, ROUNDS)
         group.wait_for_values(values, timeout_s=120)
         group.wait_for_commits()
-    told = ask(f"http://{control}/metrics", kubelet.token("read-token"))
+        told = [pod.metrics() for pod in pods]
+    brokers = AdminClient({"bootstrap.servers": pods[1].bootstrap}).list_topics(name).brokers
 
+    assert {(broker.id, broker.host) for broker in brokers.values()} == {
+        (index * NODE_ID_STEP + 1, pod.ip) for index, pod in enumerate(pods)
+    }
     assert group.seen.values().total() == len(values)
     group.seen.assert_keys_in_order()
-    assert ask(kubelet.probe("livenessProbe", control)) == (200, "ok\n")
-    assert ask(kubelet.probe("readinessProbe", control)) == (200, "ok\n")
-    assert told[0] == 200
-    assert f'keylane_group_stable_lag{{group="g-{name}",topic="{name}"}} 0.0' in told[1]
-    counted = dict(re.findall(r"^(keylane_\w+) (\S+)$", told[1], re.MULTILINE))
-    assert float(counted["keylane_rebalance_seconds_count"]) >= 4
-    assert float(counted["keylane_journal_appends_total"]) > 0
-    assert float(counted["keylane_kernel_seconds_total"]) > 0
-    assert float(counted["keylane_lanes"]) >= 8
+    lag = f'keylane_group_stable_lag{{group="g-{name}",topic="{name}"}} 0.0'
+    assert any(lag in text for text in told)
+    counted = [dict(re.findall(r"^(keylane_\w+) (\S+)$", text, re.MULTILINE)) for text in told]
+    for metric in ("rebalance_seconds_count", "journal_appends_total", "kernel_seconds_total"):
+        assert sum(float(one[f"keylane_{metric}"]) for one in counted) > 0
+    assert sum(float(one["keylane_lanes"]) for one in counted) >= 16
     baked = {path.parts[-2:] for path in (image / "kernels").rglob("*.o")}
-    used = {path.parts[-2:] for path in tmp_path.glob("keylane-kernels-*/**/*.o")}
-    assert baked and used == baked, "kernels were compiled again at start"
-    assert ask(f"http://{control}/metrics")[0] == 401
-    assert child.stop() == 0
+    assert baked
+    for index, pod in enumerate(pods):
+        assert pod.probe("livenessProbe") == (200, "ok\n")
+        assert pod.probe("readinessProbe") == (200, "ok\n")
+        assert ask(f"http://{pod.control}/metrics")[0] == 401
+        used = {path.parts[-2:] for path in tmp_path.glob(f"{index}/keylane-kernels-*/**/*.o")}
+        assert used == baked, "kernels were compiled again at start"
+        assert pod.stop() == 0
 
 
-def test_s004_51_pods_read_their_ranges_and_are_replaced(node, image, kafka, topic) -> None:
-    """The job tells the node; three pods read a partition disjointly, a new one goes on."""
-    kubelet, _, ports = node
+def test_a_roll_out_stops_no_consumption(pods, image, kafka, topic) -> None:
+    """Each pod is replaced in turn, the last one first, as a StatefulSet does; the group goes on."""
+    name = topic("lanes4", partitions=4)
+
+    with Group(bootstrap_of(pods), name, f"g-{name}", session_timeout_ms=10_000) as group:
+        group.add("confluent", 4)
+        group.wait_for_lanes(16, timeout_s=120)
+        values = produce(kafka, name, KEYS, ROUNDS)
+        group.wait_for_values(values, timeout_s=120)
+        for turn, pod in enumerate(reversed(pods), 1):
+            assert pod.stop() == 0
+            values += produce(kafka, name, KEYS, ROUNDS, first=turn * ROUNDS)
+            group.wait_for_values(values, timeout_s=120)
+            pod.start(image)
+        group.wait_for_commits(timeout_s=60)
+
+    assert set(group.seen.values()) == set(values)
+    group.seen.assert_nothing_committed_again()
+
+
+def test_s004_51_pods_read_their_ranges_and_are_replaced(pods, image, kafka, topic) -> None:
+    """The job tells one node; three pods read a partition disjointly, a new one goes on."""
     name = topic("ranges", partitions=1)
     values = produce(kafka, name, KEYS, ROUNDS)
     standalone = {"members": 3, "topics": [{"name": name, "partitions": 1}]}
     objects = Renderer().template({"config": {"bootstrap": kafka}, "standalone": standalone})
     job = find(objects, "Job")["spec"]["template"]["spec"]["containers"][0]
-    pods = [find(objects, "ConfigMap", f"keylane-member-{number}")["data"] for number in range(3)]
-    command = [str(image / "bin" / "keylane"), *job["args"][:-1], f"127.0.0.1:{ports['control']}"]
-    variables = kubelet.environment(image) | {"KEYLANE_CONTROL_TOKEN": kubelet.token("token")}
+    members = [
+        find(objects, "ConfigMap", f"keylane-member-{number}")["data"] for number in range(3)
+    ]
+    command = [str(image / "bin" / "keylane"), *job["args"][:-1], f"http://{pods[0].control}"]
+    variables = pods[0].environment(image) | {"KEYLANE_CONTROL_TOKEN": pods[0].token("token")}
 
     subprocess.run(command, env={**os.environ, **variables}, check=True, timeout=120)
-    bootstrap = f"127.0.0.1:{ports['kafka']}"
-    first = [read_as_pod(bootstrap, pod, name, len(values)) for pod in pods[:2]]
+    bootstrap = bootstrap_of(pods)
+    first = [read_as_pod(bootstrap, member, name, len(values)) for member in members[:2]]
     produce(kafka, name, KEYS, 1, first=ROUNDS)
-    again = read_as_pod(bootstrap, pods[0], name, len(values))
-    third = read_as_pod(bootstrap, pods[2], name, len(values))
+    again = read_as_pod(bootstrap, members[0], name, len(values))
+    third = read_as_pod(bootstrap, members[2], name, len(values))
 
     seen = [value for part in (*first, again, third) for value in part]
     later = {f"{key}:{ROUNDS}" for key in KEYS}
@@ -234,16 +321,15 @@ def test_s004_51_pods_read_their_ranges_and_are_replaced(node, image, kafka, top
     assert set(values) <= set(seen)
 
 
-def test_helm_test_passes_and_fails(node) -> None:
-    """The pod of `helm test` ends well beside a node that serves, and not without one."""
-    _, child, ports = node
-    pod = find(Renderer().template({"config": {"bootstrap": "kafka:9092"}}), "Pod", "keylane-test")
-    script = pod["spec"]["containers"][0]["command"][2]
+def test_helm_test_passes_and_fails(pods) -> None:
+    """The pod of `helm test` ends well beside nodes that serve, and not when one has stopped."""
+    rendered = Renderer().template({"config": {"bootstrap": "kafka:9092"}})
+    script = find(rendered, "Pod", "keylane-test")["spec"]["containers"][0]["command"][2]
     environment = {
         **os.environ,
         "TIMEOUT_S": "0",
-        "READY_URL": f"http://127.0.0.1:{ports['control']}/readyz",
-        "BOOTSTRAP": f"127.0.0.1:{ports['kafka']}",
+        "READY_URLS": "\n".join(f"http://{pod.control}/readyz" for pod in pods),
+        "BOOTSTRAP": bootstrap_of(pods),
     }
 
     def run() -> subprocess.CompletedProcess[str]:
@@ -253,10 +339,9 @@ def test_helm_test_passes_and_fails(node) -> None:
         )
 
     well = run()
-    os.kill(child.pid, signal.SIGTERM)
-    child.stop()
+    pods[1].stop()
     ill = run()
 
     assert (well.returncode, ill.returncode) == (0, 1)
-    assert "accepts connections" in well.stdout
-    assert "not ready" in ill.stderr
+    assert well.stdout.count("accepts connections") == len(pods)
+    assert f"not ready: http://{pods[1].control}" in ill.stderr
