@@ -26,7 +26,7 @@ from keylane.offsets.table import OffsetTable
 from keylane.proxy.topics import View
 
 WAIT_S: Final = 0.25
-"""News take some 10 ms, 100 from a node that reads all the time."""
+"""News take some 10 ms, and up to 150 from a node that reads all the time."""
 VAIN_MAX: Final = 10_000
 """Positions that were waited for in vain, and are not waited for again."""
 QUIET_MAX: Final = 32
