@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -30,6 +31,7 @@ from kio.static.primitive import i32, i64
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.epochs import next_epoch
 from keylane.offsets.fenced import FencedJournal
 from keylane.offsets.journal import JournalRecord, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
@@ -414,15 +416,17 @@ class GroupOffsets:
         journal = FencedJournal(
             partition,
             options=self._store.options,
+            next_epoch=partial(next_epoch, self._cluster),
             append_timeout_s=self._append_timeout_s,
             on_append=self._on_append,
         )
-        await journal.open()
         try:
+            end = await journal.open(now_ms=int(self._wall_clock() * 1000))
             table = await self._store.read_partition(
                 partition,
                 partition_count=owned.partition_count,
                 individual_commits_max=self._config.individual_commits_max,
+                end_min=end,
             )
             await journal.append(table.take_orphan_tombstones())
         except BaseException:

@@ -17,6 +17,9 @@ Source: REQUIREMENTS G-13 (both ends of a range in its key), S004-14 (the group'
             layout         topic id, int32 partition count, int32 lane count, and in version 1,
                            for lanes of unequal ranges, the SHA-256 of their cuts
 
+A key of kind 4 (fence) has nothing more, and its value no more than version and timestamp: an owner
+among many nodes has opened the partition there. It says nothing of any group.
+
 Integers are big-endian, strings have an int16 length, both ends are inclusive. A tombstone is a
 null value. A key of another version is some other keylane's: `read_key` says so by None.
 """
@@ -42,6 +45,7 @@ FINGERPRINT_BYTES: Final = 32
 POSITIONS: Final = 1
 RANGE: Final = 2
 LAYOUT: Final = 3
+FENCE: Final = 4
 COMMITTED_FLAG: Final = 1
 INTERVAL_BYTES_MIN: Final = 8 + 1 + 8 + 8 + 4 + 2
 
@@ -151,6 +155,16 @@ def write_key(key: Key) -> bytes:
             writer.int8(LAYOUT)
             writer.string(key.view)
     return writer.to_bytes()
+
+
+def write_fence(partition: int, timestamp_ms: int) -> JournalRecord:
+    """A record that stands for its place in the log only; `read_key` gives None for it."""
+    key, value = Writer(flexible=False), Writer(flexible=False)
+    key.int16(KEY_VERSION)
+    key.int8(FENCE)
+    value.int16(VALUE_VERSION)
+    value.int64(timestamp_ms)
+    return JournalRecord(partition, key.to_bytes(), value.to_bytes())
 
 
 def read_key(data: Buffer, *, place: str) -> Key | None:

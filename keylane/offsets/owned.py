@@ -26,6 +26,9 @@ log = logging.getLogger("keylane.offsets")
 LOADS_AT_ONCE: Final = 8
 """Partitions that are loaded beside each other, each with up to 8 MiB under way."""
 CLOSE_TIMEOUT_S: Final = 10.0
+REOPEN_S: Final = 24 * 3600.0
+"""How long an epoch is used. Kafka forgets a transactional id that nobody has asked for in seven
+days, and the next owner would be given an id that fences nobody."""
 
 
 class Journal(Protocol):
@@ -50,6 +53,7 @@ class Holding:
     term: int
     table: OffsetTable
     journal: Journal
+    opened_s: float
 
 
 Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
@@ -75,6 +79,7 @@ class OwnedTables:
         on_dropped: Callable[[int], None],
     ) -> None:
         """`on_dropped` is told of a partition whose states somebody else may change now."""
+        self._clock = asyncio.get_running_loop().time
         self._tenure, self._open = tenure, open_partition
         self.partition_count = partition_count
         self._on_loaded, self._on_dropped = on_loaded, on_dropped
@@ -101,7 +106,7 @@ class OwnedTables:
         await self._tenure.settled()
         self._expect_ownership(partition)
         holding = self._holdings.get(partition)
-        if holding is not None and self._is_current(holding):
+        if holding is not None and self._is_current(holding) and not self._is_old(holding):
             return holding
         load = self._loads.get(partition)
         if load is None:
@@ -177,6 +182,9 @@ class OwnedTables:
         is_of_term = holding.term == self._tenure.term(holding.partition)
         return is_of_term and not holding.journal.is_broken
 
+    def _is_old(self, holding: Holding) -> bool:
+        return self._clock() - holding.opened_s > REOPEN_S
+
     async def _load(self, partition: int) -> Holding | UpstreamLost | None:
         """A new holding; why there is none; None: lost meanwhile."""
         try:
@@ -184,8 +192,9 @@ class OwnedTables:
                 term = self._tenure.term(partition)
                 if not self._tenure.holds(partition):
                     return None
+                opened_s = self._clock()
                 table, journal = await self._open(partition)
-                holding = Holding(partition, term, table, journal)
+                holding = Holding(partition, term, table, journal, opened_s)
                 if not self._is_current(holding):
                     self._close(journal)
                     return None

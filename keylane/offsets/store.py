@@ -120,16 +120,19 @@ class JournalStore:
         return table
 
     async def read_partition(
-        self, partition: int, *, partition_count: int, individual_commits_max: int
+        self, partition: int, *, partition_count: int, individual_commits_max: int, end_min: int
     ) -> OffsetTable:
-        """What one partition holds, up to its last stable offset. Raises: UpstreamLost."""
+        """What one partition holds, at least up to `end_min`. Raises: UpstreamLost."""
         table = OffsetTable(
             partition_count=partition_count, individual_commits_max=individual_commits_max
         )
         try:
-            await read_partitions(self.options(), [partition], table)
+            ends = await read_partitions(self.options(), [partition], table)
         except KafkaError as error:
             raise describe_loss(f"loading journal partition {partition}", error) from None
+        if ends[partition] < end_min:
+            end = ends[partition]
+            raise UpstreamLost(f"journal partition {partition} ends at {end}, not at {end_min}")
         finish_load(table, partition)
         return table
 
@@ -157,11 +160,7 @@ class JournalStore:
         try:
             async with asyncio.timeout(self._append_timeout_s):
                 producer = await self._opened()
-                acks = [await send(producer, record) for record in records]
-                # Not `gather`: a caller that goes away must not cancel what others share.
-                await asyncio.wait(acks)
-            for ack in acks:
-                ack.result()
+                await append_all(producer, records)
         except TimeoutError:
             raise UpstreamLost(f"no ack from the journal in {self._append_timeout_s:g} s") from None
         except KafkaError as error:
@@ -227,8 +226,11 @@ async def read_partitions(
     numbers: Iterable[int],
     table: OffsetTable,
     on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
-) -> None:
-    """Apply what journal partitions hold by now to `table`. Raises: UpstreamLost, KafkaError."""
+) -> dict[int, int]:
+    """Apply what journal partitions hold by now to `table`; where each ends.
+
+    Raises: UpstreamLost, KafkaError.
+    """
     consumer = AIOKafkaConsumer(
         **options,
         isolation_level="read_committed",
@@ -244,6 +246,7 @@ async def read_partitions(
         ends = await consumer.end_offsets(partitions)
         starts = await consumer.beginning_offsets(partitions)
         await _read_to(consumer, starts, ends, table, on_progress)
+        return {place.partition: end for place, end in ends.items()}
     finally:
         await consumer.stop()
 
@@ -293,16 +296,24 @@ async def _read_to(
             raise UpstreamLost(f"the journal gave nothing for {LOAD_STALLED_S:g} s")
 
 
-async def send(producer: AIOKafkaProducer, record: JournalRecord) -> asyncio.Future[Any]:
+async def append_all(producer: AIOKafkaProducer, records: Sequence[JournalRecord]) -> list[Any]:
+    """Write records in order and wait for all acks; what the broker says. Raises: KafkaError."""
+    acks = [await _send(producer, record) for record in records]
+    # Not `gather`: a caller that goes away must not cancel what others share.
+    await asyncio.wait(acks)
+    return [ack.result() for ack in acks]
+
+
+async def _send(producer: AIOKafkaProducer, record: JournalRecord) -> asyncio.Future[Any]:
     """Hand a record to the producer; the future ends with the ack."""
     ack: asyncio.Future[Any] = await producer.send(
         TOPIC_NAME, record.value, key=record.key, partition=record.partition
     )
-    ack.add_done_callback(retrieve)
+    ack.add_done_callback(_retrieve)
     return ack
 
 
-def retrieve(ack: asyncio.Future[Any]) -> None:
+def _retrieve(ack: asyncio.Future[Any]) -> None:
     """Look at the outcome, so that one that nobody waits for any more is not reported."""
     if not ack.cancelled():
         ack.exception()

@@ -1,0 +1,86 @@
+"""Producer epochs: whoever is given the next one of a transactional id has fenced who was before.
+
+In:    a transactional id.  Out: its producer id, and an epoch that nobody had.
+Next:  `offsets.fenced` writes the journal with it.
+Shell: asyncio; the brokers are an argument.
+Source: KIP-98 (InitProducerId), KIP-360; docs/decisions/020.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
+from kio.schema.init_producer_id.v1.request import InitProducerIdRequest
+from kio.schema.types import TransactionalId
+from kio.static.primitive import i8, i32Timedelta
+
+from keylane.errors import UpstreamLost
+
+OF_TRANSACTIONS: Final = i8(1)
+TRANSACTION_TIMEOUT: Final = i32Timedelta.parse(timedelta(seconds=10))
+"""There are no transactions; Kafka asks for one all the same."""
+TIMEOUT_S: Final = 30.0
+"""In a new cluster Kafka makes its topic of transactions first."""
+RETRY_BACKOFF_S: Final = 0.1
+"""Kafka clients' `retry.backoff.ms` default; nothing tells when a coordinator is there."""
+LATER: Final = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.concurrent_transactions,
+    }
+)
+"""Who asks again finds the coordinator, sooner or later."""
+
+
+class Brokers(Protocol):
+    """What is asked (`proxy.cluster`)."""
+
+    async def request(self, entity: Any) -> Any:
+        """Ask any broker. Raises: UpstreamLost."""
+
+    async def ask_broker(self, node_id: int, entity: Any) -> Any:
+        """Ask one of them. Raises: UpstreamLost."""
+
+    async def learn_brokers(self, brokers: Any) -> None:
+        """Take note of brokers in an answer."""
+
+
+async def next_epoch(brokers: Brokers, transactional_id: str) -> tuple[int, int]:
+    """(producer id, epoch), the epoch one more than any before. Raises: UpstreamLost."""
+    refused = ErrorCode.coordinator_not_available
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                answer = await _ask(brokers, transactional_id)
+                if isinstance(answer, tuple):
+                    return answer
+                refused = answer
+                if refused not in LATER:
+                    raise UpstreamLost(f"transactional id {transactional_id}: {refused.name}")
+                await asyncio.sleep(RETRY_BACKOFF_S)
+    except TimeoutError:
+        reason = f"transactional id {transactional_id}: {refused.name} for {TIMEOUT_S:g} s"
+        raise UpstreamLost(reason) from None
+
+
+async def _ask(brokers: Brokers, transactional_id: str) -> tuple[int, int] | ErrorCode:
+    found = await brokers.request(
+        FindCoordinatorRequest(key=transactional_id, key_type=OF_TRANSACTIONS)
+    )
+    if found.error_code != ErrorCode.none:
+        return ErrorCode(found.error_code)
+    await brokers.learn_brokers((found,))
+    request = InitProducerIdRequest(
+        transactional_id=TransactionalId(transactional_id),
+        transaction_timeout=TRANSACTION_TIMEOUT,
+    )
+    answer = await brokers.ask_broker(int(found.node_id), request)
+    if answer.error_code != ErrorCode.none:
+        return ErrorCode(answer.error_code)
+    return int(answer.producer_id), int(answer.producer_epoch)
