@@ -225,7 +225,11 @@ async def _present_all(
 ) -> list[Any]:
     """All that the group has offsets of: lanes where the topic's own name means lanes."""
     topics = []
-    lane_names = [await context.find_view(n) for n in context.groups.lane_names_of(question.group)]
+    lane_names = [
+        await context.find_view(name)
+        for name in context.groups.lane_names_of(question.group)
+        if not context.registry.is_refused(name)
+    ]
     for physical in answer.topics:
         registry = context.registry
         name = registry.name_of_id(physical.topic_id) if by_id else str(physical.name)
