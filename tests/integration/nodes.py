@@ -36,14 +36,18 @@ class Nodes:
         folder: Path,
         count: int,
         args: Sequence[str] = (),
+        is_numbered: bool = True,
     ) -> None:
-        """Plan the nodes; `start` runs them. Logs are `folder/keylane-N.log`."""
+        """Plan the nodes; `start` runs them. Logs are `folder/keylane-N.log`.
+
+        is_numbered: False for nodes that do not know of each other, which must not be.
+        """
         self.processes = [
             KeylaneProcess(
                 upstream,
                 lanes,
                 log_path=folder / f"keylane-{number}.log",
-                args=[*args, *(("--node", str(number)) if count > 1 else ())],
+                args=[*args, *(("--node", str(number)) if count > 1 and is_numbered else ())],
             )
             for number in range(count)
         ]
@@ -125,15 +129,20 @@ class Brokers:
             self.resume(place)
 
 
-def coordinator_node(admin: AdminClient, group: str, *, timeout_s: float = 15.0) -> int:
-    """Number of the node that a client finds as the group's coordinator."""
+def coordinator_node(bootstrap: str, group: str, *, timeout_s: float = 15.0) -> int:
+    """Number of the node that a new client finds as the group's coordinator.
+
+    Raises: KafkaException.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     described = admin.describe_consumer_groups([group], request_timeout=timeout_s)
     coordinator = described[group].result(timeout_s + 1).coordinator
     return int(coordinator.id) // NODE_ID_STEP
 
 
-def leading_nodes(admin: AdminClient, topic: str, *, timeout_s: float = 15.0) -> dict[int, int]:
+def leading_nodes(bootstrap: str, topic: str, *, timeout_s: float = 15.0) -> dict[int, int]:
     """By lane index: the number of the node that clients are sent to for it; -1: none."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     partitions = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
     return {
         index: each.leader // NODE_ID_STEP if each.leader >= 0 else -1

@@ -75,6 +75,8 @@ class Plan:
     kinds: tuple[str, ...] = ()
     """Only these; empty: all."""
     heap_mb: int = 384
+    is_numbered: bool = True
+    """False: nodes that do not know of each other; a run of them must fail."""
     topic: str = "orders"
     group: str = "g-orders"
     member_options: dict[str, Any] = field(
@@ -178,7 +180,7 @@ class ChaosRun:
     def play(self) -> None:
         """Start everything, do all rounds, wait for the end. Raises: AssertionError, stuck."""
         plan, chaos = self.plan, self._folder
-        admin = self._admin(self._kafka.bootstrap)
+        admin = AdminClient({"bootstrap.servers": self._kafka.bootstrap, "log_level": LOG_LEVEL})
         wanted = NewTopic(plan.topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})
         admin.create_topics([wanted], operation_timeout=30)[plan.topic].result(60)
         members = chaos / "members"
@@ -186,9 +188,14 @@ class ChaosRun:
         with ExitStack() as stack:
             stack.callback(self._brokers.resume_all)
             rules = [f"{plan.topic}={LANES}"]
-            nodes = Nodes(self._kafka.bootstrap, rules, folder=chaos, count=plan.nodes)
+            nodes = Nodes(
+                self._kafka.bootstrap,
+                rules,
+                folder=chaos,
+                count=plan.nodes,
+                is_numbered=plan.is_numbered,
+            )
             self._nodes = stack.enter_context(nodes)
-            self._clients = self._admin(nodes.bootstrap)
             self._group = stack.enter_context(
                 TimedGroup(
                     nodes.bootstrap,
@@ -210,10 +217,6 @@ class ChaosRun:
             for kind in self._kinds():
                 self._round(kind)
             self._finish(admin)
-
-    @staticmethod
-    def _admin(bootstrap: str) -> AdminClient:
-        return AdminClient({"bootstrap.servers": bootstrap, "log_level": LOG_LEVEL})
 
     def _kinds(self) -> list[str]:
         """As many as rounds, each kind as often as any other, in an order of chance."""
@@ -280,7 +283,7 @@ class ChaosRun:
 
     def _coordinator(self) -> int:
         try:
-            return coordinator_node(self._clients, self.plan.group)
+            return coordinator_node(self._nodes.bootstrap, self.plan.group)
         except KafkaException as error:
             self._say(f"the coordinator is not told: {error}")
             return -1

@@ -135,6 +135,11 @@ def render(report: dict[str, Any]) -> str:
     return "\n".join([*lines, f"seed {seed}: {verdict}"])
 
 
+def end_early(*_: object) -> None:
+    """End the run in order, with a report of what was seen. Raises: InterruptedError."""
+    raise InterruptedError("ended by SIGTERM")
+
+
 def main() -> int:
     """Run and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -145,6 +150,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", default="", help="only these, by comma, such as node-kill")
     parser.add_argument("--heap-mb", type=int, default=384)
+    parser.add_argument("--strangers", action="store_true", help="nodes without --node: must fail")
     parser.add_argument("--folder", type=Path, help="where logs and the report stay")
     args = parser.parse_args()
     plan = Plan(
@@ -155,9 +161,9 @@ def main() -> int:
         seed=args.seed,
         kinds=tuple(filter(None, args.kinds.split(","))),
         heap_mb=args.heap_mb,
+        is_numbered=not args.strangers,
     )
-    # So that the children are ended in order then, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    signal.signal(signal.SIGTERM, end_early)
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
