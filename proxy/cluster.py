@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -23,7 +23,7 @@ from kio.schema.types import TopicName
 from keylane.config import ProxyConfig, split_address
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy.nodes.agreement import LaneMeanings, node_rules
-from keylane.proxy.nodes.values import Membership, NodeRule
+from keylane.proxy.nodes.values import Membership, NodeInfo, NodeRule
 from keylane.proxy.plans import load_plans
 from keylane.proxy.security import Security
 from keylane.proxy.topics import TopicRegistry
@@ -66,6 +66,8 @@ class Cluster:
         self.brokers: dict[int, Broker] = {}
         self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
         self.on_broker: Callable[[Broker], Awaitable[None]] | None = None
+        self.on_grown: Callable[[], None] | None = None
+        """Called when `pins` has changed, but for what other nodes told."""
         self._link: ServiceLink | None = None
         self._links: dict[int, ServiceLink] = {}
         self._told_grown: dict[str, int] = {}
@@ -230,10 +232,11 @@ class Cluster:
             )
 
     def hear_nodes(self, number: int, membership: Membership) -> None:
-        """Take note of other nodes' lane rules; say what nodes do not agree on, and when they do.
+        """Take note of other nodes' lane rules and pins; say what nodes do not agree on.
 
         number: of this node.
         """
+        self._hear_pins([node for node in membership.nodes if node.number != number])
         before, dissenters = self.registry.disputes(), self.registry.dissenters
         others = {
             node.number: LaneMeanings(node.rules, node.lane_name_pattern)
@@ -257,6 +260,24 @@ class Cluster:
         if settled:
             log.info("nodes agree again topics=%d first=%s", len(settled), settled[0])
 
+    @property
+    def pins(self) -> dict[str, int]:
+        """As `TopicRegistry.pins`: what other nodes are told to keep to."""
+        return self.registry.pins()
+
+    def _hear_pins(self, others: Iterable[NodeInfo]) -> None:
+        """What is to get another layout now (`accept_layout`) is not kept to, whoever does."""
+        topics = (self.registry.topics.get(name) for name in self._config.accept_layout)
+        accepted = {str(topic.topic_id) for topic in topics if topic is not None}
+        pins: dict[str, int] = {}
+        for node in others:
+            for topic_id, count in node.pinned.items():
+                if topic_id not in accepted:
+                    pins[topic_id] = min(count, pins.get(topic_id, count))
+        self.registry.hear_pins(pins)
+        for name in self.registry.grown:
+            self._tell_grown(name, is_heard=True)
+
     def _tell_refused(self, name: str) -> None:
         """Say once per count that a plan does not fit, under each name that stands for it."""
         count = self.registry.topics[name].partition_count
@@ -265,12 +286,14 @@ class Cluster:
                 self._told_refused.add((refusal, count))
                 log.error("topic is not served topic=%s reason=%s", name, refusal)
 
-    def _tell_grown(self, name: str) -> None:
+    def _tell_grown(self, name: str, *, is_heard: bool = False) -> None:
         """Say once per count that partitions of a lane topic are not read by its lanes."""
         count = self.registry.grown.get(name)
         if count is None or self._told_grown.get(name) == count:
             return
         self._told_grown[name] = count
+        if self.on_grown is not None and not is_heard:
+            self.on_grown()
         log.warning(
             "partitions were added, lanes do not read them topic=%s partitions=%d seen=%d "
             "remedy=stop the topic's groups, start once with accept_layout",

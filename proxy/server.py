@@ -225,6 +225,7 @@ class ProxyServer:
         port = await self._listen(None, split_address(self.config.listen)[1], self._any_broker)
         self._shared.bootstrap = self.config.advertised_bootstrap(port)
         self._cluster.on_broker = self._bind_broker
+        self._cluster.on_grown = None if self._nodes is None else self._nodes.rejoin
         await self._cluster.start()
         if self._nodes is None:
             await self._refuse_beside_nodes()
@@ -306,6 +307,7 @@ class ProxyServer:
             bootstrap=self._shared.bootstrap,
             brokers=dict(self._shared.addresses),
             rules=self._cluster.node_rules,
+            pinned=self._cluster.pins,
             lane_name_pattern=self.config.lane_name_pattern or "",
             control=url,
             version=__version__,

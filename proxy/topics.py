@@ -172,6 +172,7 @@ class TopicRegistry:
         self._own = LaneMeanings(node_rules(rules, plans), lane_name_pattern or "")
         self._number, self._others = 0, dict[int, LaneMeanings]()
         self._judged: dict[str, str | None] = {}
+        self._heard_pins: dict[str, int] = {}
 
     @property
     def topics(self) -> dict[str, PhysicalTopic]:
@@ -194,6 +195,20 @@ class TopicRegistry:
         for name in [name for name in self._views if self._disagreement(name) is not None]:
             view = self._views.pop(name)
             del self._views_by_id[view.view_id]
+
+    def pins(self) -> dict[str, int]:
+        """Topics with more partitions than their lanes read: this many, by topic id."""
+        grown = (self._topics[name] for name in self.grown if name in self._topics)
+        return {str(topic.topic_id): topic.partition_count for topic in grown}
+
+    def hear_pins(self, pins: Mapping[str, int]) -> None:
+        """Keep to the partitions that other nodes keep to; views made with more are dropped.
+
+        Else a node that starts after a topic has grown would show other lanes than the rest.
+        """
+        self._heard_pins = dict(pins)
+        for topic in list(self._topics.values()):
+            self._keep_heard(topic)
 
     def rule_of(self, name: str) -> tuple[str, int] | None:
         """(physical topic, lanes) where `name` stands for lanes, by the rules alone.
@@ -275,6 +290,7 @@ class TopicRegistry:
             name=name, topic_id=topic_id, partition_count=partition_count
         )
         self._names[topic_id] = name
+        self._keep_heard(self._topics[name])
 
     def pin_partitions(self, name: str, partition_count: int) -> None:
         """Keep to the partition count that groups' commits stand on (see `grown`)."""
@@ -329,6 +345,11 @@ class TopicRegistry:
     def lane_topics(self) -> list[str]:
         """Known topics that are seen as lanes under their own name."""
         return [name for name in self._topics if self.rule_of(name) is not None]
+
+    def _keep_heard(self, topic: PhysicalTopic) -> None:
+        count = self._heard_pins.get(str(topic.topic_id), 0)
+        if 0 < count < topic.partition_count:
+            self.pin_partitions(topic.name, count)
 
     def _is_pinned(self, name: str) -> bool:
         has_views = any(view.topic == name for view in self._views.values())

@@ -49,6 +49,7 @@ JSON_BYTES_MAX: Final = 4 << 20
 """Inflated; the group's one record in Kafka is bounded to 1 MiB."""
 BROKERS_MAX: Final = 10_000
 RULES_MAX: Final = 10_000
+PINS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 100_000
 INT32_MAX: Final = 2**31 - 1
 
@@ -76,6 +77,7 @@ class _Node(_Model):
     brokers: Annotated[dict[Int32, Place], Field(max_length=BROKERS_MAX)] = {}
     rules: Annotated[tuple[_Rule, ...], Field(max_length=RULES_MAX)] = ()
     lane_name_pattern: Text = ""
+    pinned: Annotated[dict[Text, Int32], Field(max_length=PINS_MAX)] = {}
     control: Text = ""
     version: Text = ""
 
@@ -92,6 +94,7 @@ class _Node(_Model):
             brokers=dict(node.brokers),
             rules=tuple(rules),
             lane_name_pattern=node.lane_name_pattern,
+            pinned=dict(node.pinned),
             control=node.control,
             version=node.version,
         )
@@ -107,6 +110,7 @@ class _Node(_Model):
             brokers=self.brokers,
             rules=tuple(rules),
             lane_name_pattern=self.lane_name_pattern,
+            pinned=self.pinned,
             control=self.control,
             version=self.version,
         )

@@ -45,6 +45,8 @@ class NodeInfo:
     rules: tuple[NodeRule, ...] = ()
     """In order: the first that matches counts."""
     lane_name_pattern: str = ""
+    pinned: Mapping[str, int] = field(default_factory=dict)
+    """Partitions that lanes keep to, by the id of a topic that has more by now."""
     control: str = ""
     """URL of its control port, without a path; empty: none."""
     version: str = ""

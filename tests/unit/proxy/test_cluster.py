@@ -269,3 +269,54 @@ async def test_of_many_topics_some_are_named(cluster, link, caplog) -> None:
     messages = told(caplog)
     assert len(messages) == 22
     assert messages[-1] == "topics are not served topics=50, some were named"
+
+
+async def test_other_nodes_keep_to_the_partitions_of_lanes(cluster, link, caplog) -> None:
+    """The fewest that any keeps to; who heard of it does not tell the others again."""
+    joined: list[int] = []
+    cluster.on_grown = lambda: joined.append(1)
+    link.answers.append({"brokers": [node(1)], "topics": [topic("orders", 4)]})
+    await cluster.start()
+
+    cluster.hear_nodes(1, pinning({str(ID): 3}, {str(ID): 2}))
+
+    assert cluster.pins == {str(ID): 2} and joined == []
+    assert "partitions were added" in caplog.text and "seen=2" in caplog.text
+
+
+async def test_a_topic_that_grows_is_told_to_other_nodes(cluster, link) -> None:
+    """Once per count."""
+    joined: list[int] = []
+    cluster.on_grown = lambda: joined.append(1)
+    for count in (2, 3, 3):
+        link.answers.append({"brokers": [node(1)], "topics": [topic("orders", count)]})
+        await cluster.refresh()
+
+    assert joined == [1] and cluster.pins == {str(ID): 2}
+
+
+async def test_a_layout_that_was_accepted_is_not_kept_back(monkeypatch, cluster, link) -> None:
+    """Else no rolling restart could ever take a topic to its new partitions."""
+    config = cluster._config.model_copy(update={"accept_layout": ("orders", "gone")})
+    monkeypatch.setattr(cluster, "_config", config)
+    link.answers.append({"brokers": [node(1)], "topics": [topic("orders", 4)]})
+    await cluster.start()
+
+    cluster.hear_nodes(1, pinning({str(ID): 3}))
+
+    assert cluster.pins == {}
+
+
+def pinning(*pins: dict[str, int]) -> Membership:
+    """Node 1, and one more for each of `pins`; all have the rules of node 1."""
+    nodes = tuple(
+        NodeInfo(
+            number=number,
+            bootstrap=("h", 1),
+            rules=(NodeRule(topic="orders", lanes=4),),
+            lane_name_pattern="{topic}.lanes-{lanes}",
+            pinned=pinned,
+        )
+        for number, pinned in enumerate(({}, *pins), start=1)
+    )
+    return Membership(generation_id=1, nodes=nodes, owners=())

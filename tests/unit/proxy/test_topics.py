@@ -338,3 +338,32 @@ def test_names_that_were_judged_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert judged == [True, False, False, False, False, True]
     assert len(registry._judged) <= 3
+
+
+def test_partitions_that_another_node_keeps_to() -> None:
+    """A node that starts after a topic has grown shows the same lanes as the rest."""
+    registry = make(orders())
+    registry.learn("orders", ID, 3)
+    assert registry.view("orders").layout.partition_count == 3  # type: ignore[union-attr]
+
+    registry.hear_pins({str(ID): 2, str(OTHER_ID): 1})
+
+    assert registry.view("orders").layout.partition_count == 2  # type: ignore[union-attr]
+    assert registry.grown == {"orders": 3} and registry.pins() == {str(ID): 2}
+
+    registry.learn("shop", OTHER_ID, 4)
+    assert registry.topics["shop"].partition_count == 1
+    assert registry.pins() == {str(ID): 2, str(OTHER_ID): 1}
+
+
+def test_pins_of_a_topic_that_was_made_anew_are_nobodys() -> None:
+    """They go by the topic's id; and no node has lanes of partitions that are not there."""
+    registry = make(orders())
+    registry.learn("orders", ID, 3)
+
+    registry.hear_pins({str(OTHER_ID): 2, str(ID): 5})
+    assert registry.pins() == {}
+
+    registry.hear_pins({str(ID): 2})
+    registry.learn("orders", OTHER_ID, 3)
+    assert registry.pins() == {} and registry.topics["orders"].partition_count == 3
