@@ -157,6 +157,7 @@ class LaneFetcher:
         on_scanned: Callable[[ScannedBlock], None],
         stats: ProxyStats,
         on_truncated: Callable[[uuid.UUID, int, int], None] | None = None,
+        told_end: Callable[[uuid.UUID, int], int] | None = None,
         split: SplitFunction = split_block,
         pool: Executor | None = None,
     ) -> None:
@@ -174,6 +175,7 @@ class LaneFetcher:
             stats=stats,
             on_scanned=on_scanned,
             on_truncated=on_truncated or (lambda *_: None),
+            told_end=told_end or (lambda *_: -1),
             read_bytes_max=read_bytes_max,
             batch_bytes_max=batch_bytes_max,
         )

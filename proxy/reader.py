@@ -273,7 +273,8 @@ class PartitionReader:
                 ticket.leave()
 
     async def _fetch(self, read: _Read) -> RawFetch:
-        read.scanned_end = self._scanned_end
+        told_end = self._kit.told_end(self.topic_id, self.partition)
+        read.scanned_end = max(self._scanned_end, told_end)
         self._kit.stats.upstream_fetches += 1
         wait_ms, bytes_max = SHORT_POLL_MS, read.bytes_max
         if read.is_long_poll:
@@ -423,6 +424,7 @@ class PartitionReader:
                 lanes=split.lanes,
                 holes=holes,
                 log_start_offset=self.log_start_offset,
+                leader_epoch=split.leader_epoch,
             )
         )
 

@@ -75,6 +75,8 @@ class ScannedBlock:
     holes: tuple[tuple[int, int], ...]
     """Inclusive ranges without a record of any lane."""
     log_start_offset: int
+    leader_epoch: int = -1
+    """Of the last batch, -1 when not known."""
 
 
 SplitFunction = Callable[..., Any]
@@ -96,6 +98,8 @@ class ReaderKit:
     on_scanned: Callable[[ScannedBlock], None]
     on_truncated: Callable[[uuid.UUID, int, int], None]
     """(topic id, partition, new log end)."""
+    told_end: Callable[[uuid.UUID, int], int]
+    """Topic id and partition -> how far others have read it, as they told; -1: not at all."""
     read_bytes_max: int
     batch_bytes_max: int
 

@@ -8,8 +8,9 @@ Source: decision 021 (docs/decisions).
 Theory. What is unknown makes a stable offset late, never wrong; so scans may be lost. A cut may
 not: a scan of the old log beyond it would let positions pass records of the new one. So a cut is
 sent until Kafka has it, on all in-sync replicas and in one order with the scans of its partition.
-A scan of another sender that is older than the cut, but written behind it, reaches beyond it; such
-are passed over for longer than a scan may be under way.
+A scan of another sender may be older than the cut and written behind it. What it has beyond the cut
+is of an older leader epoch than all that is there now, and it is passed over; but only for as long
+as a scan may be under way, since a cut that was no cut must not keep good news away.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ SEND_TIMEOUT_S: Final = 10.0
 CUT_GUARD_S: Final = 2 * (AGE_S_MAX + SEND_TIMEOUT_S)
 """How long a scan of before a cut may still come: the longest way of one, and as much again."""
 CUTS_MAX: Final = 10_000
-ENDS_MAX: Final = 100_000
+PLACES_MAX: Final = 100_000
+"""Partitions whose end is known; those that were read first are forgotten first."""
 START_TIMEOUT_S: Final = 60.0
 POLL_MS: Final = 1_000
 RETRY_BACKOFF_S: Final = 1.0
@@ -123,8 +125,24 @@ class _Guard:
     """A cut, and whose scans beyond it are of the new log."""
 
     end: int
-    until_s: float
+    leader_epoch: int
+    until_s: float = 0.0
     informed: set[Sender] = field(default_factory=set)
+
+    def refuses(self, scan: Scan, sender: Sender) -> bool:
+        """Whether a scan may be of the old log."""
+        is_old = scan.end > self.end and scan.leader_epoch < self.leader_epoch
+        return is_old and sender not in self.informed
+
+
+@dataclass(slots=True)
+class _Known:
+    """How far a partition was scanned."""
+
+    told_end: int = -1
+    """By other nodes."""
+    leader_epoch: int = -1
+    """The latest that was seen."""
 
 
 class ScanFeed:
@@ -161,7 +179,7 @@ class ScanFeed:
         self._runs, self._book = ScanRuns(), SplitBook()
         self._told: OrderedDict[KeySplit, float] = OrderedDict()
         self._guards: OrderedDict[Place, _Guard] = OrderedDict()
-        self._ends: OrderedDict[Place, int] = OrderedDict()
+        self._known: OrderedDict[Place, _Known] = OrderedDict()
         self._news, self._hurried = asyncio.Event(), asyncio.Event()
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
@@ -208,25 +226,29 @@ class ScanFeed:
 
     def note_scanned(self, block: ScannedBlock) -> None:
         """A reader of this node has looked at a block. Some 10 microseconds."""
+        self._know((block.topic_id, block.partition), -1, block.leader_epoch)
         self._runs.note(block, self._now_s())
         self._news.set()
 
     def note_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A reader of this node has seen that the log was cut at `end`."""
-        self._runs.cut(topic_id, partition, end)
-        self._guard(Cut(topic_id, partition, end), self._sender)
+        known = self._known.get((topic_id, partition), _Known())
+        cut = Cut(topic_id, partition, end, known.leader_epoch + 1)
+        self._runs.cut(cut)
+        self._guard(cut, self._sender)
         self._news.set()
 
     def hurry(self) -> None:
         """Somebody waits for what others tell: read it without a pause."""
         self._hurried.set()
 
-    def end_of(self, topic_id: uuid.UUID, partition: int) -> int:
+    def told_end(self, topic_id: uuid.UUID, partition: int) -> int:
         """Offset behind the last one that another node has told to be scanned, -1 for none.
 
         A log that ends before it was cut since.
         """
-        return self._ends.get((topic_id, partition), -1)
+        known = self._known.get((topic_id, partition))
+        return -1 if known is None else known.told_end
 
     # Sending.
     async def _send_on(self) -> None:
@@ -296,7 +318,7 @@ class ScanFeed:
         self._own.append(self._sender)
         for item in news:
             if isinstance(item, Cut):
-                self._runs.cut(item.topic_id, item.partition, item.end)
+                self._runs.cut(item)
                 self._news.set()
             else:
                 self.lost += 1
@@ -386,26 +408,33 @@ class ScanFeed:
         if guard is not None:
             if self._now_s() >= guard.until_s:
                 del self._guards[place]
-            elif item.end > guard.end and sender not in guard.informed:
+            elif guard.refuses(item, sender):
                 return
         self.taken += 1
-        if item.end > self._ends.get(place, -1):
-            self._ends[place] = item.end
-            self._ends.move_to_end(place)
-            if len(self._ends) > ENDS_MAX:
-                self._ends.popitem(last=False)
+        self._know(place, item.end, item.leader_epoch)
         on_scanned(_block(item))
+
+    def _know(self, place: Place, told_end: int, leader_epoch: int) -> None:
+        known = self._known.get(place)
+        if known is None:
+            known = self._known[place] = _Known()
+            if len(self._known) > PLACES_MAX:
+                self._known.popitem(last=False)
+        known.told_end = max(known.told_end, told_end)
+        known.leader_epoch = max(known.leader_epoch, leader_epoch)
 
     def _guard(self, cut: Cut, sender: Sender) -> None:
         place = (cut.topic_id, cut.partition)
-        guard = self._guards.setdefault(place, _Guard(cut.end, 0.0))
+        guard = self._guards.setdefault(place, _Guard(cut.end, cut.leader_epoch))
         guard.end, guard.until_s = min(guard.end, cut.end), self._now_s() + CUT_GUARD_S
+        guard.leader_epoch = max(guard.leader_epoch, cut.leader_epoch)
         guard.informed.add(sender)
         self._guards.move_to_end(place)
         if len(self._guards) > CUTS_MAX:
             self._guards.popitem(last=False)
-        if place in self._ends:
-            self._ends[place] = min(self._ends[place], cut.end)
+        known = self._known.get(place)
+        if known is not None:
+            known.told_end = min(known.told_end, cut.end)
 
     async def _opened_consumer(self) -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(
@@ -453,6 +482,7 @@ def _block(scan: Scan) -> ScannedBlock:
         lanes=tuple(ToldLane(*row) if row[0] or row[3] != NO_RECORD else None for row in rows),
         holes=scan.holes,
         log_start_offset=scan.log_start_offset,
+        leader_epoch=scan.leader_epoch,
     )
 
 

@@ -14,10 +14,10 @@ Source: decision 021 (docs/decisions); `keylane.offsets.scan` for what a scan me
              topics   int32 count, and each: topic id, name
              items    int32 count, and each: int32 size, int8 kind, then
                       scan (0)       int32 topic, int32 partition, int32 split, int64 start,
-                                     int64 length, int64 log start, 4 columns with a value per
-                                     output (last, first, records, bytes), int32 holes, 2 columns
-                                     (first, length)
-                      cut (1)        int32 topic, int32 partition, int64 end
+                                     int64 length, int64 log start, int32 leader epoch, 4 columns
+                                     with a value per output (last, first, records, bytes),
+                                     int32 holes, 2 columns (first, length)
+                      cut (1)        int32 topic, int32 partition, int64 end, int32 leader epoch
     column = int8 bytes per value (0: all are 0), the values
 
 Integers are big-endian, those of columns and cuts little-endian and unsigned. Offsets in columns
@@ -51,14 +51,15 @@ REFERENCE: Final = 2
 SCAN_ITEM: Final = 0
 CUT_ITEM: Final = 1
 HEAD: Final = struct.Struct(">hi16s")
-SCAN_HEAD: Final = struct.Struct(">biiiqqq")
-CUT_HEAD: Final = struct.Struct(">biiq")
+SCAN_HEAD: Final = struct.Struct(">biiiqqqi")
+CUT_HEAD: Final = struct.Struct(">biiqi")
 SPLIT_BYTES_MIN: Final = 1 + 4
 TOPIC_BYTES_MIN: Final = 16 + 2
 ITEM_BYTES_MIN: Final = 4 + CUT_HEAD.size
 DIGEST_BYTES: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
 NO_RECORD: Final = -1
+NO_EPOCH: Final = -1
 NO_FIRST: Final = OFFSET_MAX
 """First offset of an output without a record: that of any other is smaller."""
 PACKET_BYTES: Final = 256 * 1024
@@ -106,6 +107,8 @@ class Scan:
     holes: tuple[tuple[int, int], ...]
     """Inclusive ranges without a record of any lane."""
     log_start_offset: int
+    leader_epoch: int
+    """Of the last batch, -1 when not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class Cut:
     topic_id: uuid.UUID
     partition: int
     end: int
+    leader_epoch: int
+    """What is behind `end` now has this one or a later one."""
 
 
 News = Scan | Cut
@@ -273,6 +278,7 @@ def _write_scan(draft: _Draft, scan: Scan) -> bytes:
             scan.start,
             scan.end - scan.start,
             scan.log_start_offset,
+            scan.leader_epoch,
         ),
         *_column(np.where(has_records, lasts - (scan.start - 1), 0)),
         *_column(np.where(has_records, firsts - scan.start, 0)),
@@ -288,7 +294,8 @@ def _write_scan(draft: _Draft, scan: Scan) -> bytes:
 
 
 def _write_cut(draft: _Draft, cut: Cut) -> bytes:
-    return CUT_HEAD.pack(CUT_ITEM, draft.topic_number(cut.topic_id, ""), cut.partition, cut.end)
+    number = draft.topic_number(cut.topic_id, "")
+    return CUT_HEAD.pack(CUT_ITEM, number, cut.partition, cut.end, cut.leader_epoch)
 
 
 def _column(values: Columns) -> tuple[bytes, bytes]:
@@ -369,18 +376,19 @@ def _read_item(
     reader = Reader(outer.buffer[start : start + size], flexible=False)
     _expect("empty item", that=size > 0)
     if reader.buffer[0] == CUT_ITEM:
-        _, topic, partition, end = CUT_HEAD.unpack_from(reader.buffer, reader.advance(size))
         _expect(f"cut of {size} bytes", that=size == CUT_HEAD.size)
+        _, topic, partition, end, epoch = CUT_HEAD.unpack_from(reader.buffer)
         _expect(f"topic {topic}, partition {partition}", that=topic >= 0 and partition >= 0)
-        _expect(f"cut at {end}", that=end >= 0)
-        return Cut(topics[topic][0], partition, end)
-    kind, topic, partition, split_number, first, length, log_start = SCAN_HEAD.unpack_from(
+        _expect(f"cut at {end}, epoch {epoch}", that=end >= 0 and epoch >= NO_EPOCH)
+        return Cut(topics[topic][0], partition, end, epoch)
+    kind, topic, partition, split_number, first, length, log_start, epoch = SCAN_HEAD.unpack_from(
         reader.buffer, reader.advance(SCAN_HEAD.size)
     )
     _expect(f"item of kind {kind}", that=kind == SCAN_ITEM)
     _expect(f"numbers below 0 in {size} bytes", that=min(topic, partition, split_number) >= 0)
     is_region = first >= 0 and 1 <= length <= OFFSET_MAX - first
-    _expect(f"{length} offsets from {first}", that=is_region and log_start >= NO_RECORD)
+    is_region = is_region and log_start >= NO_RECORD and epoch >= NO_EPOCH
+    _expect(f"{length} offsets from {first}, epoch {epoch}", that=is_region)
     topic_id, name = topics[topic]
     split = splits[split_number]
     if split is None:
@@ -396,6 +404,7 @@ def _read_item(
         columns=columns,
         holes=_read_holes(reader, first, length),
         log_start_offset=log_start,
+        leader_epoch=epoch,
     )
     reader.end()
     return scan

@@ -70,11 +70,14 @@ class ScanRuns:
             self._open(key, block, now_s)
         self._bound()
 
-    def cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """The log was cut at `end`: what waits of behind it is of the old log, and forgotten."""
-        place = (topic_id, partition)
+    def cut(self, cut: Cut) -> None:
+        """The log was cut: what waits of behind its end is of the old log, and forgotten."""
+        place, end = (cut.topic_id, cut.partition), cut.end
         known = self._cuts.get(place)
-        self._cuts[place] = Cut(*place, end if known is None else min(end, known.end))
+        if known is not None:
+            epoch = max(cut.leader_epoch, known.leader_epoch)
+            cut = Cut(*place, min(end, known.end), epoch)
+        self._cuts[place] = cut
         for key in [key for key in self._newest if key[:2] == place]:
             del self._newest[key]
         for number, run in list(self._runs.items()):
@@ -113,6 +116,7 @@ class ScanRuns:
             columns=_columns(block),
             holes=block.holes,
             log_start_offset=block.log_start_offset,
+            leader_epoch=block.leader_epoch,
         )
         self._serial += 1
         cost = block.key_split.output_count + len(block.holes)
@@ -125,7 +129,7 @@ class ScanRuns:
         np.maximum(scan.columns[0], added[0], out=scan.columns[0])
         np.minimum(scan.columns[1], added[1], out=scan.columns[1])
         scan.columns[2:] += added[2:]
-        scan.end = block.end
+        scan.end, scan.leader_epoch = block.end, block.leader_epoch
         scan.holes += block.holes
         scan.log_start_offset = max(scan.log_start_offset, block.log_start_offset)
         run.cost += len(block.holes)

@@ -102,6 +102,7 @@ def block(
     lasts: list[int],
     *,
     split: KeySplit = FOUR,
+    epoch: int = 1,
     holes: tuple[tuple[int, int], ...] = (),
 ) -> ScannedBlock:
     """A scan in which each lane's records lie from the start up to its last one."""
@@ -116,6 +117,7 @@ def block(
         lanes=tuple(None if at < 0 else ToldLane(1000, 1, start, at) for at in lasts),
         holes=holes,
         log_start_offset=0,
+        leader_epoch=epoch,
     )
 
 
@@ -133,7 +135,7 @@ async def test_what_one_node_scans_lets_positions_pass_at_the_other(kafka: str) 
         assert other.counted(FOUR, 1, 13) == 20
         assert other.counted(FOUR, 2, 0) == 20
         assert other.counted(UNEVEN, 3, 6) == 6
-        assert other.feed.end_of(topic_id, 3) == 30
+        assert other.feed.told_end(topic_id, 3) == 30
         told = [part for found in other.blocks for part in found.lanes if part is not None]
         assert sum(part.size_bytes for part in told) == 5 * 1000
         assert sum(part.record_count for part in told) == 5
@@ -147,7 +149,7 @@ async def test_what_one_node_scans_lets_positions_pass_at_the_other(kafka: str) 
 
 
 async def test_a_cut_is_not_overtaken_and_old_scans_beyond_it_are_not_believed(kafka: str) -> None:
-    """A scan of the new log from who told the cut counts; one of another node does not."""
+    """Beyond it, what others tell of an older leader epoch does not count; the rest does."""
     topic_id = uuid.uuid4()
     async with (
         running(kafka, 1, topic_id) as one,
@@ -159,18 +161,21 @@ async def test_a_cut_is_not_overtaken_and_old_scans_beyond_it_are_not_believed(k
 
         one.feed.note_scanned(block(topic_id, 100, 120, [-1, -1, -1, -1]))
         one.feed.note_truncated(topic_id, 3, 60)
-        one.feed.note_scanned(block(topic_id, 60, 70, [65, -1, -1, -1]))
+        one.feed.note_scanned(block(topic_id, 60, 70, [65, -1, -1, -1], epoch=2))
         await other.until(lambda: other.counted(FOUR, 1, 50) == 70)
         assert other.cuts == [(3, 60)]
         assert other.counted(FOUR, 0, 61) == 61, "a record of the new log"
         assert other.counted(FOUR, 0, 110) == 110
-        assert other.feed.end_of(topic_id, 3) == 70
+        assert other.feed.told_end(topic_id, 3) == 70
 
         # As if it had read this before the cut, and slept until now.
         late.feed.note_scanned(block(topic_id, 60, 200, [-1, -1, -1, -1]))
         late.feed.note_scanned(block(topic_id, 10, 20, [-1, -1, 12, -1]))
         await other.until(lambda: other.blocks[-1].end == 20)
         assert other.counted(FOUR, 1, 80) == 80
+
+        late.feed.note_scanned(block(topic_id, 70, 90, [-1, -1, -1, -1], epoch=2))
+        await other.until(lambda: other.counted(FOUR, 1, 80) == 90)
 
 
 async def test_a_node_that_starts_anew_learns_its_own_past(kafka: str) -> None:

@@ -34,6 +34,7 @@ splits = st.one_of(
     st.sets(st.integers(1, HASH_MAX), max_size=20).map(lambda cuts: KeySplit(tuple(sorted(cuts)))),
     st.just(KeySplit(CUTS, (0, NOBODY, 1, 0))),
 )
+epochs = st.integers(-1, 2**31 - 1)
 topics = st.sampled_from(["orders", "payments", "größe"])
 
 
@@ -63,10 +64,11 @@ def scans(draw: st.DrawFn) -> Scan:
         columns=np.array(rows, np.int64).T.copy(),
         holes=tuple(zip(bounds[::2], bounds[1::2], strict=False)),
         log_start_offset=draw(st.integers(-1, OFFSET_MAX)),
+        leader_epoch=draw(epochs),
     )
 
 
-cuts = st.builds(Cut, st.uuids(), st.integers(0, 2**31 - 1), st.integers(0, OFFSET_MAX))
+cuts = st.builds(Cut, st.uuids(), st.integers(0, 2**31 - 1), st.integers(0, OFFSET_MAX), epochs)
 news = st.lists(scans() | cuts, max_size=6)
 
 
@@ -76,7 +78,7 @@ def fields(item: News) -> Any:
         return item
     return (
         item.topic, item.topic_id, item.partition, item.key_split, item.start, item.end,
-        item.columns.tolist(), item.holes, item.log_start_offset,
+        item.columns.tolist(), item.holes, item.log_start_offset, item.leader_epoch,
     )  # fmt: skip
 
 

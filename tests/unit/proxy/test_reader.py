@@ -128,6 +128,21 @@ def test_a_cut_log_serves_nothing_stale() -> None:
     run_virtual(main)
 
 
+def test_a_log_that_ends_before_what_another_node_has_read_was_cut() -> None:
+    """A reader that has read nothing itself tells the cut; a log that ends just there has none."""
+
+    async def main() -> None:
+        for told, cuts in ((51, []), (60, [51])):
+            bench = Bench(interleaved_log(), options={"told_end": lambda *_, at=told: at})
+
+            answer = await bench.fetch_one(0, 40)
+
+            assert offsets_of(answer) == [40, 42, 44, 46, 48, 50]
+            assert bench.truncated[:1] == cuts
+
+    run_virtual(main)
+
+
 def test_a_new_leader_epoch_drops_what_was_read() -> None:
     """A log that was cut and grew again looks the same but for its epoch."""
 

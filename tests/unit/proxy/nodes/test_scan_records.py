@@ -15,6 +15,7 @@ from keylane.proxy.nodes.scan_records import (
     NO_FIRST,
     NO_RECORD,
     OUTPUTS_PACKET,
+    SCAN_HEAD,
     Cut,
     Scan,
     Sender,
@@ -44,6 +45,7 @@ def scan(split: KeySplit, start: int = 10_000_000, *, holes: int = 0, records: i
         columns=np.array([row] * split.output_count, np.int64).T.copy(),
         holes=tuple((start + 1000 + 2 * at,) * 2 for at in range(holes)),
         log_start_offset=0,
+        leader_epoch=4,
     )
 
 
@@ -151,7 +153,8 @@ def test_records_outside_of_their_scan_are_refused() -> None:
     wrong = scan(UNEVEN)
     wrong.columns[:, 0] = [NO_RECORD, NO_FIRST, 5, 0]
     refused(wrong)
-    refused(Cut(TOPIC_ID, 5, -1))
+    refused(Cut(TOPIC_ID, 5, -1, 0))
+    refused(Cut(TOPIC_ID, 5, 1, -2))
 
 
 def refused(item: Scan | Cut) -> None:
@@ -167,7 +170,7 @@ def test_few_bytes_cannot_ask_for_much_memory() -> None:
     count = OUTPUTS_PACKET // 1024 + 2
     packets = list(write_packets(SENDER, [empty] * count, lambda _: False))
     assert len(packets) == 2
-    item_bytes = 4 + 37 + 4 + 4
+    item_bytes = 4 + SCAN_HEAD.size + 4 + 4
     head, tail = packets[0][:-item_bytes], packets[0][-item_bytes:]
     items = (len(packets[0]) - len(packets[1])) // item_bytes + 1
     start = packets[0].index(items.to_bytes(4, "big") + tail[:4])

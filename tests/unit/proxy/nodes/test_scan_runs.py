@@ -60,6 +60,7 @@ def block(
         lanes=lanes,
         holes=holes,
         log_start_offset=log_start,
+        leader_epoch=end,
     )
 
 
@@ -79,9 +80,8 @@ def test_blocks_that_follow_each_other_become_one_scan() -> None:
     (scan,) = runs.take(0.0)
 
     assert isinstance(scan, Scan)
-    assert (scan.start, scan.end, scan.holes, scan.log_start_offset) == (
-        0, 20, ((0, 1), (19, 19)), 3,
-    )  # fmt: skip
+    assert (scan.start, scan.end, scan.leader_epoch) == (0, 20, 20)
+    assert (scan.holes, scan.log_start_offset) == (((0, 1), (19, 19)), 3)
     assert scan.columns.tolist() == [[9, 15], [6, 1], [1, 2], [107, 200]]
     assert len(runs) == runs.cost == 0
 
@@ -119,15 +119,15 @@ def test_a_cut_goes_first_and_forgets_what_reaches_beyond_it() -> None:
     runs.note(block(0, 40), 0.0)
     runs.note(block(60, 80), 0.0)
     runs.note(block(60, 80, partition=1), 0.0)
-    runs.cut(TOPIC_ID, 0, 50)
+    runs.cut(Cut(TOPIC_ID, 0, 50, 3))
     runs.note(block(50, 55), 0.0)
-    runs.cut(TOPIC_ID, 0, 70)
+    runs.cut(Cut(TOPIC_ID, 0, 70, 4))
     runs.note(block(55, 90), 0.0)
     runs.check()
 
     news = runs.take(0.0)
 
-    assert news[0] == Cut(TOPIC_ID, 0, 50)
+    assert news[0] == Cut(TOPIC_ID, 0, 50, 4)
     found = [(scan.partition, scan.start, scan.end) for scan in news[1:] if isinstance(scan, Scan)]
     assert found == [(0, 0, 40), (1, 60, 80), (0, 50, 55), (0, 55, 90)]
     assert runs.dropped == 1
@@ -137,7 +137,7 @@ def test_what_has_waited_too_long_is_dropped_but_for_cuts() -> None:
     """A process that was stopped must not tell old news."""
     runs = ScanRuns()
     runs.note(block(0, 10), 0.0)
-    runs.cut(TOPIC_ID, 1, 50)
+    runs.cut(Cut(TOPIC_ID, 1, 50, 3))
     runs.note(block(30, 40), 1.0)
 
     news = runs.take(AGE_S_MAX + 0.5)
