@@ -11,6 +11,7 @@ needs: a hundred megabytes and half a second.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -82,6 +83,7 @@ def _wrap(kernel: Any, signature: Signature) -> Any:
 def main(arguments: list[str]) -> int:
     """Compile the kernels that are named into the folder; each appears whole or not at all."""
     folder, names = Path(arguments[0]), arguments[1:]
+    gc.disable()  # a fifth of the time, for a process that lives for seconds
     for name in names:
         data = compile_kernel(name)
         part = folder / f"{name}.{os.getpid()}"

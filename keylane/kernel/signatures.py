@@ -76,8 +76,8 @@ NEVER_CALLED: Final = (
 """Functions of numba's runtime that object files name and kernels never come to: they own no
 array and raise nothing. There is no numba to answer for them, so that a call would be the end."""
 PARTS: Final = (
-    ("walk_batches", "crc32c_of", "count_batches"),
-    ("join_batches", "joined_bytes", "scan_batches", "plan_lanes", "write_lanes"),
+    ("walk_batches", "count_batches", "crc32c_of", "plan_lanes"),
+    ("write_lanes", "join_batches", "joined_bytes", "scan_batches"),
 )
 """Two processes compile them at the same time; this deal gives each about as much."""
 
