@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +24,31 @@ from keylane.errors import ConfigInvalid
 
 log = logging.getLogger("keylane.tls")
 
+last_alerts: ContextVar[list[bytes] | None] = ContextVar("last_alerts", default=None)
+"""Where who makes a handshake finds what OpenSSL says when it fails: event loops drop it."""
 Signature = tuple[tuple[int, int, int], ...]
+
+
+class _Handshake(ssl.SSLObject):
+    """Keeps the alert of a handshake that fails."""
+
+    _outgoing: ssl.MemoryBIO | None = None
+    _alerts: list[bytes]
+
+    def keep_alerts(self, outgoing: ssl.MemoryBIO, alerts: list[bytes]) -> None:
+        """Put it into `alerts`; `outgoing` is where OpenSSL leaves it."""
+        self._outgoing, self._alerts = outgoing, alerts
+
+    def do_handshake(self) -> None:
+        """Make the next step of the handshake."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self._outgoing is not None:
+                self._alerts.append(self._outgoing.read())
+            raise
 
 
 class ReloadingContext(ssl.SSLContext):
@@ -50,9 +75,15 @@ class ReloadingContext(ssl.SSLContext):
         self._current = self._built()
         return self
 
-    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any
+    ) -> ssl.SSLObject:
         """What asyncio and uvloop call for every new connection."""
-        return self._current.wrap_bio(*args, **kwargs)
+        made = self._current.wrap_bio(incoming, outgoing, *args, **kwargs)
+        kept = last_alerts.get()
+        if isinstance(made, _Handshake) and kept is not None:
+            made.keep_alerts(outgoing, kept)
+        return made
 
     def poll(self, *, force: bool = False) -> bool:
         """Build anew if a file has changed, or `force`; whether new connections get another.
@@ -98,6 +129,7 @@ def open_listener_context(
 
     def build() -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sslobject_class = _Handshake
         _harden(context)
         context.load_cert_chain(certificate, key, password=_refuse_password)
         if client_ca is not None:

@@ -8,6 +8,8 @@ Source: RFC 8446.
 asyncio tells nobody of a handshake that fails, nor of the peer. So a connection is accepted
 without TLS, and its socket given to a transport that has TLS, whose handshake can be awaited. That
 also is the moment to refuse it, before a handshake has cost anything.
+Nor does asyncio send the alert by which TLS tells a client what is wrong, an expired certificate
+for example. Without it Java's client tries for ever, where a broker makes it give up.
 """
 
 from __future__ import annotations
@@ -25,11 +27,15 @@ from keylane.proxy.admission import Admission
 from keylane.proxy.session import ClientSession
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.tasks import spawn
+from keylane.proxy.tls import last_alerts
 
 log = logging.getLogger("keylane.tls")
 
 TELL_INTERVAL_S: Final = 10.0
 """One line for each reason in so many seconds: anybody can make handshakes fail."""
+LINGER_S: Final = 2.0
+"""How long a client has to take the alert."""
+LINGER_BYTES: Final = 4096
 REASONS_MAX: Final = 100
 """Reasons that are told apart; OpenSSL has a few dozen that clients can bring about."""
 
@@ -78,12 +84,19 @@ class TlsDoor:
 
     async def open(self, connection: socket.socket, make_session: MakeSession) -> None:
         """Make the handshake, then begin the session. Raises: OSError (ssl.SSLError is one)."""
-        await asyncio.get_running_loop().connect_accepted_socket(
-            make_session,
-            connection,
-            ssl=self._context,
-            ssl_handshake_timeout=self._timeout_s,
-        )
+        alerts: list[bytes] = []
+        last_alerts.set(alerts)  # of this task alone
+        with connection.dup() as reply:
+            try:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    make_session,
+                    connection,
+                    ssl=self._context,
+                    ssl_handshake_timeout=self._timeout_s,
+                )
+            except ssl.SSLError:
+                await _send_alert(reply, b"".join(alerts))
+                raise
 
     def failed(self, peer: str, reason: str) -> None:
         """Count and tell of a handshake that did not succeed."""
@@ -129,6 +142,20 @@ class _Handshake(asyncio.Protocol):
             self._door.failed(peer, _reason(error))
         finally:
             self._door.leave(address)
+
+
+async def _send_alert(connection: socket.socket, alert: bytes) -> None:
+    """Send the last word of a handshake, and read on: else the system takes it back (RST)."""
+    loop = asyncio.get_running_loop()
+    connection.setblocking(False)
+    try:
+        async with asyncio.timeout(LINGER_S):
+            await loop.sock_sendall(connection, alert)
+            connection.shutdown(socket.SHUT_WR)
+            while await loop.sock_recv(connection, LINGER_BYTES):
+                pass
+    except (OSError, TimeoutError) as error:
+        log.debug("TLS alert not taken reason=%s", error)
 
 
 def _reason(error: OSError) -> str:

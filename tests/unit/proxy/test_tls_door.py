@@ -81,17 +81,20 @@ class Stand:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def knock(self, certificate: Path | None) -> None:
+    async def knock(self, certificate: Path | None) -> str:
         """Connect, and be refused sooner or later: with TLS 1.3 after the client's own part."""
-        with suppress(OSError):
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", self.port, ssl=self.client(certificate), server_hostname="localhost"
-            )
-            try:
-                async with asyncio.timeout(WAIT_S):
-                    assert await reader.read() == b""
-            finally:
-                writer.transport.abort()
+
+        def blocking() -> str:
+            with socket.create_connection(("127.0.0.1", self.port), WAIT_S) as plain:
+                try:
+                    client = self.client(certificate)
+                    with client.wrap_socket(plain, server_hostname="localhost") as secured:
+                        secured.sendall(write_request(HEARTBEAT, 2, 7, "c", b"body"))
+                        return f"read {secured.recv(100)!r}"
+                except OSError as error:
+                    return str(error)
+
+        return await asyncio.to_thread(blocking)
 
     async def until(self, count: int) -> None:
         """Until so many handshakes have failed."""
@@ -148,15 +151,15 @@ def test_a_session_begins_with_the_end_of_the_handshake(run, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("certificate", "reason"),
+    ("certificate", "reason", "alert"),
     [
-        (None, "peer did not return a certificate"),
-        ("expired", "certificate has expired"),
-        ("foreign", "self-signed certificate|unable to get local issuer certificate"),
+        (None, "peer did not return a certificate", "CERTIFICATE_REQUIRED"),
+        ("expired", "certificate has expired", "CERTIFICATE_EXPIRED"),
+        ("foreign", "self-signed certificate|unable to get local issuer certificate", "UNKNOWN_CA"),
     ],
 )
-def test_refusals(run, tmp_path, caplog, certificate, reason) -> None:
-    """One line with the peer and what is wrong; no session, no connection to a broker."""
+def test_refusals(run, tmp_path, caplog, certificate, reason, alert) -> None:
+    """One line with the peer and what is wrong, and the client is told; there is no session."""
 
     async def check() -> None:
         async with standing(tmp_path) as stand:
@@ -166,9 +169,10 @@ def test_refusals(run, tmp_path, caplog, certificate, reason) -> None:
             elif certificate == "foreign":
                 shown = Authority(tmp_path / "other", name="other").issue("foreign")
 
-            await stand.knock(shown)
+            told = await stand.knock(shown)
 
             await stand.until(1)
+            assert alert in told
             assert stand.admitted == [] and stand.broker.writer is None
 
     run(check())
