@@ -134,6 +134,11 @@ class Generations:
         found = memory.joined if memory else None
         return found if found and found.generation_id == generation_id else None
 
+    def newest(self, group: str) -> int | None:
+        """The newest generation that is known; None: none is."""
+        memory = self._groups.get(group)
+        return memory.joined.generation_id if memory and memory.joined else None
+
     def is_past(self, group: str, generation_id: int) -> bool:
         """Whether a newer generation is known."""
         memory = self._groups.get(group)

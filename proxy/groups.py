@@ -4,7 +4,7 @@ In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetSta
 Next:  handlers in `apis` through the `Groups` protocol; `offsets.store` writes the journal of the
        only node, `offsets.owned` that of one among many.
 Shell: asyncio, Kafka.
-Source: DESIGN decisions 6 and 7; REQUIREMENTS S004-10..19, G-04, G-12; docs/decisions/020.
+Source: DESIGN decisions 6 and 7; REQUIREMENTS S004-10..19, G-04, G-12; docs/decisions/021.
 """
 
 from __future__ import annotations
@@ -180,6 +180,11 @@ class GroupOffsets:
         """
         if self._owned is not None:
             await self._owned.ready(group)
+
+    @property
+    def sees_ends(self) -> bool:
+        """Whether the end of each transaction passes this node: there is no other."""
+        return self._owned is None
 
     def check_tenure(self, group: str) -> None:
         """Right before something of a state is sent. Raises: NotCoordinator."""

@@ -129,6 +129,10 @@ class Groups(Protocol):
     pushes: Pushes
     """Which of Kafka's own offsets a transaction may be about to change."""
 
+    @property
+    def sees_ends(self) -> bool:
+        """Whether the end of each transaction passes this node: there is no other."""
+
     def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
         """Held while offsets of a group are read or changed: one at a time, in order.
 

@@ -97,11 +97,14 @@ async def open_drafts(
     context: Context,
     *,
     writer: Writer | None = None,
+    trusts_own: bool = True,
 ) -> tuple[dict[Place, Draft], dict[Place, ErrorCode]]:
     """A copy of the group's state per partition, and the errors of those that have none.
 
     Where the state is new, or a transaction may have moved Kafka's own offset, Kafka is asked
     first. UNSTABLE: the transaction of somebody else than `writer` is under way there.
+    trusts_own: what is pending where `writer` had a transaction is of that one; without, it is
+    UNSTABLE as well.
     TOO_MANY_GROUPS: the group has no offsets of lanes, and its client may begin no more.
     """
     drafts: dict[Place, Draft] = {}
@@ -134,7 +137,7 @@ async def open_drafts(
         context.groups.pushes.note_sure(draft.key)
         drafts[place] = draft
     for place in [place for place, code in errors.items() if code == UNSTABLE]:
-        own = _own_draft(group, views[place], place[1], writer, context)
+        own = _own_draft(group, views[place], place[1], writer if trusts_own else None, context)
         if own is not None:
             del errors[place]
             drafts[place] = own

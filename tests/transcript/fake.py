@@ -90,6 +90,7 @@ class FakeGroups:
         self.log_starts: dict[Place, int] = {}
         self.is_journal_down = False
         self.events: list[str] = []
+        self.sees_ends = True
         self.of_others: set[str] = set()
         """Groups that another node serves."""
         self._locks: dict[str, asyncio.Lock] = {}
@@ -238,6 +239,8 @@ class World:
     """Of the leaders of a topic's partitions."""
     now_s: float = 1000.0
     on_pause: Callable[[], object] = lambda: None
+    on_answer: Callable[[], object] = lambda: None
+    """Done while a request is on its way."""
     wait_s: float = 0.0
     """How far each answer of the broker moves the clock."""
 
@@ -311,6 +314,7 @@ class FakeContext:
             schema = load_response_schema(header.api_key, header.api_version)
             answer = write_message(build(schema, answer))
         self.world.now_s += self.world.wait_s
+        self.world.on_answer()
         return b"".join(
             write_response(header.api_key, header.api_version, header.correlation_id, [answer])
         )
