@@ -32,7 +32,7 @@ from keylane.proxy.control_api.settings import Settings
 from keylane.proxy.control_api.topics import ClusterTopics
 from keylane.proxy.control_auth import ControlGuard
 from keylane.proxy.describe import GroupDescriber, ask_group
-from keylane.proxy.exposition import Exposition
+from keylane.proxy.exposition import Exposition, Source
 from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.health import Health
@@ -42,6 +42,7 @@ from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
 from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
+from keylane.proxy.nodes.gauges import NodeGauges
 from keylane.proxy.nodes.group import GROUP as NODE_GROUP
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.placement import Placement
@@ -192,7 +193,7 @@ class ProxyServer:
         )
         return ControlServer(
             address,
-            Exposition([self.stats.samples, gauges.samples]),
+            Exposition([self.stats.samples, gauges.samples, *self._node_gauges()]),
             self.health,
             describer,
             Settings(self._settings, shared.assignments, shared.switches),
@@ -202,6 +203,13 @@ class ProxyServer:
             guard=ControlGuard(self.config),
             tls=self._security.control,
         )
+
+    def _node_gauges(self) -> list[Source]:
+        nodes, number = self._nodes, self.config.node
+        if nodes is None or number is None:
+            return []
+        disputes = self._cluster.registry.disputes
+        return [NodeGauges(number, lambda: nodes.membership, nodes.holds, disputes).samples]
 
     def _lane_groups(self) -> list[str]:
         """Groups that have joined here, then those that have offsets of lanes."""
@@ -319,6 +327,7 @@ class ProxyServer:
         assert number is not None, "told among many nodes"
         self._shared.placement.update(membership)
         self._cluster.hear_nodes(number, membership)
+        self.stats.node_generations += 1
         self._shared.groups.drop_lost()
 
     # Listeners.

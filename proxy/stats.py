@@ -153,6 +153,10 @@ class ProxyStats:
         metadata={"kind": HISTOGRAM, "help": "Time until a write was acknowledged, or failed."},
     )
 
+    node_generations: int = _counter(
+        "Times that nodes agreed anew on who serves what, this one among them."
+    )
+
     # What clients got.
     lane_bytes: int = _counter("Record bytes sent to lanes.")
 

@@ -27,6 +27,7 @@ from keylane.proxy import apis
 from keylane.proxy.apis import ROUTES
 from keylane.proxy.exposition import build_info
 from keylane.proxy.group_gauges import GroupGauges
+from keylane.proxy.nodes.gauges import NodeGauges
 from keylane.proxy.stats import ProxyStats, Sample
 from keylane.security import SecurityConfig
 
@@ -147,7 +148,8 @@ def samples_of_all() -> Iterator[Sample]:
     key = StateKey("group", uuid.UUID(int=1), 0)
     state = OffsetState(committed=0, topic_name="topic")
     gauges = GroupGauges(lambda: [(key, state)], lambda: {(key.topic_id, 0): 1}, lambda: 1)
-    for source in (stats.samples, gauges.samples):
+    nodes = NodeGauges(0, lambda: None, lambda _partition: False, dict)
+    for source in (stats.samples, gauges.samples, nodes.samples):
         yield from source()
     yield build_info()
 

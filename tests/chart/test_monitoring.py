@@ -23,8 +23,8 @@ RULES: Final = yaml.safe_load((CHART / "rules" / "keylane.yaml").read_text(encod
 DASHBOARD: Final = json.loads((CHART / "dashboards" / "keylane.json").read_text(encoding="utf-8"))
 OPERATIONS: Final = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 VARIABLES: Final = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*"}
-OF_THE_TARGET: Final = {"job", "instance"}
-"""Labels that Prometheus adds to each sample."""
+OF_THE_TARGET: Final = {"job", "instance", "namespace"}
+"""Labels that Prometheus adds to each sample; its operator the last one."""
 RATES: Final = ("rate", "increase", "irate")
 
 
