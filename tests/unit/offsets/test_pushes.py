@@ -123,3 +123,31 @@ def test_a_deleted_state_is_forgotten() -> None:
 
     assert pushes.is_idle and not pushes.is_sure(TWO) and not pushes.unsaved
     pushes.check()
+
+
+def test_states_that_others_may_change_are_as_at_a_start() -> None:
+    """Nothing is known of them; the other states' are as they were."""
+    pushes = Pushes()
+    pushes.note_push(ONE, Push(ANN, COMMITS))
+    pushes.note_sure(TWO)
+    pushes.unsaved |= {ONE, TWO}
+
+    pushes.forget_where(lambda key: key == ONE)
+
+    assert not pushes.is_known(ONE) and not pushes.is_own(ONE, ANN) and pushes.is_idle
+    assert pushes.is_sure(TWO) and pushes.unsaved == {TWO}
+    pushes.check()
+
+
+def test_an_answer_that_comes_after_the_loss_is_not_noted() -> None:
+    """Only to a push that is known still."""
+    pushes = Pushes()
+    pushes.note_push(ONE, Push(ANN, COMMITS, unanswered_until_s=5.0))
+    pushes.settle_push(ONE, Push(ANN, COMMITS))
+    assert not pushes.may_still_come(ONE, BOB, 1.0) and pushes.commits_of(ONE, ANN) == COMMITS
+
+    pushes.forget_where(lambda _key: True)
+    pushes.settle_push(ONE, Push(ANN, COMMITS))
+
+    assert not pushes.is_known(ONE)
+    pushes.check()

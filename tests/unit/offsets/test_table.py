@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from keylane.offsets.journal import (
     StateKey,
     ic_partition,
     read_key,
+    write_fence,
     write_key,
     write_value,
 )
@@ -173,6 +175,45 @@ def test_layouts_are_pinned_and_unpinned() -> None:
     assert before.layouts() == {"orders.lanes-16": LAYOUT}
     assert before.layout("orders.lanes-16") == LAYOUT
     assert load(pinned + unpinned).layouts() == table.layouts() == {}
+
+
+def test_a_layout_counts_in_any_partition_and_the_newest_one_does() -> None:
+    """A node pins where it may write; what the only node of a cluster pinned before counts, too."""
+    newer = replace(LAYOUT, timestamp_ms=2, lane_count=8)
+    home = ic_partition("orders", COUNT)
+    for first, second in ((home, home + 1), (home + 1, home)):
+        table = make_table()
+        old = table.pin_layout("orders", LAYOUT, partition=first % COUNT)
+        new = table.pin_layout("orders", newer, partition=second % COUNT)
+        assert [record.partition for record in (*old, *new)] == [first % COUNT, second % COUNT]
+
+        # Partitions are read beside each other: in any order.
+        for records in (old + new, new + old):
+            assert load(records).layout("orders") == newer == table.layout("orders")
+    assert table.pin_layout("orders", LAYOUT)[0].partition == home
+
+
+def test_a_layout_of_one_partition_gives_way_there_only() -> None:
+    """An unpinning, and a damaged record, say nothing of other partitions."""
+    table = make_table()
+    records = table.pin_layout("orders", LAYOUT, partition=0)
+    records += table.pin_layout("orders", replace(LAYOUT, timestamp_ms=5), partition=1)
+    unpinned = table.pin_layout("orders", None, partition=1)
+    damaged = [JournalRecord(1, records[1].key, b"?")]
+
+    for last in (unpinned, damaged):
+        assert load(records + last).layout("orders") == LAYOUT
+
+
+def test_a_fence_says_nothing() -> None:
+    """Nor is it damage; a keylane that does not know it passes it over as well."""
+    table = make_table()
+    fence = write_fence(3, 77)
+
+    table.apply(fence.partition, 0, fence.key, fence.value)
+
+    assert table.finish_load().damaged_count == 0 and len(table) == 0
+    assert (fence.partition, read_key(fence.key, place="")) == (3, None)
 
 
 def test_s004_161_orphan_ranges_are_dropped_and_deleted() -> None:

@@ -1,0 +1,248 @@
+"""Tables of the partitions that a node owns: loaded once per term, dropped when lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from keylane.errors import NotCoordinator, UpstreamLost
+from keylane.offsets.journal import JournalRecord, ic_partition
+from keylane.offsets.owned import REOPEN_S, OwnedTables
+from keylane.offsets.table import OffsetTable
+from keylane.proxy.tasks import spawn
+
+COUNT = 8
+GROUP = "orders"
+PLACE = ic_partition(GROUP, COUNT)
+
+
+class Tenure:
+    """Implements `Tenure`: what a test says."""
+
+    def __init__(self) -> None:
+        self.number, self.is_held = 1, True
+        self.is_settled = asyncio.Event()
+        self.is_settled.set()
+
+    def holds(self, ic_partition: int) -> bool:
+        return self.is_held
+
+    def term(self, ic_partition: int) -> int:
+        return self.number
+
+    async def settled(self) -> None:
+        await self.is_settled.wait()
+
+
+class Journal:
+    """Implements `Journal`: a list."""
+
+    def __init__(self) -> None:
+        self.is_broken, self.is_closed = False, False
+        self.records: list[JournalRecord] = []
+
+    async def append(self, records: Sequence[JournalRecord]) -> None:
+        self.records += records
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """A node's tables, and what became of them."""
+
+    def __init__(self) -> None:
+        self.tenure = Tenure()
+        self.journals: list[Journal] = []
+        self.dropped: list[int] = []
+        self.loaded: list[OffsetTable] = []
+        self.may_load = asyncio.Event()
+        self.may_load.set()
+        self.error: Exception | None = None
+        self.tables = OwnedTables(
+            self.tenure,
+            self.open,
+            partition_count=COUNT,
+            on_loaded=self.loaded.append,
+            on_dropped=self.dropped.append,
+        )
+        self.lock = asyncio.Lock()
+
+    async def open(self, partition: int) -> tuple[OffsetTable, Journal]:
+        assert partition == PLACE
+        journal = Journal()
+        self.journals.append(journal)
+        await self.may_load.wait()
+        if self.error is not None:
+            raise self.error
+        return OffsetTable(partition_count=COUNT), journal
+
+
+async def test_callers_share_one_load() -> None:
+    """However many ask while it is under way; and whoever comes later finds it done."""
+    world = World()
+
+    holdings = await asyncio.gather(*(world.tables.ready(GROUP) for _ in range(5)))
+    async with world.tables.hold(GROUP, world.lock):
+        assert world.tables.table(GROUP) is holdings[0].table
+
+    assert len(set(map(id, holdings))) == len(world.journals) == len(world.loaded) == 1
+
+
+async def test_a_caller_that_goes_away_leaves_the_load_to_the_others() -> None:
+    """Its task is not theirs."""
+    world = World()
+    world.may_load.clear()
+    first, second = (spawn(world.tables.ready(GROUP), "ready") for _ in range(2))
+    await asyncio.sleep(0)
+
+    first.cancel()
+    world.may_load.set()
+
+    assert (await second).journal is world.journals[0] and first.cancelled()
+
+
+async def test_a_failed_load_is_told_and_tried_again() -> None:
+    """All that waited for it are told; the next one tries for himself."""
+    world = World()
+    world.error = UpstreamLost("no broker")
+    for outcome in await asyncio.gather(
+        *(world.tables.ready(GROUP) for _ in range(3)), return_exceptions=True
+    ):
+        assert isinstance(outcome, UpstreamLost) and str(outcome) == "no broker"
+    assert len(world.journals) == 1
+
+    world.error = None
+
+    assert (await world.tables.ready(GROUP)).journal is world.journals[1]
+
+
+async def test_a_partition_of_another_node_is_not_touched() -> None:
+    """Nor waited for: the group's lock may be held for long."""
+    world = World()
+    world.tenure.is_held = False
+    async with world.lock:
+        with pytest.raises(NotCoordinator):
+            async with world.tables.hold(GROUP, world.lock):
+                pass
+    assert world.journals == [] and world.tables.find(GROUP) is None
+
+
+async def test_a_rebalance_is_waited_for() -> None:
+    """Before it is known who owns the partition, nobody is refused."""
+    world = World()
+    world.tenure.is_settled.clear()
+    world.tenure.is_held = False
+    asking = spawn(world.tables.ready(GROUP), "ready")
+    await asyncio.sleep(0)
+    assert not asking.done()
+
+    world.tenure.is_held = True
+    world.tenure.is_settled.set()
+
+    assert (await asking).journal is world.journals[0]
+
+
+async def test_a_lease_that_lapses_and_comes_back_costs_no_load() -> None:
+    """Nothing is given out in between; the term is the same, so nobody else has written."""
+    world = World()
+    async with world.tables.hold(GROUP, world.lock):
+        world.tenure.is_held = False
+        with pytest.raises(NotCoordinator):
+            world.tables.check(GROUP)
+        with pytest.raises(NotCoordinator):
+            world.tables.table(GROUP)
+        assert world.tables.changed(GROUP).journal is world.journals[0]
+        world.tenure.is_held = True
+        world.tables.check(GROUP)
+    await world.tables.ready(GROUP)
+    assert len(world.journals) == 1 and world.dropped == []
+
+
+async def test_a_new_term_is_a_new_load() -> None:
+    """Who holds a group from before is refused, though the partition is loaded again."""
+    world = World()
+    async with world.tables.hold(GROUP, world.lock):
+        world.tenure.number = 2
+        with pytest.raises(NotCoordinator):
+            world.tables.changed(GROUP)
+        await world.tables.ready(GROUP)
+        for refused in (world.tables.check, world.tables.table, world.tables.changed):
+            with pytest.raises(NotCoordinator):
+                refused(GROUP)
+    async with world.tables.hold(GROUP, world.lock):
+        assert world.tables.changed(GROUP).journal is world.journals[1]
+    assert (world.dropped, world.journals[0].is_closed) == ([PLACE], True)
+
+
+async def test_a_term_that_ends_during_the_load_ends_the_load() -> None:
+    """What was read may be old already."""
+    world = World()
+    world.may_load.clear()
+    asking = spawn(world.tables.ready(GROUP), "ready")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    world.tenure.number = 2
+    world.may_load.set()
+
+    with pytest.raises(NotCoordinator):
+        await asking
+    await asyncio.sleep(0)
+
+    assert world.journals[0].is_closed and world.loaded == []
+    assert (await world.tables.ready(GROUP)).term == 2
+
+
+async def test_a_broken_journal_is_opened_anew() -> None:
+    """Whether its last records count is known only then."""
+    world = World()
+    async with world.tables.hold(GROUP, world.lock):
+        world.journals[0].is_broken = True
+        with pytest.raises(NotCoordinator):
+            world.tables.changed(GROUP)
+    assert world.tables.find(GROUP) is None and list(world.tables.tables()) == []
+
+    await world.tables.ready(GROUP)
+
+    assert len(world.journals) == 2 and world.dropped == [PLACE]
+
+
+async def test_what_is_lost_is_dropped_at_once() -> None:
+    """Not only when somebody asks: others may change it."""
+    world = World()
+    await world.tables.ready(GROUP)
+    world.tables.drop_lost()
+    assert world.dropped == []
+
+    world.tenure.number = -1
+    world.tables.drop_lost()
+
+    assert world.dropped == [PLACE] and list(world.tables.tables()) == []
+
+
+async def test_an_epoch_is_used_for_a_day() -> None:
+    """Kafka forgets a transactional id that is not asked for."""
+    world = World()
+    now_s = 0.0
+    world.tables._clock = lambda: now_s
+    await world.tables.ready(GROUP)
+    now_s = REOPEN_S
+    await world.tables.ready(GROUP)
+    assert len(world.journals) == 1
+
+    now_s += 1
+    await world.tables.ready(GROUP)
+
+    assert len(world.journals) == 2 and world.dropped == [PLACE]
+
+
+async def test_a_stop_closes_everything() -> None:
+    """Journals are closed when it returns."""
+    world = World()
+    await world.tables.ready(GROUP)
+
+    await world.tables.stop()
+
+    assert world.journals[0].is_closed
