@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylane.embedded import EmbeddedKafka
@@ -219,7 +219,14 @@ async def test_the_topic_is_short_lived_and_damage_is_passed_over(kafka: str) ->
 async def test_scans_are_given_up_and_cuts_are_not_while_kafka_is_away(
     own_broker: EmbeddedKafka, monkeypatch: Any
 ) -> None:
-    """With the broker gone for longer than a send may take, a cut still arrives afterwards."""
+    """With the broker gone for longer than a send may take, a cut still arrives afterwards.
+
+    Here the topic has three partitions, as somebody has made it so.
+    """
+    admin = AIOKafkaAdminClient(bootstrap_servers=own_broker.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(TOPIC_NAME, 3, 1)])
+    await admin.close()
     monkeypatch.setattr("keylane.proxy.nodes.scan_feed.SEND_TIMEOUT_S", 2.0)
     monkeypatch.setattr("keylane.proxy.nodes.scan_feed.CLOSE_TIMEOUT_S", 1.0)
     topic_id = uuid.uuid4()
@@ -246,3 +253,4 @@ async def test_scans_are_given_up_and_cuts_are_not_while_kafka_is_away(
         one.feed.note_scanned(block(topic_id, 10, 20, [-1, -1, -1, -1]))
         await other.until(lambda: other.counted(FOUR, 0, 10) == 20)
         assert other.counted(FOUR, 0, 0) == 0
+        assert len(one.feed._partitions) == 3
