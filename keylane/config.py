@@ -68,6 +68,11 @@ class LaneRule(_Frozen):
         description="`reserve.message.value.range.fetch`: keep whole records in the cache for "
         "the other lanes; false keeps only where records are, and reads them again.",
     )
+    compression: Literal["none", "lz4", "zstd"] = Field(
+        default="none",
+        description="Compress the lanes' batches again before they are sent: for links that cost "
+        "more than processor time, of which it takes several times that of splitting.",
+    )
     accept_range_fetch: bool = Field(
         default=True,
         description="`accept.range.fetch` (S004-61): false refuses fetches of the lanes until the "

@@ -45,6 +45,7 @@ from keylane.proxy.reader_kit import (
     SplitFunction,
 )
 from keylane.proxy.stats import ProxyStats
+from keylane.wire.batch import CODEC_NONE
 from keylane.wire.primitives import Buffer
 
 __all__ = [
@@ -76,6 +77,8 @@ class LaneFetch:
     partition_max_bytes: int
     reserve: bool = True
     """Keep whole slices for other lanes (`reserve.message.value.range.fetch`)."""
+    codec: int = CODEC_NONE
+    """What the batches are compressed with again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,8 @@ class LaneAnswer:
     size_bytes: int
 
 
-ReaderKey = tuple[uuid.UUID, int, KeySplit, int]
+ReaderKey = tuple[uuid.UUID, int, KeySplit, int, int]
+"""Topic id, partition, split, isolation level, codec."""
 
 
 @dataclass(slots=True, eq=False)
@@ -279,7 +283,7 @@ class LaneFetcher:
     def _turn(
         self, lane: LaneFetch, request: LaneFetchRequest, cursor: _Cursor, now_s: float
     ) -> _Turn:
-        key = (lane.topic_id, lane.partition, lane.key_split, request.isolation_level)
+        key = (lane.topic_id, lane.partition, lane.key_split, request.isolation_level, lane.codec)
         reader = self._readers.get(key)
         if reader is None:
             reader = PartitionReader(
@@ -289,6 +293,7 @@ class LaneFetcher:
                 lane.key_split,
                 request.isolation_level,
                 self._kit,
+                lane.codec,
             )
             self._readers[key] = reader
             self._kit.stats.readers = len(self._readers)

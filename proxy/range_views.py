@@ -18,6 +18,7 @@ from keylane.keyrange.key_split import KeySplit, owners_split
 from keylane.keyrange.space import KeyRange
 from keylane.proxy.range_table import Ranges, RangeTable, RangeTableHolder
 from keylane.proxy.topics import LaneView, PhysicalTopic
+from keylane.wire.batch import CODEC_NONE
 
 log = logging.getLogger("keylane.ranges")
 
@@ -61,6 +62,11 @@ class RangeView:
     def reserve(self) -> bool:
         """The other owners will want what one read brings."""
         return True
+
+    @property
+    def codec(self) -> int:
+        """Sent as they are: nobody was asked."""
+        return CODEC_NONE
 
     @property
     def is_renamed(self) -> bool:

@@ -40,6 +40,7 @@ from keylane.proxy.reader_kit import (
     stable_bytes,
 )
 from keylane.proxy.tasks import spawn
+from keylane.wire.batch import CODEC_NONE
 
 __all__ = ["Listener", "PartitionReader", "PartitionSource", "RawFetch", "ScannedBlock"]
 
@@ -120,7 +121,9 @@ class PartitionReader:
         key_split: KeySplit,
         isolation_level: int,
         kit: ReaderKit,
+        codec: int = CODEC_NONE,
     ) -> None:
+        self._codec = codec
         self.topic, self.topic_id, self.partition = topic, topic_id, partition_index
         self.key_split, self.isolation_level, self._kit = key_split, isolation_level, kit
         self.log = LaneLog(key_split.output_count, kit.cache)
@@ -371,9 +374,10 @@ class PartitionReader:
         if len(records) <= AT_ONCE_BYTES_MAX:
             bound = min(AT_ONCE_PLAIN_BYTES_MAX, kit.plain_bytes_max)
             with suppress(BatchUnsupported):  # it is small on the wire only
-                return split_and_sum(kit.split, records, self.key_split, bound, bound)
+                return split_and_sum(kit.split, records, self.key_split, self._codec, bound, bound)
         loop = asyncio.get_running_loop()
-        job = partial(split_and_sum, kit.split, records, self.key_split, kit.plain_bytes_max)
+        what = (kit.split, records, self.key_split, self._codec)
+        job = partial(split_and_sum, *what, kit.plain_bytes_max)
         try:
             return await loop.run_in_executor(kit.pool, job, kit.plain_bytes_max)
         except BatchUnsupported:

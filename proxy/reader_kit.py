@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from keylane.cache.lane_log import MARKER_LATER, Aborted
 from keylane.cache.slice_cache import SliceCache
 from keylane.errors import KeylaneError
+from keylane.kernel.recompress import recompress
 from keylane.keyrange.key_split import KeySplit
 from keylane.proxy.byte_gate import ByteGate
 from keylane.proxy.stats import ProxyStats
-from keylane.wire.batch import read_batch_header
+from keylane.wire.batch import CODEC_NONE, read_batch_header
 
 PLAIN_BYTES_MAX: Final = 8 * 1024**2
 """Plain bytes of one block. Large enough that what Python does per block and lane (about 0.3 ms
@@ -146,10 +147,11 @@ def split_and_sum(
     split: SplitFunction,
     records: memoryview,
     key_split: KeySplit,
+    codec: int,
     plain_bytes_max: int,
     batch_bytes_max: int,
 ) -> tuple[Any, NDArray[np.int64]] | None:
-    """Runs in a thread: split, and find each lane's last record."""
+    """Runs in a thread: split, compress where asked to, and find each lane's last record."""
     block = split(
         records,
         key_split.limits,
@@ -159,6 +161,8 @@ def split_and_sum(
     )
     if block is None:
         return None
+    if codec != CODEC_NONE:
+        block = recompress(block, codec)
     last_record_offsets = np.full(len(block.lanes), -1, np.int64)
     for lane, part in enumerate(block.lanes):
         if part is not None:

@@ -24,7 +24,10 @@ from keylane.proxy.nodes.agreement import (
     node_rules,
     tell_disagreement,
 )
+from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 
+CODECS: Final = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
+"""What a rule may say of compression, as batches say it."""
 VIEW_NAMESPACE: Final = uuid.UUID("6b65796c-616e-4e00-8000-6c616e657300")
 """Lane names get ids of their own: clients key their caches by id. Any fixed value does."""
 
@@ -59,6 +62,10 @@ class View(Protocol):
     @property
     def reserve(self) -> bool:
         """Whether whole records are kept for the other outputs."""
+
+    @property
+    def codec(self) -> int:
+        """What rebuilt batches are compressed with: a codec id of batches."""
 
     @property
     def is_renamed(self) -> bool:
@@ -103,6 +110,8 @@ class LaneView:
     layout: LaneLayout
     reserve: bool
     """Whether whole records are kept for other lanes (`reserve.message.value.range.fetch`)."""
+    codec: int = CODEC_NONE
+    """What the lanes' batches are compressed with."""
 
     @property
     def is_renamed(self) -> bool:
@@ -373,6 +382,7 @@ class TopicRegistry:
             topic_id=topic.topic_id,
             layout=LaneLayout(topic.partition_count, found[1], self._plans.get(name)),
             reserve=self._reserve(topic.name),
+            codec=self._codec(topic.name),
         )
         self._views[name] = self._views_by_id[view_id] = view
         return view
@@ -405,6 +415,9 @@ class TopicRegistry:
 
     def _reserve(self, topic: str) -> bool:
         return next((r.reserve_message_value for r in self._rules if r.matches(topic)), True)
+
+    def _codec(self, topic: str) -> int:
+        return next((CODECS[r.compression] for r in self._rules if r.matches(topic)), CODEC_NONE)
 
     def _forget_views(self, topic: str) -> None:
         for view in [view for view in self._views.values() if view.topic == topic]:

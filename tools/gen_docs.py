@@ -61,6 +61,9 @@ partition is read and decompressed once.
 That is our default, since a second read costs more than memory that is bounded anyway
 ([decision 007](decisions/007-whole-records-are-kept.md)).
 
+`compression` saves network where that is dear: lanes are sent plain otherwise, whatever the topic
+is compressed with ([decision 009](decisions/009-lanes-are-sent-uncompressed.md)).
+
 The log goes to stderr; `{ENVIRONMENT_PREFIX}LOG` sets its level (`info` when left out).
 
 """

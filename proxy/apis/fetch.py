@@ -37,6 +37,7 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.range_views import RangeView
 from keylane.proxy.topics import View
+from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD
 from keylane.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -56,6 +57,8 @@ TOPIC_AUTHORIZATION_FAILED: Final = 29
 NOT_LEADER_OR_FOLLOWER: Final = 6
 FETCH_SESSION_ID_NOT_FOUND: Final = 70
 SESSION_VERSION: Final = 7
+ZSTD_VERSION: Final = 10
+"""Clients that ask in an earlier one know no zstd (KIP-110)."""
 SESSIONLESS_EPOCH: Final = -1
 MIXED_WAIT_MS_MAX: Final = 100
 """Lanes and plain topics in one request are waited for in turns of this length."""
@@ -86,7 +89,8 @@ async def handle_fetch(request: Request, context: Context) -> Buffers:
     """Plan, fetch lanes and plain topics, build one answer."""
     wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
     client_id = request.header.client_id
-    plan = await plan_fetch(wanted, context, client_id)
+    reads_zstd = request.api_version >= ZSTD_VERSION
+    plan = await plan_fetch(wanted, context, client_id, reads_zstd=reads_zstd)
     # In a session a request need not name what it fetches, and so a broker would go on with whole
     # partitions of which the client has since been given ranges.
     is_sessionless = context.range_views.has_ranges(client_id)
@@ -110,7 +114,11 @@ async def handle_fetch(request: Request, context: Context) -> Buffers:
 
 
 async def plan_fetch(
-    wanted: FetchRequest, context: Context, client_id: str | None = None
+    wanted: FetchRequest,
+    context: Context,
+    client_id: str | None = None,
+    *,
+    reads_zstd: bool = True,
 ) -> FetchPlan:
     """Tell lanes and key ranges from plain topics; refuse what is not there or not allowed."""
     plan = FetchPlan()
@@ -135,7 +143,7 @@ async def plan_fetch(
                 places.append(_refused(entry.partition, error_code))
             else:
                 places.append(len(plan.lanes))
-                plan.lanes.append(_lane_fetch(entry, view))
+                plan.lanes.append(_lane_fetch(entry, view, reads_zstd=reads_zstd))
         plan.answered.append((topic, places))
         plan.views.append(view)
     return plan
@@ -243,7 +251,7 @@ def _has_news(topic: FetchTopicAnswer) -> bool:
     )
 
 
-def _lane_fetch(entry: FetchPartition, view: View) -> LaneFetch:
+def _lane_fetch(entry: FetchPartition, view: View, *, reads_zstd: bool) -> LaneFetch:
     partition = view.partition_of(entry.partition)
     return LaneFetch(
         topic=view.topic,
@@ -254,6 +262,7 @@ def _lane_fetch(entry: FetchPartition, view: View) -> LaneFetch:
         fetch_offset=entry.fetch_offset,
         partition_max_bytes=entry.partition_max_bytes,
         reserve=view.reserve,
+        codec=CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec,
     )
 
 

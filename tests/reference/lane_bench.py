@@ -72,6 +72,7 @@ class Bench:
         max_bytes: int = MIB,
         partition_max_bytes: int = MIB,
         reserve: bool = True,
+        codec: int = 0,
     ) -> list[LaneAnswer]:
         """Fetch lanes at offsets."""
         lanes = tuple(
@@ -84,6 +85,7 @@ class Bench:
                 fetch_offset=offset,
                 partition_max_bytes=partition_max_bytes,
                 reserve=reserve,
+                codec=codec,
             )
             for lane, offset in offsets.items()
         )

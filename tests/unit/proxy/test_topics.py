@@ -367,3 +367,18 @@ def test_pins_of_a_topic_that_was_made_anew_are_nobodys() -> None:
     registry.hear_pins({str(ID): 2})
     registry.learn("orders", OTHER_ID, 3)
     assert registry.pins() == {} and registry.topics["orders"].partition_count == 3
+
+
+def test_compression_is_that_of_the_topic_under_every_name() -> None:
+    """`compression` belongs to the topic; without a rule lanes are sent plain."""
+    rule = LaneRule(topic="orders", lanes=4, compression="zstd")
+    registry = make(rule)
+    registry.learn("orders", ID, 1)
+    registry.learn("plain", OTHER_ID, 1)
+
+    codecs = {
+        name: registry.view(name).codec  # type: ignore[union-attr]
+        for name in ("orders", "orders.lanes-2", "plain.lanes-2")
+    }
+
+    assert codecs == {"orders": 4, "orders.lanes-2": 4, "plain.lanes-2": 0}
