@@ -47,6 +47,7 @@ from keylane.proxy.nodes.group import GROUP as NODE_GROUP
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.nodes.scan_feed import ScanFeed
+from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone
 from keylane.proxy.nodes.values import Membership, NodeInfo
 from keylane.proxy.session import ClientSession
@@ -151,7 +152,7 @@ class ProxyServer:
         )
 
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
-        return ScanFeed(
+        feed = ScanFeed(
             self.config.bootstrap,
             number=number,
             on_scanned=here.on_scanned,
@@ -161,6 +162,8 @@ class ProxyServer:
             client_id=self.config.client_id,
             options=self._security.aiokafka_options,
         )
+        groups.scan_waits = ScanWaits(hurry=feed.hurry)
+        return feed
 
     def _make_fetcher(self, hearers: Hearers) -> LaneFetcher:
         config = self.config
@@ -176,6 +179,7 @@ class ProxyServer:
             clock=time.monotonic,
             on_scanned=hearers.on_scanned,
             on_truncated=hearers.on_truncated,
+            told_end=None if self._feed is None else self._feed.told_end,
             stats=self.stats,
         )
 
