@@ -15,7 +15,6 @@ import gc
 import os
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +22,10 @@ import numpy as np
 from llvmlite import binding
 from numba import carray, cfunc, types
 
+from keylane.kernel import crc, join, rewrite, spans
 from keylane.kernel.signatures import NEVER_CALLED, SIGNATURES, Signature
 
+MODULES: Final = {"crc": crc, "join": join, "rewrite": rewrite, "spans": spans}
 LIBRARY_SYMBOLS: Final = re.compile(r"mem(cpy|move|set)|_?Py\w+")
 """What compiled code may need of the C library and the interpreter."""
 
@@ -32,7 +33,7 @@ LIBRARY_SYMBOLS: Final = re.compile(r"mem(cpy|move|set)|_?Py\w+")
 def compile_kernel(name: str) -> bytes:
     """Return the object file that has the kernel under its own name, C calling convention."""
     signature = SIGNATURES[name]
-    kernel = getattr(import_module(f"keylane.kernel.{signature.module}"), name)
+    kernel = getattr(MODULES[signature.module], name)
     result = types.int64 if signature.answers else types.void
     entry: Any = cfunc(result(*_argument_types(signature)))(_wrap(kernel, signature))
     library = entry._library  # noqa: SLF001 -- numba has no public way to an object file

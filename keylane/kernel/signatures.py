@@ -50,10 +50,12 @@ _PAIRS: Final = Table("int64", columns=2)
 _META: Final = Table("int64", rows=s.META_ROWS)
 _INTEGERS: Final = Table("int64")
 
+_FOUR: Final = (None, None, None, None)
+
 SIGNATURES: Final = {
     "count_batches": Signature("spans", (None, None), answers=True),
     "crc32c_of": Signature("crc", (None, None), answers=True),
-    "scan_batches": Signature("spans", (None, None, None, None, _BATCHES, _INTEGERS), answers=False),
+    "scan_batches": Signature("spans", (*_FOUR, _BATCHES, _INTEGERS), answers=False),
     "joined_bytes": Signature("join", (_BATCHES,), answers=True),
     "join_batches": Signature("join", (_BATCHES, _BATCHES, None, None), answers=True),
     "walk_batches": Signature(

@@ -35,8 +35,8 @@ def read_independent_blocks(data: memoryview, bytes_max: int) -> memoryview | No
     """Return the plain bytes of one whole frame, where lz4.frame is not needed for it.
 
     None: a frame of another kind, a damaged one, or one that might become larger than
-    `bytes_max`. Memory is taken for what the blocks may become at most: the size of a block as the header
-    says, and 255 times the bytes that are there.
+    `bytes_max`. Memory is taken for what the blocks may become at most: the size of a block as
+    the header says, and 255 times the bytes that are there.
     """
     found = _read_header(data)
     if found is None:
@@ -66,7 +66,7 @@ def read_independent_blocks(data: memoryview, bytes_max: int) -> memoryview | No
 
 
 def _read_header(data: memoryview) -> tuple[int, int, int | None] | None:
-    """Return where the blocks begin, their largest plain size, and the size of all if it is told."""
+    """Return where the blocks begin, their largest plain size, and the size of all if told."""
     if len(data) < _HEADER_BYTES or _WORD.unpack_from(data)[0] != _MAGIC:
         return None
     flags, block_bytes_max = data[4], _BLOCK_SIZES.get(data[5])
