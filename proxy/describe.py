@@ -130,10 +130,14 @@ class GroupDescriber:
         self._tallies, self._generations = tallies, generations
 
     async def describe(self, group: str) -> GroupReport | None:
-        """Ask and put together; None: there is no such group. Raises: UpstreamLost."""
+        """Ask and put together; None: there is no such group.
+
+        Raises: UpstreamLost; NotCoordinator, when another node serves the group.
+        """
         coordinator, described = await ask_group(self._cluster, group)
         if described.group_state == DEAD:
             return None
+        await self._groups.ready(group)
         owners = read_owners(described)
         views = await self._views(group, owners)
         lanes = [lane for view in views for lane in await self._lanes(group, view, owners)]

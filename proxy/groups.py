@@ -4,7 +4,7 @@ In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetSta
 Next:  handlers in `apis` through the `Groups` protocol; `offsets.store` writes the journal of the
        only node, `offsets.owned` that of one among many.
 Shell: asyncio, Kafka.
-Source: DESIGN decisions 6 and 7; REQUIREMENTS S004-10..19, G-04, G-12; docs/decisions/021.
+Source: DESIGN decisions 6 and 7; REQUIREMENTS S004-10..19, G-04, G-12; docs/decisions/022.
 """
 
 from __future__ import annotations

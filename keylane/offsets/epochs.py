@@ -3,7 +3,7 @@
 In:    a transactional id.  Out: its producer id, and an epoch that nobody had.
 Next:  `offsets.fenced` writes the journal with it.
 Shell: asyncio; the brokers are an argument.
-Source: KIP-98 (InitProducerId), KIP-360; docs/decisions/021.
+Source: KIP-98 (InitProducerId), KIP-360; docs/decisions/022.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In:    `JournalRecord`s of one partition.  Out: acknowledged records, or why they are not.
 Next:  `offsets.owned` keeps one of these for each partition that this node serves.
 Shell: asyncio, aiokafka.
-Source: KIP-98 (idempotent producer, fencing); docs/decisions/021.
+Source: KIP-98 (idempotent producer, fencing); docs/decisions/022.
 
 The leader of a partition refuses a batch whose epoch is lower than that of the last one of the
 same producer id. So an owner asks the transaction coordinator for the next epoch of an id that all

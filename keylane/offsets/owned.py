@@ -3,7 +3,7 @@
 In:    groups that are asked for.  Out: their partition's table, or NotCoordinator.
 Next:  `proxy.groups` reads and changes the states, `offsets.fenced` appends.
 Shell: asyncio.
-Source: DESIGN decision 7; docs/decisions/021.
+Source: DESIGN decision 7; docs/decisions/022.
 """
 
 from __future__ import annotations

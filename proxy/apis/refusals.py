@@ -4,7 +4,7 @@ In:    a request.  Out: the answer that makes its client look for the coordinato
 Next:  the routing table wraps handlers in `refusing`.
 Pure:  no I/O, no clock.
 Source: Kafka message schemas of OffsetCommit, OffsetFetch, TxnOffsetCommit, DeleteGroups and
-OffsetDelete; docs/decisions/021.
+OffsetDelete; docs/decisions/022.
 """
 
 from __future__ import annotations

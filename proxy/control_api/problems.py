@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from keylane.errors import SettingsUnsaved, UpstreamLost
+from keylane.errors import NotCoordinator, SettingsUnsaved, UpstreamLost
 
 log = logging.getLogger("keylane.control")
 
@@ -61,7 +61,7 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
         return render(
             Problem(unavailable, str(error), headers={"Retry-After": "1"}, outcome=outcome)
         )
-    except UpstreamLost as error:
+    except (UpstreamLost, NotCoordinator) as error:
         unavailable = HTTPStatus.SERVICE_UNAVAILABLE
         return render(Problem(unavailable, str(error), headers={"Retry-After": "1"}))
     except web.HTTPException as error:
