@@ -12,5 +12,7 @@ NUMBA_CACHE_DIR=${TMPDIR:-/tmp}/keylane-kernels-$$
 rm -rf "$NUMBA_CACHE_DIR"
 cp -R "$KEYLANE_HOME/kernels" "$NUMBA_CACHE_DIR"
 export NUMBA_CACHE_DIR
-# -P: modules come from the environment, never from the folder that this is started in.
+# Modules come from the environment, never from the folder that this is started in; nor do those of
+# workers.
+export PYTHONSAFEPATH=1
 exec "$KEYLANE_HOME/venv/bin/python" -P -m keylane "$@"

@@ -262,6 +262,9 @@ def test_the_rendered_chart_serves_a_group(pods, image, kafka, topic, tmp_path) 
     for metric in ("rebalance_seconds_count", "journal_appends_total", "kernel_seconds_total"):
         assert sum(float(one[f"keylane_{metric}"]) for one in counted) > 0
     assert sum(float(one["keylane_lanes"]) for one in counted) >= 16
+    assert [float(one["keylane_node_members"]) for one in counted] == [REPLICAS] * REPLICAS
+    assert all(float(one["keylane_node_partitions_owned"]) > 0 for one in counted)
+    assert all(float(one["keylane_node_partitions_unserved"]) == 0 for one in counted)
     baked = {path.parts[-2:] for path in (image / "kernels").rglob("*.o")}
     assert baked
     for index, pod in enumerate(pods):

@@ -188,6 +188,27 @@ def test_librdkafka_names_the_listener(front: Front, topic: Any) -> None:
     assert {broker_name(node) for node in range(NODES)} <= told
 
 
+def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_path: Path) -> None:
+    """Node ports: each node tells those of its own number, under one host name; names beside."""
+    port, step, number = 30_900, 20, 7
+    args = ["--advertise", "machine.test", "--node", str(number)]
+    args += ["--set", f"advertise_port={port}", "--set", f"advertise_port_step={step}"]
+    listen = f"127.0.0.1:{_find_port_run(BROKER_PORTS)}"
+    process = KeylaneProcess(
+        kafka, [], log_path=tmp_path / "keylane.log", args=[*args, "--listen", listen]
+    ).start()
+    try:
+        client = AdminClient({"bootstrap.servers": listen})
+        listed: Any = client.list_topics(timeout=30).brokers.values()
+        told = {(one.host, one.port) for one in listed}
+    finally:
+        process.stop()
+
+    assert process.bootstrap == f"machine.test:{port + number * step}"
+    assert ("machine.test", port + number * step + 1 + BROKER) in told
+    assert {(broker_name(node), running.gateway.port) for node in range(NODES)} <= told
+
+
 def test_a_client_without_a_name_gets_nowhere(front: Front) -> None:
     """An address has no name to ask for: the gateway closes the connection."""
     context = ssl.create_default_context(cafile=str(front.ca))
