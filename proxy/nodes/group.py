@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from keylane.errors import ConfigInvalid, LoginRefused, NodeInvalid, UpstreamLost
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.nodes.coordinator import Coordinator
-from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, NOT_HELD, Lease
+from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
 from keylane.proxy.nodes.messages import (
     read_hello,
     read_verdict,
@@ -116,11 +116,11 @@ class NodeGroup:
 
     def holds(self, ic_partition: int) -> bool:
         """See `Tenure`."""
-        return self._lease.term(ic_partition, self._clock()) != NOT_HELD
+        return self._lease.holds(ic_partition, self._clock())
 
     def term(self, ic_partition: int) -> int:
         """See `Tenure`."""
-        return self._lease.term(ic_partition, self._clock())
+        return self._lease.term(ic_partition)
 
     async def settled(self) -> None:
         """See `Tenure`; at most for the session time-out."""

@@ -81,9 +81,17 @@ class Lease:
         """Whether what the last sync gave us is ours for sure."""
         return not self.is_joining and now_s < self._good_until_s
 
-    def term(self, partition: int, now_s: float) -> int:
-        """A number that stays the same while ownership is unbroken; -1: not held now."""
-        return self._terms.get(partition, NOT_HELD) if self.is_good(now_s) else NOT_HELD
+    def holds(self, partition: int, now_s: float) -> bool:
+        """Whether the partition is ours for sure."""
+        return partition in self._terms and self.is_good(now_s)
+
+    def term(self, partition: int) -> int:
+        """A number that stays the same while ownership is unbroken; -1: the last sync gave it not.
+
+        It stays also while we join again, or the lease has lapsed: what was begun before may then
+        end, since the journal says whether it counts.
+        """
+        return self._terms.get(partition, NOT_HELD)
 
     def suspend(self) -> None:
         """Hold nothing: JoinGroup is about to be sent."""
