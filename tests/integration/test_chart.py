@@ -277,7 +277,7 @@ def test_the_rendered_chart_serves_a_group(pods, image, kafka, topic, tmp_path) 
 
 
 def test_a_roll_out_stops_no_consumption(pods, image, kafka, topic) -> None:
-    """Each pod is replaced in turn, the last one first, as a StatefulSet does; the group goes on."""
+    """Each pod is replaced in turn, the last first, as a StatefulSet does; the group goes on."""
     name = topic("lanes4", partitions=4)
 
     with Group(bootstrap_of(pods), name, f"g-{name}", session_timeout_ms=10_000) as group:
