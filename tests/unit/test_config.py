@@ -289,7 +289,7 @@ BOUND = 40_000
 def test_what_clients_are_told(
     flags: dict[str, Any], bootstrap: tuple[str, int], broker: tuple[str, int]
 ) -> None:
-    """The bound port under the host's name, unless another port or a name per broker leads to it."""
+    """The bound port under the host's name, unless another port or a name leads there."""
     config = load(bootstrap=UPSTREAM, listen="127.0.0.1:19092", **flags)
 
     assert config.advertised_bootstrap(BOUND) == bootstrap
