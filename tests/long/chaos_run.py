@@ -7,6 +7,7 @@ Shell: child processes, clocks. All waits have a bound and say what they waited 
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -106,6 +107,8 @@ class Event:
     all_s: float = 0.0
     lane_s: float = 0.0
     lane: int = -1
+    machine_load: float = 0.0
+    """Of the last minute, as the machine tells it: figures of a busy one are not keylane's."""
 
 
 class SteadyProducer:
@@ -243,6 +246,7 @@ class ChaosRun:
         event.acted_s = time.monotonic() - event.at_s
         self._wait_for_progress(f"{event.number}: {kind} {target}", PROGRESS_TIMEOUT_S)
         event.settled_s = time.monotonic() - event.at_s
+        event.machine_load = os.getloadavg()[0]
         pause.wait(calm_s)  # what comes late is this event's, too
         self._check_members()
         self._say(

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import struct
 import time
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -118,24 +119,60 @@ def read_topic(bootstrap: str, topic: str, *, timeout_s: float = READ_TIMEOUT_S)
     return found
 
 
-def judge_group_offsets(messages: Iterable[Message], group: str) -> tuple[list[str], int]:
-    """Breaches: offsets of the group in Kafka's own topic that went back; how many there were."""
-    breaches, count = [], 0
+@dataclass(slots=True)
+class OffsetHistory:
+    """Offsets of one group in Kafka's own topic, over time."""
+
+    count: int = 0
+    unconfirmed: list[str] = field(default_factory=list)
+    """Steps back from what no answer had confirmed: a broker died, or the commit did not end."""
+    breaches: list[str] = field(default_factory=list)
+    """Steps back from what the journal says was pushed."""
+
+
+def judge_group_offsets(
+    offsets: Iterable[Message], journal: Iterable[Message], group: str
+) -> OffsetHistory:
+    """Once the journal has told that an offset was pushed, Kafka's own is never below it."""
+    confirmed = _pushed_over_time(journal, group)
+    history = OffsetHistory()
     last: dict[tuple[str, int], int] = {}
-    for message in messages:
+    for message in offsets:
         place = read_commit_key(message.key() or b"", group)
         value = message.value()
         if place is None or value is None:
             continue
-        count += 1
+        history.count += 1
         (offset,) = struct.unpack_from(">q", value, 2)
-        if offset < last.get(place, -1):
-            breaches.append(
-                f"group offset of {place} went back from {last[place]} to {offset} "
-                f"at {message.partition()}/{message.offset()}, time {message.timestamp()[1]}"
-            )
+        at_ms = message.timestamp()[1]
+        told = confirmed.get(place, [])
+        before = bisect_left(told, (at_ms, -1))
+        floor = told[before - 1][1] if before else -1
+        where = f"{place} at {message.partition()}/{message.offset()}, {at_ms} ms"
+        if offset < floor:
+            history.breaches.append(f"group offset {offset} of {where}: {floor} was pushed before")
+        elif offset < last.get(place, -1):
+            history.unconfirmed.append(f"{last[place]} to {offset} of {where}")
         last[place] = offset
-    return breaches, count
+    return history
+
+
+def _pushed_over_time(
+    journal: Iterable[Message], group: str
+) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """By topic and partition: (ms, the highest offset that was pushed until then), ascending."""
+    found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for message in journal:
+        where = f"journal {message.partition()}/{message.offset()}"
+        key = read_key(message.key() or b"", place=where)
+        data = message.value()
+        if not isinstance(key, StateKey) or key.group != group or data is None:
+            continue
+        value = read_positions(data, place=where)
+        told = found[value.topic_name, key.partition]
+        highest = max(told[-1][1] if told else -1, value.pushed or -1)
+        told.append((max(message.timestamp()[1], told[-1][0] if told else 0), highest))
+    return found
 
 
 def read_commit_key(key: bytes, group: str) -> tuple[str, int] | None:

@@ -60,13 +60,14 @@ def run(plan: Plan, folder: Path) -> dict[str, Any]:
             breaches.append(f"broke: {traceback.format_exc()}")
         breaches += chaos.breaches
         try:
-            messages = read_topic(kafka.bootstrap, "__consumer_offsets")
-            found, history["group_offset_commits"] = judge_group_offsets(messages, plan.group)
-            breaches += found
-            found, history["states_written"] = judge_positions(
-                read_topic(kafka.bootstrap, "__individual_commit_offsets")
+            journal = read_topic(kafka.bootstrap, "__individual_commit_offsets")
+            offsets = judge_group_offsets(
+                read_topic(kafka.bootstrap, "__consumer_offsets"), journal, plan.group
             )
-            breaches += found
+            history["group_offset_commits"] = offsets.count
+            history["unconfirmed_steps_back"] = offsets.unconfirmed
+            found, history["states_written"] = judge_positions(journal)
+            breaches += offsets.breaches + found
         except AssertionError as error:
             breaches.append(f"history: {error}")
     found, writers = judge_journal_files(node.settings.data_path for node in kafka.nodes)
@@ -123,7 +124,15 @@ def render(report: dict[str, Any]) -> str:
         figures = "".join(f"{found[column]:>{width}.2f}" for column, width in widths)
         lines.append(f"{kind:34}{found['count']:>6}{figures}")
     counts = {key: report[key] for key in ("produced", "delivered", "repeated", "late")}
-    lines.append(f"{counts} {report['history'].get('group_offset_commits')} group offsets")
+    loads = [event["machine_load"] for event in report["events"]]
+    if loads:
+        lines.append(f"load of the machine {min(loads):.0f} to {max(loads):.0f}")
+    history = report["history"]
+    lines.append(f"{counts} {history.get('group_offset_commits')} group offsets")
+    lines += [
+        f"offset stepped back, unconfirmed: {text}"
+        for text in history.get("unconfirmed_steps_back", [])[:SHOWN_MAX]
+    ]
     lines += [f"late: {text}" for text in report["late_first"][:3]]
     lines += [f"BREACH: {text}" for text in report["breaches"][:SHOWN_MAX]]
     seed = report["plan"]["seed"]
