@@ -96,6 +96,8 @@ class NodeGroup:
         self._lease = Lease(self._session_s)
         self._contact_s = NEVER
         self._member_id, self._since = "", NO_GENERATION
+        self._is_in_doubt = False
+        """Whether a JoinGroup of this member was sent and not answered."""
         self._told: NodeInfo | None = None
         self._ic_partition_count = 0
         self._next_beat_s, self._backoff_s = 0.0, BACKOFF_S_MIN
@@ -212,6 +214,8 @@ class NodeGroup:
     # Joining.
     async def _join(self) -> None:
         self._suspend()
+        if self._is_in_doubt:
+            await self._end_member()
         self._changed.clear()
         info = self._describe()
         lease = self._lease
@@ -221,12 +225,14 @@ class NodeGroup:
             since=self._since,
             claim=Claim(generation_id=lease.generation_id, partitions=lease.partitions),
         )
+        self._is_in_doubt = bool(self._member_id)
         joined = await self._coordinator.join(
             self._member_id,
             write_hello(hello),
             session_timeout_ms=self._session_timeout_ms,
             timeout_s=self._session_s + JOIN_MARGIN_S,
         )
+        self._is_in_doubt = False
         if joined.error_code == ErrorCode.member_id_required:
             self._member_id = joined.member_id
         elif joined.error_code == ErrorCode.none:
@@ -235,6 +241,19 @@ class NodeGroup:
             await self._sync(joined, info)
         else:
             self._take(joined.error_code)
+
+    async def _end_member(self) -> None:
+        """End a member whose JoinGroup was given up, and become a new one.
+
+        The request may be on its way yet. The coordinator would take it for a new one, later, and
+        make a generation without our knowing that we joined; a member that has left, it refuses.
+        """
+        answer = await self._coordinator.leave(self._member_id, timeout_s=self._try_s)
+        for code in (answer.error_code, *(member.error_code for member in answer.members)):
+            if code not in {ErrorCode.none, *EXPELLED}:
+                self._take(code)
+                raise UpstreamLost(f"group {GROUP}: LeaveGroup: {code.name}")
+        self._forget()
 
     async def _sync(self, joined: Any, info: NodeInfo) -> None:
         is_leader = joined.leader == joined.member_id
@@ -315,8 +334,7 @@ class NodeGroup:
             self._suspend()
         elif code in EXPELLED:
             log.warning("node was expelled member_id=%s error_code=%s", self._member_id, code.name)
-            self._lose()
-            self._member_id, self._since = "", NO_GENERATION
+            self._forget()
         elif code == ErrorCode.illegal_generation:
             # Under the same member id, as Kafka's consumers: as a new member we would make all
             # wait until our old self is silent for a session time-out.
@@ -333,10 +351,15 @@ class NodeGroup:
         self._lease.lose()
         self._settled.clear()
 
+    def _forget(self) -> None:
+        """Be nobody, as before the first JoinGroup."""
+        self._lose()
+        self._member_id, self._since, self._is_in_doubt = "", NO_GENERATION, False
+
     async def _leave(self) -> None:
         """Tell the coordinator, if it listens; hold nothing from before that on."""
-        self._lose()
-        member_id, self._member_id, self._since = self._member_id, "", NO_GENERATION
+        member_id = self._member_id
+        self._forget()
         if not member_id:
             return
         try:

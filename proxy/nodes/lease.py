@@ -36,7 +36,8 @@ class Lease:
 
     1. joined again. A holds nothing from before it sends JoinGroup until a SyncGroup is answered
        that it sent afterwards, so it is of g or later. Whether A hears of g late, after B has
-       started, changes nothing: in between A holds nothing, and then what g gives it.
+       started, changes nothing: in between A holds nothing, and then what g gives it. A JoinGroup
+       that was given up may arrive later, so A leaves for good before it joins anew.
     2. left. A holds nothing from before it sends LeaveGroup.
     3. been silent for its session time-out; or, with a rebalance under way, been told so for its
        rebalance time-out, which is the same, without joining. Both are counted by the coordinator
