@@ -36,7 +36,6 @@ from keylane.errors import ScansInvalid, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.journal_topic import ensure_short_topic
 from keylane.proxy.nodes.scan_records import (
-    NO_RECORD,
     TOPIC_NAME,
     Cut,
     News,
@@ -99,6 +98,7 @@ class ToldLane:
     size_bytes: int
     record_count: int
     first: int
+    """No record of it is before."""
     last: int
 
     @property
@@ -469,8 +469,8 @@ class ScanFeed:
 
 def _block(scan: Scan) -> ScannedBlock:
     """As a reader would have told it."""
-    lasts, firsts, counts, sizes = scan.columns
-    rows = zip(sizes.tolist(), counts.tolist(), firsts.tolist(), lasts.tolist(), strict=True)
+    lasts, counts, sizes = scan.columns
+    rows = zip(sizes.tolist(), counts.tolist(), lasts.tolist(), strict=True)
     return ScannedBlock(
         topic=scan.topic,
         topic_id=scan.topic_id,
@@ -479,7 +479,10 @@ def _block(scan: Scan) -> ScannedBlock:
         start=scan.start,
         end=scan.end,
         last_record_offsets=lasts,
-        lanes=tuple(ToldLane(*row) if row[0] or row[3] != NO_RECORD else None for row in rows),
+        lanes=tuple(
+            ToldLane(size, count, scan.start, last) if size or count else None
+            for size, count, last in rows
+        ),
         holes=scan.holes,
         log_start_offset=scan.log_start_offset,
         leader_epoch=scan.leader_epoch,

@@ -14,9 +14,9 @@ Source: decision 021 (docs/decisions); `keylane.offsets.scan` for what a scan me
              topics   int32 count, and each: topic id, name
              items    int32 count, and each: int32 size, int8 kind, then
                       scan (0)       int32 topic, int32 partition, int32 split, int64 start,
-                                     int64 length, int64 log start, int32 leader epoch, 4 columns
-                                     with a value per output (last, first, records, bytes),
-                                     int32 holes, 2 columns (first, length)
+                                     int64 length, int64 log start, int32 leader epoch, 3 columns
+                                     with a value per output (last, records, bytes), int32
+                                     holes, 2 columns (first, length)
                       cut (1)        int32 topic, int32 partition, int64 end, int32 leader epoch
     column = int8 bytes per value (0: all are 0), the values
 
@@ -60,15 +60,13 @@ DIGEST_BYTES: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
 NO_RECORD: Final = -1
 NO_EPOCH: Final = -1
-NO_FIRST: Final = OFFSET_MAX
-"""First offset of an output without a record: that of any other is smaller."""
 PACKET_BYTES: Final = 256 * 1024
 """A packet ends behind this; well below the 1 MiB that brokers and clients take by default."""
 OUTPUTS_TOLD_MAX: Final = 8 * 1024
 INTERVALS_TOLD_MAX: Final = 16 * 1024
 """Splits beyond these are not told, so that one scan fits into a packet: at most 0.5 MiB."""
 OUTPUTS_PACKET: Final = 64 * 1024
-"""A packet ends behind this, too: an output may take no byte there, but 32 in a reader's memory."""
+"""A packet ends behind this, too: an output may take no byte there, but 24 in a reader's memory."""
 HOLES_TOLD_MAX: Final = 4096
 """The highest are kept, as `keylane.offsets.scan` does."""
 SPLITS_KNOWN_MAX: Final = 1000
@@ -102,8 +100,7 @@ class Scan:
     start: int
     end: int
     columns: Columns
-    """(4, outputs): last record or NO_RECORD, an offset up to the first or NO_FIRST, records,
-    bytes."""
+    """(3, outputs): last record or NO_RECORD, records, bytes."""
     holes: tuple[tuple[int, int], ...]
     """Inclusive ranges without a record of any lane."""
     log_start_offset: int
@@ -266,8 +263,7 @@ def _write_split(writer: Writer, split: KeySplit, is_known: Callable[[KeySplit],
 
 
 def _write_scan(draft: _Draft, scan: Scan) -> bytes:
-    lasts, firsts, counts, sizes = scan.columns
-    has_records = lasts != NO_RECORD
+    lasts, counts, sizes = scan.columns
     draft.outputs += scan.key_split.output_count
     parts = [
         SCAN_HEAD.pack(
@@ -280,8 +276,7 @@ def _write_scan(draft: _Draft, scan: Scan) -> bytes:
             scan.log_start_offset,
             scan.leader_epoch,
         ),
-        *_column(np.where(has_records, lasts - (scan.start - 1), 0)),
-        *_column(np.where(has_records, firsts - scan.start, 0)),
+        *_column(np.where(lasts != NO_RECORD, lasts - (scan.start - 1), 0)),
         *_column(counts),
         *_column(sizes),
         INT32.pack(min(len(scan.holes), HOLES_TOLD_MAX)),
@@ -411,15 +406,13 @@ def _read_item(
 
 
 def _read_columns(reader: Reader, outputs: int, start: int, length: int) -> Columns:
-    """The four columns of a scan, as `Scan` has them. Raises: FrameInvalid."""
-    columns = np.stack([_read_column(reader, outputs) for _ in range(4)])
-    lasts, firsts, counts, _ = columns
-    # So many records fit between first and last, and the last is in the region.
-    fits = (counts <= lasts - firsts) & (lasts <= length) & ((counts > 0) == (lasts > 0))
+    """The columns of a scan, as `Scan` has them. Raises: FrameInvalid."""
+    columns = np.stack([_read_column(reader, outputs) for _ in range(3)])
+    lasts, counts, _ = columns
+    # So many records fit up to the last one, and that is in the region.
+    fits = (counts <= lasts) & (lasts <= length) & ((counts > 0) == (lasts > 0))
     _expect("records outside of the scan", that=bool(fits.all()))
-    has_records = counts > 0
-    columns[0] = np.where(has_records, lasts + (start - 1), NO_RECORD)
-    columns[1] = np.where(has_records, firsts + start, NO_FIRST)
+    columns[0] = np.where(lasts > 0, lasts + (start - 1), NO_RECORD)
     return columns
 
 

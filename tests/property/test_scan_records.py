@@ -13,7 +13,6 @@ from keylane.errors import ScansInvalid
 from keylane.keyrange.key_split import NOBODY, KeySplit, even_split
 from keylane.keyrange.space import HASH_MAX
 from keylane.proxy.nodes.scan_records import (
-    NO_FIRST,
     NO_RECORD,
     OFFSET_MAX,
     Cut,
@@ -47,12 +46,11 @@ def scans(draw: st.DrawFn) -> Scan:
     rows = []
     for _ in range(split.output_count):
         if draw(st.booleans()):
-            first = draw(st.integers(0, length - 1))
-            last = draw(st.integers(first, length - 1))
-            count = draw(st.integers(1, last - first + 1))
-            rows.append((start + last, start + first, count, draw(st.integers(0, 2**34))))
+            last = draw(st.integers(0, length - 1))
+            count = draw(st.integers(1, last + 1))
+            rows.append((start + last, count, draw(st.integers(0, 2**34))))
         else:
-            rows.append((NO_RECORD, NO_FIRST, 0, draw(st.integers(0, 100))))
+            rows.append((NO_RECORD, 0, draw(st.integers(0, 100))))
     bounds = sorted(draw(st.sets(st.integers(start, start + length - 1), max_size=8)))
     return Scan(
         topic=(name := draw(topics)),
@@ -148,12 +146,9 @@ def check_read(data: bytes) -> None:
             assert item.end >= 0 and item.partition >= 0
             continue
         assert 0 <= item.start < item.end <= OFFSET_MAX and item.partition >= 0
-        lasts, firsts, counts, sizes = item.columns.tolist()
+        lasts, counts, sizes = item.columns.tolist()
         assert len(lasts) == item.key_split.output_count
-        for last, first, count, size in zip(lasts, firsts, counts, sizes, strict=True):
-            assert size >= 0
-            if count:
-                assert item.start <= first <= first + count - 1 <= last < item.end
-            else:
-                assert (last, first) == (NO_RECORD, NO_FIRST)
+        for last, count, size in zip(lasts, counts, sizes, strict=True):
+            assert size >= 0 and count >= 0
+            assert item.start + count - 1 <= last < item.end if count else last == NO_RECORD
         assert all(item.start <= low <= high < item.end for low, high in item.holes)

@@ -12,7 +12,6 @@ from keylane.keyrange.key_split import NOBODY, KeySplit, even_split
 from keylane.proxy.nodes import scan_records as module
 from keylane.proxy.nodes.scan_records import (
     HEAD,
-    NO_FIRST,
     NO_RECORD,
     OUTPUTS_PACKET,
     SCAN_HEAD,
@@ -34,7 +33,7 @@ UNEVEN = KeySplit((100, 200))
 
 def scan(split: KeySplit, start: int = 10_000_000, *, holes: int = 0, records: int = 30) -> Scan:
     """A block of a thousand offsets, all lanes alike; some 100 bytes per record."""
-    row = [start + 999, start, records, 100 * records]
+    row = [start + 999, records, 100 * records]
     return Scan(
         topic="orders",
         topic_id=TOPIC_ID,
@@ -84,7 +83,7 @@ def test_the_largest_split_that_is_told_fits_into_a_packet() -> None:
     dealt = (*range(outputs), *([NOBODY, 0] * outputs))[: cuts + 1]
     large = KeySplit(tuple(range(1, cuts + 1)), dealt)
     told = scan(large, records=1)
-    told.columns[3] = 2**40
+    told.columns[2] = 2**40
     assert is_told(large)
 
     (packet,) = write_packets(SENDER, [told], lambda _: False)
@@ -143,7 +142,7 @@ def test_what_is_wrong_is_told(place: int, value: bytes, reason: str) -> None:
 
 def test_records_outside_of_their_scan_are_refused() -> None:
     """A last record behind the end, more records than offsets, a hole outside; a cut below 0."""
-    for row, value in ((0, 10_001_000), (1, 10_000_990), (2, 1001)):
+    for row, value in ((0, 10_001_000), (1, 1001), (1, 0)):
         wrong = scan(UNEVEN)
         wrong.columns[row, 1] = value
         refused(wrong)
@@ -151,7 +150,7 @@ def test_records_outside_of_their_scan_are_refused() -> None:
     wrong.holes = ((10_000_990, 10_001_000),)
     refused(wrong)
     wrong = scan(UNEVEN)
-    wrong.columns[:, 0] = [NO_RECORD, NO_FIRST, 5, 0]
+    wrong.columns[:, 0] = [NO_RECORD, 5, 0]
     refused(wrong)
     refused(Cut(TOPIC_ID, 5, -1, 0))
     refused(Cut(TOPIC_ID, 5, 1, -2))
@@ -166,11 +165,11 @@ def refused(item: Scan | Cut) -> None:
 def test_few_bytes_cannot_ask_for_much_memory() -> None:
     """Columns of zeros take a byte each; their number is bounded over the whole packet."""
     empty = scan(even_split(1024), records=1)
-    empty.columns[:] = np.array([[NO_RECORD], [NO_FIRST], [0], [0]])
+    empty.columns[:] = np.array([[NO_RECORD], [0], [0]])
     count = OUTPUTS_PACKET // 1024 + 2
     packets = list(write_packets(SENDER, [empty] * count, lambda _: False))
     assert len(packets) == 2
-    item_bytes = 4 + SCAN_HEAD.size + 4 + 4
+    item_bytes = 4 + SCAN_HEAD.size + 3 + 4
     head, tail = packets[0][:-item_bytes], packets[0][-item_bytes:]
     items = (len(packets[0]) - len(packets[1])) // item_bytes + 1
     start = packets[0].index(items.to_bytes(4, "big") + tail[:4])

@@ -16,7 +16,6 @@ from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.offsets.scan import ScanIndex
 from keylane.proxy.nodes import scan_runs as module
 from keylane.proxy.nodes.scan_records import (
-    NO_FIRST,
     OUTPUTS_TOLD_MAX,
     Cut,
     Scan,
@@ -44,9 +43,9 @@ def block(
 ) -> ScannedBlock:
     """Each lane has one record, or none and a control batch of 7 bytes."""
     lanes: tuple[Any, ...] = tuple(
-        SimpleNamespace(size_bytes=100, record_count=1, base_offsets=np.array([max(start, at - 3)]))
+        SimpleNamespace(size_bytes=100, record_count=1)
         if at >= 0
-        else SimpleNamespace(size_bytes=7, record_count=0, base_offsets=np.array([start]))
+        else SimpleNamespace(size_bytes=7, record_count=0)
         for at in lasts
     )
     return ScannedBlock(
@@ -82,7 +81,7 @@ def test_blocks_that_follow_each_other_become_one_scan() -> None:
     assert isinstance(scan, Scan)
     assert (scan.start, scan.end, scan.leader_epoch) == (0, 20, 20)
     assert (scan.holes, scan.log_start_offset) == (((0, 1), (19, 19)), 3)
-    assert scan.columns.tolist() == [[9, 15], [6, 1], [1, 2], [107, 200]]
+    assert scan.columns.tolist() == [[9, 15], [1, 2], [107, 200]]
     assert len(runs) == runs.cost == 0
 
 
@@ -98,19 +97,6 @@ def test_other_partitions_gaps_and_repetitions() -> None:
     runs.note(block(15, 18), 0.0)
 
     assert bounds(runs) == [(0, 10), (20, 30), (10, 18), (15, 18)]
-
-
-def test_a_lane_without_a_record_has_no_first_one() -> None:
-    """A later block's counts, also when an earlier one had none."""
-    runs = ScanRuns()
-    runs.note(block(0, 10), 0.0)
-    assert runs._runs[1].scan.columns.tolist()[1] == [NO_FIRST, NO_FIRST]
-
-    runs.note(block(10, 20, (12, -1)), 0.0)
-
-    (scan,) = runs.take(0.0)
-    assert isinstance(scan, Scan)
-    assert scan.columns.tolist() == [[12, -1], [10, NO_FIRST], [1, 0], [107, 14]]
 
 
 def test_a_cut_goes_first_and_forgets_what_reaches_beyond_it() -> None:
