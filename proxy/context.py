@@ -30,7 +30,9 @@ from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.login_watch import LoginWatch
+from keylane.proxy.nodes.handover import forget_gained
 from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.nodes.values import Membership
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, TopicRights
@@ -72,6 +74,13 @@ class Shared:
         """One cache of views for all sessions."""
         self.range_views = RangeViews(self.assignments)
 
+    def hear_nodes(self, membership: Membership) -> None:
+        """Go by what the nodes have agreed on: places, rules, who has numbered producers."""
+        placement, cluster = self.placement, self.cluster
+        assert placement.number is not None, "told among many nodes"
+        before = placement.update(membership)
+        cluster.hear_nodes(placement.number, membership)
+        forget_gained(self.sequences, cluster.registry, cluster.leaders, before, placement)
 
 class SessionContext:
     """Implements `apis.context.Context` for one client connection."""

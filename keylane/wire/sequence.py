@@ -334,6 +334,25 @@ class SequenceMap:
         stream = self._producers.get(producer_id, {}).get((topic_id, partition))
         return stream.room if stream is not None else 1
 
+    def places(self) -> set[tuple[uuid.UUID, int]]:
+        """Topics by id, and partitions, of which there are producers."""
+        return {place for streams in self._producers.values() for place in streams}
+
+    def forget(self, topic_id: uuid.UUID, partition: int) -> int:
+        """Forget all producers of a partition: somebody else may have numbered them; how many.
+
+        What is under way is answered as the broker answers it.
+        """
+        gone = 0
+        for producer_id, streams in list(self._producers.items()):
+            stream = streams.pop((topic_id, partition), None)
+            if stream is not None:
+                gone += 1
+                self.lane_count -= len(stream.lanes)
+            if not streams:
+                del self._producers[producer_id]
+        return gone
+
     def check(self) -> None:
         """Assert the invariants."""
         kept = 0
@@ -376,8 +395,10 @@ class SequenceMap:
         A broker without state of the producer takes any number. One that has state, from before
         our restart, must not take our first batch for a retry of its own first one: a batch
         dropped as a duplicate would be lost in silence. A number that it cannot expect makes
-        it refuse, and the producer bumps its epoch.
+        it refuse, and the producer bumps its epoch. Nor may it be the number that was drawn for
+        the same producer before it was forgotten.
         """
+        self._seed = (self._seed + 1) & SEED_MASK
         drawn = crc32c(START.pack(self._seed, producer_id, partition))
         return int(drawn) % SEQUENCE_START_LIMIT
 

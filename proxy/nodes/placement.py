@@ -40,14 +40,17 @@ class Placement:
         self._owners: tuple[int, ...] = ()
         self._cached: dict[tuple[str, int], Sequence[int]] = {}
 
-    def update(self, membership: Membership) -> None:
-        """Replace what is known of the nodes."""
+    def update(self, membership: Membership) -> Placement:
+        """Replace what is known of the nodes; what was known before."""
         assert self.number is not None, "the lone node has no other"
+        before = Placement(self.number)
+        before._nodes, before._owners = self._nodes, self._owners
         found: dict[int, NodeInfo | None] = {self.number: None}
         found.update({node.number: node for node in membership.nodes})
         self._nodes = dict(sorted(found.items()))
         self._owners = membership.owners
         self._cached.clear()
+        return before
 
     @property
     def numbers(self) -> Sequence[int]:

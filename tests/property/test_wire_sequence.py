@@ -56,11 +56,14 @@ class World:
 
     def __init__(self, rng: random.Random, lane_count: int) -> None:
         self.rng, self.broker, self.map = rng, BrokerPartition(), SequenceMap(seed=1)
+        self.other = SequenceMap(seed=2**40)
+        """Another node's; both live on while clients go to one of them."""
         self.lanes = [ProducerLane() for _ in range(lane_count)]
         self.wire: list[Sent] = []
         self.epoch = 0
         self.at_risk: set[tuple[int, int]] = set()
         self.failed: set[tuple[int, int]] = set()
+        self.told: Counter[int] = Counter()
 
     def send(self) -> None:
         index = self.rng.randrange(len(self.lanes))
@@ -120,6 +123,7 @@ class World:
             batch.is_sent = False
         else:
             assert code in (45, 47, 59), code
+            self.told[code] += 1
             if code == 47:  # the producer gives up on this one, and tells the application
                 self.failed.add((batch.lane, batch.number))
                 lane.batches.remove(batch)
@@ -151,6 +155,14 @@ class World:
         self.lose_connection()
         self.map = SequenceMap(seed=self.rng.getrandbits(64))
 
+    def move_to_another_node(self) -> None:
+        """The partition's clients are sent there; it forgets what it knew of them long ago."""
+        self.at_risk |= {(b.lane, b.number) for lane in self.lanes for b in lane.batches}
+        self.lose_connection()
+        self.map, self.other = self.other, self.map
+        self.map.forget(TOPIC, 0)
+        self.map.check()
+
     def drain(self) -> None:
         for _ in range(5_000):
             for lane in self.lanes:
@@ -163,7 +175,9 @@ class World:
         raise AssertionError("batches are never acknowledged")
 
 
-def run(seed: int, lane_count: int, steps: int, *, restarts: bool) -> World:
+def run(
+    seed: int, lane_count: int, steps: int, *, restarts: bool = False, moves: bool = False
+) -> World:
     rng = random.Random(seed)
     world = World(rng, lane_count)
     for _ in range(steps):
@@ -174,10 +188,12 @@ def run(seed: int, lane_count: int, steps: int, *, restarts: bool) -> World:
             world.serve(faults=True)
         elif chance < 0.97:
             world.answer()
-        elif chance < 0.99 or not restarts:
+        elif chance < (0.98 if moves else 0.99) or not (restarts or moves):
             world.lose_connection()
-        else:
+        elif restarts:
             world.restart_keylane()
+        else:
+            world.move_to_another_node()
     world.drain()
     return world
 
@@ -204,8 +220,19 @@ def test_every_lane_batch_is_written_once_and_in_order(
 @given(st.integers(0, 2**32), st.integers(1, 8), st.integers(0, 300))
 def test_a_restart_of_keylane_loses_nothing(seed: int, lane_count: int, steps: int) -> None:
     """Only what was unacknowledged at a restart may be written twice, or fail and say so."""
-    world = run(seed, lane_count, steps, restarts=True)
+    assert_nothing_is_lost(run(seed, lane_count, steps, restarts=True), lane_count)
 
+
+@given(st.integers(0, 2**32), st.integers(1, 8), st.integers(300, 600))
+def test_a_partition_that_goes_from_node_to_node_loses_nothing(
+    seed: int, lane_count: int, steps: int
+) -> None:
+    """As after a restart, though each node still knows what it knew when clients left it."""
+    assert_nothing_is_lost(run(seed, lane_count, steps, moves=True), lane_count)
+
+
+def assert_nothing_is_lost(world: World, lane_count: int) -> None:
+    """But what may be lost and is told, and nothing twice but what was at risk; in order."""
     for index in range(lane_count):
         counts = Counter(appended(world, index))
         lost = {(index, number) for number in expected_log(world)[index] if number not in counts}
