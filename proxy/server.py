@@ -327,10 +327,7 @@ class ProxyServer:
 
     def _on_membership(self, membership: Membership) -> None:
         """The nodes have agreed anew on who is there, and who serves which groups."""
-        number = self.config.node
-        assert number is not None, "told among many nodes"
-        self._shared.placement.update(membership)
-        self._cluster.hear_nodes(number, membership)
+        self._shared.hear_nodes(membership)
         self.stats.node_generations += 1
         self._shared.groups.drop_lost()
 
