@@ -50,7 +50,8 @@ class NodeLoop(asyncio.SelectorEventLoop):
         return self._time_s()
 
     def next_timer_s(self) -> float | None:
-        timers = [timer.when() for timer in self._scheduled if not timer.cancelled()]
+        scheduled = self._scheduled  # type: ignore[attr-defined]  # asyncio keeps it to itself
+        timers = [timer.when() for timer in scheduled if not timer.cancelled()]
         return min(timers, default=None)
 
     def turn(self, check: Callable[[], None]) -> None:
@@ -60,7 +61,8 @@ class NodeLoop(asyncio.SelectorEventLoop):
             self.run_forever()
             check()
             due_s = self.next_timer_s()
-            if not self._ready and (due_s is None or due_s > self.time()):
+            is_idle = not self._ready  # type: ignore[attr-defined]
+            if is_idle and (due_s is None or due_s > self.time()):
                 return
         raise AssertionError("a node spins")
 
@@ -78,6 +80,8 @@ class World:
         self.group_answers: list[tuple[Link, Callable[[dict[str, Any]], None]]] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
+        self.requests: list[tuple[int, str]] = []
+        """What has arrived: node number, request."""
         self._holders: dict[int, tuple[Node, int]] = {}
         self._seen: dict[int, set[tuple[int, int]]] = {p: set() for p in range(IC_PARTITIONS)}
 
@@ -145,6 +149,7 @@ class World:
         """A broker has read a request."""
         if not self.is_up(link.broker_id):
             return
+        self.requests.append((link.node.number, type(request).__name__))
         if request.__api_key__ == FIND_COORDINATOR:
             answer({"node_id": self.coordinator_id, "host": "kafka", "port": 1})
         elif link.broker_id != self.coordinator_id:
@@ -286,7 +291,7 @@ class Node:
 
         def arrived_back(made: Any) -> None:
             if link.is_open and not self.is_isolated:
-                self.deliver(lambda: future.done() or future.set_result(made))
+                self.deliver(lambda: None if future.done() else future.set_result(made))
 
         self.world.after(self.request_s, lambda: self.world.arrived(link, entity, answer))
 
