@@ -26,15 +26,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
-from numpy.typing import NDArray
 
 from keylane.errors import ScansInvalid, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.journal_topic import ensure_short_topic
+from keylane.proxy.nodes.scan_blocks import told_block
 from keylane.proxy.nodes.scan_records import (
     TOPIC_NAME,
     Cut,
@@ -86,38 +85,6 @@ BATCH_BYTES: Final = 768 * 1024
 OnScanned = Callable[[ScannedBlock], None]
 OnTruncated = Callable[[uuid.UUID, int, int], None]
 Place = tuple[uuid.UUID, int]
-
-
-@dataclass(slots=True, eq=False)
-class ToldLane:
-    """What is told of one lane of a block; for who counts it, there is one batch.
-
-    Not to be changed; frozen, it would take five times as long to make, and there are thousands.
-    """
-
-    size_bytes: int
-    record_count: int
-    first: int
-    """No record of it is before."""
-    last: int
-
-    @property
-    def record_counts(self) -> NDArray[np.int64]:
-        """(1,) or none."""
-        return self._one(self.record_count)
-
-    @property
-    def base_offsets(self) -> NDArray[np.int64]:
-        """(1,) or none."""
-        return self._one(self.first)
-
-    @property
-    def last_record_offsets(self) -> NDArray[np.int64]:
-        """(1,) or none."""
-        return self._one(self.last)
-
-    def _one(self, value: int) -> NDArray[np.int64]:
-        return np.array([value] if self.record_count else [], np.int64)
 
 
 @dataclass(slots=True)
@@ -412,7 +379,7 @@ class ScanFeed:
                 return
         self.taken += 1
         self._know(place, item.end, item.leader_epoch)
-        on_scanned(_block(item))
+        on_scanned(told_block(item))
 
     def _know(self, place: Place, told_end: int, leader_epoch: int) -> None:
         known = self._known.get(place)
@@ -465,28 +432,6 @@ class ScanFeed:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _block(scan: Scan) -> ScannedBlock:
-    """As a reader would have told it."""
-    lasts, counts, sizes = scan.columns
-    rows = zip(sizes.tolist(), counts.tolist(), lasts.tolist(), strict=True)
-    return ScannedBlock(
-        topic=scan.topic,
-        topic_id=scan.topic_id,
-        partition=scan.partition,
-        key_split=scan.key_split,
-        start=scan.start,
-        end=scan.end,
-        last_record_offsets=lasts,
-        lanes=tuple(
-            ToldLane(size, count, scan.start, last) if size or count else None
-            for size, count, last in rows
-        ),
-        holes=scan.holes,
-        log_start_offset=scan.log_start_offset,
-        leader_epoch=scan.leader_epoch,
-    )
 
 
 def _retrieve(ack: asyncio.Future[Any]) -> None:

@@ -20,7 +20,8 @@ from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.offsets.scan import ScanIndex
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.loads import LaneLoads
-from keylane.proxy.nodes.scan_feed import ScanFeed, ToldLane
+from keylane.proxy.nodes.scan_blocks import ToldLane
+from keylane.proxy.nodes.scan_feed import ScanFeed
 from keylane.proxy.nodes.scan_records import TOPIC_NAME
 from keylane.proxy.reader_kit import ScannedBlock
 
