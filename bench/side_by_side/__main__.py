@@ -28,7 +28,7 @@ from keylane import __version__
 
 SCENARIOS: Final = (
     "kernel", "relay", "low_rate", "fan_out", "small_batches", "stuck", "footprint", "readiness",
-    "slow_work",
+    "large_group", "slow_work",
 )  # fmt: skip
 RESULT: Final = "side-by-side"
 

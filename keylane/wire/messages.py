@@ -176,7 +176,8 @@ def _read(entity_type: Any, body: memoryview, *, left_over_max: int = 0) -> Any:
     if len(body) - entity_check(entity_type)(body, 0, len(body)) > left_over_max:
         raise FrameInvalid(f"bytes left over behind {entity_type.__name__}")
     try:
-        entity, _ = entity_reader(entity_type)(body, 0)
+        # kio refuses what could be written to, and large frames are in buffers that could.
+        entity, _ = entity_reader(entity_type)(body.toreadonly(), 0)
     except (SerialError, ValueError, KeyError, OverflowError) as error:
         raise FrameInvalid(f"{entity_type.__name__}: {error}") from error
     return entity

@@ -112,3 +112,11 @@ def test_a_value_that_kio_cannot_hold_is_refused() -> None:
 
     with pytest.raises(FrameInvalid):
         read_response(ApiKey.HEARTBEAT, 0, memoryview(body))
+
+
+def test_a_message_in_a_writable_buffer_is_read() -> None:
+    """Large frames are in one, such as what the leader of a group of 1,000 is answered."""
+    request = MetadataRequest(topics=())
+    body = bytearray(write_message(request))
+
+    assert read_request(ApiKey.METADATA, 12, memoryview(body)) == request
