@@ -16,7 +16,7 @@ import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from keylane.errors import FrameInvalid, KeylaneError, UpstreamLost
@@ -90,6 +90,7 @@ class ClientSession(asyncio.BufferedProtocol):
         self._is_link_paused = False
         self._is_upstream_full = False
         self._is_client_full = False
+        self._unsent_bytes = 0  # of the last answer; while the client is full, of all since then
         self._is_closed = False
         self._drain_reason: str | None = None
         self.peer = self.address = "?"
@@ -112,10 +113,8 @@ class ClientSession(asyncio.BufferedProtocol):
             return 0
         held = self._reader.large_bytes + sum(map(len, self._backlog))
         if self._is_client_full:
-            held += self._transport.get_write_buffer_size()
-        if self._is_upstream_full and self._link is not None:
-            held += self._link.unsent_bytes
-        return held
+            held += self._unsent_bytes
+        return held + (self._link.unsent_bytes if self._link is not None else 0)
 
     def drain(self, reason: str) -> None:
         """Take no more requests; close as soon as those under way are answered."""
@@ -192,6 +191,14 @@ class ClientSession(asyncio.BufferedProtocol):
         others = self._tasks - {asyncio.current_task()}
         if others:
             await asyncio.wait(others)
+
+    def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run beside the client's requests, until the connection closes; not after that."""
+        if self._is_closed or self._link is None or self._drain_reason is not None:
+            return
+        task = spawn(work(), f"{self.session_id} aside")
+        self._tasks.add(task)
+        task.add_done_callback(self._served)
 
     def note_login(self) -> None:
         """The broker took a token: the client may go on, as far as the broker lets it."""
@@ -362,6 +369,9 @@ class ClientSession(asyncio.BufferedProtocol):
         ready = self._order.fill(slot, buffers)
         if self._is_closed or self._transport is None:
             return
+        # A transport with TLS does not tell what waits below it.
+        kept = self._unsent_bytes if self._is_client_full else 0
+        self._unsent_bytes = kept + sum(map(len, ready))
         if len(ready) == 1:
             self._transport.write(ready[0])
         elif ready:

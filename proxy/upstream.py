@@ -48,6 +48,8 @@ class UpstreamLink(asyncio.BufferedProtocol):
         self._reader = FrameReader(frame_bytes_max=response_bytes_max, eager=True)
         self._waiting: deque[OnResponse] = deque()
         self._transport: asyncio.Transport | None = None
+        self._is_full = False
+        self._sent_bytes = 0  # by the last request; while the broker is full, by all since then
         self.on_lost: Callable[[str], None] = lambda _reason: None
         self.on_writable: Callable[[bool], None] = lambda _writable: None
 
@@ -73,8 +75,8 @@ class UpstreamLink(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of requests that the broker has not taken yet."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        """Bytes of requests that a broker has not taken, which does not keep up; else 0."""
+        return self._sent_bytes if self._is_full else 0
 
     def send(self, buffers: Buffers, on_response: OnResponse | None) -> None:
         """Write a request; `on_response` is None for one that has no answer (acks=0)."""
@@ -82,6 +84,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
             raise UpstreamLost("connection to the broker is closed")
         if on_response is not None:
             self._waiting.append(on_response)
+        self._sent_bytes = (self._sent_bytes if self._is_full else 0) + sum(map(len, buffers))
         if len(buffers) == 1:
             self._transport.write(buffers[0])
         else:
@@ -142,10 +145,12 @@ class UpstreamLink(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The broker does not keep up."""
+        self._is_full = True
         self.on_writable(False)
 
     def resume_writing(self) -> None:
         """The broker keeps up again."""
+        self._is_full = False
         self.on_writable(True)
 
     def _lose(self, reason: str) -> None:
