@@ -116,7 +116,9 @@ def test_a_value_that_kio_cannot_hold_is_refused() -> None:
 
 def test_a_message_in_a_writable_buffer_is_read() -> None:
     """Large frames are in one, such as what the leader of a group of 1,000 is answered."""
-    request = MetadataRequest(topics=())
+    request = MetadataRequest(
+        topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
     body = bytearray(write_message(request))
 
     assert read_request(ApiKey.METADATA, 12, memoryview(body)) == request
