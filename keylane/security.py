@@ -115,7 +115,7 @@ class SecurityConfig(BaseModel):
         "commits in further new ones are refused with POLICY_VIOLATION.",
     )
     buffered_bytes_per_principal_max: int = Field(
-        default=512 * 1024**2,
+        default=1024**3,
         ge=1024**2,
         description="Bytes of requests and answers that wait in buffers of one principal's "
         "connections, looked at once a second; above it those that hold most are closed.",

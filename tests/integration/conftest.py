@@ -1,7 +1,8 @@
 """A real Kafka for the integration tests: one broker per session, topics of their own per test.
 
 In:    nothing.  Out: the fixtures `kafka`, `broker`, `own_broker`, `admin`, `topic`, `java`,
-       `keylane` (proxies of the test's own) and `shared_keylane` (one for the session).
+       `keylane` (proxies of the test's own), `shared_keylane` (one for the session), and
+       `stage` (a broker with TLS, SASL and ACLs, and keylane in front of it).
 Next:  `test_*.py` in this folder; all of them carry the marker `integration`.
 Shell: child processes, sockets.
 """
@@ -13,7 +14,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -22,6 +23,9 @@ from confluent_kafka.cimpl import NewTopic
 from keylane.embedded import EmbeddedKafka, run_java_tool, start_java_tool
 
 from .keylane_process import KeylaneProcess
+
+if TYPE_CHECKING:
+    from .secured_stage import Stage
 
 HERE = Path(__file__).parent
 
@@ -169,6 +173,21 @@ def shared_keylane(
     proxy = KeylaneProcess(kafka, rules, log_path=log_path).start()
     yield proxy
     proxy.stop()
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """A secured broker and keylane, for all security tests; nothing secret leaves them."""
+    from .secured_stage import Stage
+
+    built = Stage(tmp_path_factory.mktemp("secured"))
+    try:
+        built.start()
+        yield built
+        leaks = built.leaks()
+    finally:
+        built.stop()
+    assert not leaks
 
 
 _topic_numbers = itertools.count(1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,24 +21,44 @@ from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from scramp import ScramClient
 
 from keylane.config import split_address
+from keylane.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    read_fetch_response,
+    write_fetch_request,
+)
 from keylane.wire.header import response_body_position, write_request
 from keylane.wire.messages import read_response, write_message
 from tests.integration.secured import Login
 from tests.transcript.entities import build, plain
 
 TIMEOUT_S = 60.0
+FETCH = 1
 
 
 class RawClient:
     """One connection; `received` is all that has come over it."""
 
-    def __init__(self, bootstrap: str, ca: Path, certificate: Path | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        ca: Path,
+        certificate: Path | None = None,
+        *,
+        receive_bytes: int | None = None,
+    ) -> None:
+        """receive_bytes: what the system takes for a client that does not read."""
         host, port = split_address(bootstrap.split(",", maxsplit=1)[0])
         context = ssl.create_default_context(cafile=str(ca))
         if certificate is not None:
             context.load_cert_chain(certificate)
-        plain = socket.create_connection((host, port), TIMEOUT_S)
+        plain = socket.socket()
         try:
+            plain.settimeout(TIMEOUT_S)
+            if receive_bytes is not None:
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            plain.connect((host, port))
             self._socket = context.wrap_socket(plain, server_hostname=host)
         except OSError:
             plain.close()
@@ -56,7 +76,15 @@ class RawClient:
 
     def call(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send a body, return the answer's. Raises: ConnectionError, when it is closed."""
+        self.send(api_key, version, body)
+        return self.receive(api_key, version)
+
+    def send(self, api_key: int, version: int, body: bytes) -> None:
+        """Send a body."""
         self._socket.sendall(write_request(api_key, version, 5, "raw", body))
+
+    def receive(self, api_key: int, version: int) -> memoryview:
+        """The body of the next answer. Raises: ConnectionError, when it is closed."""
         frame = self._read(struct.unpack(">i", self._read(4))[0])
         return memoryview(frame)[response_body_position(api_key, version) :]
 
@@ -94,6 +122,51 @@ class RawClient:
         """Ask, and gather every error code of the answer."""
         answer = self.ask(build(load_request_schema(api_key, version), values))
         return set(_error_codes(plain(answer)))
+
+    def ask_lanes(
+        self,
+        topic: str,
+        version: int,
+        lanes: Sequence[int],
+        *,
+        offset: int = 0,
+        max_wait_ms: int = 200,
+        min_bytes: int = 1,
+    ) -> None:
+        """Send a fetch of lanes from an offset on; `lane_codes` takes its answer."""
+        topic_id = self.topic_id(topic) if version >= 13 else None
+        entries = tuple(FetchPartition(lane, -1, offset, -1, -1, 1 << 26) for lane in lanes)
+        name = None if topic_id else topic
+        request = FetchRequest(
+            version=version,
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=1 << 26,
+            isolation_level=0,
+            topics=(FetchTopic(name=name, topic_id=topic_id, partitions=entries),),
+        )
+        self.send(FETCH, version, write_fetch_request(request))
+
+    def lane_codes(self, version: int) -> set[int]:
+        """The error codes of the next answer, which is one to a fetch."""
+        answer = read_fetch_response(self.receive(FETCH, version), 0, version)
+        return {entry.error_code for found in answer.topics for entry in found.partitions}
+
+    def fetch_codes(
+        self, topic: str, version: int, lanes: Sequence[int], **options: int
+    ) -> set[int]:
+        """Fetch lanes; the error codes that came. `options` as of `ask_lanes`."""
+        self.ask_lanes(topic, version, lanes, **options)
+        return self.lane_codes(version)
+
+    def fetch_for_ever(self, topic: str) -> None:
+        """Fetch until the connection ends. Raises: ConnectionError."""
+        while True:
+            self.fetch_codes(topic, 12, range(8))
+
+    def holds_any(self, values: Iterable[str]) -> bool:
+        """Whether a value of a record is in what has come; lanes are sent uncompressed."""
+        return any(value.encode() in self.received for value in values)
 
     def is_closed(self) -> bool:
         """Whether the other side closes, waiting for it."""
