@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -82,6 +82,7 @@ class Shared:
         cluster.hear_nodes(placement.number, membership)
         forget_gained(self.sequences, cluster.registry, cluster.leaders, before, placement)
 
+
 class SessionContext:
     """Implements `apis.context.Context` for one client connection."""
 
@@ -142,6 +143,10 @@ class SessionContext:
         """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
         has_offsets = self._shared.groups.has_offsets
         return self._shared.admission.may_begin_group(self._session.principal, group, has_offsets)
+
+    def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something of keylane's own with this connection; nothing once it is closed."""
+        self._session.aside(work)
 
     def release(self) -> None:
         """Let the next request of this connection proceed before this one is answered."""

@@ -43,6 +43,7 @@ from keylane.offsets.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
+from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone, Tenure
 from keylane.proxy.reader import ScannedBlock
@@ -109,6 +110,7 @@ class GroupOffsets:
         self._scans: dict[ScanKey, ScanIndex] = {}
         self._log_starts: dict[tuple[uuid.UUID, int], int] = {}
         self._lane_names: OrderedDict[str, dict[str, None]] = OrderedDict()
+        self.late = LatePushes()
         self.scan_waits: ScanWaits | None = None
         """Set where there are other nodes."""
 
@@ -155,6 +157,8 @@ class GroupOffsets:
         if block.log_start_offset > self._log_starts.get(place, -1):
             self._log_starts[place] = block.log_start_offset
             scan.advance_log_start(block.log_start_offset)
+        if self.late:
+            self.late.note_scanned((*place, block.key_split), scan)
         if self.scan_waits is not None:
             self.scan_waits.note((*place, block.key_split), scan)
 
@@ -468,6 +472,7 @@ class GroupOffsets:
         for key in keys:
             table.remove(key)
             self.pushes.forget(key)
+            self.late.forget(key)
 
     def _scan(self, topic_id: uuid.UUID, partition: int, key_split: KeySplit) -> ScanIndex:
         key = (topic_id, partition, key_split)

@@ -50,6 +50,7 @@ from keylane.proxy.nodes.scan_feed import ScanFeed
 from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone
 from keylane.proxy.nodes.values import Membership, NodeInfo
+from keylane.proxy.read_behind import read_behind
 from keylane.proxy.session import ClientSession
 from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
@@ -469,6 +470,8 @@ class ProxyServer:
                     idle_s=self.config.idle_timeout_s,
                 )
             self._close_heavy()
+            for late in self._shared.groups.late.overdue(time.monotonic()):
+                spawn(read_behind(late, self._shared.fetcher), "read behind a stable offset")
             self._shared.fetcher.sweep(now_s)
 
     def _close_heavy(self) -> None:

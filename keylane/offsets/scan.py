@@ -107,6 +107,14 @@ class ScanIndex:
         index = bisect_left(self._ends, offset)
         return index < len(self._ends) and self._starts[index] <= offset
 
+    def has_passed(self, offset: int) -> bool:
+        """Whether what follows `offset` was looked at: it is inside a scanned region.
+
+        A position that stands there has a record of its lane before it, or `effective` moves it.
+        """
+        index = bisect_right(self._starts, offset) - 1
+        return index >= 0 and offset < self._ends[index]
+
     def lanes_of(self, key_range: KeyRange) -> list[KeyRange]:
         """Return the parts of `key_range` that lie in one lane each, ascending."""
         first = bisect_right(self._lows, key_range.lo) - 1

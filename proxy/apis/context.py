@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import struct
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -25,6 +25,7 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
@@ -128,6 +129,8 @@ class Groups(Protocol):
 
     pushes: Pushes
     """Which of Kafka's own offsets a transaction may be about to change."""
+    late: LatePushes
+    """Stable offsets that could stand further, were it known what lies behind them."""
 
     @property
     def sees_ends(self) -> bool:
@@ -267,6 +270,9 @@ class Context(Protocol):
 
     def may_begin_group(self, group: str) -> bool:
         """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
+
+    def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something of keylane's own with this connection; nothing once it is closed."""
 
     def release(self) -> None:
         """Let the next request of this connection proceed before this one is answered."""

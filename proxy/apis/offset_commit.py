@@ -48,6 +48,7 @@ from keylane.proxy.apis.lane_offsets import (
     find_views,
     open_drafts,
 )
+from keylane.proxy.apis.late_offsets import note_late
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView, View
@@ -96,6 +97,7 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
             draft.state.mark_pushed(draft.state.stable_position)
         saved = await _save(group, taken, context)
         if saved is NONE:
+            note_late(wanted, taken, context)
             _note_times(group, wanted.topics, views, errors, taken, context)
     codes |= {_draft_key(draft, by_id=by_id): saved for draft in taken}
     return request.answer_entity(_build(request, wanted, views, errors, codes, answer))

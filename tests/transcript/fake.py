@@ -14,7 +14,7 @@ import pprint
 import struct
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from difflib import ndiff
@@ -38,6 +38,7 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
@@ -85,6 +86,7 @@ class FakeGroups:
     def __init__(self) -> None:
         self.table = OffsetTable(partition_count=1)
         self.pushes = Pushes()
+        self.late = LatePushes()
         self.commit_times = CommitTimes()
         self.journal: list[JournalRecord] = []
         self.log_starts: dict[Place, int] = {}
@@ -191,6 +193,7 @@ class FakeGroups:
         for key in keys:
             self.table.remove(key)
             self.pushes.forget(key)
+            self.late.forget(key)
 
     def append(self, records: Sequence[JournalRecord]) -> None:
         if records:
@@ -241,6 +244,8 @@ class World:
     on_pause: Callable[[], object] = lambda: None
     on_answer: Callable[[], object] = lambda: None
     """Done while a request is on its way."""
+    aside: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+    """What is to be done beside the requests; tests run it."""
     wait_s: float = 0.0
     """How far each answer of the broker moves the clock."""
 
@@ -324,6 +329,9 @@ class FakeContext:
         answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         answered.set_result(self.answer_frame(b"".join(frame)))
         return answered
+
+    def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.world.aside.append(work)
 
     async def pause(self, seconds: float) -> None:
         self.events.append("pause")

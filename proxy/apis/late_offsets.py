@@ -1,0 +1,102 @@
+"""Stable offsets pushed again, once it is known what lies behind them.
+
+Behaviour: with the member and generation of the group's last commit, over his own connection,
+so that the broker judges it as it judged his commit; whatever it refuses is left alone. The
+client is told nothing: what he committed stands.
+Not done: commits without a member (an admin's, or a consumer's in no group).
+
+In:    a commit that was taken.  Out: an OffsetCommit of keylane's own, and the journal.
+Next:  `late_pushes` says when.
+Pure:  the outside world is the `Context` argument.
+Source: docs/decisions/021.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v8.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i64
+
+from keylane.errors import KeylaneError
+from keylane.proxy.apis.context import Context
+from keylane.proxy.apis.lane_offsets import Draft, open_drafts
+from keylane.proxy.late_pushes import LatePush
+
+log = logging.getLogger("keylane.offsets")
+
+NO_LEADER_EPOCH: Final = -1
+
+
+def note_late(wanted: Any, taken: Iterable[Draft], context: Context) -> None:
+    """A commit was taken: remember where its stable offset may be behind what it could be."""
+    if not wanted.member_id:
+        return
+    for draft in taken:
+        scan = context.groups.scan_of(draft.view, draft.partition)
+        late = LatePush(
+            view=draft.view,
+            partition=draft.partition,
+            position=draft.state.stable_position,
+            since_s=context.clock(),
+            push=partial(context.aside, partial(push_late, wanted, draft, context)),
+        )
+        context.groups.late.note_commit(draft.key, draft.state, scan, late)
+
+
+async def push_late(wanted: Any, last: Draft, context: Context) -> None:
+    """Settle the state and commit where it stands now. `last`: as of the last commit."""
+    group = str(wanted.group_id)
+    try:
+        await context.caught_up()
+        async with context.groups.lock(group):
+            drafts, _ = await open_drafts(group, {last.place: last.view}, context)
+            draft = drafts.get(last.place)
+            if draft is None:
+                return  # a transaction is under way there, and settles when it commits
+            draft.state.settle(context.groups.scan_of(draft.view, draft.partition))
+            if draft.state.stable_position <= last.state.stable_position:
+                return
+            context.groups.check_tenure(group)
+            code = _code_of(await context.ask(_commit_of(wanted, draft)))
+            if code == ErrorCode.none:
+                draft.state.mark_pushed(draft.state.stable_position)
+                await context.groups.save(group, [(draft.view, draft.partition, draft.state)])
+                note_late(wanted, [draft], context)
+        log.debug(
+            "pushed late group=%s topic=%s partition=%d offset=%d error_code=%s",
+            group, *last.place, draft.state.stable_position, code.name,
+        )  # fmt: skip
+    except KeylaneError as error:
+        # It is late all the same; the group's next commit brings it up.
+        log.debug("not pushed late group=%s reason=%s", group, error)
+
+
+def _commit_of(wanted: Any, draft: Draft) -> OffsetCommitRequest:
+    entry = OffsetCommitRequestPartition(
+        partition_index=i32(draft.partition),
+        committed_offset=i64(draft.state.stable_position),
+        committed_leader_epoch=i32(NO_LEADER_EPOCH),
+        committed_metadata="",
+    )
+    return OffsetCommitRequest(
+        group_id=GroupId(str(wanted.group_id)),
+        generation_id_or_member_epoch=wanted.generation_id_or_member_epoch,
+        member_id=wanted.member_id,
+        group_instance_id=getattr(wanted, "group_instance_id", None),
+        topics=(OffsetCommitRequestTopic(name=TopicName(draft.view.topic), partitions=(entry,)),),
+    )
+
+
+def _code_of(answer: Any) -> ErrorCode:
+    codes = [entry.error_code for topic in answer.topics for entry in topic.partitions]
+    return codes[0] if codes else ErrorCode.unknown_topic_or_partition

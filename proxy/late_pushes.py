@@ -1,0 +1,116 @@
+"""Stable offsets that could stand further, were it known what lies behind them.
+
+In:    what commits leave behind; what is scanned.  Out: pushes that are due, places to read.
+Next:  `apis.late_offsets` pushes; `server` has places read that nobody tells of.
+Pure:  no I/O; time is a parameter.
+Source: docs/decisions/021; DESIGN decision 6 (the stall).
+
+A commit settles positions over what is known to hold no record of their lanes. Where the scan is
+told later than the commit (another node reads the partition), or was forgotten (a restart), the
+stable offset stays in front of it; and when it was the group's last commit, it stays for good.
+So each commit that leaves such a place is remembered until the place is known.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.journal import StateKey
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.proxy.topics import View
+
+PLACES_MAX: Final = 10_000
+"""Groups and partitions that are remembered, some 500 bytes each; the longest is forgotten."""
+READS_MAX: Final = 4
+"""At once: a restart under many groups must not read all of their partitions together."""
+PATIENCE_S: Final = 3.0
+"""After a commit: so long another commit, or news of the place, may come by themselves."""
+
+ScanKey = tuple[uuid.UUID, int, KeySplit]
+"""Topic id, partition, how it is split."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LatePush:
+    """A group's stable offset on a partition, with nothing known behind it."""
+
+    view: View
+    partition: int
+    position: int
+    """The stable position; what follows it is not known."""
+    since_s: float
+    push: Callable[[], None]
+    """Has the group's offset pushed again, as its last committer."""
+    is_read: bool = False
+    """It was asked for here already."""
+
+    @property
+    def scan_key(self) -> ScanKey:
+        """Where it is."""
+        return self.view.topic_id, self.partition, self.view.key_split(self.partition)
+
+
+class LatePushes:
+    """Invariant: `_by_scan` lists exactly the states of `_pushes`, under their scan keys."""
+
+    def __init__(self) -> None:
+        self._pushes: OrderedDict[StateKey, LatePush] = OrderedDict()
+        self._by_scan: dict[ScanKey, set[StateKey]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pushes)
+
+    def note_commit(
+        self, key: StateKey, state: OffsetState, scan: ScanIndex, late: LatePush
+    ) -> None:
+        """A group has committed; `late` is remembered if it leaves something behind."""
+        self.forget(key)
+        is_behind = state.stable_position < state.fastest_position
+        if is_behind and not scan.has_passed(state.stable_position):
+            self._pushes[key] = late
+            self._by_scan.setdefault(late.scan_key, set()).add(key)
+            if len(self._pushes) > PLACES_MAX:
+                self.forget(next(iter(self._pushes)))
+
+    def forget(self, key: StateKey) -> None:
+        """It is known, or somebody committed anew, or the state is gone."""
+        late = self._pushes.pop(key, None)
+        if late is not None:
+            keys = self._by_scan[late.scan_key]
+            keys.discard(key)
+            if not keys:
+                del self._by_scan[late.scan_key]
+
+    def note_scanned(self, scan_key: ScanKey, scan: ScanIndex) -> None:
+        """Something was scanned; what is known now is pushed."""
+        for key in list(self._by_scan.get(scan_key, ())):
+            late = self._pushes[key]
+            if scan.has_passed(late.position):
+                self.forget(key)
+                late.push()
+
+    def overdue(self, now_s: float) -> list[LatePush]:
+        """Places that nobody tells of: to be read here, each once, a few at a time."""
+        overdue = (
+            late
+            for late in self._pushes.values()
+            if not late.is_read and now_s - late.since_s > PATIENCE_S
+        )
+        due = list(islice(overdue, READS_MAX))
+        for late in due:
+            late.is_read = True
+        return due
+
+    def check(self) -> None:
+        """Assert the invariant; tests call it after every step."""
+        listed = {(scan, key) for scan, keys in self._by_scan.items() for key in keys}
+        assert listed == {(late.scan_key, key) for key, late in self._pushes.items()}
+        assert all(self._by_scan.values())
+        assert len(self._pushes) <= PLACES_MAX

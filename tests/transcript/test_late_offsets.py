@@ -1,0 +1,157 @@
+"""A stable offset is pushed again when it is known what lies behind it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from keylane.offsets.journal import StateKey
+from keylane.proxy.late_pushes import PATIENCE_S
+from tests.transcript.fake import ORDERS, FakeContext
+from tests.transcript.test_offset_commit import (
+    COMMIT,
+    FENCED,
+    GROUP,
+    codes,
+    commit,
+    committed,
+    no_history,
+    pushes,
+    topic,
+)
+
+EMPTY = -1
+
+
+async def behind(context: FakeContext) -> None:
+    """Lane 0 of partition 0 is committed up to 5; what the other lanes have there is not known."""
+    no_history(context, 0)
+    await committed(context, {0: 5}, {0: 0})
+    assert len(context.groups.late) == 1
+
+
+def scanned(context: FakeContext, *lasts: int, start: int = 0, end: int = 8) -> None:
+    """Someone has looked at offsets of partition 0; `lasts` are the lanes' last records there."""
+    view = context.lanes("orders")
+    scan = context.groups.scan_of(view, 0)
+    scan.add(start, end, np.array(lasts, dtype=np.int64))
+    context.groups.late.note_scanned((ORDERS, 0, view.key_split(0)), scan)
+    context.groups.late.check()
+
+
+async def run_aside(context: FakeContext) -> None:
+    """What was left to be done beside the requests."""
+    works, context.world.aside = context.world.aside, []
+    for work in works:
+        await work()
+
+
+async def test_g04_news_of_a_scan_push_the_stable_offset_as_the_last_committer() -> None:
+    """No further commit comes; the broker's offset stands at the end of what was scanned."""
+    context = FakeContext()
+    await behind(context)
+    scanned(context, 4, EMPTY, EMPTY, EMPTY)
+    context.expect(
+        COMMIT,
+        {
+            "group_id": GROUP,
+            "generation_id_or_member_epoch": 3,
+            "member_id": "m1",
+            "topics": [pushes(8, {0: 8})],
+        },
+        {"topics": [codes(8, {0: 0})]},
+    )
+
+    await run_aside(context)
+
+    context.finish()
+    assert context.state(GROUP, "orders", 0).pushed == 8
+    assert len(context.groups.late) == 0
+    restarted = context.groups.restarted().get(StateKey(GROUP, ORDERS, 0))
+    assert restarted is not None
+    assert restarted.pushed == 8
+
+
+async def test_nothing_is_pushed_where_a_lane_has_a_record_to_read() -> None:
+    """Lane 1 has a record at the stable offset: it stands where it has to."""
+    context = FakeContext()
+    await behind(context)
+    scanned(context, 4, 0, EMPTY, EMPTY)
+
+    await run_aside(context)
+
+    context.finish()
+    assert context.state(GROUP, "orders", 0).stable_position == 0
+
+
+async def test_a_refused_push_changes_nothing() -> None:
+    """The group has another generation by now: what the broker says counts."""
+    context = FakeContext()
+    await behind(context)
+    scanned(context, 4, EMPTY, EMPTY, EMPTY)
+    context.expect(COMMIT, {"topics": [pushes(8, {0: 8})]}, {"topics": [codes(8, {0: FENCED})]})
+
+    await run_aside(context)
+
+    context.finish()
+    assert context.state(GROUP, "orders", 0).pushed == 0
+
+
+async def test_another_node_that_serves_the_group_by_now_is_left_alone() -> None:
+    """Nothing is sent, and nothing is raised."""
+    context = FakeContext()
+    await behind(context)
+    scanned(context, 4, EMPTY, EMPTY, EMPTY)
+    context.groups.lose(GROUP)
+
+    await run_aside(context)
+
+    context.finish()
+
+
+async def test_a_region_that_is_known_in_part_is_waited_for_on() -> None:
+    """The offset moves to its end, and the rest is remembered."""
+    context = FakeContext()
+    await behind(context)
+    scanned(context, EMPTY, EMPTY, EMPTY, EMPTY, end=3)
+    context.expect(COMMIT, {"topics": [pushes(8, {0: 3})]}, {"topics": [codes(8, {0: 0})]})
+    await run_aside(context)
+    assert len(context.groups.late) == 1
+
+    scanned(context, 4, EMPTY, EMPTY, EMPTY, start=3)
+    context.expect(COMMIT, {"topics": [pushes(8, {0: 8})]}, {"topics": [codes(8, {0: 0})]})
+    await run_aside(context)
+
+    context.finish()
+    assert len(context.groups.late) == 0
+
+
+async def test_what_nobody_tells_of_is_read_once_after_a_while() -> None:
+    """The node that read it was killed, or it was forgotten at a restart."""
+    context = FakeContext()
+    await behind(context)
+    late = context.groups.late
+    assert late.overdue(context.clock() + PATIENCE_S) == []
+
+    (found,) = late.overdue(context.clock() + PATIENCE_S + 1)
+
+    assert (found.view.topic, found.partition, found.position) == ("orders", 0, 0)
+    assert late.overdue(context.clock() + PATIENCE_S + 2) == []
+
+
+@pytest.mark.parametrize("member", ["", "m1"])
+async def test_commits_that_leave_nothing_behind_are_forgotten(member: str) -> None:
+    """All lanes of the partition stand at one offset; or nobody is there to push as."""
+    context = FakeContext()
+    no_history(context, 0)
+    offsets = {0: 5} if not member else dict.fromkeys((0, 2, 4, 6), 5)
+    context.expect(
+        COMMIT,
+        {"topics": [pushes(8, {0: 5 if member else 0})]},
+        {"topics": [codes(8, {0: 0})]},
+    )
+
+    await commit(context, 8, topic("orders", offsets), member=member, generation=3)
+
+    assert len(context.groups.late) == 0
+    context.finish()

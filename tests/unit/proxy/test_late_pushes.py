@@ -1,0 +1,61 @@
+"""Which stable offsets are remembered as late, and for how long."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import numpy as np
+
+from keylane.offsets.journal import StateKey
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.proxy import late_pushes
+from keylane.proxy.late_pushes import LatePush, LatePushes
+from tests.transcript.fake import FakeContext
+
+VIEW = FakeContext().lanes("orders")
+TOPIC = uuid.UUID(int=7)
+
+
+def late(pushed: list[str], name: str = "") -> LatePush:
+    """One that tells when it is pushed."""
+    return LatePush(
+        view=VIEW, partition=0, position=0, since_s=0.0, push=lambda: pushed.append(name)
+    )
+
+
+def state_behind() -> OffsetState:
+    """One lane of four has committed."""
+    state = OffsetState(committed=None, base=0, topic_name="orders")
+    state.commit_keys(VIEW.key_ranges(0), 5, "", -1, ScanIndex(VIEW.key_split(0)))
+    return state
+
+
+def test_each_is_pushed_once_when_its_place_is_known() -> None:
+    """All groups on the partition, and no other partition's."""
+    pushes, pushed, scan = LatePushes(), list[str](), ScanIndex(VIEW.key_split(0))
+    for name in ("a", "b"):
+        pushes.note_commit(StateKey(name, TOPIC, 0), state_behind(), scan, late(pushed, name))
+    pushes.check()
+    scan.add(0, 8, np.array([4, -1, -1, -1], dtype=np.int64))
+    pushes.note_scanned((VIEW.topic_id, 1, VIEW.key_split(1)), scan)
+    assert pushed == []
+
+    for _ in range(2):
+        pushes.note_scanned((VIEW.topic_id, 0, VIEW.key_split(0)), scan)
+
+    assert sorted(pushed) == ["a", "b"]
+    assert len(pushes) == 0
+    pushes.check()
+
+
+def test_memory_is_bounded(monkeypatch: Any) -> None:
+    """The one that waits longest is forgotten: it is late, not wrong."""
+    monkeypatch.setattr(late_pushes, "PLACES_MAX", 3)
+    pushes, scan = LatePushes(), ScanIndex(VIEW.key_split(0))
+    for number in range(5):
+        pushes.note_commit(StateKey(f"g{number}", TOPIC, 0), state_behind(), scan, late([]))
+        pushes.check()
+
+    assert len(pushes) == 3
