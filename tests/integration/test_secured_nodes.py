@@ -1,0 +1,67 @@
+"""Two nodes in front of a secured broker, with the rights that docs/security.md names, no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from tests.integration.secured import allow, make_users, read_aiokafka, rule
+from tests.integration.secured_stage import SERVICE_RULES, Stage
+
+pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
+NODES = 2
+NODE_RULES = (
+    AclBinding(
+        ResourceType.TRANSACTIONAL_ID,
+        "keylane-ic-",
+        ResourcePatternType.PREFIXED,
+        "User:keylane",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.ALLOW,
+    ),
+    rule("keylane", "READ", "GROUP", "__keylane_nodes"),
+    *(
+        rule("keylane", operation, name="__keylane_scans")
+        for operation in ("CREATE", "WRITE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
+    ),
+)
+"""What many nodes need beside `SERVICE_RULES`."""
+
+
+@pytest.fixture
+def stage(tmp_path) -> Iterator[Stage]:
+    """A secured broker of this test's own; no keylane runs yet."""
+    made = Stage(tmp_path)
+    try:
+        made.kafka.start()
+        made.admin = AdminClient({"bootstrap.servers": made.kafka.bootstrap})
+        make_users(made.admin)
+        allow(made.admin, *SERVICE_RULES, *NODE_RULES)
+        allow(made.admin, rule("alice", "READ", "GROUP"), rule("alice", "READ"))
+        yield made
+    finally:
+        made.stop()
+
+
+def test_nodes_need_the_rights_that_are_documented(stage) -> None:
+    """With them two nodes find each other and serve a group; the broker refuses them nothing."""
+    name, values = stage.topic("nodes", rounds=3)
+    upstream = stage.kafka.bootstrap_of("SECURED")
+    settings = ("login_mechanism=SCRAM-SHA-256", "node_session_timeout_ms=20000")
+
+    nodes = [stage.start_keylane(upstream, *settings, f"node={number}") for number in range(NODES)]
+    bootstrap = ",".join(node.bootstrap for node in nodes)
+    login = stage.login("SCRAM-SHA-256", "alice")
+    read = read_aiokafka(bootstrap, name, f"g-{name}", login, len(values))
+
+    assert read.error == ""
+    assert sorted(read.values) == sorted(values)
+    assert [stage.metric("keylane_node_members", node) for node in nodes] == [NODES] * NODES
+    assert sum(stage.metric("keylane_node_partitions_owned", node) for node in nodes) == 5
+    assert not any("authorization" in node.log.lower() for node in nodes)
+    assert stage.leaks() == []
