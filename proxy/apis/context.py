@@ -13,7 +13,7 @@ import struct
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from keylane.config import ProxyConfig
@@ -57,6 +57,8 @@ class Request:
 
     header: RequestHeader
     frame: Frame
+    parsed: list[Any] = field(default_factory=list, repr=False, compare=False)
+    """What its route has read of it, for its handler."""
 
     @property
     def api_key(self) -> int:

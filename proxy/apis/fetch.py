@@ -81,13 +81,21 @@ def relays_fetch(request: Request, context: Context) -> bool:
     """Whether no topic of the request has lanes, for all that is known."""
     if context.range_views.has_ranges(request.header.client_id):
         return False
-    wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
-    return are_plain(wanted.topics, context.registry)
+    return are_plain(_read(request).topics, context.registry)
+
+
+def _read(request: Request) -> FetchRequest:
+    """Read the request once: its route asks what it is for, its handler serves it."""
+    if not request.parsed:
+        found = read_fetch_request(request.frame, request.body_position, request.api_version)
+        request.parsed.append(found)
+    wanted: FetchRequest = request.parsed[0]
+    return wanted
 
 
 async def handle_fetch(request: Request, context: Context) -> Buffers:
     """Plan, fetch lanes and plain topics, build one answer."""
-    wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
+    wanted = _read(request)
     client_id = request.header.client_id
     reads_zstd = request.api_version >= ZSTD_VERSION
     plan = await plan_fetch(wanted, context, client_id, reads_zstd=reads_zstd)
