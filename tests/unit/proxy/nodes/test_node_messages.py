@@ -38,6 +38,7 @@ INFOS = st.builds(
     brokers=st.dictionaries(st.integers(0, 2**31 - 1), PLACE, max_size=3),
     rules=st.lists(RULES, max_size=3).map(tuple),
     lane_name_pattern=TEXT,
+    pinned=st.dictionaries(TEXT, st.integers(0, 2**31 - 1), max_size=3),
     control=TEXT,
     version=TEXT,
 )
