@@ -21,13 +21,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.lane_offsets import BUSY, NONE, Place, find_views, known_offset
 from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.refusals import refused_offsets
 from keylane.proxy.apis.stable_offsets import (
     STABLE_PAUSE_S,
     STABLE_PAUSE_S_MAX,
@@ -189,8 +192,13 @@ def _is_asked(view: View, index: int) -> bool:
 
 async def _present(api_version: int, question: GroupQuestion, answer: Any, context: Context) -> Any:
     """A group's answer with lanes in place of lane topics' partitions."""
-    if getattr(answer, "error_code", NONE) != NONE and not answer.topics:
-        return answer
+    code = getattr(answer, "error_code", NONE)
+    if code != NONE and not answer.topics:
+        if api_version >= MANY_GROUPS_VERSION:
+            return answer
+        # A coordinator that moved, say: see there why each partition is named.
+        module = load_payload_module(9, api_version, EntityType.response)
+        return replace(answer, topics=refused_offsets(question.entry, module, code))
     by_id = api_version >= TOPIC_ID_VERSION
     found = {topic.topic_id if by_id else str(topic.name): topic for topic in answer.topics}
     if question.entry.topics is None:

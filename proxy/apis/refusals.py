@@ -123,24 +123,33 @@ def _offset_fetch(request: Request) -> Any:
             for group in wanted.groups
         )
         return _answer(module.OffsetFetchResponse, groups=groups)
-    if request.api_version >= TOP_LEVEL_VERSION:
-        return _answer(module.OffsetFetchResponse, topics=(), error_code=NOT_COORDINATOR)
-    topics = tuple(
+    topics = refused_offsets(wanted, module, NOT_COORDINATOR)
+    top_level = {"error_code": NOT_COORDINATOR} if request.api_version >= TOP_LEVEL_VERSION else {}
+    return _answer(module.OffsetFetchResponse, topics=topics, **top_level)
+
+
+def refused_offsets(wanted: Any, module: Any, code: ErrorCode) -> tuple[Any, ...]:
+    """The partitions that an OffsetFetch before v8 asks for, each with an error.
+
+    A top-level error alone would do, as brokers answer it. But aiokafka looks at partitions only:
+    for those that are not named it starts where it starts without a commit, and the whole topic is
+    read again.
+    """
+    return tuple(
         module.OffsetFetchResponseTopic(
             partitions=tuple(
                 module.OffsetFetchResponsePartition(
                     partition_index=index,
                     committed_offset=NO_OFFSET,
                     metadata="",
-                    error_code=NOT_COORDINATOR,
+                    error_code=code,
                 )
                 for index in topic.partition_indexes
             ),
             **_name(topic),
         )
-        for topic in wanted.topics
+        for topic in wanted.topics or ()
     )
-    return _answer(module.OffsetFetchResponse, topics=topics)
 
 
 def _name(topic: Any) -> dict[str, Any]:
