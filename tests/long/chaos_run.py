@@ -127,7 +127,7 @@ class SteadyProducer:
                 "bootstrap.servers": bootstrap,
                 "acks": "all",
                 "enable.idempotence": True,
-                "linger.ms": 5,
+                "linger.ms": 0,  # librdkafka spins through the last millisecond of a wait
                 "log_level": LOG_LEVEL,
                 "partitioner": "murmur2_random",
             }
