@@ -97,11 +97,11 @@ def time_twin(block: bytes) -> dict[str, float]:
             for record in batch.records:
                 twin.lane_of(record.key, record.offset, limits)
 
-    owners = list(range(LANES))
+    owners, slice_lane = list(range(LANES)), twin._slice_lane  # noqa: SLF001 -- part of the twin
     times = {"scan_batches": best_of(read, 0), "walk_batches": best_of(walk, 0)}
     times["join_batches"] = best_of(lambda: twin._join_all(batches), 0)  # noqa: SLF001
     times["write_lanes"] = best_of(
-        lambda: [twin._slice_lane(batches, lane, limits, owners) for lane in owners],  # noqa: SLF001
+        lambda: [slice_lane(batches, lane, limits, owners) for lane in owners],
         0,
     )
     times["whole"] = best_of(
