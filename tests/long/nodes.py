@@ -146,7 +146,7 @@ def render(report: dict[str, Any]) -> str:
 
 def end_early(*_: object) -> None:
     """End the run in order, with a report of what was seen. Raises: InterruptedError."""
-    raise InterruptedError("ended by SIGTERM")
+    raise InterruptedError("ended by a signal")
 
 
 def main() -> int:
@@ -172,7 +172,8 @@ def main() -> int:
         heap_mb=args.heap_mb,
         is_numbered=not args.strangers,
     )
-    signal.signal(signal.SIGTERM, end_early)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end_early)
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
