@@ -165,7 +165,8 @@ class SettingsStore:
             for attempt in range(ATTEMPTS):
                 if await self._write(make):
                     return
-                await asyncio.sleep(random.uniform(0, min(FENCED_PAUSE_S * 2**attempt, PAUSE_S_MAX)))
+                longest_s = min(FENCED_PAUSE_S * 2**attempt, PAUSE_S_MAX)
+                await asyncio.sleep(random.uniform(0, longest_s))
         raise SettingsUnsaved("other nodes are changing the settings too", is_unknown=False)
 
     async def _write(self, make: Callable[[SettingsState], list[Record]]) -> bool:
