@@ -42,7 +42,13 @@ from keylane.proxy.apis.offset_commit import handle_offset_commit
 from keylane.proxy.apis.offset_delete import handle_delete_groups, handle_offset_delete
 from keylane.proxy.apis.offset_fetch import handle_offset_fetch
 from keylane.proxy.apis.produce import handle_produce, relays_produce
-from keylane.proxy.apis.refusals import refusing
+from keylane.proxy.apis.refusals import (
+    at_coordinator,
+    coordinating,
+    refusing,
+    relay_or_refuse,
+    relays_all,
+)
 from keylane.proxy.apis.sasl import handle_sasl_handshake, note_login
 from keylane.proxy.apis.sync_group import handle_sync_group, relays_sync_group
 from keylane.proxy.apis.topics import handle_describe_configs, handle_describe_topic_partitions
@@ -132,8 +138,9 @@ def _table() -> dict[int, Route]:
     serve(8, "OffsetCommit", 2, 10, refusing(handle_offset_commit))
     serve(9, "OffsetFetch", 1, 10, refusing(handle_offset_fetch))
     serve(10, "FindCoordinator", 0, 6, handle_find_coordinator)
-    serve(11, "JoinGroup", 0, 9, None, note_joining, note_leader)
-    serve(14, "SyncGroup", 0, 5, handle_sync_group, relays_sync_group)
+    serve(11, "JoinGroup", 0, 9, relay_or_refuse, at_coordinator(note_joining), note_leader)
+    serve(12, "Heartbeat", 0, 4, relay_or_refuse, at_coordinator(relays_all))
+    serve(14, "SyncGroup", 0, 5, coordinating(handle_sync_group), at_coordinator(relays_sync_group))
     serve(16, "ListGroups", 0, 5, handle_list_groups, relays_alone)
     serve(SASL_HANDSHAKE, "SaslHandshake", 1, 1, handle_sasl_handshake)
     serve(API_VERSIONS, "ApiVersions", 0, 4, handle_api_versions)
@@ -165,7 +172,6 @@ def _table() -> dict[int, Route]:
 
 # WriteTxnMarkers, controller and share state calls are between brokers only.
 RELAYED: Final = (
-    (12, "Heartbeat", 0, 4),
     (13, "LeaveGroup", 0, 5),
     (15, "DescribeGroups", 0, 6),
     (20, "DeleteTopics", 1, 6),

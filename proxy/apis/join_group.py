@@ -27,7 +27,7 @@ from keylane.wire.primitives import Reader
 log = logging.getLogger("keylane.assignor")
 
 JOIN_GROUP: Final = 11
-FLEXIBLE_VERSIONS: Final = {JOIN_GROUP: 6, 14: 4}
+FLEXIBLE_VERSIONS: Final = {JOIN_GROUP: 6, 12: 4, 14: 4}
 CONSUMER: Final = "consumer"
 STREAMS: Final = "stream"
 
@@ -47,6 +47,22 @@ def read_group(request: Request) -> str:
     """The group that a JoinGroup or SyncGroup names. Raises: FrameInvalid."""
     flexible = request.api_version >= FLEXIBLE_VERSIONS[request.api_key]
     return Reader(request.body, flexible=flexible).string()
+
+
+def is_elsewhere(request: Request, context: Context) -> bool:
+    """Whether another node serves the group that a JoinGroup, SyncGroup or Heartbeat names.
+
+    The broker would take it here as well. But a member that joins here asks for its offsets here
+    next, and librdkafka takes nothing but a repetition for an answer to that: so it is sent to
+    the other node before, by what every client knows.
+    """
+    if context.placement.is_alone:
+        return False
+    try:
+        number = context.placement.node_of_group(read_group(request))
+    except FrameInvalid:
+        return False  # the broker says so
+    return number is not None and number != context.placement.number
 
 
 def note_joining(request: Request, context: Context) -> bool:

@@ -22,6 +22,7 @@ from kio.static.primitive import i32Timedelta, i64
 
 from keylane.errors import NotCoordinator
 from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.join_group import is_elsewhere
 from keylane.proxy.connection import Buffers
 
 log = logging.getLogger("keylane.refusals")
@@ -30,10 +31,19 @@ NOT_COORDINATOR: Final = ErrorCode.not_coordinator
 NO_OFFSET: Final = i64(-1)
 TOP_LEVEL_VERSION: Final = 2
 """OffsetFetch before this version has errors per partition only."""
+NULLABLE_PROTOCOL_VERSION: Final = 7
+"""Of JoinGroup."""
 MANY_GROUPS_VERSION: Final = 8
 """OffsetFetch from here on has errors per group."""
 
+OFFSET_FETCH: Final = 9
+ASK_AGAIN: Final = ErrorCode.unstable_offset_commit
+"""librdkafka asks again for partitions with this error only. With any other one, of the whole
+answer too, they wait for ever (rd_kafka_assignment_apply_offsets); meanwhile its next heartbeat
+tells it that the coordinator is elsewhere."""
+
 Handler = Callable[[Request, Context], Awaitable[Buffers]]
+IsRelayed = Callable[[Request, Context], bool]
 
 
 def refusing(handler: Handler) -> Handler:
@@ -49,9 +59,45 @@ def refusing(handler: Handler) -> Handler:
                 request.api_key,
                 error,
             )
+            if request.api_key == OFFSET_FETCH and context.is_librdkafka:
+                return request.answer_entity(_offset_fetch(request, ASK_AGAIN))
             return request.answer_entity(refusal(request))
 
     return served
+
+
+def relays_all(_request: Request, _context: Context) -> bool:
+    """Every request, as bytes."""
+    return True
+
+
+def at_coordinator(relays: IsRelayed) -> IsRelayed:
+    """As `relays`, where this node serves the group; elsewhere the handler refuses."""
+
+    def is_relayed(request: Request, context: Context) -> bool:
+        return not is_elsewhere(request, context) and relays(request, context)
+
+    return is_relayed
+
+
+def coordinating(handler: Handler) -> Handler:
+    """The handler, with an answer of NOT_COORDINATOR where another node serves the group."""
+
+    async def served(request: Request, context: Context) -> Buffers:
+        if is_elsewhere(request, context):
+            return request.answer_entity(refusal(request))
+        return await handler(request, context)
+
+    return served
+
+
+async def relay_or_refuse(request: Request, context: Context) -> Buffers:
+    """Of a request that is relayed where this node serves its group."""
+    if is_elsewhere(request, context):
+        return request.answer_entity(refusal(request))
+    pending = context.send((request.frame,))
+    context.release()
+    return (await pending,)
 
 
 def refusal(request: Request) -> Any:
@@ -113,18 +159,42 @@ def _per_partition(request: Request, response: Any, of_topic: Any, of_partition:
     return _answer(response, topics=topics)
 
 
-def _offset_fetch(request: Request) -> Any:
+def _join_group(request: Request) -> Any:
+    response = _module(request).JoinGroupResponse
+    return _answer(
+        response,
+        error_code=NOT_COORDINATOR,
+        protocol_name=None if request.api_version >= NULLABLE_PROTOCOL_VERSION else "",
+        leader="",
+        member_id=request.decode().member_id,
+        members=(),
+    )
+
+
+def _sync_group(request: Request) -> Any:
+    response = _module(request).SyncGroupResponse
+    return _answer(response, error_code=NOT_COORDINATOR, assignment=b"")
+
+
+def _heartbeat(request: Request) -> Any:
+    return _answer(_module(request).HeartbeatResponse, error_code=NOT_COORDINATOR)
+
+
+def _offset_fetch(request: Request, code: ErrorCode = NOT_COORDINATOR) -> Any:
     module, wanted = _module(request), request.decode()
+    whole = code if code == NOT_COORDINATOR else ErrorCode.none
     if request.api_version >= MANY_GROUPS_VERSION:
         groups = tuple(
             module.OffsetFetchResponseGroup(
-                group_id=group.group_id, topics=(), error_code=NOT_COORDINATOR
+                group_id=group.group_id,
+                topics=_refused_of_group(group, module, code) if whole == ErrorCode.none else (),
+                error_code=whole,
             )
             for group in wanted.groups
         )
         return _answer(module.OffsetFetchResponse, groups=groups)
-    topics = refused_offsets(wanted, module, NOT_COORDINATOR)
-    top_level = {"error_code": NOT_COORDINATOR} if request.api_version >= TOP_LEVEL_VERSION else {}
+    topics = refused_offsets(wanted, module, code)
+    top_level = {"error_code": whole} if request.api_version >= TOP_LEVEL_VERSION else {}
     return _answer(module.OffsetFetchResponse, topics=topics, **top_level)
 
 
@@ -152,6 +222,25 @@ def refused_offsets(wanted: Any, module: Any, code: ErrorCode) -> tuple[Any, ...
     )
 
 
+def _refused_of_group(group: Any, module: Any, code: ErrorCode) -> tuple[Any, ...]:
+    """As `refused_offsets`, of one group from v8 on."""
+    return tuple(
+        module.OffsetFetchResponseTopics(
+            partitions=tuple(
+                module.OffsetFetchResponsePartitions(
+                    partition_index=index,
+                    committed_offset=NO_OFFSET,
+                    metadata="",
+                    error_code=code,
+                )
+                for index in topic.partition_indexes
+            ),
+            **_name(topic),
+        )
+        for topic in group.topics or ()
+    )
+
+
 def _name(topic: Any) -> dict[str, Any]:
     """By id where the version has it, else by name."""
     return {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {"name": topic.name}
@@ -170,6 +259,9 @@ def _module(request: Request) -> Any:
 REFUSALS: Final[Mapping[int, Callable[[Request], Any]]] = {
     8: _offset_commit,
     9: _offset_fetch,
+    11: _join_group,
+    12: _heartbeat,
+    14: _sync_group,
     28: _txn_offset_commit,
     42: _delete_groups,
     47: _offset_delete,

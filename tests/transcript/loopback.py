@@ -14,6 +14,7 @@ from typing import Any
 
 from keylane.errors import UpstreamLost
 from keylane.proxy.login_watch import LoginWatch
+from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.session import ClientSession
@@ -111,6 +112,7 @@ class SelfContained(ClientSession):
     """A session that is its handlers' context; nobody has key ranges."""
 
     range_views = RangeViews(RangeTableHolder())
+    placement = Placement()
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

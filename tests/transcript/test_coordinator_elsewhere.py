@@ -1,0 +1,76 @@
+"""Calls of a group's members at a node that does not serve the group: they are sent to the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keylane.errors import NotCoordinator
+from keylane.proxy.apis import ROUTES
+from keylane.proxy.apis.refusals import refusing
+from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.nodes.values import Membership, NodeInfo
+from tests.transcript.fake import FakeContext, call, make_request, versions
+
+JOIN, HEARTBEAT, SYNC, OFFSET_FETCH = 11, 12, 14, 9
+NOT_COORDINATOR, UNSTABLE = 16, 88
+REQUESTS: dict[int, dict[str, Any]] = {
+    JOIN: {"group_id": "g", "member_id": "m1", "protocol_type": "consumer", "protocols": []},
+    HEARTBEAT: {"group_id": "g", "generation_id": 3, "member_id": "m1"},
+    SYNC: {"group_id": "g", "generation_id": 3, "member_id": "m1", "assignments": []},
+}
+CASES = [(key, version) for key in REQUESTS for version in versions(key)]
+
+
+def served_by(owner: int) -> FakeContext:
+    """Node 0, where all groups are those of `owner`."""
+    context = FakeContext()
+    context.placement = Placement(0)
+    nodes = tuple(NodeInfo(number=number, bootstrap=("h", number)) for number in (0, 1))
+    context.placement.update(Membership(generation_id=1, nodes=nodes, owners=(owner,)))
+    return context
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+async def test_a_member_is_sent_to_the_node_that_serves_its_group(key: int, version: int) -> None:
+    """Before it asks for offsets here; the broker is not asked."""
+    context = served_by(1)
+
+    assert not ROUTES[key].is_relayed(make_request(key, version, REQUESTS[key]), context)
+    answer = await call(context, key, version, REQUESTS[key])
+
+    assert answer["error_code"] == NOT_COORDINATOR
+    context.finish()
+
+
+@pytest.mark.parametrize(("key", "version"), CASES)
+def test_at_its_node_and_at_a_lone_one_it_is_relayed(key: int, version: int) -> None:
+    """As bytes; and so it is while nobody serves the group."""
+    request = make_request(key, version, REQUESTS[key])
+
+    for context in (served_by(0), served_by(-1), FakeContext()):
+        assert ROUTES[key].is_relayed(request, context)
+
+
+@pytest.mark.parametrize("version", range(7, 10))
+async def test_librdkafka_is_told_to_ask_again(version: int) -> None:
+    """Any other error leaves its partitions without an offset for good."""
+    context = FakeContext()
+    context.is_librdkafka = True
+
+    async def refuse(_request: Any, _context: Any) -> Any:
+        raise NotCoordinator("another node's")
+
+    topics = [{"name": "orders", "partition_indexes": [1, 2]}]
+    group = {"group_id": "g", "topics": topics}
+    wanted = {"groups": [group]} if version >= 8 else group
+    request = make_request(OFFSET_FETCH, version, {**wanted, "require_stable": False})
+
+    buffers = await refusing(refuse)(request, context)
+
+    answer = request.decode_answer(b"".join(buffers))
+    told = answer.groups[0] if version >= 8 else answer
+    assert told.error_code == 0
+    codes = [entry.error_code for topic in told.topics for entry in topic.partitions]
+    assert codes == [UNSTABLE, UNSTABLE]
