@@ -129,8 +129,15 @@ def test_nodes_that_disagree_refuse_the_topic(cluster, tmp_path) -> None:
                 group.add("confluent")
                 group.wait(lambda seen: bool(seen.events), timeout_s=60, what="a refusal")
             odd.wait_for_log("disputed")
+            agreed = [f"nodes=0,1 node={number} " for number in range(2)]
+            seen = [
+                node.log.count(text) for node, text in zip(nodes.processes, agreed, strict=True)
+            ]
         finally:
             odd.stop()
+        for node, text, count in zip(nodes.processes, agreed, seen, strict=True):
+            # librdkafka asks again after minutes for a topic that it was refused once.
+            node.wait_for_log(text, count=count + 1)
         said = [line for line in odd.log.splitlines() if topic in line and "lanes" in line]
         with Group(nodes.bootstrap, topic, "g-agreed", **OPTIONS) as group:
             group.add("confluent")
