@@ -15,10 +15,10 @@ import ssl
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.abc import AbstractTokenProvider
@@ -285,8 +285,9 @@ async def closing_connections() -> AsyncIterator[None]:
         yield
     finally:
         for transport in made:
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+            # Before 3.11.4 a TLS transport that has ended cannot be aborted once more.
+            with suppress(AttributeError):
+                cast("asyncio.WriteTransport", transport).abort()
         for _ in range(3):  # the transport of TLS, the one below it, its socket
             await asyncio.sleep(0)
 
