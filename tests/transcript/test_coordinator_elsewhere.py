@@ -1,4 +1,4 @@
-"""Calls of a group's members at a node that does not serve the group: they are sent to the other."""
+"""Calls of a member at a node that does not serve its group: it is sent to the other one."""
 
 from __future__ import annotations
 
