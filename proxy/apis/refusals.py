@@ -184,10 +184,12 @@ def _offset_fetch(request: Request, code: ErrorCode = NOT_COORDINATOR) -> Any:
     module, wanted = _module(request), request.decode()
     whole = code if code == NOT_COORDINATOR else ErrorCode.none
     if request.api_version >= MANY_GROUPS_VERSION:
+        names = (module.OffsetFetchResponseTopics, module.OffsetFetchResponsePartitions)
         groups = tuple(
             module.OffsetFetchResponseGroup(
                 group_id=group.group_id,
-                topics=_refused_of_group(group, module, code) if whole == ErrorCode.none else (),
+                # With an error of the whole group brokers name no partitions.
+                topics=() if whole == code else _refused_topics(group.topics, *names, code),
                 error_code=whole,
             )
             for group in wanted.groups
@@ -205,10 +207,17 @@ def refused_offsets(wanted: Any, module: Any, code: ErrorCode) -> tuple[Any, ...
     for those that are not named it starts where it starts without a commit, and the whole topic is
     read again.
     """
+    of_topic, of_partition = module.OffsetFetchResponseTopic, module.OffsetFetchResponsePartition
+    return _refused_topics(wanted.topics, of_topic, of_partition, code)
+
+
+def _refused_topics(
+    topics: Any, of_topic: Any, of_partition: Any, code: ErrorCode
+) -> tuple[Any, ...]:
     return tuple(
-        module.OffsetFetchResponseTopic(
+        of_topic(
             partitions=tuple(
-                module.OffsetFetchResponsePartition(
+                of_partition(
                     partition_index=index,
                     committed_offset=NO_OFFSET,
                     metadata="",
@@ -218,26 +227,7 @@ def refused_offsets(wanted: Any, module: Any, code: ErrorCode) -> tuple[Any, ...
             ),
             **_name(topic),
         )
-        for topic in wanted.topics or ()
-    )
-
-
-def _refused_of_group(group: Any, module: Any, code: ErrorCode) -> tuple[Any, ...]:
-    """As `refused_offsets`, of one group from v8 on."""
-    return tuple(
-        module.OffsetFetchResponseTopics(
-            partitions=tuple(
-                module.OffsetFetchResponsePartitions(
-                    partition_index=index,
-                    committed_offset=NO_OFFSET,
-                    metadata="",
-                    error_code=code,
-                )
-                for index in topic.partition_indexes
-            ),
-            **_name(topic),
-        )
-        for topic in group.topics or ()
+        for topic in topics or ()
     )
 
 

@@ -103,9 +103,11 @@ async def test_another_node_that_serves_the_group_by_now_is_left_alone() -> None
     await behind(context)
     scanned(context, 4, EMPTY, EMPTY, EMPTY)
     context.groups.lose(GROUP)
+    sent = len(context.world.sent)
 
     await run_aside(context)
 
+    assert len(context.world.sent) == sent
     context.finish()
 
 
