@@ -9,9 +9,11 @@ Shell: child processes, sockets.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 import subprocess
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -41,6 +43,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.integration)
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    """Collect what the last tests left, without the warning that a marker can't silence any more.
+
+    pytest collects once more after all tests, and ends with an error if a socket was left then.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 class TopicFactory(Protocol):

@@ -22,11 +22,22 @@ from tests.integration.conftest import (
     kafka,
     keylane,
     own_broker,
+    pytest_unconfigure,
     shared_keylane,
     topic,
 )
 
-__all__ = ("admin", "broker", "java", "kafka", "keylane", "own_broker", "shared_keylane", "topic")
+__all__ = (
+    "admin",
+    "broker",
+    "java",
+    "kafka",
+    "keylane",
+    "own_broker",
+    "pytest_unconfigure",
+    "shared_keylane",
+    "topic",
+)
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 300
