@@ -12,7 +12,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
 from pydantic import (
@@ -29,11 +29,15 @@ from keylane.security import SecurityConfig, is_loopback
 
 ENVIRONMENT_PREFIX: Final = "KEYLANE_"
 LISTS: Final = frozenset(
-    {"lanes", "groups", "accept_layout", "accept_range_fetch", "refuse_individual_commit"}
-)
+    {
+        "lanes", "groups", "accept_layout", "accept_range_fetch", "refuse_individual_commit",
+        "control_admins", "control_readers",
+    }
+)  # fmt: skip
 LANES_MAX: Final = 1024
 """Lanes per partition; Kafka clients handle thousands of partitions, not millions."""
 PORT_MAX: Final = 65535
+Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 LEGAL_HOST: Final = re.compile(
     r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*",
     re.IGNORECASE,
@@ -132,10 +136,8 @@ class ProxyConfig(SecurityConfig):
         default=None,
         description="Host name that clients are told; the host of `listen` when left out.",
     )
-    advertise_port: int | None = Field(
+    advertise_port: Port | None = Field(
         default=None,
-        ge=1,
-        le=PORT_MAX,
         description="Bootstrap port that clients are told, where another one leads to that of "
         "`listen` (a NodePort); the broker with id n is told at this + 1 + n.",
     )
@@ -227,6 +229,12 @@ class ProxyConfig(SecurityConfig):
     idle_timeout_s: float = Field(
         default=600.0, gt=0, description="Kafka's `connections.max.idle.ms`."
     )
+    unread_timeout_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="A client that takes nothing of its answers for so long is closed; brokers "
+        "count it as idle, after `connections.max.idle.ms`.",
+    )
     frame_timeout_s: float = Field(
         default=30.0, gt=0, description="A request must arrive whole within this time."
     )
@@ -277,10 +285,8 @@ class ProxyConfig(SecurityConfig):
         description="Worker w has its brokers' listeners w times so many ports further up, and "
         "its control port w ports.",
     )
-    broker_ports_from: int | None = Field(
+    broker_ports_from: Port | None = Field(
         default=None,
-        ge=1,
-        le=65535,
         description="Port of the listener for broker 0; the one behind the port of `listen` when "
         "left out.",
     )
@@ -332,10 +338,13 @@ class ProxyConfig(SecurityConfig):
 
     @model_validator(mode="after")
     def _control_is_guarded(self) -> Self:
-        if self.control is not None and not self.control_token_file:
+        if self.control is not None and not (self.control_token_file or self.control_client_ca):
             host = split_address(self.control)[0]
             if not is_loopback(host):
-                raise ValueError(f"control: {host} is no loopback address, set control_token_file")
+                raise ValueError(
+                    f"control: {host} is no loopback address, set control_token_file or "
+                    "control_client_ca"
+                )
         return self
 
     @model_validator(mode="after")
@@ -427,7 +436,7 @@ class ProxyConfig(SecurityConfig):
 def split_address(address: str) -> tuple[str, int]:
     """Split `host:port` (IPv6 in brackets). Raises: ValueError."""
     host, _, port = address.strip().rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not host or not port.isdigit() or not 0 <= int(port) <= PORT_MAX:
         raise ValueError(f"{address!r} is not host:port")
     return host.strip("[]"), int(port)
 

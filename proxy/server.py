@@ -27,7 +27,7 @@ from keylane.kernel.warmup import warm_up
 from keylane.proxy.admission import Admission, find_heavy
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
-from keylane.proxy.control import ControlServer
+from keylane.proxy.control import ControlServer, open_control_door
 from keylane.proxy.control_api.settings import Settings
 from keylane.proxy.control_api.topics import ClusterTopics
 from keylane.proxy.control_auth import ControlGuard
@@ -206,7 +206,7 @@ class ProxyServer:
             live=live,
             elsewhere=shared.placement.control_of_group,
             guard=ControlGuard(self.config),
-            tls=self._security.control,
+            door=open_control_door(self._security.control, self.stats, self.config),
         )
 
     def _node_gauges(self) -> list[Source]:
@@ -468,6 +468,7 @@ class ProxyServer:
                     now_s,
                     frame_s=self.config.frame_timeout_s,
                     idle_s=self.config.idle_timeout_s,
+                    unread_s=self.config.unread_timeout_s,
                 )
             self._close_heavy()
             for late in self._shared.groups.late.overdue(time.monotonic()):

@@ -24,6 +24,7 @@ from keylane.proxy.apis import Route, route_of
 from keylane.proxy.apis.context import Request
 from keylane.proxy.connection import Buffers, ResponseOrder, Slot
 from keylane.proxy.framing import Frame, FrameReader
+from keylane.proxy.sockets import acknowledged_bytes, keep_alive
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.tasks import spawn
 from keylane.proxy.upstream import OnResponse, UpstreamLink, answer_of
@@ -41,6 +42,8 @@ LOGIN_BYTES_MAX: Final = 512 * 1024
 """A request of who is not logged in yet; Kafka's `sasl.server.max.receive.size` default."""
 MINIMUM_BYTES_PER_S: Final = 64 * 1024
 """A large request may take longer than the frame time-out, but not slower than this."""
+FLUSH_S: Final = 30.0
+"""How long a client that is closed has to take its last answers; asyncio allows TLS the same."""
 _numbers = itertools.count(1)
 
 
@@ -90,6 +93,8 @@ class ClientSession(asyncio.BufferedProtocol):
         self._is_link_paused = False
         self._is_upstream_full = False
         self._is_client_full = False
+        self._taken_bytes: int | None = None  # by the client, when it was last seen to take some
+        self._taken_s = 0.0  # that moment
         self._unsent_bytes = 0  # of the last answer; while the client is full, of all since then
         self._is_closed = False
         self._drain_reason: str | None = None
@@ -125,13 +130,17 @@ class ClientSession(asyncio.BufferedProtocol):
         if self.is_idle:
             self.close(reason)
 
-    def check_timeouts(self, now_s: float, *, frame_s: float, idle_s: float) -> None:
-        """Close a connection that is idle, too old, or sends a request too slowly."""
+    def check_timeouts(
+        self, now_s: float, *, frame_s: float, idle_s: float, unread_s: float = math.inf
+    ) -> None:
+        """Close a connection that is idle, too old, or whose client is too slow either way."""
         allowed_s = frame_s + self._reader.wanted_bytes / MINIMUM_BYTES_PER_S
         # While we do not read, it is not the client who is slow.
         is_sending = self._reader.is_partial and not self._is_reading_paused
         if is_sending and now_s - self.partial_since_s > allowed_s:
             self.close(f"request not whole after {now_s - self.partial_since_s:.0f} s", warn=True)
+        elif self._untaken_s(now_s) > unread_s:
+            self.close(f"took nothing of its answers for {self._untaken_s(now_s):.0f} s", warn=True)
         elif self.is_idle and now_s - self.active_s > idle_s:
             self.close("idle")
         elif now_s > self._ends_s:
@@ -155,7 +164,22 @@ class ClientSession(asyncio.BufferedProtocol):
                 self._transport.abort()
             else:
                 self._transport.close()
+                if self._transport.get_write_buffer_size():
+                    # It sends what waits, and for ever where nobody takes it.
+                    asyncio.get_running_loop().call_later(FLUSH_S, self._transport.abort)
         self._on_closed(self)
+
+    def _untaken_s(self, now_s: float) -> float:
+        """How long the client has taken nothing of what waits for it; 0 when nothing does."""
+        if not self._is_client_full or self._transport is None:
+            self._taken_bytes = None
+            return 0.0
+        taken_bytes = acknowledged_bytes(self._transport)
+        if taken_bytes is None:
+            taken_bytes = -self._transport.get_write_buffer_size()
+        if taken_bytes != self._taken_bytes:
+            self._taken_bytes, self._taken_s = taken_bytes, now_s
+        return now_s - self._taken_s
 
     # What handlers call, through the context.
     def send(self, frame: Buffers) -> asyncio.Future[Frame]:
@@ -237,6 +261,7 @@ class ClientSession(asyncio.BufferedProtocol):
         # uvloop's transports are none of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
+        keep_alive(transport)
         if peer:
             self.address, self.peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
         refused = self._admit(self)

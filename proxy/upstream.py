@@ -18,6 +18,7 @@ from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame, FrameReader
 from keylane.proxy.service_login import ServiceLogin
+from keylane.proxy.sockets import UNACKNOWLEDGED_MS_MAX, keep_alive
 from keylane.wire.header import response_body_position, write_request
 from keylane.wire.messages import read_response, write_message
 
@@ -121,7 +122,8 @@ class UpstreamLink(asyncio.BufferedProtocol):
 
     # asyncio calls what follows.
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport, and see to it that a broker that vanishes is missed."""
+        keep_alive(transport, unacknowledged_ms_max=UNACKNOWLEDGED_MS_MAX)
         # uvloop's transports are none of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
 

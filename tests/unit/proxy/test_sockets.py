@@ -1,0 +1,118 @@
+"""What the system is told of connections, and what it tells of bytes that were taken."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from keylane.proxy import sockets
+from keylane.proxy.sockets import acknowledged_bytes, keep_alive
+from keylane.proxy.upstream import UpstreamLink
+from tests.transcript.loopback import running
+
+on_linux = pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="Linux tells, others do not")
+
+
+class NoSocket(asyncio.BaseTransport):
+    """A transport of something else."""
+
+    def __init__(self, connection: Any = None) -> None:
+        super().__init__({"socket": connection})
+
+
+def options_of(connection: Any) -> tuple[int, ...]:
+    """Keep-alive: on or off, idle, interval, count; and the user time-out."""
+    names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+    of_tcp = [connection.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+    return (connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), *of_tcp)
+
+
+@on_linux
+async def test_a_clients_connection_is_probed() -> None:
+    """Two minutes of silence and probes end it; a client that lives may take its time."""
+    async with running() as world:
+        await world.until(lambda: bool(world.sessions) and world.session._transport is not None)
+        transport = world.session._transport
+        assert transport is not None
+
+        found = options_of(transport.get_extra_info("socket"))
+
+    assert found == (1, 60, 15, 4, 0)
+
+
+@on_linux
+async def test_a_brokers_connection_is_probed() -> None:
+    """Beside the probes, bytes that were sent must be acknowledged in the same two minutes."""
+    served = asyncio.Event()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await served.wait()
+        writer.close()
+
+    broker = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = broker.sockets[0].getsockname()
+    link = await UpstreamLink.open(*address, response_bytes_max=1 << 20)
+    assert link._transport is not None
+
+    found = options_of(link._transport.get_extra_info("socket"))
+
+    link.close()
+    served.set()
+    broker.close()
+    await broker.wait_closed()
+    assert found == (1, 60, 15, 4, 120_000)
+
+
+@on_linux
+async def test_what_the_peer_has_taken_is_told() -> None:
+    """All that was sent, once it is acknowledged."""
+    async with running() as world:
+        world.client.send((12, 1))
+        await world.broker.request()
+        before = acknowledged_bytes(world.session._transport or NoSocket())
+
+        world.broker.answer(1, bytes(1000))
+        await world.client.answers(1)
+
+        assert before == 0
+        transport = world.session._transport
+        assert transport is not None
+        await world.until(lambda: acknowledged_bytes(transport) == 1008)
+
+
+def test_what_has_no_socket_is_left_alone() -> None:
+    """A transport without a socket, or with one that is not of TCP, as tests have."""
+    here, there = socket.socketpair()
+    with here, there:
+        keep_alive(NoSocket(here))
+        assert here.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+        assert acknowledged_bytes(NoSocket(here)) is None
+    keep_alive(NoSocket())
+    assert acknowledged_bytes(NoSocket()) is None
+
+
+def test_a_system_that_knows_less(monkeypatch) -> None:
+    """What it has is set, and nothing is told of bytes."""
+    for name in ("TCP_KEEPIDLE", "TCP_USER_TIMEOUT", "TCP_INFO"):
+        monkeypatch.delattr(sockets.socket, name, raising=False)
+    with socket.socket() as connection:
+        keep_alive(NoSocket(connection), unacknowledged_ms_max=5)
+
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert acknowledged_bytes(NoSocket(connection)) is None
+
+
+def test_a_connection_that_is_reset_already() -> None:
+    """Options that it refuses are no error: the transport tells of the loss."""
+
+    class Reset:
+        family = socket.AF_INET
+
+        def setsockopt(self, *_: int) -> None:
+            raise OSError(22, "Invalid argument")
+
+    keep_alive(NoSocket(Reset()))
+    assert acknowledged_bytes(NoSocket()) is None
