@@ -12,9 +12,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import Request
 
-from keylane.control_client import control_request
+from keylane.control_client import ControlTrust, control_request, open_control
 from keylane.errors import ApplyRefused
 
 TIMEOUT_S: Final = 60.0
@@ -23,21 +23,27 @@ Entries = Sequence[Mapping[str, Any]]
 """Parts of a client: topic, partition, ranges, as the control port has them."""
 
 
-def apply_plan(control: str, planned: Mapping[str, Entries], topics: Collection[str]) -> str:
+def apply_plan(
+    control: str,
+    planned: Mapping[str, Entries],
+    topics: Collection[str],
+    trust: ControlTrust | None = None,
+) -> str:
     """Make the members' parts of `topics` what was planned; one line about it.
 
     The plan deals out these topics whole, so nobody else keeps a part of them. What anyone has of
     other topics stays.
 
-    Raises: ApplyRefused, with what the proxy said.
+    Raises: ApplyRefused, with what the proxy said; ConfigInvalid (files of `trust`).
     """
+    trust = trust or ControlTrust()
     path = "/assignments"
-    tag, told = _call(control_request(control, path))
+    tag, told = _call(control_request(control, path), trust)
     changes = plan_changes(told["assignments"], planned, topics)
     body = json.dumps({"assignments": changes}).encode()
     headers = {"Content-Type": "application/json", "If-Match": tag}
     patch = control_request(control, path, data=body, headers=headers, method="PATCH")
-    _, told = _call(patch)
+    _, told = _call(patch, trust)
     others = sorted(changes.keys() - planned.keys())
     lost = f"; taken from {', '.join(others)}" if others else ""
     return f"version {told['version']}: {len(planned)} clients on {control}{lost}"
@@ -58,10 +64,10 @@ def plan_changes(
     return changes
 
 
-def _call(request: Request) -> tuple[str, Any]:
+def _call(request: Request, trust: ControlTrust) -> tuple[str, Any]:
     """The ETag and the document of an answer."""
     try:
-        with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - http or https
+        with open_control(request, trust, timeout_s=TIMEOUT_S) as answer:
             document = json.loads(answer.read(ANSWER_BYTES_MAX))
             return answer.headers.get("ETag", ""), document
     except HTTPError as error:

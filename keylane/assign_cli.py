@@ -23,6 +23,7 @@ import yaml
 from keylane.assign import STRATEGY_NAMES, Assignment, assign, name_members
 from keylane.assign_apply import apply_plan
 from keylane.assignor.plan import PLAN_BYTES_MAX, RangePlan, read_plan
+from keylane.control_client import ControlTrust, add_trust_arguments
 from keylane.errors import ApplyRefused, ConfigInvalid, KafkaUnavailable
 from keylane.keyrange.space import KeyRange
 
@@ -81,6 +82,7 @@ def add_assign_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
         metavar="HOST:PORT",
         help="make it the assignments of a running proxy, members as client ids (its control port)",
     )
+    add_trust_arguments(parser)
     parser.set_defaults(run=run_assign, parser=parser)
 
 
@@ -104,7 +106,8 @@ def run_assign(args: argparse.Namespace) -> int:
             return _write_pods(args.pods, assignment)
         if args.apply is not None:
             planned = {member: _entries(parts) for member, parts in assignment.items()}
-            sys.stdout.write(apply_plan(args.apply, planned, args.topic) + "\n")
+            done = apply_plan(args.apply, planned, args.topic, ControlTrust.of(args))
+            sys.stdout.write(done + "\n")
             return 0
     except ConfigInvalid as error:
         parser.error(str(error))  # one line on stderr, exit 2

@@ -15,9 +15,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
-from urllib.request import urlopen
 
-from keylane.control_client import control_request
+from keylane.control_client import (
+    ControlTrust,
+    add_trust_arguments,
+    control_request,
+    open_control,
+)
 from keylane.errors import ConfigInvalid
 
 TIMEOUT_S: Final = 30.0
@@ -35,6 +39,7 @@ def add_describe_command(commands: argparse._SubParsersAction[argparse.ArgumentP
     parser.add_argument("--control", required=True, metavar="HOST:PORT", help="a control port")
     parser.add_argument("--group", required=True, metavar="NAME")
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    add_trust_arguments(parser)
     parser.set_defaults(run=run_describe)
 
 
@@ -42,7 +47,7 @@ def run_describe(args: argparse.Namespace) -> int:
     """Ask and print."""
     try:
         request = control_request(args.control, f"/groups/{quote(args.group, safe='')}")
-        with urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - http or https
+        with open_control(request, ControlTrust.of(args), timeout_s=TIMEOUT_S) as answer:
             report = json.load(answer)
     except HTTPError as error:
         with error:

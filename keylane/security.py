@@ -9,12 +9,16 @@ Source: names of Kafka's own broker configs where one exists; docs/security.md.
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 PASSWORD_VARIABLE: Final = "KEYLANE_LOGIN_PASSWORD"  # noqa: S105 - the variable's name
 """Where keylane's own password is when no file has it; no key, so that no flag can take it."""
+
+LEGAL_NAME: Final = re.compile(r"(DNS|URI|email):\S+|[A-Za-z0-9][A-Za-z0-9.]*=.+", re.DOTALL)
+"""A name in a certificate as `control_admins` writes it: an alternative name, or the subject."""
 
 
 class SecurityConfig(BaseModel):
@@ -81,7 +85,8 @@ class SecurityConfig(BaseModel):
     control_token_file: str | None = Field(
         default=None,
         description="File with the bearer token that may do everything on the control port. "
-        "Without it the control port is bound to a loopback address only.",
+        "Without it, and without `control_client_ca`, the control port is bound to a loopback "
+        "address only.",
     )
     control_read_token_file: str | None = Field(
         default=None,
@@ -89,7 +94,35 @@ class SecurityConfig(BaseModel):
         "nothing, for Prometheus for example.",
     )
     control_tls: bool = Field(
-        default=False, description="The control port speaks TLS, with `tls_certificate`."
+        default=False,
+        description="The control port speaks TLS, with `control_certificate`, or where that is "
+        "left out, with `tls_certificate`.",
+    )
+    control_certificate: str | None = Field(
+        default=None,
+        description="PEM file: the control port's own certificate, with its chain. Read again "
+        "when it changes, and on SIGHUP.",
+    )
+    control_key: str | None = Field(
+        default=None,
+        description="PEM file with the key of `control_certificate`; left out, it is in the same "
+        "file.",
+    )
+    control_client_ca: str | None = Field(
+        default=None,
+        description="PEM file: a client that shows a certificate of these authorities on the "
+        "control port may do what `control_admins` and `control_readers` say. Who shows none "
+        "needs a token, but for probes.",
+    )
+    control_admins: tuple[str, ...] = Field(
+        default=(),
+        description="Names in client certificates that may do everything on the control port: the "
+        "subject as Kafka writes it (`CN=ops,O=Example`), or an alternative name (`DNS:`, `URI:` "
+        "or `email:` before it).",
+    )
+    control_readers: tuple[str, ...] = Field(
+        default=(),
+        description="The same of those that may read there and change nothing.",
     )
     connections_max: int = Field(
         default=10_000,
@@ -132,11 +165,30 @@ class SecurityConfig(BaseModel):
         "brokers' `sasl.oauthbearer.sub.claim.name`.",
     )
 
+    @field_validator("control_admins", "control_readers")
+    @classmethod
+    def _names_are_legal(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not LEGAL_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is no subject such as CN=ops,O=Example, and begins with none of "
+                    "DNS:, URI: and email:"
+                )
+        return value
+
     @model_validator(mode="after")
     def _keys_fit_together(self) -> Self:
         _need(self, "tls_key", "tls_certificate")
         _need(self, "tls_client_ca", "tls_certificate")
-        _need(self, "control_tls", "tls_certificate")
+        _need(self, "control_tls", "control_certificate", "tls_certificate")
+        _need(self, "control_certificate", "control_tls")
+        _need(self, "control_key", "control_certificate")
+        _need(self, "control_client_ca", "control_tls")
+        _need(self, "control_client_ca", "control_admins", "control_readers")
+        _need(self, "control_admins", "control_client_ca")
+        _need(self, "control_readers", "control_client_ca")
+        if both := set(self.control_admins).intersection(self.control_readers):
+            raise ValueError(f"control_readers: {min(both)} is in control_admins as well")
         _need(self, "upstream_ca", "upstream_tls")
         _need(self, "upstream_certificate", "upstream_tls")
         _need(self, "upstream_key", "upstream_certificate")
@@ -150,10 +202,10 @@ class SecurityConfig(BaseModel):
         return self
 
 
-def _need(config: SecurityConfig, key: str, other: str) -> None:
-    """Refuse a key that does nothing, since another one is left out."""
-    if getattr(config, key) and not getattr(config, other):
-        raise ValueError(f"{key} needs {other}")
+def _need(config: SecurityConfig, key: str, *others: str) -> None:
+    """Refuse a key that does nothing, since all of the others are left out."""
+    if getattr(config, key) and not any(getattr(config, other) for other in others):
+        raise ValueError(f"{key} needs {' or '.join(others)}")
 
 
 def is_loopback(host: str) -> bool:

@@ -8,6 +8,7 @@ Source: docs/control-api.md; `exposition`, `health` and `control_api` have what 
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from keylane.config import split_address
+from keylane.config import ProxyConfig, split_address
 from keylane.errors import ConfigInvalid
 from keylane.proxy.control_api.assignments import AssignmentHandlers, Topics
 from keylane.proxy.control_api.openapi import describe
@@ -34,6 +35,8 @@ from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.exposition import CONTENT_TYPE, Exposition
 from keylane.proxy.health import Health
 from keylane.proxy.live_feed import LiveFeed
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.tls_door import TlsDoor
 from keylane.security import SecurityConfig
 
 
@@ -52,11 +55,14 @@ class ControlServer:
         live: LiveFeed | None = None,
         elsewhere: Callable[[str], str | None] = lambda _group: None,
         guard: ControlGuard | None = None,
-        tls: ssl.SSLContext | None = None,
+        door: TlsDoor | None = None,
     ) -> None:
-        """`elsewhere` tells where the node answers that serves a group; None: here."""
+        """`elsewhere` tells where the node answers that serves a group; None: here.
+
+        door: makes TLS handshakes; None: without TLS.
+        """
         self._host, self._port = split_address(address)
-        self._tls, self._elsewhere = tls, elsewhere
+        self._door, self._elsewhere = door, elsewhere
         guard = guard or ControlGuard(SecurityConfig())
         self._describer, self._live = describer, live
         self._exposition = exposition
@@ -91,13 +97,16 @@ class ControlServer:
     @property
     def scheme(self) -> str:
         """How it is spoken to."""
-        return "http" if self._tls is None else "https"
+        return "http" if self._door is None else "https"
 
     async def start(self) -> None:
         """Bind. Raises: ConfigInvalid."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls).start()
+            if self._door is None:
+                await web.TCPSite(self._runner, self._host, self._port).start()
+            else:
+                await _TlsSite(self._runner, self._door, self._host, self._port).start()
         except OSError as error:
             raise ConfigInvalid(f"control: {self.address}: {error}") from None
         self._port = self._runner.addresses[0][1]
@@ -131,3 +140,40 @@ class ControlServer:
     async def _metrics(self, _request: web.Request) -> web.Response:
         text = self._exposition.text()
         return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})
+
+
+def open_control_door(
+    context: ssl.SSLContext | None, stats: ProxyStats, config: ProxyConfig
+) -> TlsDoor | None:
+    """What makes the control port's handshakes, within the bounds of a listener; None: no TLS."""
+    if context is None:
+        return None
+    return TlsDoor(
+        context,
+        stats=stats,
+        connections_max=config.connections_max,
+        per_address_max=config.connections_per_address_max,
+        timeout_s=config.frame_timeout_s,
+    )
+
+
+class _TlsSite(web.BaseSite):
+    """As `web.TCPSite`, with handshakes that are bounded, and told of when they fail."""
+
+    def __init__(self, runner: web.AppRunner, door: TlsDoor, host: str, port: int) -> None:
+        super().__init__(runner)
+        self._door, self._host, self._port = door, host, port
+
+    @property
+    def name(self) -> str:
+        """Where it listens."""
+        return f"https://{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Bind. Raises: OSError."""
+        await super().start()
+        server, door = self._runner.server, self._door
+        assert server is not None, "the runner was set up"
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: door.protocol(server), self._host, self._port
+        )

@@ -31,9 +31,8 @@ class Security:
             self._listener = open_listener_context(
                 config.tls_certificate, config.tls_key, config.tls_client_ca
             )
-            if config.control_tls:
-                # Without client certificates: probes have none, and tokens say who asks.
-                self._control = open_listener_context(config.tls_certificate, config.tls_key, None)
+        if config.control_tls:
+            self._control = _open_control_context(config)
         if config.upstream_tls:
             self._upstream = open_upstream_context(
                 config.upstream_ca,
@@ -86,3 +85,15 @@ class Security:
             protocol = "SASL_SSL" if self.upstream is not None else "SASL_PLAINTEXT"
             options |= self.login.aiokafka_options()
         return {"security_protocol": protocol, **options}
+
+
+def _open_control_context(config: SecurityConfig) -> ReloadingContext:
+    """TLS of the control port. Raises: ConfigInvalid."""
+    certificate, key, name = config.control_certificate, config.control_key, "control_certificate"
+    if certificate is None:
+        certificate, key, name = config.tls_certificate, config.tls_key, "tls_certificate"
+    assert certificate is not None, "checked by the configuration"
+    # Not required: a kubelet's probe has no certificate, and who has a token needs none.
+    return open_listener_context(
+        certificate, key, config.control_client_ca, name=name, is_certificate_required=False
+    )

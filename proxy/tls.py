@@ -123,9 +123,18 @@ class ReloadingContext(ssl.SSLContext):
 
 
 def open_listener_context(
-    certificate: str, key: str | None, client_ca: str | None
+    certificate: str,
+    key: str | None,
+    client_ca: str | None,
+    *,
+    name: str = "tls_certificate",
+    is_certificate_required: bool = True,
 ) -> ReloadingContext:
-    """TLS for clients; with `client_ca` they must show a certificate. Raises: ConfigInvalid."""
+    """TLS for clients. With `client_ca` they must show a certificate, or may; a bad one is refused.
+
+    `name` is the configuration key that errors name. Raises: ConfigInvalid.
+    """
+    verify_mode = ssl.CERT_REQUIRED if is_certificate_required else ssl.CERT_OPTIONAL
 
     def build() -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -134,10 +143,10 @@ def open_listener_context(
         context.load_cert_chain(certificate, key, password=_refuse_password)
         if client_ca is not None:
             context.load_verify_locations(client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = verify_mode
         return context
 
-    return ReloadingContext.open("tls_certificate", build, (certificate, key, client_ca))
+    return ReloadingContext.open(name, build, (certificate, key, client_ca))
 
 
 def open_upstream_context(

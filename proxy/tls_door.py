@@ -1,7 +1,7 @@
 """Where clients' TLS handshakes are made: counted, bounded, and told of when they fail.
 
 In:    accepted connections.  Out: their sessions, as soon as the handshake is done.
-Next:  `server` listens with it, `session` has the connection from then on.
+Next:  `server` and `control` listen with it; a session has the connection from then on.
 Shell: asyncio transports.
 Source: RFC 8446.
 
@@ -24,7 +24,6 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from keylane.proxy.admission import Admission
-from keylane.proxy.session import ClientSession
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.tasks import spawn
 from keylane.proxy.tls import last_alerts
@@ -39,7 +38,8 @@ LINGER_BYTES: Final = 4096
 REASONS_MAX: Final = 100
 """Reasons that are told apart; OpenSSL has a few dozen that clients can bring about."""
 
-MakeSession = Callable[[], ClientSession]
+MakeSession = Callable[[], asyncio.BaseProtocol]
+"""What has the connection when the handshake is done: a session, or one of the control port."""
 
 
 class TlsDoor:

@@ -36,7 +36,10 @@ IF_MATCH: Final = {
     "example": "*",
 }
 REFUSED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-SECURITY_SCHEMES: Final = {"token": {"type": "http", "scheme": "bearer"}}
+SECURITY_SCHEMES: Final = {
+    "token": {"type": "http", "scheme": "bearer"},
+    "certificate": {"type": "mutualTLS"},
+}
 """Asked for where tokens are configured."""
 DESCRIPTION: Final = (
     "Health, statistics, groups; which client id reads which key ranges; what is allowed."

@@ -17,12 +17,14 @@ from keylane.config import LaneRule, ProxyConfig
 from keylane.errors import UpstreamLost
 from keylane.proxy.control import ControlServer
 from keylane.proxy.control_api.settings import Settings
+from keylane.proxy.control_auth import ControlGuard
 from keylane.proxy.describe import GroupReport
 from keylane.proxy.exposition import Exposition
 from keylane.proxy.health import Health
 from keylane.proxy.range_table import Assignment, RangeTable, RangeTableHolder
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard, Switches
+from keylane.proxy.tls_door import TlsDoor
 
 TOPICS = {"orders": 3, "shop": 2, "quiet": 1}
 
@@ -93,7 +95,9 @@ class FakeDescriber:
 class ControlPort:
     """A control port and what stands behind it."""
 
-    def __init__(self, **config: Any) -> None:
+    def __init__(
+        self, *, guard: ControlGuard | None = None, door: TlsDoor | None = None, **config: Any
+    ) -> None:
         settings = {
             "lanes": (LaneRule(topic="orders", lanes=4),),
             "accept_range_fetch": ("shop",),
@@ -111,12 +115,14 @@ class ControlPort:
             FakeDescriber(),  # type: ignore[arg-type]  # it asks no broker
             Settings(self.store, self.assignments, self.switches),
             self.topics,
+            guard=guard,
+            door=door,
         )
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://{self.server.address}"
+        return f"{self.server.scheme}://{self.server.address}"
 
 
 @asynccontextmanager

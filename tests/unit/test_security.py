@@ -9,6 +9,9 @@ from keylane.errors import ConfigInvalid
 from keylane.security import is_loopback
 
 KEYLANE = {"login_username": "keylane"}
+CONTROL_TLS = {"control_tls": "true", "tls_certificate": "c"}
+ADMINS = {"control_admins": "[CN=ops]"}
+MUTUAL = {**CONTROL_TLS, **ADMINS, "control_client_ca": "a"}
 
 
 def load(**values: object) -> ProxyConfig:
@@ -20,7 +23,16 @@ def load(**values: object) -> ProxyConfig:
     [
         ({"tls_key": "k"}, ["tls_key", "tls_certificate"]),
         ({"tls_client_ca": "c"}, ["tls_client_ca", "tls_certificate"]),
-        ({"control_tls": "true"}, ["control_tls", "tls_certificate"]),
+        ({"control_tls": "true"}, ["control_tls", "control_certificate", "tls_certificate"]),
+        ({"control_certificate": "c"}, ["control_certificate", "control_tls"]),
+        ({**CONTROL_TLS, "control_key": "k"}, ["control_key", "control_certificate"]),
+        ({"control_client_ca": "a", **ADMINS}, ["control_client_ca", "control_tls"]),
+        ({**CONTROL_TLS, "control_client_ca": "a"}, ["control_client_ca", "control_admins"]),
+        (ADMINS, ["control_admins", "control_client_ca"]),
+        ({"control_readers": "[CN=a]"}, ["control_readers", "control_client_ca"]),
+        ({**MUTUAL, "control_readers": "[CN=ops]"}, ["control_readers", "CN=ops"]),
+        ({**MUTUAL, "control_readers": "[ops]"}, ["control_readers", "ops", "DNS:"]),
+        ({**MUTUAL, "control_readers": "['IP:10.0.0.1']"}, ["control_readers", "DNS:"]),
         ({"upstream_ca": "c"}, ["upstream_ca", "upstream_tls"]),
         ({"upstream_certificate": "c"}, ["upstream_certificate", "upstream_tls"]),
         ({"upstream_tls": "1", "upstream_key": "k"}, ["upstream_key", "upstream_certificate"]),
@@ -30,7 +42,8 @@ def load(**values: object) -> ProxyConfig:
         ({"login_mechanism": "GSSAPI", **KEYLANE}, ["login_mechanism", "SCRAM-SHA-512"]),
         ({"control_read_token_file": "t"}, ["control_read_token_file", "control_token_file"]),
         ({"control": "10.0.0.1:8080"}, ["control", "10.0.0.1", "control_token_file"]),
-        ({"control": "[::]:8080"}, ["control", "control_token_file"]),
+        ({"control": "[::]:8080"}, ["control", "control_token_file", "control_client_ca"]),
+        ({"control": "[::]:8080", **CONTROL_TLS}, ["control", "control_client_ca"]),
         ({"connections_max": "0"}, ["connections_max"]),
         ({"login_password": "secret-itself"}, ["login_password"]),
     ],
@@ -65,6 +78,16 @@ def test_what_fits_together(values) -> None:
     assert {key: str(getattr(config, key)).lower() for key in values} == {
         key: value.lower() for key, value in values.items()
     }
+
+
+def test_client_certificates_guard_a_control_port() -> None:
+    """Without a token, and with a certificate of its own; names are read as YAML, too."""
+    own = {"control_tls": "true", "control_certificate": "c", "control_key": "k"}
+    names = {"control_admins": "['CN=ops,O=Example', 'URI:spiffe://x/ops']"}
+
+    config = load(control="0.0.0.0:1", **own, **names, control_client_ca="a")
+
+    assert config.control_admins == ("CN=ops,O=Example", "URI:spiffe://x/ops")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""proxy/control_auth.py: who gets to the control port, and who changes things there."""
+"""proxy/control_auth.py: who gets to the control port by a token, and who changes things there."""
 
 from __future__ import annotations
 
