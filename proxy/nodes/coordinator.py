@@ -4,7 +4,7 @@ In:    requests about the group.  Out: answers, in a bounded time.
 Next:  `group` makes the requests.
 Shell: asyncio.
 Source: Kafka protocol guide, FindCoordinator v3, JoinGroup v7, SyncGroup v5, Heartbeat v4,
-LeaveGroup v4: all in Kafka 2.5 and later, and in 4.x.
+LeaveGroup v4, DescribeGroups v5: all in Kafka 2.5 and later, and in 4.x.
 
 The connection is its own: JoinGroup is answered when all have joined, and a broker answers nothing
 behind it on that connection. A request that is given up ends it, for the same reason.
@@ -16,6 +16,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.join_group.v7.request import JoinGroupRequest, JoinGroupRequestProtocol
@@ -77,6 +78,12 @@ class Coordinator:
         except TimeoutError:
             reasons.append(f"bootstrap: no answer in {timeout_s:g} s")
         raise UpstreamLost(f"coordinator of group {self._group}: {'; '.join(reasons)}")
+
+    async def describe(self, *, timeout_s: float) -> Any:
+        """The group as the coordinator has it (DescribeGroups). Raises: UpstreamLost."""
+        request = DescribeGroupsRequest(groups=(self._group,), include_authorized_operations=False)
+        answer = await self._ask(request, timeout_s)
+        return answer.groups[0]
 
     async def join(
         self, member_id: str, metadata: bytes, *, session_timeout_ms: int, timeout_s: float

@@ -33,6 +33,7 @@ from keylane.proxy.nodes.messages import (
     write_refusal,
 )
 from keylane.proxy.nodes.plan import admit, plan_owners
+from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
 from keylane.proxy.nodes.values import NO_GENERATION, Claim, Hello, Membership, NodeInfo
 from keylane.proxy.tasks import spawn
 
@@ -50,6 +51,8 @@ JOIN_MARGIN_S: Final = 5.0
 """How much longer JoinGroup may take than the rebalance time-out; as in Kafka's consumers."""
 START_MARGIN_S: Final = 60.0
 """For a cluster that has just started: its offsets topic is made at the first request."""
+START_SESSIONS: Final = 3
+"""Session time-outs on top: for a dead predecessor, and for a node that dies meanwhile."""
 LEAVE_TIMEOUT_S: Final = 2.0
 BACKOFF_S_MIN: Final = 0.05
 REFUSED_PAUSE_S: Final = 30.0
@@ -57,6 +60,7 @@ REFUSED_PAUSE_S: Final = 30.0
 
 EXPELLED: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id})
 MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
+LOADING: Final = frozenset({ErrorCode.coordinator_load_in_progress})
 REFUSED: Final = {
     ErrorCode.inconsistent_group_protocol: "its members are no nodes of keylane",
     ErrorCode.invalid_group_id: "brokers do not allow its name",
@@ -94,6 +98,7 @@ class NodeGroup:
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
         self._try_s = TRY_SHARE * self._session_s
         self._lease = Lease(self._session_s)
+        self._predecessor = Predecessor(self._session_s)
         self._contact_s = NEVER
         self._member_id, self._since = "", NO_GENERATION
         self._is_in_doubt = False
@@ -142,7 +147,7 @@ class NodeGroup:
 
         Raises:
             ConfigInvalid: our number is another node's, or the brokers do not have us so.
-            UpstreamLost: no coordinator, for a minute and two session time-outs.
+            UpstreamLost: no coordinator, for a minute and three session time-outs.
             LoginRefused: the brokers do not let keylane in.
         """
         self._ic_partition_count = ic_partition_count
@@ -152,7 +157,7 @@ class NodeGroup:
         try:
             await asyncio.wait(
                 waiting,
-                timeout=START_MARGIN_S + 2 * self._session_s,
+                timeout=START_MARGIN_S + START_SESSIONS * self._session_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if first.done():
@@ -216,6 +221,9 @@ class NodeGroup:
         self._suspend()
         if self._is_in_doubt:
             await self._end_member()
+        if not self._member_id and await self._is_in_the_way():
+            await asyncio.sleep(LOOK_PAUSE_S)
+            return
         self._changed.clear()
         info = self._describe()
         lease = self._lease
@@ -238,9 +246,17 @@ class NodeGroup:
         elif joined.error_code == ErrorCode.none:
             self._reached(self._clock())
             self._member_id = joined.member_id
+            self._predecessor.forget()
             await self._sync(joined, info)
         else:
             self._take(joined.error_code)
+
+    async def _is_in_the_way(self) -> bool:
+        """Whether a node with our number is to be waited for before we join. See `Predecessor`."""
+        described = await self._coordinator.describe(timeout_s=self._try_s)
+        if described.error_code in LOADING | MOVED:
+            self._take(described.error_code)
+        return self._predecessor.is_awaited(described, self._describe().number, self._clock())
 
     async def _end_member(self) -> None:
         """End a member whose JoinGroup was given up, and become a new one.

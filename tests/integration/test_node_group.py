@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -16,6 +17,7 @@ from keylane.offsets.journal import TOPIC_NAME
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.nodes.group import GROUP, NodeGroup
 from keylane.proxy.nodes.values import Membership, NodeInfo
+from keylane.proxy.tasks import spawn
 
 from .conftest import JavaTools
 
@@ -151,6 +153,26 @@ async def test_a_node_that_hangs_loses_its_share(start) -> None:
     await until(share(a, b), "all is shared again")
 
     assert not terms & {b.group.term(p) for p in b.held()}
+
+
+async def test_a_node_that_is_killed_and_comes_back_disturbs_nobody(start, caplog) -> None:
+    """It joins when Kafka has given its dead self up; no generation is made before that."""
+    caplog.set_level(logging.INFO, logger="keylane.nodes")
+    a, b = await start(0), await start(1)
+    await until(share(a, b), "all is shared")
+    mine, generations = a.held(), len(a.told)
+
+    task = b.group._task
+    assert task is not None
+    task.cancel()  # as kill -9: it does not leave, and sends nothing any more
+    coming = spawn(start(1), "node that comes back")
+
+    await until(lambda: "is waited for node=1" in caplog.text, "it has seen itself")
+    assert a.held() == mine and len(a.told) == generations
+    back = await coming
+    await until(share(a, back), "all is shared again")
+    numbers = [[node.number for node in told.nodes] for told in a.told[generations:]]
+    assert numbers in ([[0, 1]], [[0], [0, 1]])
 
 
 async def test_what_a_node_tells_reaches_the_others(start) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -12,6 +12,9 @@ from keylane.errors import ConfigInvalid
 from tests.reference.node_world import IC_PARTITIONS, SESSION_S, Node, World
 
 NODES_MAX = 4
+STEP_S = 0.1
+PAUSE_S_MAX = 4.0
+"""Two rebalances: one without the dead one, one with who comes back; each a heartbeat long."""
 PLACES = st.integers(0, NODES_MAX - 1)
 
 
@@ -68,6 +71,24 @@ class Nodes(RuleBasedStateMachine):
     def kill(self, place: int) -> None:
         """SIGKILL."""
         self.node(place).kill()
+
+    @precondition(lambda self: self.living())
+    @rule(place=PLACES, seconds=st.sampled_from([0.0, 0.5, 3.0, 9.0]))
+    def kill_and_come_back(self, place: int, seconds: float) -> None:
+        """SIGKILL, and a supervisor that starts it again."""
+        node = self.node(place)
+        node.kill()
+        self.world.run(seconds)
+        Node(self.world, node.number, rate=node.rate)
+
+    @precondition(lambda self: self.living())
+    @rule(place=PLACES, seconds=st.sampled_from([0.0, 3.0, 9.0]))
+    def come_back_beside_a_hung_self(self, place: int, seconds: float) -> None:
+        """SIGSTOP, and another process with its number, since it does not answer."""
+        node = self.node(place)
+        node.is_hung = True
+        self.world.run(seconds)
+        Node(self.world, node.number)
 
     @precondition(lambda self: self.living())
     @rule(place=PLACES)
@@ -151,6 +172,39 @@ class Nodes(RuleBasedStateMachine):
         assert sorted(chain.from_iterable(held)) == list(range(IC_PARTITIONS if members else 0))
         assert not members or max(map(len, held)) - min(map(len, held)) <= 1
         assert all(node.told[-1] == members[0].told[-1] for node in members)
+
+
+@given(
+    count=st.integers(2, NODES_MAX),
+    victim=st.integers(0, NODES_MAX - 1),
+    before_s=st.floats(0.0, 3.0),
+    away_s=st.floats(0.0, SESSION_S),
+    rate=st.sampled_from([0.9, 1.0, 1.1]),
+)
+def test_only_the_groups_of_a_node_that_comes_back_wait(
+    count: int, victim: int, before_s: float, away_s: float, rate: float
+) -> None:
+    """Whenever it is killed and comes back; all share again in the end."""
+    world = World()
+    try:
+        nodes = [Node(world, number) for number in range(count)]
+        world.run(3.0 + before_s)
+        dead = nodes.pop(victim % count)
+        witness = nodes[0]
+        dead.kill()
+        world.run(away_s)
+        back = Node(world, dead.number, rate=rate)
+        paused_s = 0.0
+        for _ in range(round(3 * SESSION_S / STEP_S)):
+            world.run(STEP_S)
+            holds_some = any(witness.group.holds(p) for p in range(IC_PARTITIONS))
+            paused_s += 0.0 if holds_some else STEP_S
+        assert back.is_started
+        held = [p for node in (*nodes, back) for p in range(IC_PARTITIONS) if node.holds(p)]
+        assert sorted(held) == list(range(IC_PARTITIONS))
+        assert paused_s < PAUSE_S_MAX, f"{paused_s:.1f} s"
+    finally:
+        world.close()
 
 
 TestNodes = Nodes.TestCase

@@ -4,7 +4,7 @@ In:    requests as kio entities.  Out: answers as plain values, at once or later
 Next:  `tests.reference.node_world` brings both over a network that fails.
 Pure:  no I/O; time comes from whoever calls.
 Source: Apache Kafka 4, `GroupMetadataManager` (classicGroupJoin, classicGroupSync, heartbeats,
-leaves, their expiry); KIP-62, KIP-394. Left out: static members, several protocols, the initial
+leaves, their expiry, classicGroup.describe); KIP-62, KIP-394. Left out: static members, several protocols, the initial
 delay of an empty group.
 """
 
@@ -22,7 +22,13 @@ At = Callable[[float, Callable[[], None]], None]
 
 LOAD_IN_PROGRESS, NOT_COORDINATOR = 14, 16
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 22, 25, 27, 79
-LEAVE_GROUP = 13
+LEAVE_GROUP, DESCRIBE_GROUPS = 13, 15
+SHOWN = {
+    "EMPTY": "Empty",
+    "PREPARING": "PreparingRebalance",
+    "COMPLETING": "CompletingRebalance",
+    "STABLE": "Stable",
+}
 
 
 @dataclass
@@ -91,6 +97,7 @@ class GroupTwin:
             reply({"error_code": LOAD_IN_PROGRESS})
             return
         handlers = {11: self._join, 12: self._heartbeat, 13: self._leave, 14: self._sync}
+        handlers[DESCRIBE_GROUPS] = self._describe
         handlers[api_key](request, reply)
 
     # JoinGroup.
@@ -255,6 +262,14 @@ class GroupTwin:
             else:
                 codes.append(UNKNOWN_MEMBER_ID)
         reply({"members": [{"error_code": code} for code in codes]})
+
+    def _describe(self, _request: Any, reply: Reply) -> None:
+        is_stable = self.state == "STABLE"
+        members = [
+            {"member_id": key, "member_metadata": member.metadata if is_stable else b""}
+            for key, member in self.members.items()
+        ]
+        reply({"group_state": SHOWN[self.state], "members": members})
 
     # Timers.
     def _at(self, seconds: float, do: Callable[[], None]) -> None:

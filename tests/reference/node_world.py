@@ -23,7 +23,12 @@ from keylane.errors import KeylaneError, UpstreamLost
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.values import Membership, NodeInfo
 from keylane.proxy.tasks import spawn
-from tests.reference.group_coordinator import LEAVE_GROUP, NOT_COORDINATOR, GroupTwin
+from tests.reference.group_coordinator import (
+    DESCRIBE_GROUPS,
+    LEAVE_GROUP,
+    NOT_COORDINATOR,
+    GroupTwin,
+)
 from tests.transcript.entities import build
 
 FIND_COORDINATOR = 10
@@ -286,6 +291,8 @@ class Node:
         def answer(values: dict[str, Any]) -> None:
             if entity.__api_key__ == LEAVE_GROUP:
                 values.setdefault("members", [])
+            if entity.__api_key__ == DESCRIBE_GROUPS:
+                values = {"groups": [values]}
             made = build(schema, values)
             self.world.after(self.answer_s, lambda: arrived_back(made))
 

@@ -93,7 +93,10 @@ def test_a_number_that_is_taken_is_refused(world) -> None:
     (a,) = start(world, 4)
 
     twin = Node(world, 4)
-    world.run(3.0)
+    generations = len(a.told)
+    world.run(SESSION_S)
+    assert twin.outcome is None and len(a.told) == generations, "it looks, and disturbs nobody"
+    world.run(6.0)
 
     assert isinstance(twin.outcome, ConfigInvalid) and "4 is the number" in str(twin.outcome)
     assert held(a) == ALL and not held(twin)
@@ -113,6 +116,57 @@ def test_a_node_that_was_expelled_and_replaced_stays_out(world) -> None:
     b.stop()
     world.run(40.0)
     assert held(a) == ALL
+
+
+def pause_s(world: World, node: Node, partitions: list[int], seconds: float) -> float:
+    """For how long a node did not hold some of these, of so many seconds."""
+    steps = [world.run(0.05) or held(node) for _ in range(round(seconds / 0.05))]
+    return 0.05 * sum(not set(partitions) <= set(now) for now in steps)
+
+
+def test_a_node_that_is_killed_and_comes_back_stops_only_its_own_groups(world) -> None:
+    """The others wait for as long as a rebalance takes, not until the dead one is given up."""
+    a, b, c = start(world, 0, 1, 2)
+    others = {node: held(node) for node in (a, b)}
+    terms = {p: node.group.term(p) for node in others for p in held(node)}
+
+    c.kill()
+    world.requests.clear()
+    back = Node(world, 2)
+    world.run(0.9 * SESSION_S)
+    assert all(held(node) == before for node, before in others.items())
+    assert not held(back) and not arrived(world, 2).count("JoinGroupRequest")
+    pauses = pause_s(world, a, others[a][:2], 6.0)
+
+    assert pauses < 2.5
+    assert back.is_started and sorted(held(a) + held(b) + held(back)) == ALL
+    assert all(node.group.term(p) == terms[p] for node in (a, b) for p in held(node) if p in terms)
+
+
+def test_a_node_comes_back_while_its_hung_self_has_a_lease(world) -> None:
+    """Nobody holds what the hung one would find that it holds; awake, it keeps its number."""
+    a, b = start(world, 0, 1)
+    b.is_hung = True
+    back = Node(world, 1)
+    world.run(0.5 * SESSION_S)
+    b.is_hung = False
+    world.run(2 * SESSION_S)
+
+    assert isinstance(back.outcome, ConfigInvalid) and "1 is the number" in str(back.outcome)
+    assert sorted(held(a) + held(b)) == ALL and held(b)
+
+
+def test_who_comes_back_waits_through_a_coordinator_that_moves(world) -> None:
+    """The new one counts the dead for a session time-out anew; then all join, as they must."""
+    a, b = start(world, 0, 1)
+    b.kill()
+    back = Node(world, 1)
+    world.run(0.5 * SESSION_S)
+
+    world.move(1.0)
+    world.run(3 * SESSION_S)
+
+    assert back.is_started and sorted(held(a) + held(back)) == ALL
 
 
 def test_a_node_that_hung_holds_nothing_when_it_wakes_up(world) -> None:
@@ -171,6 +225,7 @@ def test_a_joingroup_that_was_given_up_is_left_behind(world) -> None:
     assert arrived(world, 1)[:6] == [
         "FindCoordinatorRequest",
         "LeaveGroupRequest",
+        "DescribeGroupsRequest",
         "JoinGroupRequest",
         "JoinGroupRequest",
         "SyncGroupRequest",
@@ -297,11 +352,11 @@ def test_what_another_try_does_not_change_ends_the_start(world, code: int, reaso
 
 
 def test_without_a_coordinator_the_start_gives_up(world) -> None:
-    """After a minute and two sessions, with the last reason."""
+    """After a minute and three sessions, with the last reason."""
     world.down_until_s = {1: 1e9, 2: 1e9}
 
     node = Node(world, 0)
-    world.run(79.0)
+    world.run(89.0)
     outcomes = [node.outcome]
     world.run(3.0)
     outcomes.append(node.outcome)
