@@ -48,6 +48,12 @@ def with_sni(**values: Any) -> dict[str, Any]:
     return {"config": config, "nodes": {"serviceType": "ClusterIP"}, "sni": SNI, **values}
 
 
+def with_control_tls(**values: Any) -> dict[str, Any]:
+    """A control port with TLS and client certificates, and these."""
+    tls = {"secret": "control", "clientCaSecret": "clients", "admins": ["CN=ops"], **values}
+    return with_values(control={"tls": tls})
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -99,6 +105,11 @@ def with_sni(**values: Any) -> dict[str, Any]:
         (with_values(brokers={"ids": [64000]}), "brokers.ids: the highest needs port 83093"),
         (with_values(ports={"control": 19094}), "ports.control: 19094 lies among"),
         (with_values(standalone={"members": 2}), "standalone.topics: needed"),
+        (with_control_tls(admins=[]), "control.tls.clientCaSecret: name who may"),
+        (with_control_tls(clientCaSecret=""), "control.tls.admins, readers: nobody can show"),
+        (with_control_tls(secret=""), "control.tls.clientCaSecret: the control port has no TLS"),
+        (with_control_tls(readers=["prometheus"]), r"readers"),
+        (with_values(config={"bootstrap": "k:1", "control_client_ca": "x"}), "control_client_ca"),
         (with_values(image={"digest": "latest"}), r"digest"),
         (with_values(memory={"baseMi": 64}), r"baseMi"),
     ],
@@ -194,6 +205,51 @@ def test_probes_ask_the_control_port(chart: Renderer) -> None:
         "livenessProbe": {"path": "/livez", "port": "control", "scheme": "HTTP"},
         "readinessProbe": {"path": "/readyz", "port": "control", "scheme": "HTTP"},
     }
+
+
+def test_probes_speak_tls_where_the_control_port_does(chart: Renderer) -> None:
+    """With its own certificate, and with that of the listeners."""
+    listeners = {"bootstrap": "k:1", "tls_certificate": "/tls.pem", "control_tls": True}
+    for values in (with_control_tls(), with_values(config=listeners)):
+        container = node_container(chart.template(values))
+
+        probes = [container[name] for name in container if name.endswith("Probe")]
+        assert [probe["httpGet"]["scheme"] for probe in probes] == ["HTTPS"] * 3
+
+
+def test_certificates_of_the_control_port_come_from_secrets(chart: Renderer) -> None:
+    """What the configuration names is mounted; of the clients' Secret the authorities alone."""
+    objects = chart.template(with_control_tls(readers=["DNS:prometheus.example"]))
+
+    written = yaml.safe_load(configuration(objects))
+    mounts = {m["mountPath"]: m["name"] for m in node_container(objects)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in node_pod(objects)["spec"]["volumes"]}
+    named = {
+        key: volumes[mounts[written[key].rpartition("/")[0]]]["secret"]
+        for key in ("control_certificate", "control_key", "control_client_ca")
+    }
+    assert [secret["secretName"] for secret in named.values()] == ["control", "control", "clients"]
+    assert named["control_client_ca"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+    assert written["control_tls"] is True
+    assert written["control_admins"] == ["CN=ops"]
+    assert written["control_readers"] == ["DNS:prometheus.example"]
+
+
+def test_what_the_chart_runs_trusts_the_control_port(chart: Renderer) -> None:
+    """The Job that applies a plan speaks TLS, and has the authorities of the certificate."""
+    told = {"members": 1, "topics": [{"name": "orders", "partitions": 1}]}
+    values = {**with_control_tls(caSecret="control-ca"), "standalone": told}
+
+    pod = find(chart.template(values), "Job")["spec"]["template"]["spec"]
+
+    container = pod["containers"][0]
+    variables = {entry["name"]: entry.get("value") for entry in container["env"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    folder, _, file = variables["KEYLANE_CONTROL_CA"].rpartition("/")
+    assert container["args"][-1].startswith("https://")
+    assert volumes[mounts[folder]]["secret"]["secretName"] == "control-ca"
+    assert file in [item["path"] for item in volumes[mounts[folder]]["secret"]["items"]]
 
 
 def test_the_control_port_stays_inside(chart: Renderer) -> None:

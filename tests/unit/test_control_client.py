@@ -1,11 +1,30 @@
-"""keylane/control_client.py: where a command asks, and what it shows."""
+"""keylane/control_client.py: where a command asks, what it shows, and whom it trusts."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import http.server
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+
 import pytest
 
-from keylane.control_client import TOKEN_VARIABLE, control_request
+from keylane.control_client import (
+    CA_VARIABLE,
+    CERTIFICATE_VARIABLE,
+    KEY_VARIABLE,
+    TOKEN_VARIABLE,
+    ControlTrust,
+    add_trust_arguments,
+    control_request,
+    open_control,
+)
 from keylane.errors import ConfigInvalid
+from tests.integration.certificates import Authority
 
 
 @pytest.mark.parametrize(
@@ -44,3 +63,105 @@ def test_what_is_no_address(control) -> None:
     """Refused before anything is opened."""
     with pytest.raises(ConfigInvalid, match="--control"):
         control_request(control, "/x")
+
+
+def parsed(*args: str) -> ControlTrust:
+    parser = argparse.ArgumentParser()
+    add_trust_arguments(parser)
+    return ControlTrust.of(parser.parse_args(args))
+
+
+def test_flags_go_before_the_environment(monkeypatch) -> None:
+    """Each by itself; an empty variable is none."""
+    monkeypatch.setenv(CA_VARIABLE, "ca-of-all.pem")
+    monkeypatch.setenv(CERTIFICATE_VARIABLE, "own.pem")
+    monkeypatch.setenv(KEY_VARIABLE, "")
+
+    assert parsed() == ControlTrust(ca="ca-of-all.pem", certificate="own.pem")
+    assert parsed("--ca", "mine.pem", "--key", "key.pem") == ControlTrust(
+        ca="mine.pem", certificate="own.pem", key="key.pem"
+    )
+
+
+@pytest.mark.parametrize(
+    ("trust", "names"),
+    [
+        (ControlTrust(key="k.pem"), "--key needs --cert"),
+        (ControlTrust(ca="/nowhere/ca.pem"), "--ca /nowhere/ca.pem"),
+        (ControlTrust(certificate="/nowhere/own.pem"), "--cert /nowhere/own.pem"),
+    ],
+)
+def test_files_that_cannot_be_used(trust, names) -> None:
+    """Named by their flags."""
+    with pytest.raises(ConfigInvalid, match=names):
+        trust.context()
+
+
+class Led(http.server.BaseHTTPRequestHandler):
+    """Leads `/led` to where its server says; answers anything else."""
+
+    def do_GET(self) -> None:
+        leads_to = getattr(self.server, "leads_to", None)
+        if leads_to and self.path == "/led":
+            self.send_response(307)
+            self.send_header("Location", leads_to)
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def serving(authority: Authority | None, *, is_mutual: bool = False) -> Iterator[tuple[str, Led]]:
+    """A server, with TLS where there is an authority; its URL."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Led)
+    if authority is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority.issue("served"))
+        if is_mutual:
+            context.load_verify_locations(authority.ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        scheme = "http" if authority is None else "https"
+        yield f"{scheme}://127.0.0.1:{server.server_port}", server  # type: ignore[misc]
+    finally:
+        server.shutdown()
+        thread.join(60)
+        server.server_close()
+
+
+def test_a_node_leads_to_another_one(tmp_path: Path) -> None:
+    """Over TLS on both, with the same certificate."""
+    authority = Authority(tmp_path)
+    own = authority.issue("ops")
+    trust = ControlTrust(ca=str(authority.ca), certificate=str(own))
+
+    with serving(authority, is_mutual=True) as (there, _), serving(authority) as (here, server):
+        server.leads_to = f"{there}/group"
+        with open_control(control_request(here, "/led"), trust, timeout_s=60) as answer:
+            assert (answer.status, answer.url) == (200, f"{there}/group")
+
+
+def test_no_token_goes_where_there_is_no_tls(tmp_path: Path) -> None:
+    """A node that leads from TLS to none is not followed."""
+    authority = Authority(tmp_path)
+    trust = ControlTrust(ca=str(authority.ca))
+
+    with serving(None) as (there, _), serving(authority) as (here, server):
+        server.leads_to = f"{there}/group"
+        with pytest.raises((HTTPError, URLError), match="without TLS"):
+            open_control(control_request(here, "/led"), trust, timeout_s=60)
+
+
+def test_a_control_port_of_somebody_else(tmp_path: Path) -> None:
+    """Its certificate is checked, against the system's authorities where none are given."""
+    with serving(Authority(tmp_path)) as (here, _):
+        for trust in (ControlTrust(), ControlTrust(ca=str(Authority(tmp_path / "other").ca))):
+            with pytest.raises(URLError, match="certificate verify failed"):
+                open_control(control_request(here, "/"), trust, timeout_s=60)

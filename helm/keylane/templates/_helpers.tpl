@@ -150,12 +150,27 @@ loadBalancerSourceRanges:
 {{- if and (ge $control $base) (le $control $last) -}}
 {{- fail (printf "ports.control: %d lies among the ports of clients, %d to %d" $control $base $last) -}}
 {{- end -}}
+{{- include "keylane.checkControl" . -}}
 {{- include "keylane.checkNodes" . -}}
 {{- if eq .Values.nodes.serviceType "NodePort" -}}
 {{- include "keylane.checkNodePorts" . -}}
 {{- end -}}
 {{- if .Values.sni.kind -}}
 {{- include "keylane.checkSni" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "keylane.checkControl" -}}
+{{- $tls := .Values.control.tls -}}
+{{- $names := or $tls.admins $tls.readers -}}
+{{- if and $tls.clientCaSecret (not $names) -}}
+{{- fail "control.tls.clientCaSecret: name who may do what, in control.tls.admins and readers" -}}
+{{- end -}}
+{{- if and $names (not $tls.clientCaSecret) -}}
+{{- fail "control.tls.admins, readers: nobody can show a certificate, set control.tls.clientCaSecret" -}}
+{{- end -}}
+{{- if and $tls.clientCaSecret (ne (include "keylane.controlScheme" .) "https") -}}
+{{- fail "control.tls.clientCaSecret: the control port has no TLS, set control.tls.secret" -}}
 {{- end -}}
 {{- end -}}
 
@@ -228,6 +243,18 @@ loadBalancerSourceRanges:
 {{- $_ := set $own "control" (printf "0.0.0.0:%d" (int .Values.ports.control)) -}}
 {{- $_ := set $own "control_token_file" "/etc/keylane-control/token" -}}
 {{- $_ := set $own "control_read_token_file" "/etc/keylane-control/read-token" -}}
+{{- with .Values.control.tls -}}
+{{- if .secret -}}
+{{- $_ := set $own "control_tls" true -}}
+{{- $_ := set $own "control_certificate" "/etc/keylane-control-tls/tls.crt" -}}
+{{- $_ := set $own "control_key" "/etc/keylane-control-tls/tls.key" -}}
+{{- end -}}
+{{- if .clientCaSecret -}}
+{{- $_ := set $own "control_client_ca" "/etc/keylane-control-clients/ca.crt" -}}
+{{- $_ := set $own "control_admins" .admins -}}
+{{- $_ := set $own "control_readers" .readers -}}
+{{- end -}}
+{{- end -}}
 {{- $_ := set $own "connections_max" (include "keylane.connections" . | int) -}}
 {{- if eq .Values.nodes.serviceType "NodePort" -}}
 {{- $_ := set $own "advertise_port" (int .Values.nodes.nodePorts.first) -}}
@@ -248,7 +275,7 @@ loadBalancerSourceRanges:
 {{- end -}}
 
 {{- define "keylane.controlScheme" -}}
-{{- ternary "https" "http" (default false .Values.config.control_tls) -}}
+{{- ternary "https" "http" (or (ne .Values.control.tls.secret "") (default false .Values.config.control_tls)) -}}
 {{- end -}}
 
 {{- define "keylane.probe" -}}
