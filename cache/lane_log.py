@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from keylane.cache.lane_values import NO_OFFSET, Aborted, Block, Claim, Slice, Taken
 from keylane.cache.slice_cache import SliceCache
-from keylane.wire.batch import BATCH_HEADER_BYTES, OFFSET_DELTA_MAX, write_empty_batch
+from keylane.wire.batch import BATCH_HEADER_BYTES
 from keylane.wire.primitives import Buffer
+
+__all__ = ["MARKER_LATER", "Aborted", "Block", "Claim", "Lane", "LaneLog", "Run", "Slice", "Taken"]
 
 GAP_COUNT_MAX: Final = 64
 """Gaps remembered per lane, the lowest are forgotten: 64 * 100 bytes, and merging keeps few."""
@@ -34,108 +33,8 @@ SLICE_OVERHEAD_BYTES: Final = 1024
 """Objects and array headers around a slice, so that many small ones are counted honestly."""
 BATCH_OVERHEAD_BYTES: Final = 48
 """Six int64 per batch of a slice."""
-NO_OFFSET: Final = -1
 MARKER_LATER: Final = 2**63 - 1
 """The abort marker of a transaction lies behind the block."""
-
-
-class Slice(Protocol):
-    """The part of a block that belongs to one lane (`kernel.split.LaneSlice`)."""
-
-    @property
-    def data(self) -> Buffer:
-        """Batches in offset order."""
-
-    @property
-    def base_offsets(self) -> NDArray[np.int64]:
-        """First offset of each batch."""
-
-    @property
-    def last_offsets(self) -> NDArray[np.int64]:
-        """Last offset of each batch."""
-
-    @property
-    def ends(self) -> NDArray[np.int64]:
-        """Where each batch ends in `data`, in bytes, exclusive."""
-
-    @property
-    def last_record_offsets(self) -> NDArray[np.int64]:
-        """Last record of each batch, -1 where it has none."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of `data`."""
-
-    @property
-    def record_count(self) -> int:
-        """Records of the lane; control batches are none."""
-
-
-class Aborted(NamedTuple):
-    """An aborted transaction as a block sees it."""
-
-    producer_id: int
-    first_offset: int
-    marker: int
-    """Offset of its abort marker, MARKER_LATER when that lies behind the block."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """A scanned region `[start, end)` of the partition, split."""
-
-    start: int
-    end: int
-    leader_epoch: int
-    slices: Sequence[Slice | None]
-    """One per lane; None: the lane has neither a record nor a control batch here."""
-    aborted: tuple[Aborted, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class Claim:
-    """A reader of a lane: where a client's connection stands."""
-
-    position: int
-    seen_s: float
-    is_starved: bool = False
-    """Its last answer had nothing for the lane although upstream had."""
-
-
-@dataclass(slots=True, eq=False)
-class Taken:
-    """What a lane is going to be answered with."""
-
-    position: int
-    """Next offset that the client will ask for."""
-    pieces: list[Buffer] = field(default_factory=list)
-    size_bytes: int = 0
-    has_records: bool = False
-    is_full: bool = False
-    """A limit was reached: there is more, and it does not fit this answer."""
-    aborted: dict[tuple[int, int], None] = field(default_factory=dict)
-    gap_start: int = NO_OFFSET
-    """The pieces end here, or there are none, and nothing of the lane comes before `position`."""
-    leader_epoch: int = -1
-    start: int = field(init=False)
-    """Offset that the client asked for."""
-
-    def __post_init__(self) -> None:
-        self.start = self.position
-
-    def records(self, *, empty_as_control: bool = False) -> tuple[Buffer, ...]:
-        """The pieces; a trailing gap is one empty header, so that the client moves past it.
-
-        empty_as_control: an answer without a record is one empty control batch. It may stand
-        for transaction markers too: they end only what is aborted in the same answer.
-        """
-        if empty_as_control and not self.has_records and self.position > self.start:
-            last_offset = min(self.position - 1, self.start + OFFSET_DELTA_MAX)
-            return (write_empty_batch(self.start, last_offset, self.leader_epoch, is_control=True),)
-        if self.gap_start < 0:
-            return tuple(self.pieces)
-        last_offset = min(self.position - 1, self.gap_start + OFFSET_DELTA_MAX)
-        return (*self.pieces, write_empty_batch(self.gap_start, last_offset, self.leader_epoch))
 
 
 class Run:
@@ -199,11 +98,29 @@ class Lane:
 
     def find(self, offset: int) -> Run | None:
         """The run that holds `offset`; None: unread."""
-        index = bisect_right(self._starts, offset) - 1
-        if index < 0:
+        runs = self._runs
+        if not runs:
             return None
-        run = self._runs[index]
+        run = runs[-1]  # where those who keep up stand
+        if offset < run.start:
+            index = bisect_right(self._starts, offset) - 1
+            if index < 0:
+                return None
+            run = runs[index]
         return run if offset < run.end else None
+
+    def extend_gap(self, start: int, end: int, leader_epoch: int) -> bool:
+        """Take in that `[start, end)` is empty if a gap ends there, behind which nothing is known.
+
+        It is what `put` would come to, without a run: a lane of many has nothing in most blocks.
+        """
+        if not self._runs:
+            return False
+        last = self._runs[-1]
+        if last.slice is not None or last.end != start or end <= start:
+            return False
+        last.end, last.leader_epoch = end, leader_epoch
+        return True
 
     def put(self, run: Run) -> bool:
         """Take a run in, for the part that is not known yet; False: all of it is known.
@@ -383,6 +300,8 @@ class LaneLog:
         """Take a block in hand; `settle` must follow."""
         self.head = max(self.head, block.end)
         for lane, part in zip(self.lanes, block.slices, strict=True):
+            if part is None and lane.extend_gap(block.start, block.end, block.leader_epoch):
+                continue
             aborted = block.aborted if part is not None else ()
             run = Run(lane, block.start, block.end, block.leader_epoch, part, aborted)
             if lane.put(run) and part is not None:

@@ -16,14 +16,16 @@ SHORT: Final = {
     "commonName": "CN",
     "countryName": "C",
     "domainComponent": "DC",
+    "givenName": "GN",
     "localityName": "L",
     "organizationName": "O",
     "organizationalUnitName": "OU",
     "stateOrProvinceName": "ST",
-    "streetAddress": "STREET",
+    "streetAddress": "street",
+    "surname": "SN",
     "userId": "UID",
 }
-"""Of attributes of a subject; any other one keeps the name that OpenSSL has for it."""
+"""Of attributes of a subject, as OpenSSL has them; any other one keeps its name."""
 ALTERNATIVES: Final = frozenset({"DNS", "URI", "email"})
 SPECIAL: Final = frozenset(',+"\\<>;')
 

@@ -31,6 +31,7 @@ from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import KeySplit
 from keylane.proxy.byte_gate import ByteGate
 from keylane.proxy.kernel_clock import KernelClock
+from keylane.proxy.lane_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.reader import (
     NOT_LEADER_OR_FOLLOWER,
     READ_COMMITTED,
@@ -45,8 +46,6 @@ from keylane.proxy.reader_kit import (
     SplitFunction,
 )
 from keylane.proxy.stats import ProxyStats
-from keylane.wire.batch import CODEC_NONE
-from keylane.wire.primitives import Buffer
 
 __all__ = [
     "LaneAnswer", "LaneFetch", "LaneFetchRequest", "LaneFetcher", "PartitionSource", "RawFetch",
@@ -61,53 +60,6 @@ READER_IDLE_S: Final = 60.0
 CLAIM_S: Final = 30.0
 """A connection that did not ask for a lane for so long does not hold its slices back."""
 SWEEP_S: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneFetch:
-    """One lane of a request."""
-
-    topic: str
-    topic_id: uuid.UUID
-    partition: int
-    lane: int
-    """Output of the split: a lane, or who has ranges of the partition."""
-    key_split: KeySplit
-    fetch_offset: int
-    partition_max_bytes: int
-    reserve: bool = True
-    """Keep whole slices for other lanes (`reserve.message.value.range.fetch`)."""
-    codec: int = CODEC_NONE
-    """What the batches are compressed with again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneFetchRequest:
-    """What one fetch request asks of lanes."""
-
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    isolation_level: int
-    lanes: tuple[LaneFetch, ...]
-    cursor_id: str
-    """The client's connection."""
-    empty_as_control: bool = False
-    """What holds no record of a lane is told as an empty control batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneAnswer:
-    """What one lane is answered with."""
-
-    error_code: int
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    aborted: tuple[tuple[int, int], ...] | None
-    """(producer id, first offset); None for clients that read uncommitted records."""
-    records: tuple[Buffer, ...]
-    size_bytes: int
 
 
 ReaderKey = tuple[uuid.UUID, int, KeySplit, int, int]
@@ -201,8 +153,7 @@ class LaneFetcher:
             self.sweep(now_s)
         cursor = self._cursors.setdefault(request.cursor_id, _Cursor(now_s))
         cursor.seen_s = now_s
-        turns = [self._turn(lane, request, cursor, now_s) for lane in request.lanes]
-        poll = _Poll(request, cursor, turns)
+        poll = _Poll(request, cursor, self._turns(request, cursor, now_s))
         if self._is_stopped:
             poll.fail_all(NOT_LEADER_OR_FOLLOWER)
         elif not poll.collect_at_once():
@@ -280,10 +231,23 @@ class LaneFetcher:
         self._kit.stats.readers = 0
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _turn(
-        self, lane: LaneFetch, request: LaneFetchRequest, cursor: _Cursor, now_s: float
-    ) -> _Turn:
-        key = (lane.topic_id, lane.partition, lane.key_split, request.isolation_level, lane.codec)
+    def _turns(self, request: LaneFetchRequest, cursor: _Cursor, now_s: float) -> list[_Turn]:
+        """Find the reader of each lane, and claim it. Neighbours mostly have one reader."""
+        turns: list[_Turn] = []
+        cursor_id, before, reader = request.cursor_id, None, None
+        for lane in request.lanes:
+            if before is None or reader is None or not lane.is_beside(before):
+                reader = self._reader_of(lane, request.isolation_level)
+                reader.used_s = now_s
+                cursor.readers[reader] = None
+            reader.is_reserved, before = lane.reserve, lane
+            offset = lane.fetch_offset
+            claim = reader.log.claim(lane.lane, cursor_id, offset, now_s)
+            turns.append(_Turn(lane, reader, claim, Taken(offset), reader.end))
+        return turns
+
+    def _reader_of(self, lane: LaneFetch, isolation_level: int) -> PartitionReader:
+        key = (lane.topic_id, lane.partition, lane.key_split, isolation_level, lane.codec)
         reader = self._readers.get(key)
         if reader is None:
             reader = PartitionReader(
@@ -291,26 +255,30 @@ class LaneFetcher:
                 lane.topic_id,
                 lane.partition,
                 lane.key_split,
-                request.isolation_level,
+                isolation_level,
                 self._kit,
                 lane.codec,
             )
             self._readers[key] = reader
             self._kit.stats.readers = len(self._readers)
-        reader.used_s, reader.is_reserved = now_s, lane.reserve
-        cursor.readers[reader] = None
-        claim = reader.log.claim(lane.lane, request.cursor_id, lane.fetch_offset, now_s)
-        return _Turn(lane, reader, claim, Taken(lane.fetch_offset), reader.end)
+        return reader
 
     def _answers(self, poll: _Poll) -> list[LaneAnswer]:
-        is_committed = poll.request.isolation_level == READ_COMMITTED
+        request, stats = poll.request, self._kit.stats
+        is_committed = request.isolation_level == READ_COMMITTED
         answers = []
         for turn in poll.turns:
             reader, taken = turn.reader, turn.taken
-            records = taken.records(empty_as_control=poll.request.empty_as_control)
-            error_code = 0 if records else turn.error_code
-            turn.claim.is_starved = not (records or error_code) and poll.could_have_had(turn)
-            size_bytes = sum(map(len, records))
+            records = taken.records(empty_as_control=request.empty_as_control)
+            error_code = size_bytes = 0
+            if records:
+                size_bytes = sum(map(len, records))
+                stats.lane_bytes += size_bytes
+                turn.claim.is_starved = False
+            else:
+                error_code = turn.error_code
+                turn.claim.is_starved = not error_code and poll.could_have_had(turn)
+            stats.lane_fetches_empty += not taken.has_records
             answers.append(
                 LaneAnswer(
                     error_code,
@@ -322,11 +290,8 @@ class LaneFetcher:
                     size_bytes,
                 )
             )
-            self._kit.stats.lane_bytes += size_bytes
         poll.cursor.was_empty = not poll.has_records
-        stats = self._kit.stats
         stats.lane_fetches += len(poll.turns)
-        stats.lane_fetches_empty += sum(not turn.taken.has_records for turn in poll.turns)
         self._kit.publish()
         return answers
 
@@ -421,16 +386,11 @@ class _Poll:
             turn.target = turn.reader.end
 
     def _collect(self, turn: _Turn) -> None:
-        taken = turn.taken
+        taken, wanted = turn.taken, turn.wanted
         before_bytes, had_records = taken.size_bytes, taken.has_records
-        room = min(self._left_bytes, turn.wanted.partition_max_bytes - before_bytes)
-        turn.reader.log.take(
-            turn.wanted.lane,
-            turn.claim,
-            taken,
-            room,
-            at_least_one=not self._has_bytes,
-        )
+        room = min(self._left_bytes, wanted.partition_max_bytes - before_bytes)
+        at_least_one = not self._has_bytes
+        turn.reader.log.take(wanted.lane, turn.claim, taken, room, at_least_one=at_least_one)
         added = taken.size_bytes - before_bytes
         if added:
             self._has_bytes = True

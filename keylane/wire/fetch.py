@@ -26,6 +26,7 @@ from keylane.wire.primitives import (
     Writer,
     read_uvarint,
     skip_tags,
+    write_uvarint,
 )
 from keylane.wire.topic_key import TOPIC_ID_FROM, read_topic_key, write_topic_key
 
@@ -37,6 +38,8 @@ REQUEST_HEAD: Final = struct.Struct(">iiib")  # max wait, min bytes, max bytes, 
 SESSION: Final = struct.Struct(">ii")
 ANSWER_HEAD: Final = struct.Struct(">ihqqq")
 ANSWER_HEAD_V4: Final = struct.Struct(">ihqq")
+ANSWER_UNABORTED: Final = struct.Struct(">ihqqqBi")
+"""`ANSWER_HEAD`, a compact count of aborted transactions that is one byte, the preferred replica."""
 ABORTED: Final = struct.Struct(">qq")
 INT32: Final = struct.Struct(">i")
 INT32_TAGLESS: Final = struct.Struct(">i1s")
@@ -384,11 +387,23 @@ def write_fetch_response(response: FetchResponse, version: int) -> list[Buffer]:
 
 
 def _write_answer(writer: Writer, answer: PartitionAnswer, version: int) -> None:
+    aborted, records = answer.aborted, answer.records
+    if version >= FLEXIBLE_FROM and not aborted:  # the rule, and a poll of lanes has hundreds
+        count = 0 if aborted is None else 1
+        head = ANSWER_UNABORTED.pack(*answer[:5], count, answer.preferred_read_replica)
+        if not records:
+            writer.raw(head + (b"\x00" if records is None else b"\x01") + answer.tags)
+            return
+        size = sum(map(len, records))
+        writer.raw(head + write_uvarint(size + 1))
+        for piece in records:
+            writer.raw(piece)
+        writer.raw(answer.tags)
+        return
     if version >= 5:
         writer.raw(ANSWER_HEAD.pack(*answer[:5]))
     else:
         writer.raw(ANSWER_HEAD_V4.pack(*answer[:4]))
-    aborted, records = answer.aborted, answer.records
     writer.count(None if aborted is None else len(aborted))
     for producer_id, first_offset in aborted or ():
         writer.raw(ABORTED.pack(producer_id, first_offset))

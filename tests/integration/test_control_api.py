@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,11 +22,13 @@ from aiokafka import TopicPartition as Place
 from aiokafka.errors import InvalidRequestError, TopicAuthorizationFailedError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from cryptography import x509
 
 from keylane.embedded import EmbeddedKafka
 from keylane.embedded.resolve import resolve_class_path
 from keylane.embedded.tools import TOOL_JVM_ARGS, java_command
 from keylane.keyrange.space import HASH_MAX
+from tests.integration.certificates import Authority
 from tests.integration.conftest import make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
 
@@ -236,3 +240,76 @@ async def test_individual_commits_are_refused_and_allowed_again(
 
 
 OFF = {"accept.individual.commit": False}
+
+
+def test_roles_by_client_certificates(own_kafka: str, tmp_path: Path) -> None:
+    """Who may do what; `keylane describe`; a certificate that is replaced while it runs."""
+    authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "other", name="other")
+    served, token = authority.issue("served"), tmp_path / "token"
+    token.write_text("control-token-0123456789")
+    settings = {
+        "control_tls": "true",
+        "control_certificate": str(served),
+        "control_client_ca": str(authority.ca),
+        "control_admins": "[CN=ops]",
+        "control_readers": "[CN=prometheus]",
+        "control_token_file": str(token),
+    }
+    args = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    log_path = tmp_path / "keylane.log"
+    running = KeylaneProcess(own_kafka, ["lanes4-*=4"], log_path=log_path, args=args).start()
+
+    def ask(certificate: Path | None, method: str, path: str, shown: str | None = None) -> int:
+        trust = ssl.create_default_context(cafile=str(authority.ca))
+        if certificate is not None:
+            trust.load_cert_chain(certificate)
+        body = b"{}" if method == "PUT" else None
+        headers = {"Content-Type": "application/json", "If-Match": "*"}
+        headers |= {} if shown is None else {"Authorization": f"Bearer {shown}"}
+        url = f"https://{running.control}{path}"
+        request = urllib.request.Request(url, data=body, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60, context=trust) as answer:  # noqa: S310
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    def roles(certificate: Path | None, shown: str | None = None) -> list[int]:
+        asked = (("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/"), ("PUT", "/switches"))
+        return [ask(certificate, method, path, shown) for method, path in asked]
+
+    def served_serial() -> int:
+        pem = ssl.get_server_certificate(("127.0.0.1", int(running.control.rpartition(":")[2])))
+        return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+    try:
+        ops = authority.issue("ops")
+        assert roles(None) == [200, 401, 401, 401]
+        assert roles(None, token.read_text()) == [200, 200, 200, 200]
+        assert roles(authority.issue("prometheus")) == [200, 200, 200, 403]
+        assert roles(authority.issue("somebody")) == [200, 401, 401, 401]
+        assert roles(ops) == [200, 200, 200, 200]
+        for bad in (stranger.issue("ops"), authority.issue("ops-of-before", expired=True)):
+            with pytest.raises(OSError, match=r"alert (unknown ca|certificate expired)"):
+                ask(bad, "GET", "/readyz")
+        asked = ["--control", f"https://{running.control}", "--group", "nobodys"]
+        told = run_keylane("describe", *asked, "--ca", str(authority.ca), "--cert", str(ops))
+        assert "there is no group nobodys" in told
+        assert "certificate verify failed" in run_keylane("describe", *asked)
+
+        before = served_serial()
+        authority.issue("served")
+        running.wait_for_log("certificate read again key=control_certificate")
+        assert served_serial() != before
+        assert roles(ops) == [200, 200, 200, 200]
+    finally:
+        running.stop()
+
+
+def run_keylane(*args: str) -> str:
+    """What a command of keylane says of a failure."""
+    command = [sys.executable, "-m", "keylane", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    return done.stderr

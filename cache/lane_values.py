@@ -1,0 +1,128 @@
+"""What passes between a partition's log and who reads its lanes: slices, blocks, claims, takings.
+
+In:    what a split made.  Out: values.
+Next:  `lane_log` keeps them, `proxy.lane_fetch` makes answers of them.
+Pure:  no I/O, no clock.
+Source: KIP-98 (aborted list); `kernel.split` makes the slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keylane.wire.batch import OFFSET_DELTA_MAX, write_empty_batch
+from keylane.wire.primitives import Buffer
+
+NO_OFFSET: Final = -1
+empty_batch: Final = lru_cache(maxsize=256)(write_empty_batch)
+"""Lanes that wait together have the same gap: 15 of 16 headers of an answer are one."""
+
+
+class Slice(Protocol):
+    """The part of a block that belongs to one lane (`kernel.split.LaneSlice`)."""
+
+    @property
+    def data(self) -> Buffer:
+        """Batches in offset order."""
+
+    @property
+    def base_offsets(self) -> NDArray[np.int64]:
+        """First offset of each batch."""
+
+    @property
+    def last_offsets(self) -> NDArray[np.int64]:
+        """Last offset of each batch."""
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each batch ends in `data`, in bytes, exclusive."""
+
+    @property
+    def last_record_offsets(self) -> NDArray[np.int64]:
+        """Last record of each batch, -1 where it has none."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of `data`."""
+
+    @property
+    def record_count(self) -> int:
+        """Records of the lane; control batches are none."""
+
+
+class Aborted(NamedTuple):
+    """An aborted transaction as a block sees it."""
+
+    producer_id: int
+    first_offset: int
+    marker: int
+    """Offset of its abort marker, MARKER_LATER when that lies behind the block."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A scanned region `[start, end)` of the partition, split."""
+
+    start: int
+    end: int
+    leader_epoch: int
+    slices: Sequence[Slice | None]
+    """One per lane; None: the lane has neither a record nor a control batch here."""
+    aborted: tuple[Aborted, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """A reader of a lane: where a client's connection stands."""
+
+    position: int
+    seen_s: float
+    is_starved: bool = False
+    """Its last answer had nothing for the lane although upstream had."""
+
+
+class Taken:
+    """What a lane is going to be answered with.
+
+    Written out, not a dataclass: one is made per lane and poll, in half of the time.
+    """
+
+    __slots__ = (
+        "aborted", "gap_start", "has_records", "is_full", "leader_epoch", "pieces", "position",
+        "size_bytes", "start",
+    )  # fmt: skip
+
+    def __init__(self, position: int) -> None:
+        self.start = position
+        """Offset that the client asked for."""
+        self.position = position
+        """Next offset that the client will ask for."""
+        self.pieces: list[Buffer] = []
+        self.size_bytes = 0
+        self.has_records = False
+        self.is_full = False
+        """A limit was reached: there is more, and it does not fit this answer."""
+        self.aborted: dict[tuple[int, int], None] = {}
+        self.gap_start = NO_OFFSET
+        """The pieces end here, or there are none, and nothing of the lane comes before `position`."""
+        self.leader_epoch = -1
+
+    def records(self, *, empty_as_control: bool = False) -> tuple[Buffer, ...]:
+        """The pieces; a trailing gap is one empty header, so that the client moves past it.
+
+        empty_as_control: an answer without a record is one empty control batch. It may stand
+        for transaction markers too: they end only what is aborted in the same answer.
+        """
+        if empty_as_control and not self.has_records and self.position > self.start:
+            last_offset = min(self.position - 1, self.start + OFFSET_DELTA_MAX)
+            return (empty_batch(self.start, last_offset, self.leader_epoch, is_control=True),)
+        if self.gap_start < 0:
+            return tuple(self.pieces)
+        last_offset = min(self.position - 1, self.gap_start + OFFSET_DELTA_MAX)
+        return (*self.pieces, empty_batch(self.gap_start, last_offset, self.leader_epoch))
