@@ -56,7 +56,7 @@ from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
-from keylane.proxy.tasks import spawn
+from keylane.proxy.tasks import running_count, spawn
 from keylane.proxy.tls_door import TlsDoor
 from keylane.proxy.upstream import UpstreamLink
 
@@ -459,6 +459,7 @@ class ProxyServer:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             now_s = asyncio.get_running_loop().time()
             self.stats.loop_delay_seconds = max(0.0, now_s - due_s)
+            self.stats.tasks = running_count()
             self._security.poll()
             if self._refused is not None:
                 log.warning("connections are refused reason=%s", self._refused)

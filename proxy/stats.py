@@ -100,6 +100,7 @@ class ProxyStats:
     loop_delay_seconds: float = _gauge(
         "How much later than asked for the event loop ran its last timer."
     )
+    tasks: int = _gauge("Tasks under way, a second ago at most.")
 
     # Cache (S004-45).
     cache_bytes: int = _gauge("Bytes of slices that wait for their lane.")

@@ -30,6 +30,11 @@ def spawn(coroutine: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Res
     return task
 
 
+def running_count() -> int:
+    """How many tasks have been started here and have not ended."""
+    return len(_running)
+
+
 def _finished(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if task.cancelled():

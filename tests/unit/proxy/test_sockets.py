@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy import sockets
 from keylane.proxy.sockets import acknowledged_bytes, keep_alive
 from keylane.proxy.upstream import UpstreamLink
 from tests.transcript.loopback import running
@@ -97,7 +96,7 @@ def test_what_has_no_socket_is_left_alone() -> None:
 def test_a_system_that_knows_less(monkeypatch) -> None:
     """What it has is set, and nothing is told of bytes."""
     for name in ("TCP_KEEPIDLE", "TCP_USER_TIMEOUT", "TCP_INFO"):
-        monkeypatch.delattr(sockets.socket, name, raising=False)
+        monkeypatch.delattr(socket, name, raising=False)
     with socket.socket() as connection:
         keep_alive(NoSocket(connection), unacknowledged_ms_max=5)
 
