@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -19,9 +18,9 @@ from typing import Any, Final
 from keylane.config import ProxyConfig, parse_group_rule, parse_lane_rule
 from keylane.errors import KeylaneError
 from keylane.proxy.heap import pause_collection, resume_collection
+from keylane.proxy.log_setup import set_up_logging
 from keylane.proxy.workers import UNTIL_EOF, run_workers
 
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 LOG_VARIABLE: Final = "KEYLANE_LOG"
 FLAGS: Final = (
     "bootstrap", "listen", "advertise", "control", "cache_bytes_max", "workers", "node"
@@ -71,8 +70,7 @@ def add_proxy_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
 
 def run_proxy(args: argparse.Namespace) -> int:
     """Run until a signal. Exit code 0 after a clean stop, 2 for bad configuration, 1 else."""
-    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, stream=sys.stderr)
-    logging.getLogger("keylane").setLevel(os.environ.get(LOG_VARIABLE, "info").upper())
+    set_up_logging(os.environ.get(LOG_VARIABLE, "info"))
     try:
         config = ProxyConfig.load(path=args.config, environment=os.environ, flags=_flags(args))
         if config.workers > 1:

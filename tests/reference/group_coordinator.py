@@ -96,8 +96,13 @@ class GroupTwin:
         if self.is_loading:
             reply({"error_code": LOAD_IN_PROGRESS})
             return
-        handlers = {11: self._join, 12: self._heartbeat, 13: self._leave, 14: self._sync}
-        handlers[DESCRIBE_GROUPS] = self._describe
+        handlers: dict[int, Callable[[Any, Reply], None]] = {
+            11: self._join,
+            12: self._heartbeat,
+            LEAVE_GROUP: self._leave,
+            14: self._sync,
+            DESCRIBE_GROUPS: self._describe,
+        }
         handlers[api_key](request, reply)
 
     # JoinGroup.
