@@ -242,6 +242,24 @@ async def test_individual_commits_are_refused_and_allowed_again(
 OFF = {"accept.individual.commit": False}
 
 
+def ask(proxy: KeylaneProcess, ca: Path, certificate: Path | None, *what: str, token: str) -> int:
+    """The status of a request over TLS: method and path; empty: no token."""
+    method, path = what
+    trust = ssl.create_default_context(cafile=str(ca))
+    if certificate is not None:
+        trust.load_cert_chain(certificate)
+    headers = {"Content-Type": "application/json", "If-Match": "*"}
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(f"https://{proxy.control}{path}", headers=headers)
+    request.method, request.data = method, b"{}" if method == "PUT" else None
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=trust) as answer:  # noqa: S310
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
 def test_roles_by_client_certificates(own_kafka: str, tmp_path: Path) -> None:
     """Who may do what; `keylane describe`; a certificate that is replaced while it runs."""
     authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "other", name="other")
@@ -259,25 +277,9 @@ def test_roles_by_client_certificates(own_kafka: str, tmp_path: Path) -> None:
     log_path = tmp_path / "keylane.log"
     running = KeylaneProcess(own_kafka, ["lanes4-*=4"], log_path=log_path, args=args).start()
 
-    def ask(certificate: Path | None, method: str, path: str, shown: str | None = None) -> int:
-        trust = ssl.create_default_context(cafile=str(authority.ca))
-        if certificate is not None:
-            trust.load_cert_chain(certificate)
-        body = b"{}" if method == "PUT" else None
-        headers = {"Content-Type": "application/json", "If-Match": "*"}
-        headers |= {} if shown is None else {"Authorization": f"Bearer {shown}"}
-        url = f"https://{running.control}{path}"
-        request = urllib.request.Request(url, data=body, headers=headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=60, context=trust) as answer:  # noqa: S310
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code
-
-    def roles(certificate: Path | None, shown: str | None = None) -> list[int]:
+    def roles(certificate: Path | None, token: str = "") -> list[int]:
         asked = (("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/"), ("PUT", "/switches"))
-        return [ask(certificate, method, path, shown) for method, path in asked]
+        return [ask(running, authority.ca, certificate, *one, token=token) for one in asked]
 
     def served_serial() -> int:
         pem = ssl.get_server_certificate(("127.0.0.1", int(running.control.rpartition(":")[2])))
@@ -292,7 +294,7 @@ def test_roles_by_client_certificates(own_kafka: str, tmp_path: Path) -> None:
         assert roles(ops) == [200, 200, 200, 200]
         for bad in (stranger.issue("ops"), authority.issue("ops-of-before", expired=True)):
             with pytest.raises(OSError, match=r"alert (unknown ca|certificate expired)"):
-                ask(bad, "GET", "/readyz")
+                ask(running, authority.ca, bad, "GET", "/readyz", token="")
         asked = ["--control", f"https://{running.control}", "--group", "nobodys"]
         told = run_keylane("describe", *asked, "--ca", str(authority.ca), "--cert", str(ops))
         assert "there is no group nobodys" in told

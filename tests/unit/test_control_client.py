@@ -97,11 +97,18 @@ def test_files_that_cannot_be_used(trust, names) -> None:
         trust.context()
 
 
+class LeadingServer(http.server.ThreadingHTTPServer):
+    """Knows where its handler leads to."""
+
+    leads_to: str | None = None
+
+
 class Led(http.server.BaseHTTPRequestHandler):
     """Leads `/led` to where its server says; answers anything else."""
 
     def do_GET(self) -> None:
-        leads_to = getattr(self.server, "leads_to", None)
+        assert isinstance(self.server, LeadingServer)
+        leads_to = self.server.leads_to
         if leads_to and self.path == "/led":
             self.send_response(307)
             self.send_header("Location", leads_to)
@@ -115,9 +122,11 @@ class Led(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(authority: Authority | None, *, is_mutual: bool = False) -> Iterator[tuple[str, Led]]:
+def serving(
+    authority: Authority | None, *, is_mutual: bool = False
+) -> Iterator[tuple[str, LeadingServer]]:
     """A server, with TLS where there is an authority; its URL."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Led)
+    server = LeadingServer(("127.0.0.1", 0), Led)
     if authority is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(authority.issue("served"))
@@ -129,7 +138,7 @@ def serving(authority: Authority | None, *, is_mutual: bool = False) -> Iterator
     thread.start()
     try:
         scheme = "http" if authority is None else "https"
-        yield f"{scheme}://127.0.0.1:{server.server_port}", server  # type: ignore[misc]
+        yield f"{scheme}://127.0.0.1:{server.server_port}", server
     finally:
         server.shutdown()
         thread.join(60)
