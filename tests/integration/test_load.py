@@ -119,7 +119,7 @@ def file_count(proxy: KeylaneProcess) -> int:
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
-    """Ask until something holds; each question is a request to the proxy. The test's time bounds."""
+    """Ask until something holds: each question is a request to the proxy."""
     while not is_so():
         pass
 
