@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -331,13 +332,10 @@ class _Walk:
     """The records of one block: where each ends, which lane it belongs to."""
 
     def __init__(self, source: _Source, table: Int64Array, lanes: LaneTable) -> None:
-        counts = table[:, s.RECORD_COUNT_COLUMN]
-        is_control = table[:, s.ATTRIBUTES] & CONTROL_BIT != 0
-        control_count = int(counts[is_control].sum()) if is_control.any() else 0
-        capacity = int(counts.sum()) - control_count
+        count, control_count, entry_count = _count_records(table, lanes.lane_count)
+        capacity = count - control_count
         self.ends = np.empty(capacity, np.int32)
         self.lanes = np.empty(capacity, np.int16)
-        entry_count = int(np.minimum(counts, lanes.lane_count).sum())
         self.entries = np.empty((entry_count, s.ENTRY_COLUMNS), np.int64)
         self.holes = np.empty((len(table) + 1, 2), np.int64)
         self.markers = np.empty((control_count, 2), np.int64)
@@ -372,13 +370,12 @@ class _Walk:
         planned: list[list[int]] = rows.tolist()
         buffers = [_lane_buffer(row) for row in planned]
         rows[:] = 0
-        rows[:, s.LANE_ADDRESS] = [
-            0 if buffer is None else address_of(buffer) for buffer in buffers
-        ]
-        meta_ends = np.cumsum([row[s.LANE_BATCHES] for row in planned])
-        meta = np.empty((s.META_ROWS, int(meta_ends[-1])), np.int64)
-        starts = np.zeros(lane_count, np.int64)
-        starts[1:] = meta_ends[:-1]
+        for lane, buffer in enumerate(buffers):
+            if buffer is not None:
+                rows[lane, s.LANE_ADDRESS] = address_of(buffer)
+        *first_of, batch_count = accumulate((row[s.LANE_BATCHES] for row in planned), initial=0)
+        meta = np.empty((s.META_ROWS, batch_count), np.int64)
+        starts = np.array(first_of, np.int64)
         write_lanes(
             self.table,
             self.ends,
@@ -390,7 +387,7 @@ class _Walk:
             meta,
         )
         assert rows[:, : s.LANE_ADDRESS].tolist() == [row[: s.LANE_ADDRESS] for row in planned]
-        return _wrap_slices(planned, buffers, starts.tolist(), meta)
+        return _wrap_slices(planned, buffers, first_of, meta)
 
     def abort_markers(self, next_offset: int) -> tuple[tuple[int, int], ...]:
         """Return the abort markers of the block; a bad batch after it may have added more."""
@@ -403,6 +400,17 @@ class _Walk:
         if self.covered_offset < next_offset:
             holes.append((self.covered_offset, next_offset - 1))
         return tuple(holes)
+
+
+def _count_records(table: Int64Array, lane_count: int) -> tuple[int, int, int]:
+    """Records of all batches, of the control batches among them, and entries they may take."""
+    if len(table) == 1:  # at a low rate; reductions over one row take longer than its walk
+        count, attributes = table[0, s.RECORD_COUNT_COLUMN].item(), table[0, s.ATTRIBUTES].item()
+        return count, count if attributes & CONTROL_BIT else 0, min(count, lane_count)
+    counts = table[:, s.RECORD_COUNT_COLUMN]
+    is_control = table[:, s.ATTRIBUTES] & CONTROL_BIT != 0
+    control_count = int(counts[is_control].sum()) if is_control.any() else 0
+    return int(counts.sum()), control_count, int(np.minimum(counts, lane_count).sum())
 
 
 def _lane_buffer(row: list[int]) -> NDArray[np.uint8] | None:
