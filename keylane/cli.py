@@ -12,17 +12,14 @@ import sys
 from collections.abc import Sequence
 
 from keylane import __version__
-from keylane.assign_cli import add_assign_command
-from keylane.demo.cli import add_demo_command
-from keylane.describe_cli import add_describe_command
-from keylane.embedded.cli import add_kafka_command
-from keylane.pipeline.cli import add_spark_command
-from keylane.plan_cli import add_plan_command
 from keylane.proxy.cli import add_proxy_command
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; each sets `run`, a function of the parsed arguments."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; each sets `run`, a function of the parsed arguments.
+
+    command: what will be parsed, where that is known; "proxy" leaves the others out.
+    """
     parser = argparse.ArgumentParser(
         prog="keylane",
         description="More working consumers than partitions on Kafka, every key in order.",
@@ -30,18 +27,32 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"keylane {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     add_proxy_command(commands)
+    if command != "proxy":
+        _add_others(commands)
+    return parser
+
+
+def _add_others(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add all but `proxy`: while it starts, clients wait for what is imported."""
+    from keylane.assign_cli import add_assign_command  # noqa: PLC0415
+    from keylane.demo.cli import add_demo_command  # noqa: PLC0415
+    from keylane.describe_cli import add_describe_command  # noqa: PLC0415
+    from keylane.embedded.cli import add_kafka_command  # noqa: PLC0415
+    from keylane.pipeline.cli import add_spark_command  # noqa: PLC0415
+    from keylane.plan_cli import add_plan_command  # noqa: PLC0415
+
     add_kafka_command(commands)
     add_demo_command(commands)
     add_assign_command(commands)
     add_describe_command(commands)
     add_plan_command(commands)
     add_spark_command(commands)
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = build_parser().parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
     code: int = args.run(args)
     return code
 
