@@ -63,6 +63,10 @@ class LoginRefused(UpstreamLost):
     retriable = False
 
 
+class RightMissing(UpstreamLost):
+    """Brokers do not let keylane itself do what it has to; what lacks is named. May be granted."""
+
+
 class NotCoordinator(KeylaneError):
     """Another node serves the group's offsets, or is about to; the client looks for it anew."""
 

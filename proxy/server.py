@@ -45,6 +45,7 @@ from keylane.proxy.loads import LaneLoads
 from keylane.proxy.nodes.gauges import NodeGauges
 from keylane.proxy.nodes.group import GROUP as NODE_GROUP
 from keylane.proxy.nodes.group import NodeGroup
+from keylane.proxy.nodes.node_rights import expect_rights
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.nodes.scan_feed import ScanFeed
 from keylane.proxy.nodes.scan_waits import ScanWaits
@@ -252,6 +253,7 @@ class ProxyServer:
             await server.start_serving()
         self._sweeper = spawn(self._sweep(), "sweep")
         if self._nodes is not None:
+            await expect_rights(self._cluster)
             # Last: from now on the others send clients here.
             await self._nodes.start(self._shared.groups.partition_count)
         self.health.serves()

@@ -18,7 +18,7 @@ from kio.schema.init_producer_id.v1.request import InitProducerIdRequest
 from kio.schema.types import TransactionalId
 from kio.static.primitive import i8, i32Timedelta
 
-from keylane.errors import UpstreamLost
+from keylane.errors import RightMissing, UpstreamLost
 
 OF_TRANSACTIONS: Final = i8(1)
 TRANSACTION_TIMEOUT: Final = i32Timedelta.parse(timedelta(seconds=10))
@@ -27,6 +27,12 @@ TIMEOUT_S: Final = 30.0
 """In a new cluster Kafka makes its topic of transactions first."""
 RETRY_BACKOFF_S: Final = 0.1
 """Kafka clients' `retry.backoff.ms` default; nothing tells when a coordinator is there."""
+REFUSALS: Final = frozenset(
+    {
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+    }
+)
 LATER: Final = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
@@ -52,7 +58,10 @@ class Brokers(Protocol):
 
 
 async def next_epoch(brokers: Brokers, transactional_id: str) -> tuple[int, int]:
-    """(producer id, epoch), the epoch one more than any before. Raises: UpstreamLost."""
+    """(producer id, epoch), the epoch one more than any before.
+
+    Raises: UpstreamLost; RightMissing, without WRITE on the id.
+    """
     refused = ErrorCode.coordinator_not_available
     try:
         async with asyncio.timeout(TIMEOUT_S):
@@ -62,7 +71,8 @@ async def next_epoch(brokers: Brokers, transactional_id: str) -> tuple[int, int]
                     return answer
                 refused = answer
                 if refused not in LATER:
-                    raise UpstreamLost(f"transactional id {transactional_id}: {refused.name}")
+                    kind = RightMissing if refused in REFUSALS else UpstreamLost
+                    raise kind(f"transactional id {transactional_id}: {refused.name}")
                 await asyncio.sleep(RETRY_BACKOFF_S)
     except TimeoutError:
         reason = f"transactional id {transactional_id}: {refused.name} for {TIMEOUT_S:g} s"

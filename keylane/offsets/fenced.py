@@ -23,7 +23,8 @@ from aiokafka.errors import KafkaError, ProducerFenced
 
 from keylane.errors import KeylaneError, NotCoordinator, UpstreamLost
 from keylane.offsets.journal import JournalRecord, write_fence
-from keylane.offsets.store import APPEND_TIMEOUT_S, BATCH_BYTES, append_all, describe_loss
+from keylane.offsets.loads import OnAppend, describe_loss, timed_append
+from keylane.offsets.store import APPEND_TIMEOUT_S, BATCH_BYTES, append_all
 
 TRANSACTIONAL_ID_PREFIX: Final = "keylane-ic-"
 """One id per partition for all nodes: whoever opens it fences who had it before."""
@@ -44,7 +45,7 @@ class FencedJournal:
         options: Callable[[], Mapping[str, Any]],
         next_epoch: Callable[[str], Awaitable[tuple[int, int]]],
         append_timeout_s: float = APPEND_TIMEOUT_S,
-        on_append: Callable[[int, float, bool], None] = lambda *_: None,
+        on_append: OnAppend = lambda *_: None,
     ) -> None:
         """Nothing is asked of Kafka before `open`.
 
@@ -98,13 +99,8 @@ class FencedJournal:
         """
         if not records:
             return
-        clock = asyncio.get_running_loop().time
-        started_s, is_acknowledged = clock(), False
-        try:
+        async with timed_append(len(records), self._on_append):
             await self._append(records)
-            is_acknowledged = True
-        finally:
-            self._on_append(len(records), clock() - started_s, is_acknowledged)
 
     async def close(self) -> None:
         """Take nothing more, end what is under way, and close; for as long as brokers take."""

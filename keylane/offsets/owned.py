@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from keylane.errors import NotCoordinator, UpstreamLost
+from keylane.errors import NotCoordinator, RightMissing, UpstreamLost
 from keylane.offsets.journal import JournalRecord, ic_partition
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.nodes.tenure import Tenure
@@ -26,6 +26,12 @@ log = logging.getLogger("keylane.offsets")
 LOADS_AT_ONCE: Final = 8
 """Partitions that are loaded beside each other, each with up to 8 MiB under way."""
 CLOSE_TIMEOUT_S: Final = 10.0
+REFUSED_PAUSE_S_MIN: Final = 1.0
+"""After a load that brokers refused for a missing right: what asks meanwhile is refused at once.
+
+It doubles; what was granted again counts after REFUSED_PAUSE_S_MAX.
+"""
+REFUSED_PAUSE_S_MAX: Final = 30.0
 REOPEN_S: Final = 24 * 3600.0
 """How long an epoch is used. Kafka forgets a transactional id that nobody has asked for in seven
 days, and the next owner would be given an id that fences nobody."""
@@ -43,6 +49,15 @@ class Journal(Protocol):
 
     async def close(self) -> None:
         """Take nothing more, and close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a partition could not be loaded, and when it is tried again."""
+
+    reason: str
+    until_s: float
+    pause_s: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +101,8 @@ class OwnedTables:
         self._holdings: dict[int, Holding] = {}
         self._held: dict[str, Holding] = {}
         self._loads: dict[int, asyncio.Task[Holding | UpstreamLost | None]] = {}
+        self._refusals: dict[int, Refusal] = {}
+        self._told_refused_s = float("-inf")
         self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -110,6 +127,9 @@ class OwnedTables:
             return holding
         load = self._loads.get(partition)
         if load is None:
+            refusal = self._refusals.get(partition)
+            if refusal is not None and self._clock() < refusal.until_s:
+                raise RightMissing(refusal.reason)
             if holding is not None:
                 self._drop(holding)
             load = spawn(self._load(partition), f"load journal partition {partition}")
@@ -199,15 +219,32 @@ class OwnedTables:
                     self._close(journal)
                     return None
                 self._holdings[partition] = holding
+                self._refusals.pop(partition, None)
                 self._on_loaded(table)
                 return holding
         except NotCoordinator:
             return None
+        except RightMissing as error:
+            self._refuse(partition, str(error))
+            return error
         except UpstreamLost as error:
             log.warning("journal partition not loaded partition=%d reason=%s", partition, error)
             return error
         finally:
             del self._loads[partition]
+
+    def _refuse(self, partition: int, reason: str) -> None:
+        """Ask no broker for a while; tell it once for all partitions, as they lack the same."""
+        last, now_s = self._refusals.get(partition), self._clock()
+        pause_s = REFUSED_PAUSE_S_MIN if last is None else 2 * last.pause_s
+        pause_s = min(pause_s, REFUSED_PAUSE_S_MAX)
+        self._refusals[partition] = Refusal(reason, now_s + pause_s, pause_s)
+        if now_s - self._told_refused_s >= REFUSED_PAUSE_S_MAX:
+            self._told_refused_s = now_s
+            log.error(
+                "groups cannot be served: a right of keylane's principal is missing partition=%d"
+                " reason=%s", partition, reason,
+            )  # fmt: skip
 
     def _drop(self, holding: Holding) -> None:
         del self._holdings[holding.partition]

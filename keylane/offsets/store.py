@@ -22,6 +22,7 @@ from aiokafka.errors import KafkaError
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import TOPIC_NAME, JournalRecord
 from keylane.offsets.journal_topic import SEGMENT_BYTES_DEFAULT, ensure_journal_topic
+from keylane.offsets.loads import OnAppend, describe_loss, timed_append, tried_again
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
 
@@ -62,7 +63,7 @@ class JournalStore:
         segment_bytes: int = SEGMENT_BYTES_DEFAULT,
         append_timeout_s: float = APPEND_TIMEOUT_S,
         options: Callable[[], Mapping[str, Any]] = dict,
-        on_append: Callable[[int, float, bool], None] = lambda *_: None,
+        on_append: OnAppend = lambda *_: None,
     ) -> None:
         """`options` gives arguments of every new aiokafka client: TLS, a password that may change.
 
@@ -86,15 +87,13 @@ class JournalStore:
         """Make the topic if it is missing, read it to its end, and return what it holds.
 
         Raises:
-            UpstreamLost: the cluster cannot be reached, refuses, or stops answering.
+            UpstreamLost: the cluster cannot be reached for START_TIMEOUT_S, refuses, or stops
+                answering.
         """
         table = await self.read(
             individual_commits_max=individual_commits_max, on_progress=on_progress
         )
-        try:
-            await self._opened()
-        except KafkaError as error:
-            raise describe_loss("opening the journal", error) from None
+        await tried_again("opening the journal", self._opened)
         await self.append(table.take_orphan_tombstones())
         return table
 
@@ -108,14 +107,16 @@ class JournalStore:
 
         Raises: UpstreamLost.
         """
-        try:
+
+        async def load() -> OffsetTable:
             table = OffsetTable(
                 partition_count=await self._ensure_topic(),
                 individual_commits_max=individual_commits_max,
             )
             await read_partitions(self.options(), range(table.partition_count), table, on_progress)
-        except KafkaError as error:
-            raise describe_loss("loading the journal", error) from None
+            return table
+
+        table = await tried_again("loading the journal", load)
         finish_load(table)
         return table
 
@@ -147,13 +148,8 @@ class JournalStore:
         """
         if not records:
             return
-        clock = asyncio.get_running_loop().time
-        started_s, is_acknowledged = clock(), False
-        try:
+        async with timed_append(len(records), self._on_append):
             await self._append(records)
-            is_acknowledged = True
-        finally:
-            self._on_append(len(records), clock() - started_s, is_acknowledged)
 
     async def _append(self, records: Sequence[JournalRecord]) -> None:
         producer: AIOKafkaProducer | None = None
@@ -317,8 +313,3 @@ def _retrieve(ack: asyncio.Future[Any]) -> None:
     """Look at the outcome, so that one that nobody waits for any more is not reported."""
     if not ack.cancelled():
         ack.exception()
-
-
-def describe_loss(doing: str, error: BaseException) -> UpstreamLost:
-    """What an error of aiokafka means to who asked."""
-    return UpstreamLost(f"{doing}: {type(error).__name__}: {error}")

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._acl import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+)
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
+from keylane.embedded.child import ChildEnded
 from tests.integration.secured import allow, make_users, read_aiokafka, rule
 from tests.integration.secured_stage import SERVICE_RULES, Stage
 
@@ -31,6 +37,15 @@ NODE_RULES = (
     ),
 )
 """What many nodes need beside `SERVICE_RULES`."""
+TRANSACTIONS = AclBindingFilter(
+    ResourceType.TRANSACTIONAL_ID,
+    "keylane-ic-",
+    ResourcePatternType.PREFIXED,
+    "User:keylane",
+    "*",
+    AclOperation.WRITE,
+    AclPermissionType.ALLOW,
+)
 
 
 @pytest.fixture
@@ -65,3 +80,13 @@ def test_nodes_need_the_rights_that_are_documented(stage) -> None:
     assert sum(stage.metric("keylane_node_partitions_owned", node) for node in nodes) == 5
     assert not any("authorization" in node.log.lower() for node in nodes)
     assert stage.leaks() == []
+
+
+def test_a_node_without_a_right_ends_at_its_start_and_names_it(stage) -> None:
+    """Instead of being one of the nodes and refusing the groups that it is given."""
+    stage.admin.delete_acls([TRANSACTIONS])[TRANSACTIONS].result(30)
+    upstream = stage.kafka.bootstrap_of("SECURED")
+    settings = ("login_mechanism=SCRAM-SHA-256", "node=0")
+
+    with pytest.raises(ChildEnded, match="WRITE on transactional ids with the prefix keylane-ic-"):
+        stage.start_keylane(upstream, *settings)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from keylane.errors import UpstreamLost
+from keylane.errors import RightMissing, UpstreamLost
 from keylane.offsets import epochs
 from keylane.offsets.epochs import next_epoch
 
@@ -70,7 +70,7 @@ async def test_it_asks_again_while_a_coordinator_is_not_ready() -> None:
 async def test_a_refusal_is_told() -> None:
     """By the name of the error, and of the id that lacks a right."""
     refused = ErrorCode.transactional_id_authorization_failed
-    with pytest.raises(UpstreamLost, match=r"keylane-ic-4: transactional_id_authorization_failed"):
+    with pytest.raises(RightMissing, match=r"keylane-ic-4: transactional_id_authorization_failed"):
         await next_epoch(Brokers([ErrorCode.none], [refused]), "keylane-ic-4")
 
 

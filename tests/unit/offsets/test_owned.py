@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from keylane.errors import NotCoordinator, UpstreamLost
+from keylane.errors import NotCoordinator, RightMissing, UpstreamLost
 from keylane.offsets.journal import JournalRecord, ic_partition
-from keylane.offsets.owned import REOPEN_S, OwnedTables
+from keylane.offsets.owned import REFUSED_PAUSE_S_MAX, REOPEN_S, OwnedTables
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.tasks import spawn
 
@@ -246,3 +246,25 @@ async def test_a_stop_closes_everything() -> None:
     await world.tables.stop()
 
     assert world.journals[0].is_closed
+
+
+async def test_a_missing_right_is_asked_for_now_and_then(caplog) -> None:
+    """Not at each request; told once in a while; what is granted again counts."""
+    world = World()
+    world.error = RightMissing("transactional id keylane-ic-0: refused")
+    now_s = 0.0
+    world.tables._clock = lambda: now_s
+    for _ in range(1200):
+        with pytest.raises(UpstreamLost, match="keylane-ic-0: refused"):
+            await world.tables.ready(GROUP)
+        now_s += 0.1
+
+    tries = len(world.journals)
+    assert 6 <= tries <= 9, "after 1, 3, 7, 15, 31, 61, 91 s"
+    assert caplog.text.count("a right of keylane's principal is missing") <= 4
+    assert caplog.text.count("journal partition not loaded") == 0
+
+    world.error = None
+    now_s += REFUSED_PAUSE_S_MAX
+    await world.tables.ready(GROUP)
+    assert len(world.journals) == tries + 1

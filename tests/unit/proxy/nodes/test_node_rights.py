@@ -1,0 +1,88 @@
+"""A node that lacks a right does not start, and says which."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.proxy.nodes.node_rights import expect_rights
+
+READ, WRITE, DESCRIBE = 1 << 3, 1 << 4, 1 << 8
+ALL = READ | WRITE | DESCRIBE
+
+
+class Brokers:
+    """Implements `Brokers`: what a principal may do."""
+
+    def __init__(self, journal: int = ALL, scans: int = ALL) -> None:
+        self.operations = {"__individual_commit_offsets": journal, "__keylane_scans": scans}
+        self.found = self.given = ErrorCode.none
+        self.ids: list[str] = []
+
+    async def request(self, entity: Any) -> Any:
+        if hasattr(entity, "key"):
+            return SimpleNamespace(error_code=self.found, node_id=1, host="b", port=1)
+        topics = [
+            SimpleNamespace(
+                name=topic.name,
+                error_code=ErrorCode.none,
+                topic_authorized_operations=self.operations[topic.name],
+            )
+            for topic in entity.topics
+        ]
+        return SimpleNamespace(topics=topics)
+
+    async def ask_broker(self, node_id: int, entity: Any) -> Any:
+        self.ids.append(entity.transactional_id)
+        return SimpleNamespace(error_code=self.given, producer_id=1, producer_epoch=0)
+
+    async def learn_brokers(self, brokers: Any) -> None:
+        pass
+
+
+async def test_who_may_do_all_starts() -> None:
+    """The probe is an id that no node writes with; what is not told counts as granted."""
+    brokers = Brokers(journal=-(2**31))
+
+    await expect_rights(brokers)
+
+    assert brokers.ids == ["keylane-ic-probe"]
+
+
+@pytest.mark.parametrize(
+    ("rights", "lacking"),
+    [
+        ({"journal": READ | DESCRIBE}, r"WRITE on the topic __individual_commit_offsets"),
+        ({"journal": DESCRIBE}, r"READ and WRITE on the topic __individual_commit_offsets"),
+        ({"scans": WRITE}, r"READ on the topic __keylane_scans"),
+    ],
+)
+async def test_a_topic_that_may_not_be_used(rights: dict[str, int], lacking: str) -> None:
+    """Operation and topic are named."""
+    with pytest.raises(ConfigInvalid, match=lacking):
+        await expect_rights(Brokers(**rights))
+
+
+@pytest.mark.parametrize("is_found", [False, True])
+async def test_ids_that_may_not_be_written_with(is_found: bool) -> None:
+    """Refused with DESCRIBE missing, or with WRITE."""
+    brokers, refused = Brokers(), ErrorCode.transactional_id_authorization_failed
+    brokers.found, brokers.given = (ErrorCode.none, refused) if is_found else (refused, refused)
+
+    with pytest.raises(
+        ConfigInvalid, match="WRITE on transactional ids with the prefix keylane-ic-"
+    ):
+        await expect_rights(brokers)
+
+
+async def test_a_broker_that_fails_otherwise_is_no_missing_right() -> None:
+    """A start that fails so may be tried again."""
+    brokers = Brokers()
+    brokers.given = ErrorCode.invalid_transaction_timeout
+
+    with pytest.raises(UpstreamLost, match="invalid_transaction_timeout"):
+        await expect_rights(brokers)
