@@ -110,7 +110,7 @@ class Taken:
         """A limit was reached: there is more, and it does not fit this answer."""
         self.aborted: dict[tuple[int, int], None] = {}
         self.gap_start = NO_OFFSET
-        """The pieces end here, or there are none, and nothing of the lane comes before `position`."""
+        """The pieces end here, if any, and nothing of the lane comes before `position`."""
         self.leader_epoch = -1
 
     def records(self, *, empty_as_control: bool = False) -> tuple[Buffer, ...]:

@@ -334,6 +334,8 @@ class TopicRegistry:
 
     def is_plain_id(self, topic_id: uuid.UUID) -> bool:
         """Whether the id is a known topic's without lanes."""
+        if topic_id in self._views_by_id:
+            return False  # asked twice per poll of lanes: the rules need not be gone through
         name = self._names.get(topic_id)
         return name is not None and self.rule_of(name) is None
 

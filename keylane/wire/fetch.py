@@ -39,7 +39,7 @@ SESSION: Final = struct.Struct(">ii")
 ANSWER_HEAD: Final = struct.Struct(">ihqqq")
 ANSWER_HEAD_V4: Final = struct.Struct(">ihqq")
 ANSWER_UNABORTED: Final = struct.Struct(">ihqqqBi")
-"""`ANSWER_HEAD`, a compact count of aborted transactions that is one byte, the preferred replica."""
+"""`ANSWER_HEAD`, the count of aborted transactions in one byte, the preferred replica."""
 ABORTED: Final = struct.Struct(">qq")
 INT32: Final = struct.Struct(">i")
 INT32_TAGLESS: Final = struct.Struct(">i1s")
