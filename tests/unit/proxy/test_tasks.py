@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from keylane.proxy.tasks import spawn
+from keylane.proxy.tasks import running_count, spawn
 
 
 def test_a_task_gives_its_result() -> None:
@@ -71,3 +71,21 @@ def test_a_cancelled_task_is_silent(caplog: pytest.LogCaptureFixture) -> None:
         asyncio.run(main())
 
     assert not caplog.records
+
+
+def test_tasks_are_counted_until_they_end() -> None:
+    """One more while it runs, as many as before once it has ended."""
+
+    async def main() -> list[int]:
+        go = asyncio.Event()
+        counts = [running_count()]
+        task = spawn(go.wait(), "waits")
+        counts.append(running_count())
+        go.set()
+        await task
+        await asyncio.sleep(0)
+        return [*counts, running_count()]
+
+    before, during, after = asyncio.run(main())
+
+    assert (during, after) == (before + 1, before)
