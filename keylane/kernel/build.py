@@ -46,9 +46,9 @@ def run_nothing_here() -> None:
         flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         return flags
 
+    patched: Any = dispatcher
     # Of all but the entries, whose own class says otherwise.
-    patched: Any = dispatcher._FunctionCompiler  # noqa: SLF001 -- numba has no setting for it
-    patched._customize_flags = without_wrappers  # noqa: SLF001
+    patched._FunctionCompiler._customize_flags = without_wrappers  # noqa: SLF001 -- no setting
     patched = cpu.CPUContext
     # numba wants a function of C, another one for each.
     patched.get_executable = lambda *_: object().__sizeof__
