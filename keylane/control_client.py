@@ -13,7 +13,7 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from typing import Any, Final, Self
 from urllib.error import URLError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
@@ -103,7 +103,11 @@ def open_control(request: Request, trust: ControlTrust, *, timeout_s: float) -> 
     handlers: list[Any] = [_Redirects]
     if request.type == "https" or trust != ControlTrust():
         handlers.append(HTTPSHandler(context=trust.context()))
-    answer: HTTPResponse = build_opener(*handlers).open(request, timeout=timeout_s)
+    try:
+        answer: HTTPResponse = build_opener(*handlers).open(request, timeout=timeout_s)
+    except HTTPException as error:
+        hint = "" if request.type == "https" else "; a control port with TLS is https://HOST:PORT"
+        raise URLError(f"no HTTP answer: {error!r}{hint}") from None
     return answer
 
 

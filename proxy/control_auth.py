@@ -16,7 +16,6 @@ does not.
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import ssl
 import time
@@ -92,16 +91,18 @@ class ControlGuard:
         if self._admin is None and not self._takes_certificates:
             if not is_loopback(_host_name(request.host)):
                 raise Problem(
-                    HTTPStatus.FORBIDDEN, "without control_token_file: localhost and 127.0.0.1 only"
+                    HTTPStatus.FORBIDDEN,
+                    "without control_token_file and control_client_ca: localhost and 127.0.0.1 only",
                 )
             return
         names = self._certified(request)
         role = max((self._roles.get(name, Role.NOBODY) for name in names), default=Role.NOBODY)
-        if role < Role.ADMIN:
+        needed = Role.READER if request.method in SAFE else Role.ADMIN
+        if role < needed:
             role = max(role, self._role_of_token(request))
         if role is Role.NOBODY:
             raise self._refusal(names)
-        if role is Role.READER and request.method not in SAFE:
+        if role < needed:
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 "control_readers, and the token of control_read_token_file, only read",
@@ -129,7 +130,8 @@ class ControlGuard:
         except ConfigInvalid as error:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
         # Both are compared, each in constant time: how long it takes tells nothing.
-        known = [hmac.compare_digest(shown.encode(), token.encode()) for token in tokens]
+        data = shown.encode(errors="surrogateescape")  # as the bytes came that are no UTF-8
+        known = [hmac.compare_digest(data, token.encode()) for token in tokens]
         if known[0]:
             return Role.ADMIN
         return Role.READER if any(known) else Role.NOBODY
@@ -166,16 +168,22 @@ def _shown(authorization: str) -> str:
         return ""
     try:
         return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, or no text in it
         return ""
 
 
 def _is_same_origin(request: web.Request) -> bool:
     """Whether no browser says that a page of somebody else asks."""
     origin = request.headers.get("Origin")
-    return origin is None or urlsplit(origin).netloc == request.host
+    try:
+        return origin is None or urlsplit(origin).netloc == request.host
+    except ValueError:
+        return False
 
 
 def _host_name(host: str) -> str:
     """The name in a Host header, without its port."""
-    return urlsplit(f"//{host}").hostname or ""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

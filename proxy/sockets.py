@@ -11,13 +11,19 @@ A machine that loses its power or its network says nothing, and who only waits n
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import struct
+import sys
 from contextlib import suppress
 from typing import Any, Final
 
+log = logging.getLogger("keylane.sockets")
+
 KEEPALIVE_IDLE_S: Final = 60
 """Silence before the first probe. Kafka's brokers leave it to the system: two hours on Linux."""
+MACOS_IDLE: Final = "TCP_KEEPALIVE"
+"""macOS's name of TCP_KEEPIDLE."""
 KEEPALIVE_INTERVAL_S: Final = 15
 KEEPALIVE_COUNT: Final = 4
 """Probes without an answer until the peer counts as gone: two minutes after its last word."""
@@ -40,7 +46,7 @@ def keep_alive(transport: asyncio.BaseTransport, *, unacknowledged_ms_max: int =
         return
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPIDLE" if hasattr(socket, "TCP_KEEPIDLE") else MACOS_IDLE, KEEPALIVE_IDLE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
         ("TCP_KEEPCNT", KEEPALIVE_COUNT),
         ("TCP_USER_TIMEOUT", unacknowledged_ms_max),
@@ -58,10 +64,14 @@ def acknowledged_bytes(transport: asyncio.BaseTransport) -> int | None:
 
     Below TLS and below the transport's own buffer, which tell of large pieces only.
     """
-    connection, option = _socket_of(transport), getattr(socket, "TCP_INFO", None)
-    if connection is None or option is None:
+    connection = _socket_of(transport)
+    if connection is None or sys.platform != "linux":  # others have other fields in TCP_INFO
         return None
-    told = connection.getsockopt(socket.IPPROTO_TCP, option, ACKNOWLEDGED.size)
+    try:
+        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED.size)
+    except OSError as error:  # a sandbox that knows no TCP_INFO, or it was reset already
+        log.debug("taken bytes are not told reason=%s", error)
+        return None
     return int(ACKNOWLEDGED.unpack(told)[0]) if len(told) == ACKNOWLEDGED.size else None
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from keylane.errors import ConfigInvalid, RightMissing
+from keylane.errors import ConfigInvalid, LoginRefused, RightMissing, UpstreamLost
 from keylane.offsets.epochs import Brokers, next_epoch
 from keylane.offsets.fenced import TRANSACTIONAL_ID_PREFIX
 from keylane.offsets.journal import TOPIC_NAME
@@ -32,7 +33,19 @@ TOPICS: Final = (TOPIC_NAME, SCANS)
 
 
 async def expect_rights(brokers: Brokers) -> None:
-    """Raises: ConfigInvalid, which names the first right that is missing; UpstreamLost."""
+    """Brokers that do not answer are told of; whoever needs them next has more patience.
+
+    Raises: ConfigInvalid, which names the first right that is missing; LoginRefused.
+    """
+    try:
+        await _expect_rights(brokers)
+    except LoginRefused:
+        raise
+    except UpstreamLost as error:
+        log.warning("rights of keylane's principal are not known reason=%s", error)
+
+
+async def _expect_rights(brokers: Brokers) -> None:
     answer = await brokers.request(_question())
     for topic in answer.topics:
         lacking = _lacking(topic)
@@ -51,6 +64,8 @@ async def expect_rights(brokers: Brokers) -> None:
 
 def _lacking(topic: Any) -> list[str]:
     operations = int(topic.topic_authorized_operations)
+    if topic.error_code == ErrorCode.topic_authorization_failed:
+        operations = 0  # not even DESCRIBE: then they are not told
     if operations == NOT_TOLD:
         log.debug("rights are not told topic=%s error_code=%s", topic.name, topic.error_code)
         return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.server
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -174,3 +175,21 @@ def test_a_control_port_of_somebody_else(tmp_path: Path) -> None:
         for trust in (ControlTrust(), ControlTrust(ca=str(Authority(tmp_path / "other").ca))):
             with pytest.raises(URLError, match="certificate verify failed"):
                 open_control(control_request(here, "/"), trust, timeout_s=60)
+
+
+def test_a_port_that_does_not_speak_http() -> None:
+    """One with TLS that is asked without: an error that says so, not a trace."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def alert() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(bytes.fromhex("15030100020246"))
+
+        thread = threading.Thread(target=alert)
+        thread.start()
+        request = control_request(f"127.0.0.1:{server.getsockname()[1]}", "/groups/g")
+        with pytest.raises(URLError, match="https://"):
+            open_control(request, ControlTrust(), timeout_s=60)
+        thread.join(60)

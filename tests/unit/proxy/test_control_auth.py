@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 
 from keylane.errors import ConfigInvalid
-from keylane.proxy.control_api.problems import answer_problems
+from keylane.proxy.control_api.problems import Problem, answer_problems
 from keylane.proxy.control_auth import ControlGuard
 from keylane.security import SecurityConfig
 
@@ -170,3 +171,28 @@ def test_a_token_file_that_is_not_there() -> None:
     """Refused at the start, by its key."""
     with pytest.raises(ConfigInvalid, match="control_token_file"):
         ControlGuard(SecurityConfig(control_token_file="/nowhere/token"))
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("GET", {"Authorization": "Bearer \udcff"}),
+        ("GET", {"Authorization": "Basic \u00ff"}),
+        ("PUT", {"Origin": "http://["}),
+    ],
+)
+def test_headers_that_make_no_sense(tmp_path, method: str, headers: dict[str, str]) -> None:
+    """Refused, and not told as a mistake of keylane: bytes that are no UTF-8 come as surrogates."""
+    named = {"Host": "keylane", **headers}
+    request = make_mocked_request(method, "/metrics", named, transport=asyncio.Transport())
+
+    with pytest.raises(Problem):
+        guard(tmp_path).check(request)
+
+
+def test_a_host_that_makes_no_sense() -> None:
+    """It is no name of this machine."""
+    request = make_mocked_request("GET", "/metrics", headers={"Host": "["})
+
+    with pytest.raises(Problem, match="localhost"):
+        ControlGuard(SecurityConfig()).check(request)

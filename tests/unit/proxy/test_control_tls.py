@@ -128,6 +128,18 @@ async def test_tokens_beside_certificates(tmp_path, name, token, expected) -> No
         assert await stand.ask(certificate, token) == expected
 
 
+async def test_a_certificate_needs_no_token_file(tmp_path) -> None:
+    """Whose certificate is enough gets in while the tokens cannot be read."""
+    file = tmp_path / "token"
+    file.write_text(ADMIN)
+    async with standing(tmp_path, control_token_file=str(file)) as stand:
+        file.unlink()
+
+        assert await stand.ask(stand.authority.issue("prometheus")) == [200, 200, 503]
+        assert await stand.ask(stand.authority.issue("ops")) == [200, 200, 200]
+        assert await stand.ask(None) == [200, 503, 503]
+
+
 async def test_who_has_no_role_is_told_the_names(stand) -> None:
     """So that one of them can be put into the configuration."""
     certificate = stand.authority.issue("somebody", host="some.example")

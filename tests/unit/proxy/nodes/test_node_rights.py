@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.errors import ConfigInvalid, LoginRefused, UpstreamLost
 from keylane.proxy.nodes.node_rights import expect_rights
 
 READ, WRITE, DESCRIBE = 1 << 3, 1 << 4, 1 << 8
@@ -20,7 +20,8 @@ class Brokers:
 
     def __init__(self, journal: int = ALL, scans: int = ALL) -> None:
         self.operations = {"__individual_commit_offsets": journal, "__keylane_scans": scans}
-        self.found = self.given = ErrorCode.none
+        self.found = self.given = self.told = ErrorCode.none
+        self.loss: UpstreamLost | None = None
         self.ids: list[str] = []
 
     async def request(self, entity: Any) -> Any:
@@ -29,7 +30,7 @@ class Brokers:
         topics = [
             SimpleNamespace(
                 name=topic.name,
-                error_code=ErrorCode.none,
+                error_code=self.told,
                 topic_authorized_operations=self.operations[topic.name],
             )
             for topic in entity.topics
@@ -37,6 +38,8 @@ class Brokers:
         return SimpleNamespace(topics=topics)
 
     async def ask_broker(self, node_id: int, entity: Any) -> Any:
+        if self.loss is not None:
+            raise self.loss
         self.ids.append(entity.transactional_id)
         return SimpleNamespace(error_code=self.given, producer_id=1, producer_epoch=0)
 
@@ -79,10 +82,32 @@ async def test_ids_that_may_not_be_written_with(is_found: bool) -> None:
         await expect_rights(brokers)
 
 
-async def test_a_broker_that_fails_otherwise_is_no_missing_right() -> None:
-    """A start that fails so may be tried again."""
+async def test_a_topic_that_may_not_even_be_seen() -> None:
+    """Brokers tell no operations then, only that it is refused."""
+    brokers = Brokers(journal=-(2**31))
+    brokers.told = ErrorCode.topic_authorization_failed
+
+    with pytest.raises(ConfigInvalid, match="READ and WRITE on the topic __individual_commit"):
+        await expect_rights(brokers)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_a_broker_that_fails_otherwise_is_no_missing_right(is_away: bool, caplog) -> None:
+    """A coordinator that is about to move does not end a start; a line tells of it."""
     brokers = Brokers()
     brokers.given = ErrorCode.invalid_transaction_timeout
+    brokers.loss = UpstreamLost("b:1: connection refused") if is_away else None
 
-    with pytest.raises(UpstreamLost, match="invalid_transaction_timeout"):
+    await expect_rights(brokers)
+
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert ("connection refused" if is_away else "invalid_transaction_timeout") in told
+
+
+async def test_a_login_that_is_refused_is_told() -> None:
+    """It will not be taken later either."""
+    brokers = Brokers()
+    brokers.loss = LoginRefused("b:1: wrong password")
+
+    with pytest.raises(LoginRefused, match="wrong password"):
         await expect_rights(brokers)
