@@ -56,6 +56,10 @@ class UpstreamLost(KeylaneError):
     retriable = True
 
 
+class BrokerUnreachable(UpstreamLost):
+    """No connection to a broker can be made: it is away, or does not show a good certificate."""
+
+
 class LoginRefused(UpstreamLost):
     """A broker does not let keylane itself in, or its secret cannot be read; never holds it."""
 

@@ -25,6 +25,7 @@ from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy.nodes.agreement import LaneMeanings, node_rules
 from keylane.proxy.nodes.values import Membership, NodeInfo, NodeRule
 from keylane.proxy.plans import load_plans
+from keylane.proxy.reach import Reach
 from keylane.proxy.security import Security
 from keylane.proxy.topics import TopicRegistry
 from keylane.proxy.upstream import ServiceLink
@@ -64,6 +65,7 @@ class Cluster:
         """This node's lane rules, as other nodes are told them."""
         self.registry = TopicRegistry(config.lanes, lane_name_pattern=pattern, plans=plans)
         self.brokers: dict[int, Broker] = {}
+        self.reach = Reach(self._id_of)
         self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
         self.on_broker: Callable[[Broker], Awaitable[None]] | None = None
         self.on_grown: Callable[[], None] | None = None
@@ -127,7 +129,7 @@ class Cluster:
         return await link.request(int(entity.__api_key__), entity)
 
     async def _open(self, host: str, port: int) -> ServiceLink:
-        return await ServiceLink.open(
+        opening = ServiceLink.open(
             host,
             port,
             client_id=self._config.client_id,
@@ -135,6 +137,13 @@ class Cluster:
             tls=self.security.upstream,
             login=self.security.login,
         )
+        return await self.reach.watch(host, port, opening)
+
+    def _id_of(self, host: str, port: int) -> int | None:
+        for broker in self.brokers.values():
+            if (broker.host, broker.port) == (host, port):
+                return broker.node_id
+        return None
 
     async def _any_link(self) -> ServiceLink:
         if self._link is not None and self._link.is_open:

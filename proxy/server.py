@@ -22,7 +22,7 @@ from typing import Final
 
 from keylane import __version__
 from keylane.config import ProxyConfig, split_address
-from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.errors import BrokerUnreachable, ConfigInvalid, UpstreamLost
 from keylane.kernel.warmup import warm_up
 from keylane.proxy.admission import Admission, find_heavy
 from keylane.proxy.cluster import Broker, Cluster
@@ -424,31 +424,31 @@ class ProxyServer:
 
     # Upstream.
     async def _any_broker(self) -> UpstreamLink:
-        reasons = []
-        for address in self.config.bootstrap.split(","):
-            host, port = split_address(address)
-            try:
-                return await self._open(host, port)
-            except UpstreamLost as error:
-                reasons.append(str(error))
-        for broker in list(self._cluster.brokers.values()):
-            try:
-                return await self._open(broker.host, broker.port)
-            except UpstreamLost as error:
-                reasons.append(str(error))
-        raise UpstreamLost("; ".join(reasons))
+        addresses = [split_address(address) for address in self.config.bootstrap.split(",")]
+        addresses += [(broker.host, broker.port) for broker in self._cluster.brokers.values()]
+        return await self._connect(list(dict.fromkeys(addresses)))
 
     async def _connect_to(self, node_id: int) -> UpstreamLink:
         broker = self._cluster.brokers[node_id]
-        return await self._open(broker.host, broker.port)
+        return await self._connect([(broker.host, broker.port)])
 
-    async def _open(self, host: str, port: int) -> UpstreamLink:
-        return await UpstreamLink.open(
-            host,
-            port,
-            response_bytes_max=self.config.response_bytes_max,
-            tls=self._security.upstream,
-        )
+    async def _connect(self, addresses: list[tuple[str, int]]) -> UpstreamLink:
+        """A client's connection to the first of these that can be reached."""
+        reasons = []
+        for host, port in addresses:
+            opening = UpstreamLink.open(
+                host,
+                port,
+                response_bytes_max=self.config.response_bytes_max,
+                tls=self._security.upstream,
+            )
+            try:
+                return await self._cluster.reach.watch(host, port, opening)
+            except BrokerUnreachable as error:
+                reasons.append(str(error))
+        for host, port in addresses:
+            self._cluster.reach.turn_away(host, port)
+        raise BrokerUnreachable("; ".join(reasons))
 
     def reload(self) -> None:
         """Read the certificates again: connections made from now on get them."""

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from keylane.errors import FrameInvalid, KeylaneError, UpstreamLost
+from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
 from keylane.proxy.apis import Route, route_of
 from keylane.proxy.apis.context import Request
 from keylane.proxy.connection import Buffers, ResponseOrder, Slot
@@ -147,11 +147,19 @@ class ClientSession(asyncio.BufferedProtocol):
             self.drain("maximum age")
 
     def close(self, reason: str, *, warn: bool = False) -> None:
-        """End both connections; one log line."""
-        if self._is_closed:
-            return
+        """End both connections; one log line. `warn`: it is refused for what it did."""
+        if not self._is_closed:
+            self._stats.sessions_refused += warn
+            self._end(reason, warn=warn)
+
+    def _fail(self, reason: str) -> None:
+        """Close it for what is not the client's doing."""
+        if not self._is_closed:
+            self._stats.sessions_failed += 1
+            self._end(reason, warn=True)
+
+    def _end(self, reason: str, *, warn: bool) -> None:
         self._is_closed = True
-        self._stats.sessions_refused += warn
         level = logging.WARNING if warn else logging.DEBUG
         log.log(level, "closed session_id=%s peer=%s reason=%s", self.session_id, self.peer, reason)
         for task in self._tasks:
@@ -353,7 +361,7 @@ class ClientSession(asyncio.BufferedProtocol):
             try:
                 patched = route.patch(request, frame, self.context) if route.patch else (frame,)
             except FrameInvalid as error:
-                self.close(f"broker's answer to {route.name}: {error}", warn=True)
+                self._fail(f"broker's answer to {route.name}: {error}")
             else:
                 self._answer(slot, patched)
 
@@ -373,12 +381,16 @@ class ClientSession(asyncio.BufferedProtocol):
             self._answer(slot, await route.handler(request, self.context))
         except FrameInvalid as error:
             self.close(f"{route.name} v{request.api_version}: {error}", warn=True)
+        except BrokerUnreachable as error:
+            # The client finds its way by reconnecting, as it does when a broker dies. That the
+            # broker is away, `reach` has told, once for all of them.
+            self._stats.sessions_turned_away += 1
+            self.close(f"{route.name} v{request.api_version}: {error}")
         except KeylaneError as error:
-            # The client finds its way by reconnecting, as it does when a broker dies.
-            self.close(f"{route.name} v{request.api_version}: {error}", warn=True)
+            self._fail(f"{route.name} v{request.api_version}: {error}")
         except Exception:
             # Our bug: `spawn` logs it with its trace; the client must not wait for ever.
-            self.close(f"{route.name} v{request.api_version}: internal error", warn=True)
+            self._fail(f"{route.name} v{request.api_version}: internal error")
             raise
         finally:
             self.release()

@@ -85,7 +85,15 @@ class ProxyStats:
     # Sessions and requests.
     sessions: int = _gauge("Client connections open now.")
     sessions_opened: int = _counter("Client connections accepted.")
-    sessions_refused: int = _counter("Client connections closed for what they sent.")
+    sessions_refused: int = _counter(
+        "Client connections closed for what they sent, held or left unread, or as one too many."
+    )
+    sessions_turned_away: int = _counter(
+        "Client connections closed since a broker that they need could not be reached."
+    )
+    sessions_failed: int = _counter(
+        "Client connections closed since a broker's answer, or keylane itself, was at fault."
+    )
     sessions_heavy: int = _counter(
         "Client connections closed since their principal, or all of them, held too many bytes."
     )

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from keylane.errors import FrameInvalid, UpstreamLost
+from keylane.errors import BrokerUnreachable, FrameInvalid, UpstreamLost
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame, FrameReader
 from keylane.proxy.service_login import ServiceLogin
@@ -58,7 +58,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
     async def open(
         cls, host: str, port: int, *, response_bytes_max: int, tls: ssl.SSLContext | None = None
     ) -> UpstreamLink:
-        """Connect. Raises: UpstreamLost, also when the broker's certificate is not good."""
+        """Connect. Raises: BrokerUnreachable, also when its certificate is not good."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -66,7 +66,8 @@ class UpstreamLink(asyncio.BufferedProtocol):
                     lambda: cls(response_bytes_max=response_bytes_max), host, port, ssl=tls
                 )
         except (OSError, TimeoutError) as error:
-            raise UpstreamLost(f"broker at {host}:{port}: {str(error) or 'timed out'}") from None
+            reason = str(error) or "timed out"
+            raise BrokerUnreachable(f"broker at {host}:{port}: {reason}") from None
         return link
 
     @property

@@ -15,16 +15,15 @@ from confluent_kafka.admin import AdminClient
 from keylane.embedded import EmbeddedKafka
 from tests.integration.conftest import make_topic_factory
 from tests.integration.harness import Group
-from tests.integration.test_load import metric
+from tests.integration.test_load import metric, metrics, wait_until
 
 KEYS = [f"key-{number}" for number in range(20)]
 ROOM_BYTES = 3 * 1024**2
 """What any file of the broker may grow to until it gets more room: seconds of what is written."""
-AWAY = "Connection refused"
-"""Why a client that tries is closed; its line says so."""
+TURNED_AWAY = "keylane_sessions_turned_away_total"
 PADDING = "x" * 1000
-OWN_LINES_MAX = 20
-"""What keylane may say while the broker is away, beside one line for each try of a client."""
+LINES_MAX = 20
+"""What keylane may say while the broker is away; clients try more often than that."""
 TRIES_PER_S_MAX = 20
 """Reads of its own that may fail: two partitions, a few tries each."""
 
@@ -94,12 +93,13 @@ def test_a_broker_whose_disk_is_full_loses_nothing(own_broker: EmbeddedKafka, ke
 
         fill_disk(own_broker)
         said_at, started_s = len(proxy.log), time.monotonic()
-        failed_at = metric(proxy, "keylane_upstream_errors_total")
+        failed_at, away_at = metrics(proxy, "keylane_upstream_errors_total", TURNED_AWAY)
         group.kill(members[0])
-        proxy.wait_for_log(AWAY, count=proxy.log.count(AWAY) + 10)
+        wait_until(lambda: metric(proxy, TURNED_AWAY) > away_at + LINES_MAX)
         own_broker.start()
         said, lasted_s = proxy.log[said_at:], time.monotonic() - started_s
         failed = metric(proxy, "keylane_upstream_errors_total") - failed_at
+        refused = metric(proxy, "keylane_sessions_refused_total")
         seen_before = len(group.seen.sightings)
         group.wait(
             lambda seen: len(seen.sightings) > seen_before + 500,
@@ -115,12 +115,15 @@ def test_a_broker_whose_disk_is_full_loses_nothing(own_broker: EmbeddedKafka, ke
         group.wait_for_commits(timeout_s=60)
 
     failures = {told["error"] for _, told in group.seen.events if told["event"] == "commit_failed"}
-    own = [line for line in said.splitlines() if "keylane.session" not in line]
-    print(f"{len(said.splitlines())} lines, {len(own)} own, {failed} tries in {lasted_s:.1f} s")
+    lines = said.splitlines()
+    print(f"{len(lines)} lines, {failed} tries in {lasted_s:.1f} s")
     print(f"records {len(group.seen.sightings)}; failed commits {failures}")
     assert producer.acknowledged == set(producer.values)
     group.seen.assert_nothing_committed_again()
-    assert len(own) < OWN_LINES_MAX
+    assert len(lines) < LINES_MAX, said
+    assert proxy.log.count("broker cannot be reached") == 1, proxy.log
+    assert proxy.log.count("broker can be reached again") == 1, proxy.log
+    assert refused == 0
     assert failed < TRIES_PER_S_MAX * (1 + lasted_s)
     assert proxy.stop() == 0
     assert "Traceback" not in proxy.log

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from keylane.errors import UpstreamLost
+from keylane.errors import BrokerUnreachable
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
@@ -129,7 +129,7 @@ async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncI
 
     async def connect() -> UpstreamLink:
         if world.refuse_broker:
-            raise UpstreamLost("broker at nowhere")
+            raise BrokerUnreachable("broker at nowhere")
         return await UpstreamLink.open("127.0.0.1", port, response_bytes_max=1 << 26)
 
     def accept() -> ClientSession:

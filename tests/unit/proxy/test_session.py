@@ -340,6 +340,9 @@ async def test_an_expected_error_of_a_handler_closes_without_a_trace(serve, capl
 
         (record,) = caplog.records
         assert str(error) in record.getMessage() and record.exc_info is None
+        is_refused = isinstance(error, FrameInvalid)
+        counts = (world.stats.sessions_refused, world.stats.sessions_failed)
+        assert counts == (is_refused, not is_refused)
 
 
 async def test_a_lost_broker_closes_the_client() -> None:
@@ -366,13 +369,19 @@ async def test_an_answer_that_nobody_asked_for_closes() -> None:
         await world.client.closed()
 
 
-async def test_no_broker_closes_the_client() -> None:
-    """The connection to the broker is refused: so is the client's."""
+async def test_no_broker_turns_the_client_away(caplog) -> None:
+    """Its connection ends, and it is not one that keylane refuses; `reach` tells of the broker."""
     async with running() as world:
         world.refuse_broker = True
-        world.client.send((HEARTBEAT, 1))
+        with caplog.at_level(logging.INFO, logger="keylane"):
+            world.client.send((HEARTBEAT, 1))
 
-        await world.client.closed()
+            await world.client.closed()
+
+        assert caplog.records == []
+        stats = world.stats
+        assert stats.sessions_turned_away == 1
+        assert not stats.sessions_refused and not stats.sessions_failed
 
 
 async def test_a_lost_client_closes_the_broker_connection(serve) -> None:
