@@ -92,7 +92,7 @@ class ControlGuard:
             if not is_loopback(_host_name(request.host)):
                 raise Problem(
                     HTTPStatus.FORBIDDEN,
-                    "without control_token_file and control_client_ca: localhost and 127.0.0.1 only",
+                    "without control_token_file or control_client_ca: localhost and 127.0.0.1 only",
                 )
             return
         names = self._certified(request)

@@ -9,6 +9,7 @@ import resource
 import select
 import socket
 import struct
+import sys
 import threading
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
@@ -24,6 +25,8 @@ from keylane.wire.fetch import FetchPartition, FetchRequest, FetchTopic, write_f
 from keylane.wire.header import write_request
 from tests.integration.harness import Group
 from tests.integration.keylane_process import KeylaneProcess
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory and files are told in /proc")
 
 CONNECTIONS = 2000
 WAVES = 4
@@ -172,6 +175,7 @@ async def receive(client: socket.socket, count: int) -> bytes:
     return data
 
 
+@on_linux
 def test_waves_of_connections_leave_nothing_behind(kafka, keylane, topic, connection_count) -> None:
     """2,000 at once, four times, ended in four ways, beside a group and a producer.
 
@@ -261,6 +265,7 @@ def test_idle_connections_end(keylane) -> None:
     busy.close()
 
 
+@on_linux
 def test_clients_that_do_not_read_hold_up_nobody(kafka, keylane, topic) -> None:
     """Memory stays within the bounds; who takes nothing is closed, who takes a little is not.
 
