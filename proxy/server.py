@@ -18,12 +18,14 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from keylane import __version__
 from keylane.config import ProxyConfig, split_address
 from keylane.errors import BrokerUnreachable, ConfigInvalid, UpstreamLost
 from keylane.kernel.warmup import warm_up
+from keylane.offsets.epochs import next_epoch
 from keylane.proxy.admission import Admission, find_heavy
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
@@ -141,6 +143,7 @@ class ProxyServer:
             self.config.bootstrap,
             assignments=shared.assignments,
             switches=shared.switches,
+            next_epoch=partial(next_epoch, self._cluster),
             client_id=self.config.client_id,
             options=self._security.aiokafka_options,
         )

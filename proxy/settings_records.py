@@ -1,15 +1,16 @@
 """Assignments and switches as records of a compacted topic, and back.
 
 In:    changes and the new version.  Out: keys and values; the state that records add up to.
-Next:  `settings_store` appends them in one transaction, and feeds back what it reads.
+Next:  `settings_store` appends them in one batch, and feeds back what it reads.
 Pure:  no I/O.
-Source: docs/decisions/016; keys and values are JSON, so that Kafka's own tools show them.
+Source: docs/decisions/019; keys and values are JSON, so that Kafka's own tools show them.
 
 | key | value |
 |---|---|
 | `["assignment", CLIENT]` | topics, partitions, key ranges; a tombstone deletes |
 | `["assignments"]` | the version; stands behind the assignments that it is the version of |
 | `["switches"]` | the version and all switches that were set |
+| `["fence"]` | nothing: whoever changes something wrote it before, to have the end to himself |
 """
 
 from __future__ import annotations
@@ -32,8 +33,14 @@ from keylane.proxy.switches import (
 TOPIC_NAME: Final = "__keylane_settings"
 FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 900_000
-"""A broker takes batches up to 1 MiB by default (`message.max.bytes`)."""
+"""Of what one client has; leaves room for the rest of its change."""
+CHANGE_BYTES_MAX: Final = 1_048_588
+"""Kafka's default of `message.max.bytes`: a change is one batch, which is there or is not."""
+BATCH_OVERHEAD: Final = 61
+RECORD_OVERHEAD: Final = 32
+"""Lengths, attributes and deltas of a record, at the most."""
 ASSIGNMENT, ASSIGNMENTS, SWITCHES = "assignment", "assignments", "switches"
+FENCE: Final = "fence"
 
 Record = tuple[bytes, bytes | None]
 """Key and value; None is a tombstone."""
@@ -45,7 +52,8 @@ def write_assignments(table: RangeTable, changed: Mapping[str, object]) -> list[
     changed: the client ids whose assignment is another, or gone.
 
     Raises:
-        AssignmentInvalid: a client has more ranges than a record holds.
+        AssignmentInvalid: a client has more ranges than a record holds, or the change has more
+            than a batch does.
     """
     records: list[Record] = []
     for client_id in sorted(changed):
@@ -55,7 +63,14 @@ def write_assignments(table: RangeTable, changed: Mapping[str, object]) -> list[
             reason = f"{len(value)} bytes, at most {RECORD_BYTES_MAX} have room"
             raise AssignmentInvalid(reason, client_id=client_id)
         records.append((_key(ASSIGNMENT, client_id), value))
-    return [*records, (_key(ASSIGNMENTS), _write({"version": table.version}))]
+    records.append((_key(ASSIGNMENTS), _write({"version": table.version})))
+    size = batch_bytes(records)
+    if size > CHANGE_BYTES_MAX:
+        raise AssignmentInvalid(
+            f"a change of {len(changed)} clients is {size} bytes in Kafka, at most"
+            f" {CHANGE_BYTES_MAX} have room: change fewer clients at a time (PATCH)"
+        )
+    return records
 
 
 def write_switches(switches: Switches) -> list[Record]:
@@ -69,13 +84,25 @@ def write_switches(switches: Switches) -> list[Record]:
     return [(_key(SWITCHES), _write(fields))]
 
 
+def write_fence() -> list[Record]:
+    """What stands for its place in the log only."""
+    return [(_key(FENCE), _write({}))]
+
+
+def batch_bytes(records: Sequence[Record]) -> int:
+    """What they take as one batch that is not compressed, at the most."""
+    return BATCH_OVERHEAD + sum(
+        RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records
+    )
+
+
 @dataclass(slots=True)
 class SettingsState:
     """What the records read so far add up to.
 
-    Assignments count when the version behind them is read, all at once: a transaction is read
-    whole or not at all, and compaction leaves the last version behind the last assignments.
-    Reading the same records again changes nothing.
+    Assignments count when the version behind them is read, all at once: a change is one batch,
+    of which a reader may get the first records before the others, and compaction leaves the last
+    version behind the last assignments. Reading the same records again changes nothing.
     """
 
     table: RangeTable = field(default_factory=RangeTable)
@@ -95,12 +122,14 @@ class SettingsState:
                 return self._apply_version(_read_version(_read(value)))
             case [str(kind)] if kind == SWITCHES and value is not None:
                 return self._apply_switches(_read(value))
+            case [str(kind)] if kind == FENCE:
+                return False
             case _:
                 raise SettingsInvalid(f"key {bytes(key or b'')[:60]!r} is unknown")
         return False
 
     def apply_own(self, records: Sequence[Record]) -> bool:
-        """Take in a transaction that this node has committed, before it is read.
+        """Take in a change that this node has written, before it is read.
 
         Of what has been read, assignments may wait for their version; they are not of this one.
         """

@@ -4,7 +4,7 @@ In:    what a change should make of the newest version.  Out: the newest `RangeT
        `Switches`, put into their holders.
 Next:  `control` changes them; sessions read the holders.
 Shell: asyncio, aiokafka.
-Source: docs/decisions/016; KIP-98 (transactions); REQUIREMENTS S004-63, G-10.
+Source: docs/decisions/019; KIP-98 (idempotent producer, fencing); REQUIREMENTS S004-63, G-10.
 """
 
 from __future__ import annotations
@@ -12,22 +12,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
 
 from keylane.errors import SettingsInvalid, SettingsUnsaved, UpstreamLost
+from keylane.offsets.fenced import close_producer, start_producer
 from keylane.offsets.journal_topic import ensure_compacted_topic
 from keylane.proxy.range_table import Assignment, RangeTable, RangeTableHolder
 from keylane.proxy.settings_records import (
+    CHANGE_BYTES_MAX,
     TOPIC_NAME,
     Record,
     SettingsState,
+    batch_bytes,
     write_assignments,
+    write_fence,
     write_switches,
 )
 from keylane.proxy.switches import SwitchBoard, Switches
@@ -37,8 +41,6 @@ log = logging.getLogger("keylane.settings")
 
 TRANSACTIONAL_ID: Final = "keylane-settings"
 """One for all nodes of a cluster: whoever writes fences who wrote before."""
-TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""How long a write of a node that died may hold back what others write; they end it sooner."""
 WRITE_TIMEOUT_S: Final = 20.0
 LOAD_TIMEOUT_S: Final = 60.0
 ATTEMPTS: Final = 10
@@ -49,7 +51,7 @@ It doubles: on a busy machine a write takes many times what it takes on an idle 
 """
 PAUSE_S_MAX: Final = 5.0
 POLL_MS: Final = 200
-"""How late a transaction without records may be noticed; records are told at once."""
+"""How late the end of an older keylane's transaction may be noticed; records are told at once."""
 RETRY_BACKOFF_S: Final = 1.0
 SEGMENT_BYTES: Final = 10 * 1024**2
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -59,9 +61,10 @@ PLACE: Final = TopicPartition(TOPIC_NAME, 0)
 class SettingsStore:
     """The settings topic of a cluster, as one node reads and writes it.
 
-    A change is one transaction under an id that all nodes share. To begin it fences the writer
-    before, whose transaction is then over, one way or the other. So what is read up to the end is
-    the newest version; the change is made of it, and is committed only if nobody has begun since.
+    Whoever changes something asks for the next producer epoch of an id that all nodes share, and
+    writes a fence with it: behind that record nobody else's can be who asked before. So what is
+    read up to the fence is the newest version. The change is made of it, and is one batch, which
+    the broker takes only if no later fence has been written.
     Invariant: the holders never go back to an older version.
     """
 
@@ -71,13 +74,19 @@ class SettingsStore:
         *,
         assignments: RangeTableHolder,
         switches: SwitchBoard,
+        next_epoch: Callable[[str], Awaitable[tuple[int, int]]],
         client_id: str = "keylane",
         options: Callable[[], Mapping[str, Any]] = dict,
         write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
-        """`options` gives arguments of every new aiokafka client, such as TLS and login."""
+        """Nothing is asked of Kafka before `start`.
+
+        next_epoch: gives the producer id of a transactional id, and its next epoch; may raise
+            UpstreamLost.
+        options: gives arguments of every new aiokafka client, such as TLS and login.
+        """
         self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
-        self._extra_options = options
+        self._extra_options, self._next_epoch = options, next_epoch
         self._assignments, self._switches = assignments, switches
         self._write_timeout_s = write_timeout_s
         self._state = SettingsState()
@@ -135,7 +144,7 @@ class SettingsStore:
         No change leaves the version. What `decide` raises is passed on, and nothing is written.
 
         Raises:
-            AssignmentInvalid, RangesOverlap: see `RangeTable.with_clients`.
+            AssignmentInvalid, RangesOverlap: see `RangeTable.with_clients`, `write_assignments`.
             SettingsUnsaved: Kafka did not acknowledge it.
         """
 
@@ -173,41 +182,39 @@ class SettingsStore:
 
     async def _write(self, make: Callable[[SettingsState], list[Record]]) -> bool:
         """One attempt; False when another node was faster."""
-        is_committing, producer = False, None
+        records, producer = list[Record](), None
         try:
             async with asyncio.timeout(self._write_timeout_s):
-                producer = AIOKafkaProducer(
-                    **self._options(),
-                    transactional_id=TRANSACTIONAL_ID,
-                    transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                epoch = await self._next_epoch(TRANSACTIONAL_ID)
+                producer = await start_producer(
+                    self._options(), epoch, batch_bytes=CHANGE_BYTES_MAX
                 )
-                await producer.start()
-                await producer.begin_transaction()
-                await self._read_to_end()
+                await self._read_to(await _write_batch(producer, write_fence()) + 1)
                 async with self._applying:
                     records = await asyncio.to_thread(make, self._state)
                 if records:
-                    await _send_all(producer, records)
-                    is_committing = True
-                    await producer.commit_transaction()
+                    await _write_batch(producer, records)
                     async with self._applying:
                         await asyncio.to_thread(self._state.apply_own, records)
                         self._show()
         except ProducerFenced:
             return False
+        except MessageSizeTooLargeError:
+            size = f"a change of {batch_bytes(records)} bytes"
+            reason = f"writing {TOPIC_NAME}: {size} is above its max.message.bytes"
+            raise SettingsUnsaved(reason, is_unknown=False) from None
         except (KafkaError, TimeoutError, UpstreamLost) as error:
             reason = f"writing {TOPIC_NAME}: {_describe(error)}"
-            raise SettingsUnsaved(reason, is_unknown=is_committing) from None
+            raise SettingsUnsaved(reason, is_unknown=bool(records)) from None
         finally:
             if producer is not None:
-                with suppress(KafkaError, TimeoutError):
-                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                        await producer.stop()
+                # Without a broker that answers it takes longer, and nobody needs to wait for that.
+                closing = spawn(close_producer(producer), "close settings producer")
+                await asyncio.wait([closing], timeout=CLOSE_TIMEOUT_S)
         return True
 
-    async def _read_to_end(self) -> None:
-        """Wait until the follower has read all that is committed now."""
-        end = await self._end()
+    async def _read_to(self, end: int) -> None:
+        """Wait until the follower has read all before an offset."""
         async with self._moved:
             await self._moved.wait_for(lambda: self._position >= end)
 
@@ -270,22 +277,15 @@ class SettingsStore:
         return {**self._where, **self._extra_options()}
 
 
-async def _send_all(producer: AIOKafkaProducer, records: Sequence[Record]) -> None:
-    """Hand records over in order, and wait for the acks. Raises: KafkaError."""
-    acks = []
+async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) -> int:
+    """Write all of them or none; the offset of the first. Raises: KafkaError."""
+    batch = producer.create_batch()
     for key, value in records:
-        ack = await producer.send(TOPIC_NAME, value, key=key, partition=PLACE.partition)
-        ack.add_done_callback(_retrieve)
-        acks.append(ack)
-    await asyncio.wait(acks)
-    for ack in acks:
-        ack.result()
-
-
-def _retrieve(ack: asyncio.Future[Any]) -> None:
-    """Look at the outcome, so that one that nobody waits for any more is not reported."""
-    if not ack.cancelled():
-        ack.exception()
+        added = batch.append(timestamp=None, key=key, value=value)
+        assert added is not None, "`write_assignments` sees to the size"
+    batch.close()
+    acknowledged = await producer.send_batch(batch, TOPIC_NAME, partition=PLACE.partition)
+    return int((await acknowledged).offset)
 
 
 def _apply_all(

@@ -1,7 +1,8 @@
 """One partition of the journal as its owner writes it: with a producer epoch that fences others.
 
 In:    `JournalRecord`s of one partition.  Out: acknowledged records, or why they are not.
-Next:  `offsets.owned` keeps one of these for each partition that this node serves.
+Next:  `offsets.owned` keeps one of these for each partition that this node serves;
+       `proxy.settings_store` takes its producers from here.
 Shell: asyncio, aiokafka.
 Source: KIP-98 (idempotent producer, fencing); docs/decisions/022.
 
@@ -72,21 +73,13 @@ class FencedJournal:
         Raises: NotCoordinator, when somebody else did the same a moment later; UpstreamLost.
         """
         epoch = await self._next_epoch(f"{TRANSACTIONAL_ID_PREFIX}{self.partition}")
-        producer = AIOKafkaProducer(
-            **self._options(), acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES
-        )
-        # aiokafka asks for an id of its own at its start, unless it has one.
-        producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
-        self._producer = producer
         try:
             async with asyncio.timeout(self._append_timeout_s):
-                await producer.start()
+                self._producer = await start_producer(
+                    self._options(), epoch, batch_bytes=BATCH_BYTES
+                )
         except (KafkaError, TimeoutError) as error:
-            await self._close_producer()
             raise describe_loss(f"opening journal partition {self.partition}", error) from None
-        except BaseException:
-            await self._close_producer()
-            raise
         (fence,) = await self._append([write_fence(self.partition, now_ms)])
         return int(fence.offset) + 1
 
@@ -138,12 +131,35 @@ class FencedJournal:
         return error
 
     async def _close_producer(self) -> None:
-        """Close for good. As long as no broker answers, it waits: nothing else ends its tasks."""
         producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        try:
-            with suppress(KafkaError):  # was told already
-                await producer.stop()
-        finally:
-            await producer.client.close()  # which `stop` leaves out when it fails
+        if producer is not None:
+            await close_producer(producer)
+
+
+async def start_producer(
+    options: Mapping[str, Any], epoch: tuple[int, int], *, batch_bytes: int
+) -> AIOKafkaProducer:
+    """A producer that writes with a producer id and epoch of `offsets.epochs`.
+
+    batch_bytes: bound on a batch. Raises: KafkaError.
+    """
+    producer = AIOKafkaProducer(
+        **options, acks="all", enable_idempotence=True, max_batch_size=batch_bytes
+    )
+    # aiokafka asks for an id of its own at its start, unless it has one.
+    producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
+    try:
+        await producer.start()
+    except BaseException:
+        await close_producer(producer)
+        raise
+    return producer
+
+
+async def close_producer(producer: AIOKafkaProducer) -> None:
+    """Close for good. As long as no broker answers, it waits: nothing else ends its tasks."""
+    try:
+        with suppress(KafkaError):  # was told already
+            await producer.stop()
+    finally:
+        await producer.client.close()  # which `stop` leaves out when it fails

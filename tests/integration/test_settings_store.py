@@ -6,18 +6,30 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import ProducerFenced
 
 from keylane.config import ProxyConfig
 from keylane.embedded import EmbeddedKafka
-from keylane.errors import RangesOverlap, SettingsUnsaved
+from keylane.errors import AssignmentInvalid, RangesOverlap, SettingsUnsaved
 from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.epochs import next_epoch
+from keylane.offsets.fenced import close_producer, start_producer
+from keylane.proxy.cluster import Cluster
 from keylane.proxy.range_table import RangeTable, RangeTableHolder
-from keylane.proxy.settings_records import TOPIC_NAME, write_assignments
-from keylane.proxy.settings_store import TRANSACTIONAL_ID, SettingsStore
+from keylane.proxy.settings_records import (
+    CHANGE_BYTES_MAX,
+    TOPIC_NAME,
+    write_assignments,
+    write_fence,
+)
+from keylane.proxy.settings_store import TRANSACTIONAL_ID, SettingsStore, _write_batch
 from keylane.proxy.switches import SwitchBoard, Switches
 
 LOW, HIGH = KeyRange(0, 99), KeyRange(100, HASH_MAX)
@@ -27,12 +39,15 @@ class Node:
     """One node's store and holders."""
 
     def __init__(self, bootstrap: str, *, write_timeout_s: float = 60.0) -> None:
+        config = ProxyConfig(bootstrap=bootstrap)
+        self.cluster = Cluster(config)
         self.assignments = RangeTableHolder()
-        self.switches = SwitchBoard(ProxyConfig(bootstrap=bootstrap))
+        self.switches = SwitchBoard(config)
         self.store = SettingsStore(
             bootstrap,
             assignments=self.assignments,
             switches=self.switches,
+            next_epoch=partial(next_epoch, self.cluster),
             write_timeout_s=write_timeout_s,
         )
 
@@ -48,11 +63,13 @@ class Node:
 @asynccontextmanager
 async def running(bootstrap: str, **how: float) -> AsyncIterator[Node]:
     node = Node(bootstrap, **how)
+    await node.cluster.start()
     await node.store.start()
     try:
         yield node
     finally:
         await node.store.stop()
+        node.cluster.stop()
 
 
 async def test_settings_outlive_their_node_and_reach_the_others(
@@ -124,7 +141,7 @@ async def test_a_write_that_kafka_does_not_take_changes_nothing(own_broker: Embe
 
 
 async def test_a_transaction_that_a_dead_node_left_open_is_over(own_broker: EmbeddedKafka) -> None:
-    """What it had written is never seen, and the next writer does not wait for its time-out."""
+    """Of a version before: never seen, and the next writer does not wait for its time-out."""
     async with running(own_broker.bootstrap) as node:
         dead = AIOKafkaProducer(
             bootstrap_servers=own_broker.bootstrap,
@@ -143,3 +160,81 @@ async def test_a_transaction_that_a_dead_node_left_open_is_over(own_broker: Embe
         table = await node.store.change_assignments(lambda _: {"alive": {"t": {0: []}}})
 
         assert (table.version, set(table.clients)) == (1, {"alive"})
+
+
+async def test_a_change_of_a_writer_that_was_overtaken_is_refused(
+    own_broker: EmbeddedKafka,
+) -> None:
+    """It fenced, read and hung; who changed something meanwhile is not written over."""
+    async with running(own_broker.bootstrap) as node:
+        epoch = await next_epoch(node.cluster, TRANSACTIONAL_ID)
+        hung = await start_producer(
+            {"bootstrap_servers": own_broker.bootstrap}, epoch, batch_bytes=CHANGE_BYTES_MAX
+        )
+        try:
+            await _write_batch(hung, write_fence())
+            await node.store.change_assignments(lambda _: {"alive": {"t": {0: []}}})
+            late = write_assignments(
+                RangeTable().with_clients({"late": {"t": {0: []}}}), {"late": 1}
+            )
+
+            with pytest.raises(ProducerFenced):
+                await _write_batch(hung, late)
+        finally:
+            await close_producer(hung)
+
+        table = await node.store.change_assignments(lambda _: {"next": {"t": {1: []}}})
+
+        assert (table.version, set(table.clients)) == (2, {"alive", "next"})
+
+
+async def test_a_change_is_one_batch_without_a_transaction(own_broker: EmbeddedKafka) -> None:
+    """Near the bound it is still whole; above it, and above the topic's own, it is refused."""
+
+    def clients(count: int) -> dict[str, Any]:
+        return {f"{number:0200}": {"t": {number: [LOW]}} for number in range(count)}
+
+    async with running(own_broker.bootstrap) as node:
+        with pytest.raises(AssignmentInvalid, match=f"bytes in Kafka, at most {CHANGE_BYTES_MAX}"):
+            await node.store.change_assignments(lambda _: clients(5_000))
+        assert node.assignments.table == RangeTable()
+
+        table = await node.store.change_assignments(lambda _: clients(3_500))
+        assert (table.version, len(table.clients)) == (1, 3_500)
+
+    async with running(own_broker.bootstrap) as other:
+        assert other.assignments.table == table
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=own_broker.bootstrap, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    try:
+        place = TopicPartition(TOPIC_NAME, 0)
+        # Two fences, of the refused change too, and the change; a marker would be one more.
+        assert (await consumer.end_offsets([place]))[place] == 2 + 3_501
+    finally:
+        await consumer.stop()
+
+
+async def test_a_broker_that_takes_less_refuses_a_change_by_size(
+    own_broker: EmbeddedKafka,
+) -> None:
+    """The topic's own `max.message.bytes` is below ours: told, and nothing has changed."""
+    async with running(own_broker.bootstrap) as node:
+        admin = AIOKafkaAdminClient(bootstrap_servers=own_broker.bootstrap)
+        await admin.start()
+        try:
+            small = ConfigResource(
+                ConfigResourceType.TOPIC, TOPIC_NAME, configs={"max.message.bytes": "1000"}
+            )
+            await admin.alter_configs([small])
+        finally:
+            await admin.close()
+
+        with pytest.raises(SettingsUnsaved, match=r"bytes is above .* nothing has changed"):
+            await node.store.change_assignments(
+                lambda _: {f"{number:0200}": {"t": {number: []}} for number in range(5)}
+            )
+
+        table = await node.store.change_assignments(lambda _: {"a": {"t": {0: []}}})
+        assert (table.version, set(table.clients)) == (1, {"a"})

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from aiokafka.producer.message_accumulator import BatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,9 @@ from keylane.proxy.range_table import RangeTable
 from keylane.proxy.settings_records import (
     Record,
     SettingsState,
+    batch_bytes,
     write_assignments,
+    write_fence,
     write_switches,
 )
 from keylane.proxy.switches import Switches
@@ -165,6 +168,32 @@ def test_a_client_has_room_in_one_record(monkeypatch: pytest.MonkeyPatch) -> Non
         write_assignments(table, {"a": 1})
 
 
+def test_a_change_has_room_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is a byte above it is refused with both sizes; what fits is as large as a batch is."""
+    table = RangeTable().with_clients({f"{n}": {"t": {n: []}} for n in range(10)})
+    records = write_assignments(table, table.clients)
+    builder = BatchBuilder(batch_bytes(records), 0)
+    for key, value in records:
+        assert builder.append(timestamp=None, key=key, value=value) is not None
+    assert builder.size() <= batch_bytes(records)
+    monkeypatch.setattr(settings_records, "CHANGE_BYTES_MAX", batch_bytes(records))
+    assert write_assignments(table, table.clients) == records
+
+    monkeypatch.setattr(settings_records, "CHANGE_BYTES_MAX", batch_bytes(records) - 1)
+    with pytest.raises(AssignmentInvalid, match=rf"is {batch_bytes(records)} bytes .* at most"):
+        write_assignments(table, table.clients)
+
+
+def test_a_fence_is_passed_over() -> None:
+    """Between changes, and between what is read of one."""
+    table = RangeTable().with_clients({"a": {"t": {0: [LOW]}}})
+    first, last = write_assignments(table, {"a": 1})
+    state = SettingsState()
+
+    assert feed(state, [*write_fence(), first, *write_fence(), last]) == [False] * 3 + [True]
+    assert state.table == table
+
+
 def test_all_switches_fit_in_one_record() -> None:
     """The longest names, as many as are allowed: below what a broker takes by default."""
     switches = Switches(
@@ -179,7 +208,7 @@ def test_all_switches_fit_in_one_record() -> None:
     assert json.loads(value)["version"] == 1
 
 
-def test_a_transaction_of_our_own_does_not_mix_with_what_is_being_read() -> None:
+def test_a_change_of_our_own_does_not_mix_with_what_is_being_read() -> None:
     """Another node's set, of which half has been read, is whole when its version comes."""
     first = RangeTable().with_clients({"a": {"t": {0: [LOW]}}})
     second = first.with_clients({"b": {"t": {0: [HIGH]}}})
