@@ -13,13 +13,17 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from keylane.config import ProxyConfig, parse_group_rule, parse_lane_rule
 from keylane.errors import KeylaneError
 from keylane.proxy.heap import pause_collection, resume_collection
 from keylane.proxy.log_setup import set_up_logging
+from keylane.proxy.tasks import spawn
 from keylane.proxy.workers import UNTIL_EOF, run_workers
+
+if TYPE_CHECKING:
+    from keylane.proxy.server import ProxyServer
 
 LOG_VARIABLE: Final = "KEYLANE_LOG"
 FLAGS: Final = (
@@ -104,6 +108,28 @@ def _run(config: ProxyConfig, *, until_eof: bool) -> int:
         return runner.run(_serve(config, until_eof=until_eof))
 
 
+async def _start(server: ProxyServer, stopping: asyncio.Event) -> bool:
+    """Start, which may wait for brokers for minutes; a signal ends that. False if one did."""
+    starter = asyncio.current_task()
+    assert starter is not None
+
+    async def give_up() -> None:
+        await stopping.wait()
+        starter.cancel()
+
+    watch = spawn(give_up(), "signal while starting")
+    try:
+        await server.start()
+    except asyncio.CancelledError:
+        if not stopping.is_set():
+            raise
+        starter.uncancel()
+        return False
+    finally:
+        watch.cancel()
+    return True
+
+
 async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -119,7 +145,8 @@ async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
     if hasattr(signal, "SIGHUP"):  # not on Windows
         loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
-        await server.start()
+        if not await _start(server, stopping):
+            return 0
         resume_collection()
         control = f" control={server.control.address}" if server.control is not None else ""
         try:

@@ -141,7 +141,7 @@ class ClientSession(asyncio.BufferedProtocol):
             self.close(f"request not whole after {now_s - self.partial_since_s:.0f} s", warn=True)
         elif self._untaken_s(now_s) > unread_s:
             self.close(f"took nothing of its answers for {self._untaken_s(now_s):.0f} s", warn=True)
-        elif self.is_idle and now_s - self.active_s > idle_s:
+        elif self.is_idle and not self._is_client_full and now_s - self.active_s > idle_s:
             self.close("idle")
         elif now_s > self._ends_s:
             self.drain("maximum age")
@@ -172,22 +172,35 @@ class ClientSession(asyncio.BufferedProtocol):
                 self._transport.abort()
             else:
                 self._transport.close()
-                if self._transport.get_write_buffer_size():
-                    # It sends what waits, and for ever where nobody takes it.
-                    asyncio.get_running_loop().call_later(FLUSH_S, self._transport.abort)
+                self._flush(None)
         self._on_closed(self)
+
+    def _flush(self, taken_bytes: int | None) -> None:
+        """A closed transport sends what waits, and for ever where nobody takes it: end that."""
+        assert self._transport is not None
+        if not self._transport.get_write_buffer_size():
+            return
+        now_bytes = self._client_took()
+        if now_bytes == taken_bytes:
+            self._transport.abort()
+        else:
+            asyncio.get_running_loop().call_later(FLUSH_S, self._flush, now_bytes)
 
     def _untaken_s(self, now_s: float) -> float:
         """How long the client has taken nothing of what waits for it; 0 when nothing does."""
         if not self._is_client_full or self._transport is None:
             self._taken_bytes = None
             return 0.0
-        taken_bytes = acknowledged_bytes(self._transport)
-        if taken_bytes is None:
-            taken_bytes = -self._transport.get_write_buffer_size()
+        taken_bytes = self._client_took()
         if taken_bytes != self._taken_bytes:
             self._taken_bytes, self._taken_s = taken_bytes, now_s
         return now_s - self._taken_s
+
+    def _client_took(self) -> int:
+        """A number that grows as the client takes answers."""
+        assert self._transport is not None
+        taken_bytes = acknowledged_bytes(self._transport)
+        return -self._transport.get_write_buffer_size() if taken_bytes is None else taken_bytes
 
     # What handlers call, through the context.
     def send(self, frame: Buffers) -> asyncio.Future[Frame]:
@@ -312,6 +325,8 @@ class ClientSession(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client keeps up again."""
         self._is_client_full = False
+        self._taken_bytes = None
+        self.active_s = self.clock()
         self._update_link()
         self._work_off()
 

@@ -212,10 +212,11 @@ class Group:
         self.stop()
 
     def _read(self, name: str, process: subprocess.Popen[str]) -> None:
+        """What was told in part, by a member that was killed, was not committed either."""
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                if line.startswith("{"):
+                if line.startswith("{") and line.endswith("\n"):
                     self._take(name, json.loads(line))
 
     def _take(self, name: str, told: dict[str, Any]) -> None:

@@ -216,7 +216,7 @@ def test_waves_of_connections_leave_nothing_behind(kafka, keylane, topic, connec
     assert resident[-1] - resident[1] < RSS_GROWTH_MAX
     assert proxy.stop() == 0
     assert "Traceback" not in proxy.log
-    assert "WARNING" not in proxy.log
+    assert "WARNING" not in proxy.log.partition("keylane ready")[2]  # before: of the journal
 
 
 def test_connections_beyond_the_bound_are_refused_and_let_in_later(kafka, keylane, topic) -> None:

@@ -87,8 +87,26 @@ async def test_a_client_that_has_nothing_to_take_is_not_slow() -> None:
         assert not world.closed
 
 
+async def test_a_client_that_takes_its_last_answer_slowly_is_not_idle() -> None:
+    """Nothing is asked and nothing begun, but bytes go on: neither now nor when it has them all."""
+    async with running() as world:
+        await fill(world)
+        session = world.session
+        session.check_timeouts(session.active_s + 599, frame_s=30, idle_s=600, unread_s=600)
+        await world.client.reader.readexactly(12 << 20)
+        await settled(world)
+
+        session.check_timeouts(session.active_s + 601, frame_s=30, idle_s=600, unread_s=600)
+
+        assert session.is_idle
+        assert not world.closed
+        session.active_s = -1e9
+        session.resume_writing()
+        assert session.active_s > -1e9
+
+
 async def test_last_answers_do_not_wait_for_ever(monkeypatch) -> None:
-    """A connection that is closed sends what waits; where nobody takes it, it ends all the same."""
+    """A closed connection sends what waits, as long as somebody takes of it."""
     later: list[Any] = []
     loop = asyncio.get_running_loop()
     async with running() as world:
@@ -96,11 +114,22 @@ async def test_last_answers_do_not_wait_for_ever(monkeypatch) -> None:
         transport = world.session._transport
         assert transport is not None
 
+        def come_back() -> None:
+            delay_s, flush, taken_bytes = later.pop()
+            assert delay_s == session_module.FLUSH_S
+            with monkeypatch.context() as patched:
+                patched.setattr(loop, "call_later", lambda *args: later.append(args))
+                flush(taken_bytes)
+
         with monkeypatch.context() as patched:
             patched.setattr(loop, "call_later", lambda *args: later.append(args))
             world.session.close("maximum age")
+        assert transport.get_write_buffer_size() > 0
+        await world.client.reader.readexactly(4 << 20)
+        await settled(world)
+        come_back()
 
-        ((delay_s, end),) = later
-        assert (delay_s, transport.get_write_buffer_size() > 0) == (session_module.FLUSH_S, True)
-        end()
+        assert transport.get_write_buffer_size() > 0
+        come_back()
         assert transport.get_write_buffer_size() == 0
+        assert not later
