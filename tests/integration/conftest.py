@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .secured_stage import Stage
 
 HERE = Path(__file__).parent
+KEPT = {"log.retention.ms": "-1"}
+"""A broker looks for what is too old 30 s after its start; some tests write records of 1970."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,7 +97,7 @@ class JavaTools:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """The session's broker itself, for its log and its files. Never stop or kill this one."""
-    with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as running:
+    with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=KEPT) as running:
         yield running
 
 
@@ -108,7 +110,7 @@ def kafka(broker: EmbeddedKafka) -> str:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
     """A running broker that belongs to one test, which may kill it and start it again."""
-    with EmbeddedKafka(tmp_path / "kafka") as running:
+    with EmbeddedKafka(tmp_path / "kafka", properties=KEPT) as running:
         yield running
 
 
