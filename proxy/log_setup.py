@@ -76,7 +76,13 @@ class ClientTrouble(logging.Handler):
         """When each other kind of line was told."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take in one line of aiokafka's."""
+        """Take in one line of aiokafka's; one that cannot be told is no trouble of who wrote it."""
+        try:
+            self._take(record)
+        except Exception:  # noqa: BLE001 -- as every handler of `logging` does
+            self.handleError(record)
+
+    def _take(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.exc_info or REFUSED in text.lower():
             self._tell_other(record)

@@ -74,7 +74,7 @@ def write_assignments(table: RangeTable, changed: Mapping[str, object]) -> list[
 
 
 def write_switches(switches: Switches) -> list[Record]:
-    """All that was set, in one record."""
+    """All that was set, in one record; the longest names that `Switches` takes have room."""
     fields = {
         "version": switches.version,
         ACCEPT_INDIVIDUAL_COMMIT: switches.accept_individual_commit,

@@ -282,7 +282,7 @@ async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) ->
     batch = producer.create_batch()
     for key, value in records:
         added = batch.append(timestamp=None, key=key, value=value)
-        assert added is not None, "`write_assignments` sees to the size"
+        assert added is not None, "`settings_records` sees to the size"
     batch.close()
     acknowledged = await producer.send_batch(batch, TOPIC_NAME, partition=PLACE.partition)
     return int((await acknowledged).offset)

@@ -106,6 +106,16 @@ def test_a_missing_right_and_a_bug_are_told_as_they_are(library, clock, caplog) 
     assert told(caplog) == [*expected, expected[0]]
 
 
+def test_a_line_that_cannot_be_told_does_not_stop_who_wrote_it(library, capsys, caplog) -> None:
+    """One argument too few: `logging` says so on stderr, aiokafka goes on."""
+    record = logging.LogRecord(library.name, logging.ERROR, "x.py", 1, "lost %s of %s", (1,), None)
+
+    logging.getLogger(LIBRARY).handlers[0].handle(record)
+
+    assert "--- Logging error ---" in capsys.readouterr().err
+    assert told(caplog) == []
+
+
 def test_debug_shows_the_library_as_it_is(library) -> None:
     """And any other level does not."""
     keylane, top = logging.getLogger("keylane"), logging.getLogger(LIBRARY)

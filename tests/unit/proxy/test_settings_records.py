@@ -15,6 +15,7 @@ from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.proxy import settings_records
 from keylane.proxy.range_table import RangeTable
 from keylane.proxy.settings_records import (
+    CHANGE_BYTES_MAX,
     Record,
     SettingsState,
     batch_bytes,
@@ -22,7 +23,7 @@ from keylane.proxy.settings_records import (
     write_fence,
     write_switches,
 )
-from keylane.proxy.switches import Switches
+from keylane.proxy.switches import SWITCHES_MAX, Switches
 
 LOW, HIGH = KeyRange(0, 99), KeyRange(100, HASH_MAX)
 VERSION_2 = b'{"format":1,"version":2}'
@@ -77,6 +78,17 @@ def test_switches_are_read_back() -> None:
     assert state.switches == switches
     assert feed(state, write_switches(Switches(version=2))) == [False]
     assert state.switches == switches
+
+
+def test_the_most_switches_with_the_longest_names_fit_in_one_change() -> None:
+    """A client id may be 249 characters of four bytes each."""
+    numbers = range(SWITCHES_MAX)
+    switches = Switches(
+        topics={f"{number:t>249}": False for number in numbers},
+        clients={f"{number:\N{GRINNING FACE}>249}": False for number in numbers},
+    )
+
+    assert batch_bytes(write_switches(switches)) <= CHANGE_BYTES_MAX
 
 
 CLIENTS = st.sampled_from(["a", "b", "c"])
