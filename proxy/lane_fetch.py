@@ -130,11 +130,12 @@ class LaneFetcher:
             clock=clock,
             stats=stats,
             on_scanned=on_scanned,
-            on_truncated=on_truncated or (lambda *_: None),
+            on_truncated=self.forget_cut,
             told_end=told_end or (lambda *_: -1),
             read_bytes_max=read_bytes_max,
             batch_bytes_max=batch_bytes_max,
         )
+        self._on_truncated = on_truncated or (lambda *_: None)
         self._readers: dict[ReaderKey, PartitionReader] = {}
         self._cursors: dict[str, _Cursor] = {}
         self._polls: set[_Poll] = set()
@@ -230,6 +231,13 @@ class LaneFetcher:
         self._readers.clear()
         self._kit.stats.readers = 0
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def forget_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """One reader has seen the log cut: others of the partition hold what is there no more."""
+        for key, reader in self._readers.items():
+            if key[:2] == (topic_id, partition):
+                reader.forget_cut(end)
+        self._on_truncated(topic_id, partition, end)
 
     def _turns(self, request: LaneFetchRequest, cursor: _Cursor, now_s: float) -> list[_Turn]:
         """Find the reader of each lane, and claim it. Neighbours mostly have one reader."""

@@ -34,6 +34,7 @@ from keylane.kernel.library import (
     walk_batches,
     write_lanes,
 )
+from keylane.kernel.single import SingleRecord, read_single
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -148,8 +149,36 @@ def split_block(
         BatchCorrupt: the first batch is bad. Either names the position of the batch.
         ValueError: `limits` is not ascending or does not end at 2**63.
     """
+    lanes = lane_table(limits, lane_of)
+    single = read_single(buffer, lanes, batch_bytes_max)
+    if single is not None:
+        return _block_of(single, lanes.lane_count)
     with _python_arithmetic():
-        return _split(buffer, lane_table(limits, lane_of), plain_bytes_max, batch_bytes_max)
+        return _split(buffer, lanes, plain_bytes_max, batch_bytes_max)
+
+
+def _block_of(single: SingleRecord, lane_count: int) -> SplitBlock:
+    """The block that one record is. The first batch is taken however large, so it fits."""
+    batch, lane, offset, leader_epoch, producer_id, wire_bytes = single
+    lanes: list[LaneSlice | None] = [None] * lane_count
+    if lane >= 0:
+        column = [[0]] * s.META_ROWS
+        column[s.META_BASE_OFFSET] = column[s.META_LAST_OFFSET] = [offset]
+        column[s.META_END], column[s.META_RECORDS] = [len(batch)], [1]
+        column[s.META_LAST_RECORD_OFFSET], column[s.META_PRODUCER_ID] = [offset], [producer_id]
+        lanes[lane] = LaneSlice(memoryview(batch), np.array(column, np.int64), 1)
+    return SplitBlock(
+        base_offset=offset,
+        next_offset=offset + 1,
+        leader_epoch=leader_epoch,
+        lanes=tuple(lanes),
+        abort_markers=(),
+        holes=(),
+        record_count=1,
+        plain_bytes=len(batch),
+        wire_bytes=wire_bytes,
+        error=None,
+    )
 
 
 def _python_arithmetic() -> AbstractContextManager[object]:

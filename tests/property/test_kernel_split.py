@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.errors import BatchUnsupported
+from keylane.kernel.lane_table import lane_table
+from keylane.kernel.single import read_single
 from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX
@@ -120,6 +122,48 @@ limits_of_lanes = st.one_of(even_limits, cut_limits)
 def test_a_block_is_split_as_by_the_twin(block: list[bytes], limits: np.ndarray) -> None:
     """Every lane's bytes and metadata, markers and holes equal the twin's."""
     reference.assert_same_answer(b"".join(block), limits, BYTES_MAX, BYTES_MAX)
+
+
+@st.composite
+def singles(draw: st.DrawFn) -> Batch:
+    """Draw a batch of one record, as a producer with linger 0 writes it."""
+    record = Record(0, draw(keys), draw(fields), draw(headers), draw(timestamp_deltas))
+    return Batch(
+        draw(st.integers(0, 2**63 - 2**32 - 1)),
+        (record,),
+        form=draw(st.sampled_from(sorted(CODEC_FORMS))),
+        leader_epoch=draw(st.integers(-1, 99)),
+        flags=draw(st.sampled_from([0, 0x08, 0x10, 0x40])),
+        producer_id=draw(st.integers(-1, 2**63 - 1)),
+        base_sequence=draw(st.integers(-1, 2**31 - 1)),
+    )
+
+
+@given(single=singles(), limits=limits_of_lanes, data=st.data())
+def test_one_record_alone_is_split_as_by_the_twin(
+    single: Batch, limits: np.ndarray, data: st.DataObject
+) -> None:
+    """Of any codec, also where nobody has its interval; and the kernels are not asked."""
+    owners = data.draw(st.sampled_from([None, np.arange(limits.size, dtype=np.int16)]))
+    if owners is not None and limits.size > 1:
+        owners[data.draw(st.integers(0, limits.size - 2))] = -1
+    wire = write_batch(single)
+
+    reference.assert_same_answer(wire, limits, BYTES_MAX, BYTES_MAX, owners)
+    assert read_single(wire, lane_table(limits, owners), BYTES_MAX) is not None
+
+
+@given(single=singles(), limits=even_limits, data=st.data())
+def test_what_is_odd_about_one_record_is_left_to_the_kernels(
+    single: Batch, limits: np.ndarray, data: st.DataObject
+) -> None:
+    """Damage under a good CRC, or a tail of another batch: the twin's answer, block or error."""
+    batch = bytearray(write_batch(single))
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(16, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    if batch[22] & 7 == 0:  # damaged compressed data is the decoders' matter
+        wire = seal(bytes(batch)) + data.draw(st.sampled_from([b"", b"\0" * 9]))
+        reference.assert_same_answer(wire, limits, BYTES_MAX, BYTES_MAX)
 
 
 @given(stream=streams(), limits=limits_of_lanes)

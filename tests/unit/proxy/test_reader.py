@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -128,6 +129,42 @@ def test_a_cut_log_serves_nothing_stale() -> None:
     run_virtual(main)
 
 
+def test_a_cut_that_one_reader_sees_is_forgotten_by_all() -> None:
+    """Another isolation level has another reader: what it keeps is of the old log, too."""
+
+    async def main() -> None:
+        log = interleaved_log()
+        bench = Bench(log)
+        await bench.fetch_one(0, 40, isolation=1)
+        await bench.fetch_one(0, 40)
+        log.truncate(45)
+        log.append((B, b"new"))
+        await bench.fetch_one(0, 51)
+        await bench.fetch_one(1, 40)
+
+        committed = await bench.fetch_one(1, 40, isolation=1)
+
+        assert records_of(committed.records)[-1][0:2] == (45, B)
+        assert bench.truncated == [46]
+
+    run_virtual(main)
+
+
+def test_a_cut_that_comes_while_who_waits_is_answered_is_not_scanned_over() -> None:
+    """What was scanned is told behind the answers: of a log that is cut just then, not at all."""
+
+    async def main() -> None:
+        bench = Bench(interleaved_log())
+
+        await bench.fetch({0: 40, 1: 40})
+        bench.fetcher.forget_cut(TOPIC_ID, 0, 45)
+        await asyncio.sleep(0)
+
+        assert (bench.scanned, bench.truncated) == ([], [45])
+
+    run_virtual(main)
+
+
 def test_a_log_that_ends_before_what_another_node_has_read_was_cut() -> None:
     """A reader that has read nothing itself tells the cut; a log that ends just there has none."""
 
@@ -250,6 +287,8 @@ def test_blocks_that_were_scanned_are_told_once() -> None:
 
         await bench.fetch({0: 40, 1: 40})
 
+        assert bench.scanned == [], "little data: who waits for it is answered first"
+        await asyncio.sleep(0)
         (block,) = bench.scanned
         assert (block.topic, block.start, block.end) == ("orders", 40, 51)
         assert block.last_record_offsets.tolist() == [50, 49]
