@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from keylane.assignor.units import Board
@@ -27,6 +27,9 @@ IDLE_MIN: Final = 0.80
 IDLE_SETTLED: Final = 0.95
 GRAINS: Final = 32
 """Results of moves that differ by less than this part of the mean are equally good."""
+POLISHED: Final = 1.005
+POLISH_GRAINS: Final = 1000
+"""The same two of units that move anyhow."""
 SWAP_PARTNERS: Final = 8
 """Lightest members that are looked at for a swap."""
 
@@ -50,6 +53,18 @@ def level(board: Board, *, is_fresh: bool = False) -> None:
         leveller.raise_idle()
 
 
+def polish(board: Board, movable: Collection[int]) -> None:
+    """Even out further by units that nobody owned: where those go costs nothing.
+
+    No member becomes as busy as its donor was, the lightest does not become lighter, and who had
+    none of a partition gets none of it.
+    """
+    active = sorted({member for crowd in board.crowds for member in crowd})
+    if len(active) > 1 and movable:
+        leveller = _Leveller(board, active, grains=POLISH_GRAINS, movable=frozenset(movable))
+        leveller.lower(POLISHED)
+
+
 def find_share(weights: Iterable[int], member_count: int) -> float:
     """Load of a member when units may be cut, but those above it stay whole at one member each."""
     descending = sorted(weights, reverse=True)
@@ -67,10 +82,18 @@ class _Leveller:
     Invariant: each heap holds the present load of every member of its crowd, beside older ones.
     """
 
-    def __init__(self, board: Board, active: list[int]) -> None:
-        self.board, self.active = board, active
+    def __init__(
+        self,
+        board: Board,
+        active: list[int],
+        *,
+        grains: int = GRAINS,
+        movable: frozenset[int] | None = None,
+    ) -> None:
+        """movable: units that may move, inside of what members have of partitions; None: all."""
+        self.board, self.active, self._movable = board, active, movable
         self.share = find_share((unit.weight for unit in board.units), len(active))
-        self.grain = max(1, int(self.share / GRAINS))
+        self.grain = max(1, int(self.share / grains))
         self._lightest = [
             [(board.load[member], member) for member in crowd] for crowd in board.crowds
         ]
@@ -89,7 +112,7 @@ class _Leveller:
         heaviest = max(units[unit].weight for unit in self.board.held[member])
         return self.board.load[member] - margin * max(self.share, heaviest)
 
-    def lower(self) -> None:
+    def lower(self, settled: float = BUSY_SETTLED) -> None:
         """Take from members above their due, the busiest first, while a move or a swap helps."""
         swaps_left = 2 * len(self.active)
         changed = True
@@ -97,9 +120,9 @@ class _Leveller:
             changed = False
             busiest = [(-self.board.load[member], member) for member in self.active]
             heapq.heapify(busiest)
-            while busiest and -busiest[0][0] > BUSY_SETTLED * self.share:
+            while busiest and -busiest[0][0] > settled * self.share:
                 negative, member = heapq.heappop(busiest)
-                if -negative != self.board.load[member] or self.excess(member, BUSY_SETTLED) <= 0:
+                if -negative != self.board.load[member] or self.excess(member, settled) <= 0:
                     continue  # it was busier once, or has one unit that cannot be cut
                 moves = self._find_move(member)
                 if not moves and swaps_left > 0:
@@ -155,11 +178,11 @@ class _Leveller:
         """
         board, load = self.board, self.board.load[member]
         best: tuple[int, bool, int, int] | None = None
-        for unit in board.held[member]:
+        for unit in self._movable_of(member):
             value = board.units[unit]
             receiver = self._lightest_of(value.crowd)
             after = board.load[receiver] + value.weight
-            if receiver == member or after >= load:
+            if receiver == member or after >= load or not self._may_move(unit, receiver):
                 continue
             key = (
                 max(after, load - value.weight) // self.grain,
@@ -182,8 +205,8 @@ class _Leveller:
         for other in light:
             if other == member:
                 continue
-            theirs = sorted((board.units[unit].weight, unit) for unit in board.held[other])
-            for unit in board.held[member]:
+            theirs = sorted((board.units[unit].weight, unit) for unit in self._movable_of(other))
+            for unit in self._movable_of(member):
                 weight = board.units[unit].weight
                 wanted = weight - (load - board.load[other]) // 2
                 place = bisect_left(theirs, (wanted, -1))
@@ -201,9 +224,17 @@ class _Leveller:
 
     def _may_swap(self, unit: int, back: int, member: int, other: int) -> bool:
         mine, theirs = self.board.units[unit].crowd, self.board.units[back].crowd
-        return mine == theirs or (
+        is_theirs = mine == theirs or (
             mine in self._crowds_of[other] and theirs in self._crowds_of[member]
         )
+        return is_theirs and self._may_move(unit, other) and self._may_move(back, member)
+
+    def _movable_of(self, member: int) -> Collection[int]:
+        held = self.board.held[member]
+        return held if self._movable is None else held & self._movable
+
+    def _may_move(self, unit: int, receiver: int) -> bool:
+        return self._movable is None or self.board.spread[receiver][self.board.units[unit].part] > 0
 
     def _find_gift(
         self, member: int, crowd: int, busiest: list[tuple[int, int]]

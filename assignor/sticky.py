@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keylane.assignor.fill import fill
-from keylane.assignor.level import level
+from keylane.assignor.level import level, polish
 from keylane.assignor.load import weigh_lanes
 from keylane.assignor.model import LaneTopic, Loads, Member, Plan
 from keylane.assignor.units import NOBODY, Board, set_up_board
@@ -56,9 +56,10 @@ def plan_sticky(members: Sequence[Member], topics: Sequence[LaneTopic], loads: L
     if len({topic.name for topic in topics}) != len(topics):
         raise ValueError("two topics have the same name")
     board = set_up_board(members, topics, weigh_lanes(topics, loads))
-    is_fresh = all(holder == NOBODY for holder in board.holder)
+    free = [unit for unit, holder in enumerate(board.holder) if holder == NOBODY]
     fill(board)
-    level(board, is_fresh=is_fresh)
+    level(board, is_fresh=len(free) == len(board.units))
+    polish(board, free)
     return _plan_of(board)
 
 

@@ -125,7 +125,10 @@ class LaneLoads:
 
 
 def _sizes(lanes: tuple[Any, ...]) -> NDArray[np.float64]:
-    """(2, lane_count) bytes and records of each slice, 0 where there is none."""
-    sizes = [0 if part is None else part.size_bytes for part in lanes]
+    """(2, lane_count) bytes of records and records of each slice, 0 where there is none.
+
+    Headers of batches are left out: lanes with few records of a block would weigh by them.
+    """
+    sizes = [0 if part is None else part.record_bytes for part in lanes]
     counts = [0 if part is None else part.record_count for part in lanes]
     return np.array((sizes, counts), np.float64)

@@ -71,6 +71,11 @@ class LaneSlice:
         return self.data.nbytes
 
     @property
+    def record_bytes(self) -> int:
+        """Bytes of `data` without the headers of its batches."""
+        return self.data.nbytes - BATCH_HEADER_BYTES * int(self.meta.shape[1])
+
+    @property
     def base_offsets(self) -> Int64Array:
         """(n,) of each batch in `data`."""
         return self.meta[s.META_BASE_OFFSET]

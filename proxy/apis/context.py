@@ -206,6 +206,9 @@ class Loads(Protocol):
     def bytes_per_s(self, view: LaneView) -> dict[int, float]:
         """By lane index; lanes that were not measured yet are missing."""
 
+    def records_per_s(self, view: LaneView) -> dict[int, float]:
+        """By lane index; lanes that were not measured yet are missing."""
+
 
 class Context(Protocol):
     """The session as handlers see it."""

@@ -34,6 +34,7 @@ from kio.static.constants import EntityType
 
 from keylane.assignor.checks import find_faults
 from keylane.assignor.cooperative import find_withheld, first_step
+from keylane.assignor.load import join_rates
 from keylane.assignor.model import NO_GENERATION, Lane, LaneTopic, Member
 from keylane.assignor.protocol import (
     TOPIC_BYTES_MIN,
@@ -179,7 +180,8 @@ def make_deal(
     rule = context.config.group_rule(group)
     is_co_partitioned = rule is not None and rule.co_partitioned
     topics = []
-    loads: dict[Lane, float] = {}
+    bytes_per_s: dict[Lane, float] = {}
+    records_per_s: dict[Lane, float] = {}
     for name, view in views.items():
         layout = view.layout
         co_group = None
@@ -197,12 +199,14 @@ def make_deal(
             )
         )
         for index, rate in context.loads.bytes_per_s(view).items():
-            loads[name, index] = rate
+            bytes_per_s[name, index] = rate
+        for index, rate in context.loads.records_per_s(view).items():
+            records_per_s[name, index] = rate
     return Deal(
         joined=joined,
         subscriptions=subscriptions,
         topics=tuple(topics),
-        loads=loads,
+        loads=join_rates(bytes_per_s, records_per_s),
         previous=context.generations.planned(group),
         loners=frozenset(
             one.member_id

@@ -23,7 +23,7 @@ class ToldLane:
     Not to be changed; frozen, it would take five times as long to make, and there are thousands.
     """
 
-    size_bytes: int
+    record_bytes: int
     record_count: int
     first: int
     """No record of it is before."""

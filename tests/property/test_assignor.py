@@ -13,7 +13,7 @@ from keylane.assignor.checks import find_faults
 from keylane.assignor.cooperative import find_withheld, first_step
 from keylane.assignor.fill import fill
 from keylane.assignor.key_range import Strategy, assign_key_ranges
-from keylane.assignor.level import level
+from keylane.assignor.level import level, polish
 from keylane.assignor.load import weigh_lanes
 from keylane.assignor.model import Lane, LaneTopic, Member, Plan
 from keylane.assignor.protocol import (
@@ -26,7 +26,7 @@ from keylane.assignor.protocol import (
 from keylane.assignor.ranges import RANGE
 from keylane.assignor.round_robin import ROUND_ROBIN
 from keylane.assignor.sticky import plan_sticky
-from keylane.assignor.units import set_up_board
+from keylane.assignor.units import NOBODY, set_up_board
 from keylane.errors import FrameInvalid
 from keylane.keyrange.space import HASH_MAX
 from tests.reference.assignor import plan_heaviest_first
@@ -158,6 +158,30 @@ def test_the_board_keeps_its_invariants(
 
     board.check()
     assert all(holder >= 0 for holder in board.holder)
+
+
+@given(groups())
+def test_polishing_moves_what_nobody_owned_and_makes_nobody_worse(
+    group: tuple[list[Member], list[LaneTopic], dict[Lane, float]],
+) -> None:
+    """The busiest is no busier, the lightest no lighter, who had none of a partition gets none."""
+    known, described, loads = group
+    board = set_up_board(known, described, weigh_lanes(described, loads))
+    free = {unit for unit, holder in enumerate(board.holder) if holder == NOBODY}
+    fill(board)
+    level(board)
+    active = sorted({member for crowd in board.crowds for member in crowd})
+    load, holder = list(board.load), list(board.holder)
+    parts = [set(+spread) for spread in board.spread]
+
+    polish(board, free)
+
+    board.check()
+    if active:
+        assert max(board.load[m] for m in active) <= max(load[m] for m in active)
+        assert min(board.load[m] for m in active) >= min(load[m] for m in active)
+    assert {unit for unit, now in enumerate(board.holder) if now != holder[unit]} <= free
+    assert all(set(+now) <= before for now, before in zip(board.spread, parts, strict=True))
 
 
 @given(groups())

@@ -55,6 +55,7 @@ from keylane.wire.header import (
 from keylane.wire.messages import read_request, read_response, write_message
 from keylane.wire.sequence import SequenceMap
 from tests.transcript.entities import Values, build, plain
+from tests.transcript.fake_loads import FakeLoads
 
 ORDERS, PLAIN, SHOP = (uuid.UUID(int=number) for number in (0xA1, 0xB2, 0xC3))
 CORRELATION_ID = 77
@@ -209,16 +210,6 @@ class FakeGroups:
             table.apply(record.partition, offset, record.key, record.value)
         assert table.finish_load().damaged_count == 0
         return table
-
-
-class FakeLoads:
-    """Implements `Loads`: what a test says, by topic and lane index."""
-
-    def __init__(self) -> None:
-        self.rates: dict[str, dict[int, float]] = {}
-
-    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
-        return self.rates.get(view.name, {})
 
 
 @dataclass(slots=True, kw_only=True)

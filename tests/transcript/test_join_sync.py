@@ -183,6 +183,20 @@ async def test_a_hot_lane_gets_a_member_of_its_own() -> None:
     assert all_of(dealt) == ORDERS_LANES
 
 
+async def test_a_lane_of_many_small_records_is_hot_too() -> None:
+    """Work may take its time per record: bytes alone would give lane 3 to who has three others."""
+    context = world()
+    context.loads.rates["orders"] = dict.fromkeys(range(8), 1000.0)
+    context.loads.record_rates["orders"] = {i: 7000.0 if i == 3 else 1.0 for i in range(8)}
+    said = subscription("orders")
+
+    dealt = await Coordinator(context).deal({"a": said, "b": said})
+
+    (busiest,) = [lanes for lanes in dealt.values() if ("orders", 3) in lanes]
+    assert len(busiest) <= 2
+    assert all_of(dealt) == ORDERS_LANES
+
+
 async def test_an_assignor_that_drops_all_before_it_joins_is_not_waited_for() -> None:
     """A protocol of unknown name whose members own nothing is eager in effect."""
     group = Coordinator(world())

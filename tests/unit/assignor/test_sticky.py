@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from keylane.assignor.level import find_share
-from keylane.assignor.load import LANE_WEIGHT, MEAN_WEIGHT, weigh_lanes
+from keylane.assignor.load import LANE_WEIGHT, MEAN_WEIGHT, join_rates, weigh_lanes
 from keylane.assignor.model import Lane, LaneTopic, Member, Plan
 from keylane.assignor.sticky import plan_sticky
 
@@ -316,3 +316,32 @@ def test_idle_lanes_weigh_a_little() -> None:
 def test_the_share_leaves_heavy_units_out(weights: list[int], count: int, share: float) -> None:
     """What a unit above the share has is no work that others could take."""
     assert find_share(weights, count) == share
+
+
+def test_half_of_a_load_are_bytes_and_half_are_records() -> None:
+    """Both halves weigh the same in sum; lanes that one measure lacks are unknown."""
+    a, b, c = ("t", 0), ("t", 1), ("u", 0)
+
+    loads = join_rates({a: 900.0, b: 100.0, c: 5.0}, {a: 1.0, b: 9.0})
+
+    assert loads == {a: 500.0, b: 500.0}
+    assert join_rates({a: 7.0}, {a: 0.0}) == {a: 7.0}
+
+
+def test_lanes_of_a_member_that_left_even_out_the_others() -> None:
+    """No lane that stays moves for it; where they fit best at first, it would be 130 and 110."""
+    topic = LaneTopic(name="t", partition_count=1, lane_count=5)
+    weights = [80.0, 60.0, 40.0, 30.0, 30.0]
+    loads = {("t", index): weight for index, weight in enumerate(weights)}
+    topics = frozenset({"t"})
+    stay = [
+        Member(member_id="a", topics=topics, owned=(("t", 0),), generation_id=1),
+        Member(member_id="b", topics=topics, owned=(("t", 1),), generation_id=1),
+    ]
+
+    plan = plan_sticky(stay, [topic], loads)
+
+    carried = [sum(loads[lane] for lane in plan[name]) for name in ("a", "b")]
+    assert carried == [120.0, 120.0]
+    assert ("t", 0) in plan["a"]
+    assert ("t", 1) in plan["b"]

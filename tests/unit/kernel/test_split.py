@@ -72,6 +72,7 @@ def test_s004_42_a_lane_gets_the_records_of_its_key_range_only(form: str) -> Non
         assert batch.validate_crc()
         assert [record.offset for record in batch] == [r.offset_delta for r in expected]
         assert slice_of(block, lane).record_count == len(expected)
+        assert slice_of(block, lane).record_bytes == sum(len(write_record(r)) for r in expected)
 
 
 def test_g_20_a_rebuilt_batch_keeps_what_identifies_its_source() -> None:

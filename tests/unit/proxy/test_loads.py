@@ -39,7 +39,7 @@ class Measured:
     ) -> None:
         """Ten offsets were split; `sizes` are bytes of each lane, 0 for no slice."""
         lanes: tuple[Any, ...] = tuple(
-            SimpleNamespace(size_bytes=size, record_count=size // 100) if size else None
+            SimpleNamespace(record_bytes=size, record_count=size // 100) if size else None
             for size in sizes
         )
         block = ScannedBlock(

@@ -43,9 +43,9 @@ def block(
 ) -> ScannedBlock:
     """Each lane has one record, or none and a control batch of 7 bytes."""
     lanes: tuple[Any, ...] = tuple(
-        SimpleNamespace(size_bytes=100, record_count=1)
+        SimpleNamespace(record_bytes=100, record_count=1)
         if at >= 0
-        else SimpleNamespace(size_bytes=7, record_count=0)
+        else SimpleNamespace(record_bytes=7, record_count=0)
         for at in lasts
     )
     return ScannedBlock(

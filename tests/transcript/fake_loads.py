@@ -1,0 +1,26 @@
+"""Loads of lanes as a test says them.
+
+In:    rates by topic and lane index.  Out: what the planner is given.
+Next:  `fake` has one in its context.
+Pure:  no I/O.
+"""
+
+from __future__ import annotations
+
+from keylane.proxy.topics import LaneView
+
+
+class FakeLoads:
+    """Implements `Loads`."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, dict[int, float]] = {}
+        """Bytes per second."""
+        self.record_rates: dict[str, dict[int, float]] = {}
+        """Records per second; of one byte each where a test says nothing."""
+
+    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
+        return self.rates.get(view.name, {})
+
+    def records_per_s(self, view: LaneView) -> dict[int, float]:
+        return self.record_rates.get(view.name) or self.bytes_per_s(view)
