@@ -35,10 +35,11 @@ def plan_sticky(members: Sequence[Member], topics: Sequence[LaneTopic], loads: L
     share <= mean; all others give units away until no move to the lightest helps. Let such a one
     have load B from k units, and the lightest load A. If k = 1, B <= heaviest. If k >= 2, its
     lightest unit u weighs at most B / k, and moving it does not help: A + u >= B. So
-    B <= A + B / k, that is B <= A * k / (k - 1) <= 2 * A. What follows (gifts to light members)
-    makes nobody as busy as its donor was, and never lowers the lightest. Since A <= mean, removing
-    members one by one never leaves one above twice the mean, unless by a single unit that cannot
-    be cut. With many even lanes k is large, and the bound close to the mean itself.
+    B <= A + B / k, that is B <= A * k / (k - 1) <= 2 * A. What follows (gifts to light members,
+    and `polish`) makes nobody as busy as its donor was, and never lowers the lightest. Since A <=
+    mean, removing members one by one never leaves one above twice the mean, unless by a single
+    unit that cannot be cut. With many even lanes k is large, and the bound close to the mean
+    itself.
 
     Moves. A lane leaves a living member that may keep it only by `level`: when the busiest member
     is above 1.10 times the ideal, or one is below 0.80 times the mean. In between nothing moves but

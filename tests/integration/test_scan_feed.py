@@ -138,7 +138,7 @@ async def test_what_one_node_scans_lets_positions_pass_at_the_other(kafka: str) 
         assert other.counted(UNEVEN, 3, 6) == 6
         assert other.feed.told_end(topic_id, 3) == 30
         told = [part for found in other.blocks for part in found.lanes if part is not None]
-        assert sum(part.size_bytes for part in told) == 5 * 1000
+        assert sum(part.record_bytes for part in told) == 5 * 1000
         assert sum(part.record_count for part in told) == 5
 
         # By its digest now, and the other way round.
