@@ -371,10 +371,11 @@ class PartitionReader:
             position, offset = position + split.wire_bytes, split.next_offset
             read.reached = offset
             if len(records) <= AT_ONCE_BYTES_MAX:
-                # Who waits is answered first: what follows here takes half as long as all before.
+                # One turn of the loop, in which who waits is answered: what is told behind it
+                # takes half as long as all before.
                 await asyncio.sleep(0)
                 if read.generation != self._generation:
-                    return  # the log was cut meanwhile
+                    return  # if the log was cut meanwhile, this must not be counted as scanned
             self._tell_scanned(split, last_record_offsets, start)
         self._span = max(offset - read.start, 1)
 

@@ -38,7 +38,7 @@ SINGLE_BYTES_MAX: Final = 16 * 1024
 HEADERS_MAX: Final = 16
 """Of a record; more are the kernels' matter, too."""
 OFFSET_LIMIT: Final = 2**63 - 2**32
-"""As in `spans`."""
+"""As in `spans`, which a proxy does not import: it would bring numba."""
 BEFORE_CRC: Final = struct.Struct(">qiibI")
 assert BEFORE_CRC.size == CRC_START
 _VARINT_BYTES: Final = 5
