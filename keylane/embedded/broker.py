@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from keylane.embedded.folder_lock import FolderLock
 from keylane.embedded.node import KafkaNode
 from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import Progress, print_progress, resolve_class_path
@@ -34,8 +35,9 @@ class EmbeddedKafka:
     """A cluster of `node_count` nodes, each a broker and a controller, all on 127.0.0.1.
 
     Ports stay the same for the life of the object, so clients find a node again after `kill`
-    and `start`. Data stays in `folder`; the object never deletes it. Usable as a context
-    manager, and from any thread, one call at a time.
+    and `start`. Data stays in `folder`; the object never deletes it. From `start` to `stop` or
+    `kill` nobody else can use the folder. Usable as a context manager, and from any thread, one
+    call at a time.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class EmbeddedKafka:
         `listeners` are further ones, protocols by name: {"SECURED": "SASL_SSL"}.
         """
         self.folder = Path(folder).absolute()
+        self._lock = FolderLock(self.folder)
         self.properties = dict(properties or {})
         self._progress, self._heap_mb = progress, heap_mb
         self._settings = [
@@ -89,14 +92,16 @@ class EmbeddedKafka:
         """Start the nodes that do not run, and wait until all of them serve.
 
         Raises:
-            KafkaUnavailable: no Java, no jars, or a node that did not come up (with its log).
+            KafkaUnavailable: the folder is in use, no Java, no jars, or a node that did not come
+                up (with its log).
         """
-        self._prepare()
-        stopped = [node for node in self.nodes if not node.running]
-        for node in stopped:
-            node.launch()
-        deadline_s = time.monotonic() + timeout_s
+        self._lock.hold()
         try:
+            self._prepare()
+            stopped = [node for node in self.nodes if not node.running]
+            for node in stopped:
+                node.launch()
+            deadline_s = time.monotonic() + timeout_s
             for node in stopped:
                 node.await_ready(deadline_s)
         except BaseException:  # KafkaUnavailable or Ctrl-C: leave nothing running
@@ -109,11 +114,13 @@ class EmbeddedKafka:
         with ThreadPoolExecutor(len(self._settings)) as pool:
             # Together: the last controller of a quorum would otherwise wait for the others.
             list(pool.map(KafkaNode.stop, self.nodes))
+        self._lock.release()
 
     def kill(self) -> None:
         """kill -9 of every node; `start` brings them back on the same data and ports."""
         for node in self.nodes:
             node.kill()
+        self._lock.release()
 
     def wait_any(self) -> KafkaNode:
         """Block until a node ends by itself; returns it. For a foreground command."""
@@ -145,7 +152,7 @@ class EmbeddedKafka:
             return
         class_path = resolve_class_path(progress=self._progress)
         nodes = [
-            KafkaNode(settings, class_path=class_path, heap_mb=self._heap_mb)
+            KafkaNode(settings, class_path=class_path, heap_mb=self._heap_mb, lock=self._lock)
             for settings in self._settings
         ]
         cluster_id = self._cluster_id()
@@ -157,7 +164,6 @@ class EmbeddedKafka:
     def _cluster_id(self) -> str:
         """The id in the folder, or a new one: 16 bytes in base64, as Kafka writes them."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / "cluster-id"
             if not path.exists():
                 text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

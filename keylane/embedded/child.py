@@ -59,8 +59,11 @@ class GuardedChild:
         """Whether the process is alive."""
         return self._guard is not None and self._guard.poll() is None
 
-    def launch(self) -> None:
-        """Start the process; returns at once. `await_ready` says when it serves."""
+    def launch(self, *, inherited: Sequence[int] = ()) -> None:
+        """Start the process; returns at once. `await_ready` says when it serves.
+
+        The file descriptors `inherited` stay open in the child, and in its guard.
+        """
         assert not self.running, "stop or kill the child before starting it again"
         arguments = [guard.__file__, str(self._log_path), self._ready_text, str(self._grace_s)]
         self._release()
@@ -73,6 +76,7 @@ class GuardedChild:
             stdout=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
+            pass_fds=inherited,
             env={**os.environ, **self._environment},
         )
 

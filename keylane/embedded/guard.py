@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             bufsize=0,
+            close_fds=False,  # what the owner has handed down goes on to the child
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,
         )
         _report(f"pid {child.pid}")

@@ -11,6 +11,7 @@ import subprocess
 from typing import Final
 
 from keylane.embedded.child import ChildEnded, GuardedChild
+from keylane.embedded.folder_lock import FolderLock
 from keylane.embedded.settings import NodeSettings
 from keylane.embedded.tools import java_command
 from keylane.errors import KafkaUnavailable
@@ -33,8 +34,10 @@ SERVER_JVM_ARGS: Final = (
 class KafkaNode:
     """A node that can be started and ended many times on the same folder and ports."""
 
-    def __init__(self, settings: NodeSettings, *, class_path: str, heap_mb: int) -> None:
-        self.settings, self._class_path = settings, class_path
+    def __init__(
+        self, settings: NodeSettings, *, class_path: str, heap_mb: int, lock: FolderLock
+    ) -> None:
+        self.settings, self._class_path, self._lock = settings, class_path, lock
         jvm_args = (f"-Xmx{heap_mb}m", f"-Xms{heap_mb // 2}m", *SERVER_JVM_ARGS)
         config = str(settings.properties_path)
         self._child = GuardedChild(
@@ -77,8 +80,12 @@ class KafkaNode:
             raise KafkaUnavailable(f"cannot format {config}: {done.stdout}{done.stderr}")
 
     def launch(self) -> None:
-        """Start the process; returns at once. `await_ready` says when it serves."""
-        self._child.launch()
+        """Start the process; returns at once. `await_ready` says when it serves.
+
+        Raises:
+            KafkaUnavailable: another process has Kafka running on the folder.
+        """
+        self._child.launch(inherited=(self._lock.hold(),))
 
     def await_ready(self, deadline_s: float) -> None:
         """Wait until the node serves; `deadline_s` is in time.monotonic's terms.

@@ -6,6 +6,7 @@ Shell: a real broker.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -68,6 +69,56 @@ def test_broker_ends_with_its_owner(tmp_path: Path) -> None:
         owner.kill()
 
     assert psutil.wait_procs([java], timeout=30)[1] == []
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    """A second `keylane kafka` on the folder ends with one line; the first goes on to serve."""
+    with EmbeddedKafka(tmp_path) as kafka:
+        name = make_topic_factory(AdminClient({"bootstrap.servers": kafka.bootstrap}), "lock")()
+        properties = kafka.nodes[0].settings.properties_path.read_bytes()
+
+        second = start_on(tmp_path)
+
+        assert second.returncode == 1
+        assert second.stderr == (
+            f"keylane: the data folder {tmp_path} is in use by process {os.getpid()}, which runs"
+            " Kafka on it; stop that process, or choose another folder\n"
+        )
+        assert kafka.nodes[0].settings.properties_path.read_bytes() == properties
+        produce(kafka.bootstrap, name, VALUES)
+        assert sorted(consume(kafka.bootstrap, name, partitions=1)) == sorted(VALUES)
+
+
+def test_a_folder_is_in_use_until_its_last_broker_has_ended(tmp_path: Path) -> None:
+    """The owner is killed with -9: the folder is refused as long as the broker still runs."""
+    script = (
+        "import sys, time; from keylane.embedded import EmbeddedKafka\n"
+        f"kafka = EmbeddedKafka({str(tmp_path)!r}).start()\n"
+        "print(kafka.nodes[0].pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        java = psutil.Process(int(owner.stdout.readline()))
+        guard = java.parent()
+        assert guard is not None
+        java.suspend()  # it cannot follow the guard's SIGTERM now
+
+        owner.kill()
+        owner.wait()
+        second = start_on(tmp_path)
+
+    assert second.returncode == 1
+    assert f"process {owner.pid} has ended, and the Kafka that it started" in second.stderr
+    java.kill()
+    assert psutil.wait_procs([java, guard], timeout=30)[1] == []
+    with EmbeddedKafka(tmp_path) as kafka:
+        assert kafka.nodes[0].running
+
+
+def start_on(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `keylane kafka` on `folder`, which is expected to end by itself."""
+    command = [sys.executable, "-m", "keylane", "kafka", "--data", str(folder), "--port", "0"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_failed_start_says_why(tmp_path: Path) -> None:
