@@ -1,10 +1,11 @@
 """Run an audit: read both topics once, land them, judge, write findings and a verdict.
 
 In:    an input topic, its audit topic, what to judge.  Out: `Verdict`; Parquet and JSON files.
-Next:  `audit_cli` prints it; `audit` holds every step.
 Shell: Kafka and files, by Spark. What reaches this process are counts, and findings to show.
 
 Kafka is read once into Parquet: each further question to Kafka itself costs a whole read again.
+A verdict is about records that were really seen: rows are counted where they are written and where
+they are read back, and a partition of which no record was seen is looked up at the brokers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from keylane.embedded.resolve import Progress, print_progress
 from keylane.errors import ConfigInvalid
 from keylane.pipeline import audit
 from keylane.pipeline.job import spark_errors
+from keylane.pipeline.landing import CountedFolder
 from keylane.pipeline.topic_range import TopicRange, find_range, read_range
+from keylane.pipeline.topic_records import partitions_with_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -86,9 +89,11 @@ def run_audit(
 
     Raises:
         ConfigInvalid: a topic does not exist, no broker answers, or a range is empty.
-        JobFailed: Spark failed on the way.
+        JobFailed: Spark failed on the way, or what it wrote is not there to be read.
     """
     options = dict(request.options)
+    written = request.out / "verdict.json"
+    written.unlink(missing_ok=True)  # that of an earlier run says nothing about this one
     wanted = find_range(
         spark,
         request.bootstrap,
@@ -106,7 +111,7 @@ def run_audit(
         run = _Run(spark, request, wanted, told, land, progress)
         verdict = run.judge()
     text = json.dumps(asdict(verdict) | {"version": 1}, indent=2)
-    (request.out / "verdict.json").write_text(text + "\n", encoding="utf-8")
+    written.write_text(text + "\n", encoding="utf-8")
     return verdict
 
 
@@ -121,6 +126,11 @@ class _Run:
     land: Path
     progress: Progress
     reasons: list[str] = field(default_factory=list)
+    findings: CountedFolder = field(init=False)
+
+    def __post_init__(self) -> None:
+        path = self.request.out / "findings"
+        self.findings = CountedFolder(self.spark, path, what="findings", option="--out")
 
     @property
     def judged(self) -> dict[int, tuple[int, int]]:
@@ -140,15 +150,17 @@ class _Run:
         bitmaps = self._land(bitmaps, "input")
         sessions = self._land(audit.sessions_of(reports), "sessions")
         self._check(parsed, reports, sessions)
+        self._check_seen(self.told, parsed.select("ap").distinct())
+        self._check_seen(self.wanted, bitmaps.select("p").distinct())
         self.progress("coverage")
-        self._write(audit.lost_findings(self._missing(bitmaps, reports)), "overwrite")
+        self.findings.write(audit.lost_findings(self._missing(bitmaps, reports)))
         self.progress("ownership")
         records = reports.records
         # What was landed has a known size: Spark sends what is small to where the records are.
         suspect = self._land(audit.suspect_sessions(sessions, reports.assigned), "suspect")
         if not suspect.isEmpty():
             owned = self._land(audit.ownership_findings(reports, suspect), "owned")
-            self._write(owned, "append")
+            self.findings.append(owned)
             records = audit.without(records, owned)
         self.progress("order")
         keys = self._land(audit.restless_keys(records), "keys")
@@ -157,7 +169,7 @@ class _Run:
             order = audit.order_findings(records, reports.commits, keys)
             order = self._land(order, "order")
             redelivered = order.where(F.col("kind") == audit.REDELIVERED).count()
-            self._write(order.where(F.col("kind") != audit.REDELIVERED), "append")
+            self.findings.append(order.where(F.col("kind") != audit.REDELIVERED))
         self.progress("")
         return self._verdict(bitmaps, parsed, redelivered)
 
@@ -166,16 +178,9 @@ class _Run:
         return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
 
     def _land(self, frame: DataFrame, name: str) -> DataFrame:
-        path = str(self.land / name)
-        frame.write.mode("overwrite").parquet(path)
-        return self.spark.read.schema(frame.schema).parquet(path)
-
-    def _write(self, findings: DataFrame, mode: str) -> None:
-        findings.write.mode(mode).parquet(self._findings_path)
-
-    @property
-    def _findings_path(self) -> str:
-        return str(self.request.out / "findings")
+        folder = CountedFolder(self.spark, self.land / name, what=name, option="--land")
+        folder.write(frame)
+        return folder.read()
 
     def _missing(self, bitmaps: DataFrame, reports: audit.Reports) -> DataFrame:
         """Offsets without a report; and the other way round, which cannot be judged."""
@@ -223,8 +228,22 @@ class _Run:
         if lone is not None and lone[0]:
             self.reasons.append(f"{lone[0]} reports of sessions that were never told as assigned")
 
+    def _check_seen(self, chosen: TopicRange, partitions: DataFrame) -> None:
+        """Note partitions of which no record was seen, although the brokers have some."""
+        seen = {row[0] for row in partitions.collect()}
+        silent = [
+            partition
+            for partition, (start, end) in enumerate(zip(chosen.starts, chosen.ends, strict=True))
+            if partition not in seen and start < end
+        ]
+        for partition in partitions_with_records(self.spark, chosen, silent):
+            self.reasons.append(
+                f"no record of {chosen.topic} partition {partition} was seen, although the brokers"
+                f" have some from offset {chosen.starts[partition]} to {chosen.ends[partition]}"
+            )
+
     def _verdict(self, bitmaps: DataFrame, parsed: DataFrame, redelivered: int) -> Verdict:
-        findings = self.spark.read.parquet(self._findings_path)
+        findings = self.findings.read()
         found = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
         counts = {kind: found.get(kind, 0) for kind in audit.KINDS}
         records = bitmaps.agg(F.sum("reports")).first()

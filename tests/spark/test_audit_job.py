@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
 
 from keylane.cli import main
-from keylane.pipeline import audit_cli
+from keylane.pipeline import audit_cli, audit_job, landing
 from keylane.pipeline.audit_cli import follow, render
 from keylane.pipeline.audit_job import AuditRequest, run_audit
 from keylane.pipeline.group_offsets import GroupOffsets
-from tests.integration.conftest import TopicFactory
+from keylane.pipeline.topic_range import TopicRange, read_range
+from tests.integration.conftest import TopicFactory, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
 from tests.spark.audit_log import AUDIT_PARTITIONS, PARTITIONS, AuditLog, make_log
 from tests.spark.audited_group import AuditedGroup, GroupRun
@@ -34,6 +37,15 @@ def write_log(kafka: str, log: AuditLog, input_topic: str, audit_topic: str) -> 
             audit_topic, key=message.key, value=message.value, partition=message.partition
         )
     assert producer.flush(60) == 0
+
+
+@pytest.fixture(scope="module")
+def faulty_topics(kafka: str) -> tuple[str, str]:
+    """Names of an input topic and its audit topic, with all kinds of faults in them."""
+    make = make_topic_factory(AdminClient({"bootstrap.servers": kafka}), "faulty")
+    orders, audit_topic = make(partitions=PARTITIONS), make(partitions=AUDIT_PARTITIONS)
+    write_log(kafka, make_log(1200, seed=7, keys=100), orders, audit_topic)
+    return orders, audit_topic
 
 
 def test_a_real_group_with_kills_is_clean(
@@ -104,6 +116,108 @@ def test_seeded_faults_are_found_through_kafka(
     state = json.loads((args.out / "follow.json").read_text())
     assert {tuple(place) for place in state["lost"]} == log.expected["lost"]
     assert sum(count for _, _, count in state["repeats"]) == verdict.reports - (6000 - 5)
+
+
+@pytest.mark.parametrize("lost", ["reports", "input", "sessions", "had", "keys", "findings"])
+def test_rows_that_do_not_come_back_are_no_clean_verdict(
+    lost: str,
+    spark: SparkSession,
+    kafka: str,
+    faulty_topics: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What workers wrote to their own disks is not read as nothing: exit code 2 and one line."""
+    monkeypatch.setattr(audit_cli, "start_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(landing.CountedFolder, "read", read_of_another_disk(lost))
+    orders, audit_topic = faulty_topics
+    (tmp_path / "verdict.json").write_text('{"status": "clean"}')
+    command = ["spark", "audit", "--bootstrap", kafka, "--audit", audit_topic, "--input", orders]
+
+    code = main([*command, "--out", str(tmp_path)])
+
+    assert code == 2
+    told = capsys.readouterr()
+    assert "clean" not in told.out
+    (line,) = [line for line in told.err.splitlines() if "spark audit:" in line]
+    assert f"spark audit: {lost}: " in line
+    assert "rows were written" in line
+    assert "and 0 are there" in line
+    assert line.endswith("with --out" if lost == "findings" else "with --land")
+    assert not (tmp_path / "verdict.json").exists()
+
+
+def read_of_another_disk(lost: str) -> Callable[[landing.CountedFolder], DataFrame]:
+    """`CountedFolder.read` on a machine that has the folder of `lost`, and none of its files."""
+    read = landing.CountedFolder.read
+
+    def read_elsewhere(folder: landing.CountedFolder) -> DataFrame:
+        if folder._path.name == lost:
+            for path in folder._path.glob("part-*"):
+                path.unlink()
+        return read(folder)
+
+    return read_elsewhere
+
+
+def test_a_partition_of_which_nothing_was_seen_is_looked_up(
+    spark: SparkSession,
+    kafka: str,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A read that gives no record of partition 1 is no proof that there is none to be lost."""
+    log = make_log(400, seed=8, keys=20, faulty=False)
+    orders, audit_topic = topic("orders", partitions=2), topic("audit", partitions=AUDIT_PARTITIONS)
+    log.messages = [message for message in log.messages if b'"p":1' not in message.value]
+    write_log(kafka, log, orders, audit_topic)
+    read = read_range
+
+    def read_half(spark: SparkSession, chosen: TopicRange, **options: int) -> DataFrame:
+        rows = read(spark, chosen, **options)
+        return rows.where("partition = 0") if chosen.topic == orders else rows
+
+    monkeypatch.setattr(audit_job, "read_range", read_half)
+    request = AuditRequest(
+        bootstrap=kafka, input_topic=orders, audit_topic=audit_topic, out=tmp_path / "out"
+    )
+
+    verdict = run_audit(spark, request)
+
+    assert (verdict.status, verdict.exit_code) == ("could not tell", 2)
+    (reason,) = verdict.reasons
+    assert reason.startswith(f"no record of {orders} partition 1 was seen")
+    assert reason.endswith("the brokers have some from offset 0 to 200")
+
+
+def test_offsets_without_a_record_are_no_reason_for_doubt(
+    spark: SparkSession, kafka: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """An aborted transaction leaves offsets and no record: nothing could be lost, it is clean."""
+    orders, audit_topic = topic("orders", partitions=1), topic("audit", partitions=AUDIT_PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": orders})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(100):
+        producer.produce(orders, value=b"x")
+    producer.flush(30)
+    producer.abort_transaction(30)
+    log = make_log(0, seed=8, faulty=False)
+    write_log(kafka, AuditLog(ends={}, messages=log.messages), orders, audit_topic)
+    request = AuditRequest(
+        bootstrap=kafka,
+        input_topic=orders,
+        audit_topic=audit_topic,
+        out=tmp_path / "out",
+        options={"kafka.isolation.level": "read_committed"},
+    )
+
+    verdict = run_audit(spark, request)
+
+    assert verdict.judged == {0: (0, 101)}
+    assert (verdict.status, verdict.records, verdict.reasons) == ("clean", 0, [])
 
 
 def test_what_cannot_be_told_is_said(

@@ -1,0 +1,81 @@
+"""Whether brokers have any record in a range of offsets: asked of them, without Spark's executors.
+
+In:    a range of a topic, some of its partitions.  Out: those that hold a record in it.
+Shell: a consumer of Spark's own Kafka jars, in the driver's JVM, with the settings of the source.
+Source: Kafka, `KafkaConsumer.poll`: returns early when a position advances, also over offsets
+without a record (control records, compacted or aborted ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from keylane.errors import JobFailed
+from keylane.pipeline.topic_range import ASK_TIMEOUT_MS, TopicRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_MS: Final = 1_000
+
+
+def partitions_with_records(
+    spark: SparkSession, chosen: TopicRange, partitions: Sequence[int]
+) -> list[int]:
+    """Those of `partitions` with a record in `chosen`; one poll each, more over empty stretches.
+
+    Raises:
+        JobFailed: no broker answers.
+        Py4JError: a broker refuses, or the range has been removed meanwhile.
+    """
+    if not partitions:
+        return []
+    # All of Spark's own Python reaches the JVM so.
+    jvm = cast("Any", spark.sparkContext._jvm)  # noqa: SLF001
+    with _consumer(jvm, chosen) as consumer:
+        return [at for at in partitions if _has_record(jvm, consumer, chosen, at)]
+
+
+def _has_record(jvm: Any, consumer: Any, chosen: TopicRange, partition: int) -> bool:
+    place = jvm.org.apache.kafka.common.TopicPartition(chosen.topic, partition)
+    places = jvm.java.util.ArrayList()
+    places.add(place)
+    consumer.assign(places)
+    consumer.seek(place, chosen.starts[partition])
+    at, end, idle_ms = chosen.starts[partition], chosen.ends[partition], 0
+    while at < end:
+        found = consumer.poll(jvm.java.time.Duration.ofMillis(POLL_MS)).records(place)
+        if not found.isEmpty():
+            return bool(found.get(0).offset() < end)
+        before, at = at, int(consumer.position(place))
+        idle_ms = 0 if at > before else idle_ms + POLL_MS
+        if idle_ms > ASK_TIMEOUT_MS:
+            raise JobFailed(
+                f"no broker answers what {chosen.topic} partition {partition} holds at offset {at}"
+            )
+    return False
+
+
+@contextmanager
+def _consumer(jvm: Any, chosen: TopicRange) -> Iterator[Any]:
+    settings = jvm.java.util.HashMap()
+    for key, value in chosen.options.items():
+        if key.startswith("kafka."):
+            settings.put(key.removeprefix("kafka."), value)
+    settings.put("bootstrap.servers", chosen.bootstrap)
+    settings.put("client.id", "keylane-spark")
+    settings.put("enable.auto.commit", "false")
+    settings.put("auto.offset.reset", "none")
+    settings.put("max.poll.records", "1")
+    settings.put("default.api.timeout.ms", str(ASK_TIMEOUT_MS))
+    settings.put("request.timeout.ms", str(ASK_TIMEOUT_MS // 2))
+    bytes_as_they_are = jvm.org.apache.kafka.common.serialization.ByteArrayDeserializer
+    consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(
+        settings, bytes_as_they_are(), bytes_as_they_are()
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
