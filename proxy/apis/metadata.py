@@ -3,10 +3,10 @@
 Behaviour: a lane topic under its own name keeps its id; a lane name (`orders.lanes-16`) is
 asked for as the topic itself and answered with an id of its own. Topics are asked for by name, or
 by id, and then names mean nothing, whether they are null or empty. Lane `lane * P + p` has
-leader, replicas and ISR of partition p. A topic without lanes differs in nothing. A topic
-whose plan is for another partition count is answered with TOPIC_AUTHORIZATION_FAILED. Among
-many nodes each pair of node and broker is a broker; a partition and its lanes are at the node
-that they are placed on, the controller is at this node.
+leader, replicas and ISR of partition p. A topic without lanes differs in nothing; keylane's own
+topics are internal, as Kafka's are. A topic whose plan is for another partition count is answered
+with TOPIC_AUTHORIZATION_FAILED. Among many nodes each pair of node and broker is a broker; a
+partition and its lanes are at the node that they are placed on, the controller is at this node.
 Not done: lane names are not listed when all topics are asked for (any count is one).
 
 In:    requests and answers.  Out: the answer as the client is to see it.
@@ -23,14 +23,19 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid
+from keylane.offsets.journal import TOPIC_NAME as JOURNAL
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.places import place_topic, show_brokers
 from keylane.proxy.connection import Buffers
+from keylane.proxy.nodes.scan_records import TOPIC_NAME as SCANS
+from keylane.proxy.settings_records import TOPIC_NAME as SETTINGS
 from keylane.proxy.topics import LaneView
 
 TOPIC_ID_VERSION: Final = 10
 IDS_VERSION: Final = 12
 """From here on brokers take ids."""
+OWN_TOPICS: Final = frozenset({JOURNAL, SCANS, SETTINGS})
+"""What keylane keeps in the cluster; a member of the pattern `.*` means none of it."""
 
 
 @dataclass(slots=True)
@@ -127,7 +132,7 @@ async def _present(topic: Any, asked: _Asked, context: Context) -> list[Any]:
         return [topic if one == topic_id else replace(topic, topic_id=one) for one in ids]
     if topic_id and topic.error_code == 0:
         context.learn_topic(topic)  # by the ids of brokers
-    topic = place_topic(topic, context)
+    topic = mark_own(place_topic(topic, context))
     shown = []
     for name in dict.fromkeys(asked.names.get(topic.name, [topic.name])):
         view = None
@@ -144,6 +149,15 @@ async def _present(topic: Any, asked: _Asked, context: Context) -> list[Any]:
         else:
             shown.append(expand_topic(topic, view))
     return shown
+
+
+def mark_own(topic: Any) -> Any:
+    """A kio topic entry that is internal, as Kafka's own topics are, where it is keylane's.
+
+    Java, aiokafka and kafka-python leave internal topics out of patterns (KIP-4).
+    """
+    is_own = topic.name in OWN_TOPICS and hasattr(topic, "is_internal")  # Metadata from v1
+    return replace(topic, is_internal=True) if is_own else topic
 
 
 def refused_topic(topic: Any, name: str) -> Any:

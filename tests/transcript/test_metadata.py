@@ -113,7 +113,7 @@ NAMES_BESIDE_IDS = [None, "", "of-no-use"]
 @pytest.mark.parametrize("name", NAMES_BESIDE_IDS)
 @pytest.mark.parametrize("version", range(12, 14))
 async def test_topics_asked_for_by_id(version, name) -> None:
-    """An own id stays, a lane name's id is asked for as the topic's own: a broker mixes no names."""
+    """An own id stays, a lane name's id is asked for as its topic's: brokers mix no names in."""
     context = FakeContext()
     view = context.lanes("orders.lanes-3")
     context.expect(
@@ -241,3 +241,17 @@ async def test_no_topics_at_all(version) -> None:
     seen = await call(context, METADATA, version, {"topics": []})
 
     assert seen["topics"] == [] and len(seen["brokers"]) == 2
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+async def test_what_keylane_keeps_is_internal(version) -> None:
+    """A classic member of the pattern `.*` is given none of keylane's own topics."""
+    context = FakeContext()
+    own = ["__individual_commit_offsets", "__keylane_scans", "__keylane_settings"]
+    found = [topic(name, uuid.UUID(int=0xE0 + i), 1) for i, name in enumerate([*own, "__other"])]
+    context.expect(METADATA, None, answer(*found))
+
+    seen = await call(context, METADATA, version, {"topics": None})
+
+    internal = {entry["name"]: entry["is_internal"] for entry in seen["topics"]}
+    assert internal == {**dict.fromkeys(own, True), "__other": False}
