@@ -46,6 +46,8 @@ Result = TypeVar("Result")
 REFUSED_BY_BROKER: Final = (3, TOPIC_AUTHORIZATION_FAILED, 100)
 """UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID beside it."""
 
+NO_TOPIC_ID: Final = uuid.UUID(int=0)
+
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
@@ -188,6 +190,8 @@ class SessionContext:
 
     async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
         """As `find_view`, by the id that the client was told."""
+        if topic_id == NO_TOPIC_ID:
+            return None  # asked for it, a broker answers nothing of use
         view = self.registry.view_by_id(topic_id)
         if view is not None or self.registry.is_plain_id(topic_id):
             return view

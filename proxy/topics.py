@@ -332,6 +332,11 @@ class TopicRegistry:
             view = self._make_view(self._names[topic_id])
         return view
 
+    def renamed_of_id(self, topic_id: uuid.UUID) -> LaneView | None:
+        """The lanes that the id of a lane name stands for; None for ids of brokers."""
+        view = self._views_by_id.get(topic_id)
+        return view if view is not None and view.is_renamed else None
+
     def is_plain_id(self, topic_id: uuid.UUID) -> bool:
         """Whether the id is a known topic's without lanes."""
         if topic_id in self._views_by_id:

@@ -1,15 +1,15 @@
 """Metadata v0-13: addresses become keylane's, lane topics show P*L partitions.
 
 Behaviour: a lane topic under its own name keeps its id; a lane name (`orders.lanes-16`) is
-asked for as the topic itself and answered with an id of its own. Lane `lane * P + p` has
-leader, replicas and ISR of partition p. A topic without lanes differs in nothing. A topic
-whose plan is for another partition count is answered with TOPIC_AUTHORIZATION_FAILED. Among
-many nodes each pair of node and broker is a broker; a partition and its lanes are at the node
-that they are placed on, the controller is at this node.
+asked for as the topic itself and answered with an id of its own. Topics are asked for by name, or
+by id, and then names mean nothing, whether they are null or empty. Lane `lane * P + p` has
+leader, replicas and ISR of partition p. A topic without lanes differs in nothing; keylane's own
+topics are internal, as Kafka's are. A topic whose plan is for another partition count is answered
+with TOPIC_AUTHORIZATION_FAILED. Among many nodes each pair of node and broker is a broker; a
+partition and its lanes are at the node that they are placed on, the controller is at this node.
 Not done: lane names are not listed when all topics are asked for (any count is one).
 
 In:    requests and answers.  Out: the answer as the client is to see it.
-Next:  `session` writes it.
 Pure:  the outside world is the `Context` argument.
 Source: protocol guide, Metadata; KIP-516 (topic ids).
 """
@@ -17,25 +17,41 @@ Source: protocol guide, Metadata; KIP-516 (topic ids).
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid
+from keylane.offsets.journal import TOPIC_NAME as JOURNAL
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.places import place_topic, show_brokers
 from keylane.proxy.connection import Buffers
+from keylane.proxy.nodes.scan_records import TOPIC_NAME as SCANS
+from keylane.proxy.settings_records import TOPIC_NAME as SETTINGS
 from keylane.proxy.topics import LaneView
 
 TOPIC_ID_VERSION: Final = 10
-ZERO_ID: Final = uuid.UUID(int=0)
+IDS_VERSION: Final = 12
+"""From here on brokers take ids."""
+OWN_TOPICS: Final = frozenset({JOURNAL, SCANS, SETTINGS})
+"""What keylane keeps in the cluster; a member of the pattern `.*` means none of it."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What a client means by the topics that the broker is asked for."""
+
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """By the broker's name of a topic, the names that the client asked for."""
+    ids: dict[uuid.UUID, list[uuid.UUID]] = field(default_factory=dict)
+    """By the broker's id of a topic, the ids that the client asked for."""
 
 
 async def handle_metadata(request: Request, context: Context) -> Buffers:
-    """Translate names, relay, translate back."""
+    """Translate names and ids, relay, translate back."""
     wanted = request.decode()
-    names, upstream = await _translate(wanted, request.api_version, context)
+    asked, upstream = _translate(wanted, request.api_version, context)
     frame = (request.frame,) if upstream is None else (request.with_entity(upstream),)
     pending = context.send(frame)
     context.release()
@@ -43,7 +59,7 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
     await context.learn_brokers(answer.brokers)
     topics: list[Any] = []
     for topic in answer.topics:
-        topics.extend(await _present(topic, names, context))
+        topics.extend(await _present(topic, asked, context))
     changes: dict[str, Any] = {
         "brokers": show_brokers(answer.brokers, context),
         "topics": tuple(topics),
@@ -54,58 +70,71 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
     return request.answer_entity(replace(answer, **changes))
 
 
-async def _translate(
-    wanted: Any, api_version: int, context: Context
-) -> tuple[dict[str, list[str]], Any]:
-    """Lane names asked for, by physical topic; and the request to send, None if unchanged."""
-    names: dict[str, list[str]] = {}
+def _translate(wanted: Any, api_version: int, context: Context) -> tuple[_Asked, Any]:
+    """What the client means, and the request to send; None: as it came.
+
+    A broker goes by ids alone where any entry has one, whatever names stand beside it: null,
+    or "" as Java's client writes them (KafkaApis.handleTopicMetadataRequest).
+    """
+    asked = _Asked()
     if not wanted.topics:
-        return names, None
-    upstream: list[Any] = []
-    sent: set[str] = set()
+        return asked, None
+    if api_version >= TOPIC_ID_VERSION and any(entry.topic_id for entry in wanted.topics):
+        # Before v12 brokers refuse ids, under the names that stand there.
+        entries = _ids_to_physical(wanted, asked, context) if api_version >= IDS_VERSION else None
+    else:
+        entries = _names_to_physical(wanted, asked, context)
+    return asked, None if entries is None else replace(wanted, topics=entries)
+
+
+def _names_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any, ...] | None:
+    """Entries with the broker's names, each topic once; None where no name is a lane name."""
+    entries: dict[str | None, Any] = {}
     is_changed = False
     for entry in wanted.topics:
-        entry, name = await _entry_to_physical(entry, api_version, context)
-        if name is None:
-            upstream.append(entry)
+        if entry.name is None:
+            entries[None] = entry
             continue
-        physical = context.registry.physical_name(name)
-        names.setdefault(physical, []).append(name)
-        if physical != name:
+        name = context.registry.physical_name(entry.name)
+        asked.names.setdefault(name, []).append(entry.name)
+        if name != entry.name:
             is_changed = True
-            entry = replace(entry, name=type(entry.name or "")(physical))
-        if physical in sent:
+            entry = replace(entry, name=type(entry.name)(name))
+        entries.setdefault(name, entry)
+    return tuple(entries.values()) if is_changed else None
+
+
+def _ids_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any, ...] | None:
+    """Entries with the broker's ids, each topic once; None where no id is a lane name's."""
+    entries: dict[uuid.UUID | None, Any] = {}
+    is_changed = False
+    for entry in wanted.topics:
+        topic_id = entry.topic_id
+        if topic_id is not None:
+            view = context.registry.renamed_of_id(topic_id)
+            name = context.registry.name_of_id(topic_id) if view is None else view.name
+            topic_id = topic_id if view is None else view.topic_id
+            asked.ids.setdefault(topic_id, []).append(entry.topic_id)
+            if name is not None:
+                asked.names.setdefault(name if view is None else view.topic, []).append(name)
+        if topic_id != entry.topic_id:
             is_changed = True
-            continue
-        sent.add(physical)
-        upstream.append(entry)
-    return names, replace(wanted, topics=tuple(upstream)) if is_changed else None
+            entry = replace(entry, topic_id=topic_id)
+        entries.setdefault(topic_id, entry)
+    return tuple(entries.values()) if is_changed else None
 
 
-async def _entry_to_physical(
-    entry: Any, api_version: int, context: Context
-) -> tuple[Any, str | None]:
-    """(entry, the name that the client means); None for an id that is no lane name's."""
-    if entry.name is not None:
-        return entry, entry.name
-    if api_version >= TOPIC_ID_VERSION and entry.topic_id:
-        view = await context.find_view_by_id(entry.topic_id)
-        if view is not None and view.is_renamed:
-            # Asked by the physical name: the lane name's id means nothing to the broker.
-            return replace(entry, topic_id=None, name=view.topic), view.name
-    return entry, None
-
-
-async def _present(topic: Any, names: dict[str, list[str]], context: Context) -> list[Any]:
+async def _present(topic: Any, asked: _Asked, context: Context) -> list[Any]:
     """The topic as the client is to see it, once per name that it asked for."""
-    if topic.name is None:
-        return [topic]
     topic_id = getattr(topic, "topic_id", None)
+    if topic.name is None:
+        ids = dict.fromkeys(asked.ids.get(topic_id, [topic_id])) if topic_id else [topic_id]
+        return [topic if one == topic_id else replace(topic, topic_id=one) for one in ids]
     if topic_id and topic.error_code == 0:
         context.learn_topic(topic)  # by the ids of brokers
-    topic = place_topic(topic, context)
+    topic = mark_own(place_topic(topic, context))
     shown = []
-    for name in dict.fromkeys(names.get(topic.name, [topic.name])):
+    for name in dict.fromkeys(asked.names.get(topic.name, [topic.name])):
         view = None
         if topic.error_code == 0 and context.registry.rule_of(name) is not None:
             try:
@@ -120,6 +149,15 @@ async def _present(topic: Any, names: dict[str, list[str]], context: Context) ->
         else:
             shown.append(expand_topic(topic, view))
     return shown
+
+
+def mark_own(topic: Any) -> Any:
+    """A kio topic entry that is internal, as Kafka's own topics are, where it is keylane's.
+
+    Java, aiokafka and kafka-python leave internal topics out of patterns (KIP-4).
+    """
+    is_own = topic.name in OWN_TOPICS and hasattr(topic, "is_internal")  # Metadata from v1
+    return replace(topic, is_internal=True) if is_own else topic
 
 
 def refused_topic(topic: Any, name: str) -> Any:

@@ -1,13 +1,12 @@
 """DescribeTopicPartitions v0, DescribeConfigs v1-4: topics by the names that clients use.
 
 Behaviour: DescribeTopicPartitions shows a lane per partition, as Metadata does; it is paged,
-and a page holds all lanes of the partitions in it. DescribeConfigs of a lane name tells the
-configuration of its topic. Among many nodes a broker is told by the id that clients know. All
-other requests pass as they are.
+and a page holds all lanes of the partitions in it; keylane's own topics are internal.
+DescribeConfigs of a lane name tells the configuration of its topic. Among many nodes a broker is
+told by the id that clients know. All other requests pass as they are.
 Not done: nothing.
 
 In:    requests and answers.  Out: the answer as the client is to see it.
-Next:  `session` writes it.
 Pure:  the outside world is the `Context` argument.
 Source: KIP-966 (DescribeTopicPartitions), KIP-226 (DescribeConfigs).
 """
@@ -22,7 +21,7 @@ from kio.schema.types import TopicName
 from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.list_offsets import relay
-from keylane.proxy.apis.metadata import expand_topic, refused_topic
+from keylane.proxy.apis.metadata import expand_topic, mark_own, refused_topic
 from keylane.proxy.apis.places import place_topic, real_name
 from keylane.proxy.connection import Buffers
 
@@ -33,14 +32,18 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
     """Translate names, relay, show lanes."""
     wanted = request.decode()
     names: dict[str, list[str]] = {}
+    entries: dict[str, Any] = {}
     for topic in wanted.topics:
-        names.setdefault(context.registry.physical_name(topic.name), []).append(topic.name)
-    topics = tuple(replace(wanted.topics[0], name=TopicName(name)) for name in names)
+        physical = context.registry.physical_name(topic.name)
+        names.setdefault(physical, []).append(topic.name)
+        entries.setdefault(physical, replace(topic, name=TopicName(physical)))
     cursor = wanted.cursor
     if cursor is not None:
         physical = context.registry.physical_name(cursor.topic_name)
         cursor = replace(cursor, topic_name=type(cursor.topic_name)(physical))
-    pending = context.send((request.with_entity(replace(wanted, topics=topics, cursor=cursor)),))
+    upstream = replace(wanted, topics=tuple(entries.values()), cursor=cursor)
+    frame = request.frame if upstream == wanted else request.with_entity(upstream)
+    pending = context.send((frame,))
     context.release()
     answer = request.decode_answer(await pending)
     shown = [entry for topic in answer.topics for entry in await _present(topic, names, context)]
@@ -55,7 +58,7 @@ async def _present(topic: Any, names: dict[str, list[str]], context: Context) ->
     """The topic once per name that the client asked for."""
     if topic.name is None:
         return [topic]
-    topic = place_topic(topic, context)
+    topic = mark_own(place_topic(topic, context))
     shown = []
     for name in dict.fromkeys(names.get(topic.name, [topic.name])):
         try:

@@ -96,6 +96,19 @@ def results(*names: tuple[int, str]) -> dict[str, Any]:
     }
 
 
+async def test_what_keylane_keeps_is_internal() -> None:
+    """As in Metadata."""
+    context = FakeContext()
+    own = ["__individual_commit_offsets", "__keylane_scans", "__keylane_settings"]
+    found = [topic(name, PLAIN, [0]) for name in (*own, "plain")]
+    context.expect(PARTITIONS, request(), {"topics": found})
+
+    seen = await call(context, PARTITIONS, 0, request())
+
+    internal = {entry["name"]: entry["is_internal"] for entry in seen["topics"]}
+    assert internal == {**dict.fromkeys(own, True), "plain": False}
+
+
 @pytest.mark.parametrize("version", versions(CONFIGS))
 async def test_configuration_under_a_lane_name(version) -> None:
     """It is the topic's; a broker that is called like a lane name is left alone."""

@@ -6,8 +6,11 @@ import uuid
 from typing import Any
 
 import pytest
+from kio.index import load_request_schema
 
-from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, check, versions
+from keylane.wire.messages import write_message
+from tests.transcript.entities import build
+from tests.transcript.fake import ORDERS, PLAIN, SHOP, FakeContext, call, check, versions
 
 METADATA = 3
 
@@ -103,22 +106,78 @@ async def test_all_topics(version) -> None:
     assert shown == [("orders", 8), ("plain", 3)]
 
 
+NAMES_BESIDE_IDS = [None, "", "of-no-use"]
+"""As librdkafka, franz-go and others write it; as Java does; a broker looks at none of them."""
+
+
+@pytest.mark.parametrize("name", NAMES_BESIDE_IDS)
 @pytest.mark.parametrize("version", range(12, 14))
-async def test_topics_asked_for_by_id(version) -> None:
-    """An own id stays, a lane name's id is asked for as the topic's name."""
+async def test_topics_asked_for_by_id(version, name) -> None:
+    """An own id stays, a lane name's id is asked for as its topic's: brokers mix no names in."""
     context = FakeContext()
     view = context.lanes("orders.lanes-3")
     context.expect(
         METADATA,
-        {"topics": [{"topic_id": PLAIN}, {"topic_id": None, "name": "orders"}]},
+        {"topics": [{"topic_id": PLAIN, "name": name}, {"topic_id": ORDERS, "name": name}]},
         answer(topic("plain", PLAIN, 3), topic("orders", ORDERS, 2)),
     )
-    asked = [{"topic_id": PLAIN, "name": None}, {"topic_id": view.view_id, "name": None}]
+    asked = [{"topic_id": PLAIN, "name": name}, {"topic_id": view.view_id, "name": name}]
 
     seen = await call(context, METADATA, version, {"topics": asked})
 
     shown = [(e["name"], e["topic_id"], len(e["partitions"])) for e in seen["topics"]]
     assert shown == [("plain", PLAIN, 3), ("orders.lanes-3", view.view_id, 6)]
+
+
+@pytest.mark.parametrize("name", NAMES_BESIDE_IDS)
+@pytest.mark.parametrize("version", range(12, 14))
+async def test_many_plain_topics_by_id_are_asked_for_as_they_came(version, name) -> None:
+    """Each id is asked for, known to keylane or not, with the bytes that the client sent."""
+    context = FakeContext()
+    unknown = uuid.UUID(int=0xE5)
+    wanted = {"topics": [{"topic_id": one, "name": name} for one in (PLAIN, SHOP, unknown)]}
+    body = write_message(build(load_request_schema(METADATA, version), wanted))
+    context.expect(
+        METADATA,
+        body,
+        answer(topic("plain", PLAIN, 3), topic("shop", SHOP, 1), topic("new", unknown, 1)),
+    )
+
+    seen = await call(context, METADATA, version, wanted)
+
+    assert [entry["name"] for entry in seen["topics"]] == ["plain", "shop", "new"]
+
+
+@pytest.mark.parametrize("version", range(12, 14))
+async def test_a_lane_name_by_its_id_beside_the_topic_by_its_own(version) -> None:
+    """The broker is asked once, each id gets its view; also when the topic is gone."""
+    context = FakeContext()
+    view = context.lanes("orders.lanes-3")
+    asked = [{"topic_id": view.view_id, "name": ""}, {"topic_id": ORDERS, "name": ""}]
+    once = {"topics": [{"topic_id": ORDERS}]}
+
+    context.expect(METADATA, once, answer(topic("orders", ORDERS, 2)))
+    seen = await call(context, METADATA, version, {"topics": asked})
+    context.expect(METADATA, once, answer(topic(None, ORDERS, 0, error_code=100)))
+    gone = await call(context, METADATA, version, {"topics": asked})
+
+    shown = [(e["name"], e["topic_id"], len(e["partitions"])) for e in seen["topics"]]
+    assert shown == [("orders.lanes-3", view.view_id, 6), ("orders", ORDERS, 8)]
+    shown = [(e["name"], e["topic_id"], e["error_code"]) for e in gone["topics"]]
+    assert shown == [(None, view.view_id, 100), (None, ORDERS, 100)]
+
+
+@pytest.mark.parametrize("version", range(10, 12))
+async def test_ids_before_they_are_taken_go_up_as_they_came(version) -> None:
+    """A broker refuses v10 and v11 with ids; keylane makes no question by name of them."""
+    context = FakeContext()
+    wanted = {"topics": [{"topic_id": PLAIN, "name": ""}, {"topic_id": SHOP, "name": ""}]}
+    body = write_message(build(load_request_schema(METADATA, version), wanted))
+    context.expect(METADATA, body, answer(topic("", PLAIN, 0, 42), topic("", SHOP, 0, 42)))
+
+    seen = await call(context, METADATA, version, wanted)
+
+    assert [(e["topic_id"], e["error_code"]) for e in seen["topics"]] == [(PLAIN, 42), (SHOP, 42)]
 
 
 @pytest.mark.parametrize("version", range(12, 14))
@@ -182,3 +241,17 @@ async def test_no_topics_at_all(version) -> None:
     seen = await call(context, METADATA, version, {"topics": []})
 
     assert seen["topics"] == [] and len(seen["brokers"]) == 2
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+async def test_what_keylane_keeps_is_internal(version) -> None:
+    """A classic member of the pattern `.*` is given none of keylane's own topics."""
+    context = FakeContext()
+    own = ["__individual_commit_offsets", "__keylane_scans", "__keylane_settings"]
+    found = [topic(name, uuid.UUID(int=0xE0 + i), 1) for i, name in enumerate([*own, "__other"])]
+    context.expect(METADATA, None, answer(*found))
+
+    seen = await call(context, METADATA, version, {"topics": None})
+
+    internal = {entry["name"]: entry["is_internal"] for entry in seen["topics"]}
+    assert internal == {**dict.fromkeys(own, True), "__other": False}

@@ -1,0 +1,141 @@
+"""Frames of stock clients, as they were recorded: understood, and passed up as they came.
+
+`client_frames.txt` holds a request and a broker's answer per client, API, version and shape; it
+is made by `tests.long.record_clients` (Kafka 4.3.1, its Java clients, librdkafka 2.16.1, aiokafka
+0.14, kafka-python 3.0, franz-go 1.22, sarama 1.61, KafkaJS 2.2).
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from keylane.proxy.apis import API_VERSIONS, ROUTES
+from keylane.proxy.apis.context import Request
+from keylane.wire.fetch import (
+    read_fetch_request,
+    read_fetch_response,
+    write_fetch_request,
+    write_fetch_response,
+)
+from keylane.wire.header import ApiKey, read_request_header, response_body_position
+from keylane.wire.messages import read_request, read_response, write_message
+from keylane.wire.produce import (
+    read_produce_request,
+    read_produce_response,
+    write_produce_request,
+    write_produce_response,
+)
+from tests.transcript.entities import plain
+from tests.transcript.fake import CORRELATION_ID, FakeContext, serve
+
+FRAMES = Path(__file__).parent / "client_frames.txt"
+CLIENTS = {"java", "librdkafka", "aiokafka", "kafka-python", "franz-go", "sarama", "kafkajs"}
+METADATA = 3
+
+
+class Recorded(NamedTuple):
+    """One request and its answer, without their sizes."""
+
+    client: str
+    api_key: int
+    version: int
+    request: bytes
+    answer: bytes
+
+    @property
+    def body(self) -> bytes:
+        """The request behind its header."""
+        return self.request[read_request_header(self.request).body_position :]
+
+    @property
+    def answer_body(self) -> bytes:
+        """The answer behind its header."""
+        return self.answer[response_body_position(self.api_key, self.version) :]
+
+
+def _read() -> list[Recorded]:
+    found = []
+    for line in FRAMES.read_text().splitlines():
+        client, key, version, request, answer = line.split(" ")
+        frames = base64.b64decode(request), base64.b64decode(answer)
+        found.append(Recorded(client, int(key), int(version), *frames))
+    return found
+
+
+RECORDED = _read()
+EACH = pytest.mark.parametrize(
+    "one", RECORDED, ids=lambda one: f"{one.client}-{ApiKey(one.api_key).name}-v{one.version}"
+)
+
+
+def test_all_clients_are_recorded() -> None:
+    """A file that was made anew lacks no client, and has what no other test asks so."""
+    assert {one.client for one in RECORDED} == CLIENTS
+
+    assert {1, 2, 3, 8, 9, 10, 11, 14, 18, 28, 68} <= {one.api_key for one in RECORDED}
+
+
+def _written(one: Recorded) -> tuple[bytes, bytes]:
+    """Request and answer, decoded and encoded again."""
+    key, version = one.api_key, one.version
+    if key == ApiKey.FETCH:
+        request = write_fetch_request(read_fetch_request(one.body, 0, version))
+        answer = write_fetch_response(read_fetch_response(one.answer_body, 0, version), version)
+        return request, b"".join(answer)
+    if key == ApiKey.PRODUCE:
+        request = b"".join(write_produce_request(read_produce_request(one.body, 0, version)))
+        answer = write_produce_response(read_produce_response(one.answer_body, 0, version), version)
+        return request, b"".join(answer)
+    body, answer_body = memoryview(one.body), memoryview(one.answer_body)
+    return (
+        write_message(read_request(key, version, body)),
+        write_message(read_response(key, version, answer_body)),
+    )
+
+
+@EACH
+def test_a_frame_is_understood(one) -> None:
+    """Decoded and encoded again a request and its answer are the same bytes."""
+    request, answer = _written(one)
+
+    left_over = one.body[len(request) :]
+    assert (request, answer) == (one.body[: len(request)], one.answer_body)
+    # librdkafka sends bytes behind its question for all topics, at which brokers do not look.
+    assert not left_over or (one.client, one.api_key) == ("librdkafka", METADATA)
+
+
+@EACH
+async def test_a_frame_goes_up_as_it_came(one) -> None:
+    """The broker gets the client's bytes; its answer changes in addresses and versions only."""
+    context = FakeContext()
+    frame = bytearray(struct.pack(">i", len(one.request)) + one.request)
+    struct.pack_into(">i", frame, 8, CORRELATION_ID)
+    request = Request(read_request_header(memoryview(frame)[4:]), bytes(frame))
+    context.expect(one.api_key, one.body, one.answer_body, version=one.version)
+
+    answer = await serve(context, request)
+
+    assert one.api_key in ROUTES
+    seen = answer[4 + response_body_position(one.api_key, one.version) :]
+    if one.api_key in (ApiKey.FETCH, ApiKey.PRODUCE):
+        assert seen == one.answer_body
+        return
+    told = plain(read_response(one.api_key, one.version, memoryview(one.answer_body)))
+    shown = plain(request.decode_answer(answer))
+    if one.api_key == API_VERSIONS:
+        assert [key["api_key"] for key in shown["api_keys"]]
+        del shown["api_keys"], told["api_keys"]
+    assert _without_addresses(shown) == _without_addresses(told)
+
+
+def _without_addresses(value: Any) -> Any:
+    """The answer without hosts and ports."""
+    if isinstance(value, dict):
+        hidden = ("host", "port")
+        return {key: _without_addresses(item) for key, item in value.items() if key not in hidden}
+    return [_without_addresses(item) for item in value] if isinstance(value, list) else value
