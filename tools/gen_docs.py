@@ -25,6 +25,7 @@ from keylane.offsets.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy import apis
 from keylane.proxy.apis import ROUTES
+from keylane.proxy.apis.treatments import NOT_SERVED, TREATMENTS
 from keylane.proxy.exposition import build_info
 from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.nodes.gauges import NodeGauges
@@ -104,6 +105,25 @@ A key that is not here is hidden in ApiVersions and refused.
 |---|---|---|---|
 """
 
+TREATMENTS_HEAD: Final = """## Topics and partitions, API by API
+
+A *lane topic* is one that the client sees as lanes: under its own name by a rule of `lanes`, or
+under a lane name such as `orders.lanes-16`.
+A number that means a lane never reaches a broker as that of a partition: it is translated, or
+refused. Rights to the topic are judged by the broker, as those of the client's own principal.
+An API that is not in this table names neither topics nor partitions.
+
+| API | plain topics | lane topics |
+|---|---|---|
+"""
+NOT_SERVED_HEAD: Final = """## Not served
+
+Hidden in ApiVersions; a request closes the connection.
+
+| key | API | why |
+|---|---|---|
+"""
+
 
 def configuration() -> str:
     """The tables of all keys."""
@@ -170,7 +190,18 @@ def protocol() -> str:
             how = "relayed, noted" if key in NOTED else "relayed, addresses replaced"
         versions = f"{route.version_min}-{route.version_max}"
         rows.append(f"| {key} | {route.name} | {versions} | {how} |")
-    return PROTOCOL_HEAD + "\n".join(rows) + "\n\n" + "\n".join(_behaviours())
+    treated = [
+        f"| {ROUTES[key].name} | {each.plain} | {each.lanes} |"
+        for key, each in sorted(TREATMENTS.items())
+    ]
+    hidden = [f"| {key} | {name} | {why} |" for key, (name, why) in sorted(NOT_SERVED.items())]
+    parts = [
+        PROTOCOL_HEAD + "\n".join(rows) + "\n",
+        NOT_SERVED_HEAD + "\n".join(hidden) + "\n",
+        TREATMENTS_HEAD + "\n".join(treated) + "\n",
+        *_behaviours(),
+    ]
+    return "\n".join(parts)
 
 
 def _behaviours() -> list[str]:

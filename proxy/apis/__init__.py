@@ -16,32 +16,41 @@ from dataclasses import dataclass
 from typing import Final
 
 from keylane.errors import FrameInvalid
+from keylane.proxy.apis.acls import handle_create_acls
 from keylane.proxy.apis.api_versions import clamp, names_librdkafka, refuse_version
 from keylane.proxy.apis.broker_ids import (
-    handle_alter_configs,
-    handle_alter_reassignments,
-    handle_create_partitions,
-    handle_create_topics,
     handle_list_groups,
-    handle_list_reassignments,
     handle_unregister_broker,
     relays_alone,
 )
+from keylane.proxy.apis.configs import handle_alter_configs, handle_describe_configs
 from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.delete_records import handle_delete_records
 from keylane.proxy.apis.discovery import handle_describe_cluster, handle_find_coordinator
+from keylane.proxy.apis.elections import handle_elect_leaders
 from keylane.proxy.apis.endpoints import with_own_endpoints
 from keylane.proxy.apis.fetch import handle_fetch, relays_fetch
 from keylane.proxy.apis.group_heartbeat import (
     handle_consumer_group_heartbeat,
     handle_streams_group_heartbeat,
 )
+from keylane.proxy.apis.group_members import handle_consumer_group_describe
 from keylane.proxy.apis.join_group import note_joining, note_leader
 from keylane.proxy.apis.list_offsets import handle_list_offsets, handle_offset_for_leader_epoch
+from keylane.proxy.apis.log_dirs import handle_alter_replica_log_dirs, handle_describe_log_dirs
 from keylane.proxy.apis.metadata import handle_metadata
 from keylane.proxy.apis.offset_commit import handle_offset_commit
 from keylane.proxy.apis.offset_delete import handle_delete_groups, handle_offset_delete
 from keylane.proxy.apis.offset_fetch import handle_offset_fetch
 from keylane.proxy.apis.produce import handle_produce, relays_produce
+from keylane.proxy.apis.producers import (
+    handle_describe_producers,
+    handle_describe_transactions,
+)
+from keylane.proxy.apis.reassignments import (
+    handle_alter_reassignments,
+    handle_list_reassignments,
+)
 from keylane.proxy.apis.refusals import (
     at_coordinator,
     coordinating,
@@ -50,8 +59,19 @@ from keylane.proxy.apis.refusals import (
     relays_all,
 )
 from keylane.proxy.apis.sasl import handle_sasl_handshake, note_login
+from keylane.proxy.apis.share_groups import (
+    handle_alter_share_offsets,
+    handle_delete_share_offsets,
+    handle_describe_share_offsets,
+    handle_share_group_heartbeat,
+)
 from keylane.proxy.apis.sync_group import handle_sync_group, relays_sync_group
-from keylane.proxy.apis.topics import handle_describe_configs, handle_describe_topic_partitions
+from keylane.proxy.apis.topic_changes import (
+    handle_create_partitions,
+    handle_create_topics,
+    handle_delete_topics,
+)
+from keylane.proxy.apis.topics import handle_describe_topic_partitions
 from keylane.proxy.apis.transactions import (
     handle_add_partitions,
     handle_end_txn,
@@ -144,71 +164,77 @@ def _table() -> dict[int, Route]:
     serve(16, "ListGroups", 0, 5, handle_list_groups, relays_alone)
     serve(SASL_HANDSHAKE, "SaslHandshake", 1, 1, handle_sasl_handshake)
     serve(API_VERSIONS, "ApiVersions", 0, 4, handle_api_versions)
-    serve(19, "CreateTopics", 2, 7, handle_create_topics, relays_alone)
     serve(23, "OffsetForLeaderEpoch", 2, 4, handle_offset_for_leader_epoch)
     serve(24, "AddPartitionsToTxn", 0, 3, handle_add_partitions)
     serve(26, "EndTxn", 0, 5, handle_end_txn, relays_end_txn)
     serve(28, "TxnOffsetCommit", 0, 5, refusing(handle_txn_offset_commit))
-    serve(32, "DescribeConfigs", 1, 4, handle_describe_configs)
-    serve(33, "AlterConfigs", 0, 2, handle_alter_configs, relays_alone)
     serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, None, None, note_login)
-    serve(37, "CreatePartitions", 0, 3, handle_create_partitions, relays_alone)
     serve(42, "DeleteGroups", 0, 2, refusing(handle_delete_groups))
-    serve(44, "IncrementalAlterConfigs", 0, 1, handle_alter_configs, relays_alone)
-    serve(45, "AlterPartitionReassignments", 0, 1, handle_alter_reassignments, relays_alone)
-    serve(46, "ListPartitionReassignments", 0, 0, handle_list_reassignments, relays_alone)
     serve(47, "OffsetDelete", 0, 0, refusing(handle_offset_delete))
     serve(60, "DescribeCluster", 0, 2, handle_describe_cluster)
     serve(64, "UnregisterBroker", 0, 0, handle_unregister_broker, relays_alone)
     serve(68, "ConsumerGroupHeartbeat", 0, 1, handle_consumer_group_heartbeat)
-    serve(75, "DescribeTopicPartitions", 0, 0, handle_describe_topic_partitions)
     serve(78, "ShareFetch", 1, 2, None, None, with_own_endpoints)
     serve(79, "ShareAcknowledge", 1, 2, None, None, with_own_endpoints)
     serve(88, "StreamsGroupHeartbeat", 0, 0, handle_streams_group_heartbeat)
+    for key, name, low, high, handler in ADMINISTRATION:
+        serve(key, name, low, high, handler)
     for key, name, low, high in RELAYED:
         routes.append(Route(api_key=key, name=name, version_min=low, version_max=high))
     return {route.api_key: route for route in routes}
 
 
+ADMINISTRATION: Final[tuple[tuple[int, str, int, int, Handler], ...]] = (
+    (19, "CreateTopics", 2, 7, handle_create_topics),
+    (20, "DeleteTopics", 1, 6, handle_delete_topics),
+    (21, "DeleteRecords", 0, 2, handle_delete_records),
+    (30, "CreateAcls", 1, 3, handle_create_acls),
+    (32, "DescribeConfigs", 1, 4, handle_describe_configs),
+    (33, "AlterConfigs", 0, 2, handle_alter_configs),
+    (34, "AlterReplicaLogDirs", 1, 2, handle_alter_replica_log_dirs),
+    (35, "DescribeLogDirs", 1, 5, handle_describe_log_dirs),
+    (37, "CreatePartitions", 0, 3, handle_create_partitions),
+    (43, "ElectLeaders", 0, 2, handle_elect_leaders),
+    (44, "IncrementalAlterConfigs", 0, 1, handle_alter_configs),
+    (45, "AlterPartitionReassignments", 0, 1, handle_alter_reassignments),
+    (46, "ListPartitionReassignments", 0, 0, handle_list_reassignments),
+    (61, "DescribeProducers", 0, 0, handle_describe_producers),
+    (65, "DescribeTransactions", 0, 0, handle_describe_transactions),
+    (69, "ConsumerGroupDescribe", 0, 1, handle_consumer_group_describe),
+    (75, "DescribeTopicPartitions", 0, 0, handle_describe_topic_partitions),
+    (76, "ShareGroupHeartbeat", 1, 1, handle_share_group_heartbeat),
+    (90, "DescribeShareGroupOffsets", 0, 1, handle_describe_share_offsets),
+    (91, "AlterShareGroupOffsets", 0, 0, handle_alter_share_offsets),
+    (92, "DeleteShareGroupOffsets", 0, 0, handle_delete_share_offsets),
+)
+"""Calls that name topics, partitions or brokers, and read or change what they are."""
+
 # WriteTxnMarkers, controller and share state calls are between brokers only.
 RELAYED: Final = (
     (13, "LeaveGroup", 0, 5),
     (15, "DescribeGroups", 0, 6),
-    (20, "DeleteTopics", 1, 6),
-    (21, "DeleteRecords", 0, 2),
     (22, "InitProducerId", 0, 5),
     (25, "AddOffsetsToTxn", 0, 4),
     (29, "DescribeAcls", 1, 3),
-    (30, "CreateAcls", 1, 3),
     (31, "DeleteAcls", 1, 3),
-    (34, "AlterReplicaLogDirs", 1, 2),
-    (35, "DescribeLogDirs", 1, 5),
     (38, "CreateDelegationToken", 1, 3),
     (39, "RenewDelegationToken", 1, 2),
     (40, "ExpireDelegationToken", 1, 2),
     (41, "DescribeDelegationToken", 1, 3),
-    (43, "ElectLeaders", 0, 2),
     (48, "DescribeClientQuotas", 0, 1),
     (49, "AlterClientQuotas", 0, 1),
     (50, "DescribeUserScramCredentials", 0, 0),
     (51, "AlterUserScramCredentials", 0, 0),
     (55, "DescribeQuorum", 0, 2),
     (57, "UpdateFeatures", 0, 2),
-    (61, "DescribeProducers", 0, 0),
-    (65, "DescribeTransactions", 0, 0),
     (66, "ListTransactions", 0, 2),
-    (69, "ConsumerGroupDescribe", 0, 1),
     (71, "GetTelemetrySubscriptions", 0, 0),
     (72, "PushTelemetry", 0, 0),
     (74, "ListConfigResources", 0, 1),
-    (76, "ShareGroupHeartbeat", 1, 1),
     (77, "ShareGroupDescribe", 1, 1),
     (80, "AddRaftVoter", 0, 1),
     (81, "RemoveRaftVoter", 0, 0),
     (89, "StreamsGroupDescribe", 0, 0),
-    (90, "DescribeShareGroupOffsets", 0, 1),
-    (91, "AlterShareGroupOffsets", 0, 0),
-    (92, "DeleteShareGroupOffsets", 0, 0),
 )
 ROUTES: Final = _table()
 

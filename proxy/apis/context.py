@@ -48,7 +48,10 @@ class Operation(enum.IntEnum):
 
     READ = 3
     WRITE = 4
+    DELETE = 6
+    ALTER = 7
     DESCRIBE = 8
+    ALTER_CONFIGS = 11
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ replicas are those of the node that it is placed on, and so are its lanes'. Ids 
 name the broker, whichever node they are of. The lone node shows everything as brokers do.
 
 In:    entries of kio answers, ids of requests.  Out: entries as clients see them; real ids.
-Next:  `metadata`, `discovery`, `topics`, `broker_ids`.
+Next:  `metadata`, `discovery`, `topics`, `reassignments`, `configs`.
 Pure:  no I/O; the outside world is the `Context` argument.
-Source: DESIGN decision 1; KIP-966 (eligible leader replicas).
+Source: KIP-966 (eligible leader replicas).
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ def real_name(resource: Any, context: Context) -> str:
     # Of more digits than an int32 is no broker's id; the broker says so.
     is_id = name.isascii() and name.isdecimal() and len(name) <= ID_DIGITS_MAX
     return str(context.placement.real_id(int(name))) if is_id else name
+
+
+def real_ids(virtual_ids: Iterable[Any], context: Context) -> tuple[Any, ...]:
+    """The brokers' own ids, of ids that a client sent."""
+    return tuple(type(one)(context.placement.real_id(int(one))) for one in virtual_ids)
 
 
 def place_partition(entry: Any, topic: str, partition_count: int, context: Context) -> Any:

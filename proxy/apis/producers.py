@@ -1,0 +1,97 @@
+"""DescribeProducers v0, DescribeTransactions v0: producers and transactions of lanes.
+
+Behaviour: the producers of a lane are those of its partition, which has one log. A transaction
+that wrote to a partition of a topic whose own name means lanes is answered with all lanes of it,
+so that a tool that looks for hanging transactions lane by lane finds each lane in it.
+Not done: transactions do not name the lanes of lane names, of which there may be any number: by
+`kafka-transactions find-hanging`, look at the topic under its own name. To abort one, ask a
+broker's own address (WriteTxnMarkers is not served).
+
+In:    requests and answers.  Out: answers per lane.
+Next:  `session` writes them.
+Pure:  the outside world is the `Context` argument.
+Source: KIP-664.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+from kio.static.primitive import i32
+
+from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.lane_wishes import (
+    LaneWishes,
+    Refusal,
+    any_lane,
+    ask,
+    by_place,
+    find_target,
+    find_targets,
+    lanes_of,
+)
+from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.connection import Buffers
+from keylane.wire.transaction_topics import find_transaction_topics, with_partitions
+
+
+async def handle_describe_producers(request: Request, context: Context) -> Buffers:
+    """Ask for partitions, answer for lanes."""
+    wanted = request.decode()
+    targets = await find_targets((topic.name for topic in wanted.topics), context)
+    if all(target.is_plain for target in targets):
+        return await relay(request, context)
+    wishes: LaneWishes[None] = LaneWishes(any_lane)
+    for target, topic in zip(targets, wanted.topics, strict=True):
+        wishes.add(target, ((int(index), None) for index in topic.partition_indexes))
+    of_topic = wanted.topics[0]
+    topics = tuple(
+        replace(
+            of_topic, name=type(of_topic.name)(name), partition_indexes=tuple(map(i32, partitions))
+        )
+        for name, partitions in wishes.settle().items()
+    )
+    answer = None
+    if topics:
+        answer = await ask(request, replace(wanted, topics=topics), context)
+    return request.answer_entity(_build(request, wishes, answer))
+
+
+def _build(request: Request, wishes: LaneWishes[None], answer: Any) -> Any:
+    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+
+    def refused(index: int, refusal: Refusal) -> Any:
+        return module.PartitionResponse(
+            partition_index=i32(index),
+            error_code=refusal.code,
+            error_message=refusal.message,
+            active_producers=(),
+        )
+
+    answered = () if answer is None else answer.topics
+    found = by_place(answered, "name", "partitions", "partition_index")
+    topics = tuple(
+        module.TopicResponse(name=target.name, partitions=entries)
+        for target, entries in wishes.answers(found, refused)
+    )
+    if answer is not None:
+        return replace(answer, topics=topics)
+    return module.DescribeProducersResponse(throttle_time=timedelta(0), topics=topics)
+
+
+async def handle_describe_transactions(request: Request, context: Context) -> Buffers:
+    """Show the partitions of transactions as the lanes that clients know."""
+    pending = context.send((request.frame,))
+    context.release()
+    frame = await pending
+    body = request.answer_body(frame)
+    changes = []
+    for place in find_transaction_topics(body):
+        view = (await find_target(place.topic, context)).view
+        if view is not None:
+            changes.append((place, lanes_of(place.partitions, view)))
+    return request.answer(with_partitions(body, changes)) if changes else (frame,)

@@ -1,0 +1,189 @@
+"""ShareGroupHeartbeat v1, offsets of share groups v0-1: whole partitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keylane.proxy.apis.context import Operation
+from tests.transcript.fake import (
+    ORDERS,
+    FakeContext,
+    call,
+    check,
+    make_request,
+    serve,
+    versions,
+)
+
+HEARTBEAT, DESCRIBE, ALTER, DELETE = 76, 90, 91, 92
+UNKNOWN, DENIED, INVALID_REQUEST, POLICY, GROUP_DENIED = 3, 29, 42, 44, 30
+
+
+def beat(*names: str, epoch: int = 0) -> dict[str, Any]:
+    return {
+        "group_id": "g",
+        "member_id": "m",
+        "member_epoch": epoch,
+        "subscribed_topic_names": list(names),
+    }
+
+
+async def test_a_member_of_a_lane_name_is_told_why_it_gets_nothing() -> None:
+    """It would wait for ever: the broker takes the name for a topic that may come."""
+    found = await call(FakeContext(), HEARTBEAT, 1, beat("plain", "orders.lanes-8"))
+
+    check({"error_code": INVALID_REQUEST, "assignment": None}, found)
+    assert "orders.lanes-8 means lanes of the topic orders" in found["error_message"]
+
+
+@pytest.mark.parametrize(
+    "values", [beat("orders", "plain"), beat("orders.lanes-8", epoch=-1)], ids=["own", "leaves"]
+)
+async def test_members_of_topics_pass_as_they_are(values) -> None:
+    """Byte for byte, also of one whose own name means lanes, and whoever leaves."""
+    context = FakeContext()
+    asked = make_request(HEARTBEAT, 1, values)
+    context.expect(HEARTBEAT, bytes(asked.body), {"error_code": 0})
+
+    await serve(context, asked)
+
+
+def starts(*topics: tuple[str, dict[int, int]]) -> dict[str, Any]:
+    entries = [
+        {
+            "topic_name": name,
+            "partitions": [{"partition_index": i, "start_offset": at} for i, at in found.items()],
+        }
+        for name, found in topics
+    ]
+    return {"group_id": "g", "topics": entries}
+
+
+def altered(*topics: tuple[str, dict[int, int]]) -> dict[str, Any]:
+    return {
+        "responses": [
+            {
+                "topic_name": name,
+                "partitions": [{"partition_index": i, "error_code": c} for i, c in found.items()],
+            }
+            for name, found in topics
+        ]
+    }
+
+
+async def test_a_reset_of_all_that_metadata_shows_is_one_of_the_partitions() -> None:
+    """Lanes beyond the partitions repeat them: the broker is asked for partitions."""
+    context = FakeContext()
+    context.expect(ALTER, starts(("orders", {0: 10, 1: 20})), altered(("orders", {0: 0, 1: 0})))
+
+    every = {i: 10 + 10 * (i % 2) for i in range(8)}
+    found = await call(context, ALTER, 0, starts(("orders", every)))
+
+    check(altered(("orders", dict.fromkeys(range(8), 0))), found)
+
+
+async def test_a_lane_beyond_the_partitions_alone_is_refused() -> None:
+    """Its records are one part of a partition, which a share group has whole."""
+    context = FakeContext()
+    context.expect(
+        ALTER,
+        starts(("orders", {0: 10}), ("plain", {2: 5})),
+        altered(("orders", {0: 0}), ("plain", {2: 0})),
+    )
+    asked = starts(("orders", {0: 10, 2: 11, 3: 20, 9: 1}), ("plain", {2: 5}))
+
+    found = await call(context, ALTER, 0, asked)
+
+    codes = {0: 0, 2: POLICY, 3: POLICY, 9: UNKNOWN}
+    check(altered(("orders", codes), ("plain", {2: 0})), found)
+    reason = found["responses"][0]["partitions"][2]["error_message"]
+    assert "name partition 1 in the place of lane 3" in reason
+
+
+async def test_offsets_of_a_lane_name_are_not_set() -> None:
+    """The reason names the topic; who may not read it is told no more."""
+    context = FakeContext()
+    context.expect(ALTER, starts(), altered())
+    found = await call(context, ALTER, 0, starts(("shop.lanes-2", {0: 1})))
+    check(altered(("shop.lanes-2", {0: POLICY})), found)
+    assert "name shop itself" in found["responses"][0]["partitions"][0]["error_message"]
+
+    context.world.denied.add(("shop", Operation.READ))
+    context.expect(ALTER, starts(), altered())
+    found = await call(context, ALTER, 0, starts(("shop.lanes-2", {0: 1})))
+    check(altered(("shop.lanes-2", {0: DENIED})), found)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "values"),
+    [
+        (ALTER, starts(("shop.lanes-2", {0: 1}))),
+        (DELETE, {"group_id": "g", "topics": [{"topic_name": "shop.lanes-2"}]}),
+    ],
+)
+async def test_the_broker_judges_the_right_to_the_group(api_key, values) -> None:
+    """Before keylane says anything of lanes."""
+    context = FakeContext()
+    denied = {"error_code": GROUP_DENIED, "error_message": "no", "responses": []}
+    context.expect(api_key, {"topics": []}, denied)
+
+    check(denied, await call(context, api_key, 0, values))
+
+
+def described(topics: Any) -> dict[str, Any]:
+    return {"groups": [{"group_id": "g", "topics": topics}]}
+
+
+@pytest.mark.parametrize("version", versions(DESCRIBE))
+async def test_offsets_of_a_lane_name_are_not_described(version) -> None:
+    """Those of the other topics are, in partitions."""
+    context = FakeContext()
+    own = {"topic_name": "orders", "partitions": [0, 1]}
+    lanes = {"topic_name": "shop.lanes-2", "partitions": [0]}
+    told = {
+        "topic_name": "orders",
+        "topic_id": ORDERS,
+        "partitions": [{"partition_index": 1, "start_offset": 7}],
+    }
+    context.expect(DESCRIBE, described([own]), described([told]), version=version)
+
+    found = await call(context, DESCRIBE, version, described([lanes, own]))
+
+    refused = {"partition_index": 0, "start_offset": -1, "error_code": POLICY}
+    view_id = context.lanes("shop.lanes-2").view_id
+    shown = {"topic_name": "shop.lanes-2", "topic_id": view_id, "partitions": [refused]}
+    check(described([told, shown]), found)
+
+
+async def test_offsets_of_a_lane_name_are_not_deleted() -> None:
+    """Those of the other topics are."""
+    context = FakeContext()
+    own, lanes = {"topic_name": "orders"}, {"topic_name": "shop.lanes-2"}
+    done = {"topic_name": "orders", "error_code": 0}
+    context.expect(
+        DELETE, {"group_id": "g", "topics": [own]}, {"error_code": 0, "responses": [done]}
+    )
+
+    found = await call(context, DELETE, 0, {"group_id": "g", "topics": [lanes, own]})
+
+    check({"responses": [done, {"topic_name": "shop.lanes-2", "error_code": POLICY}]}, found)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "values"),
+    [
+        (DESCRIBE, 0, described([{"topic_name": "orders", "partitions": [0, 1]}])),
+        (DESCRIBE, 1, described(None)),
+        (ALTER, 0, starts(("plain", {0: 1}))),
+        (DELETE, 0, {"group_id": "g", "topics": [{"topic_name": "orders"}]}),
+    ],
+)
+async def test_topics_by_their_own_names_pass_as_they_are(api_key, version, values) -> None:
+    """Byte for byte."""
+    context = FakeContext()
+    asked = make_request(api_key, version, values)
+    context.expect(api_key, bytes(asked.body), {})
+
+    await serve(context, asked)
