@@ -64,7 +64,7 @@ INT64: Final = struct.Struct(">q")
 
 
 class UnknownCode(int):
-    """An error code that Kafka has given out since kio was made; its number is all that is known."""
+    """An error code that kio has no name for: its number is all that is known."""
 
     @property
     def name(self) -> str:

@@ -226,9 +226,9 @@ def write_request_head(
 def response_body_position(api_key: int, api_version: int) -> int:
     """Where the body starts in a response frame without its size, as keylane writes it.
 
-    Response header v0 is the correlation id, v1 adds tagged fields: none are defined, so one byte
-    (see `find_response_body` for what a broker sends). ApiVersions always answers in v0, so that a client can read it whatever version
-    the broker speaks (KIP-511).
+    Response header v0 is the correlation id, v1 adds tagged fields: none are defined, so one byte;
+    a broker may send some (`find_response_body`). ApiVersions always answers in v0, so that a
+    client can read it whatever version the broker speaks (KIP-511).
     """
     if api_key == ApiKey.API_VERSIONS or not is_flexible(api_key, api_version):
         return 4
