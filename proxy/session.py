@@ -28,7 +28,7 @@ from keylane.proxy.sockets import acknowledged_bytes, keep_alive
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.tasks import spawn
 from keylane.proxy.upstream import OnResponse, UpstreamLink, answer_of
-from keylane.wire.header import read_request_header, response_body_position, write_request
+from keylane.wire.header import find_response_body, read_request_header, write_request
 from keylane.wire.messages import read_response, write_message
 
 if TYPE_CHECKING:
@@ -217,8 +217,8 @@ class ClientSession(asyncio.BufferedProtocol):
         """Ask a kio request of our own with the client's principal. Raises: UpstreamLost."""
         api_key, version = int(entity.__api_key__), int(entity.__version__)
         frame = await self.send((write_request(api_key, version, 0, None, write_message(entity)),))
-        start = 4 + response_body_position(api_key, version)
         try:
+            start = find_response_body(frame, 4, api_key, version)
             return read_response(api_key, version, memoryview(frame)[start:])
         except FrameInvalid as error:
             raise UpstreamLost(f"answer to request {api_key}: {error}") from None

@@ -100,7 +100,7 @@ class UpstreamSource:
             high_watermark=answer.high_watermark,
             last_stable_offset=answer.last_stable_offset,
             log_start_offset=answer.log_start_offset,
-            aborted=tuple(answer.aborted or ()),
+            aborted=tuple((one[0], one[1]) for one in answer.aborted or ()),
             records=memoryview(records),
             leader_epoch=-1,
         )

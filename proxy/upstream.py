@@ -19,7 +19,7 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame, FrameReader
 from keylane.proxy.service_login import ServiceLogin
 from keylane.proxy.sockets import UNACKNOWLEDGED_MS_MAX, keep_alive
-from keylane.wire.header import response_body_position, write_request
+from keylane.wire.header import find_response_body, write_request
 from keylane.wire.messages import read_response, write_message
 
 OnResponse = Callable[[Frame], None]
@@ -267,7 +267,11 @@ class ServiceLink:
             # Later answers would be taken for this one's; the connection has to go.
             self._link.close()
             raise UpstreamLost(f"no answer to request {api_key} in {timeout_s:g} s") from None
-        return memoryview(answer)[4 + response_body_position(api_key, api_version) :]
+        try:
+            return memoryview(answer)[find_response_body(answer, 4, api_key, api_version) :]
+        except FrameInvalid as error:
+            self._link.close()
+            raise UpstreamLost(f"answer to request {api_key}: {error}") from None
 
     async def request(self, api_key: int, entity: Any, *, timeout_s: float = 30.0) -> Any:
         """Send a kio request, return the kio answer. Raises: UpstreamLost."""

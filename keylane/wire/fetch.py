@@ -109,8 +109,9 @@ class PartitionAnswer(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
-    aborted: tuple[tuple[int, int], ...] | None
-    """(producer id, first offset) of aborted transactions; None for null."""
+    aborted: tuple[tuple[int, int] | tuple[int, int, bytes], ...] | None
+    """(producer id, first offset) of aborted transactions, and raw tagged fields where there are
+    any; None for null."""
     preferred_read_replica: int
     records: Sequence[Buffer] | None
     """Batches in order, in any number of pieces; None for null."""
@@ -352,14 +353,15 @@ def _read_answer(reader: Reader, version: int, head: struct.Struct) -> Partition
     return PartitionAnswer._make((*fixed, aborted, preferred, pieces, reader.tags()))
 
 
-def _read_aborted(reader: Reader) -> tuple[tuple[int, int], ...] | None:
+def _read_aborted(reader: Reader) -> tuple[Any, ...] | None:
     count = reader.nullable_count(ABORTED.size)
     if not count:
         return None if count is None else ()
     aborted = []
     for _ in range(count):
-        aborted.append(ABORTED.unpack_from(reader.buffer, reader.advance(ABORTED.size)))
-        reader.tags()
+        fields = ABORTED.unpack_from(reader.buffer, reader.advance(ABORTED.size))
+        tags = reader.tags()
+        aborted.append(fields if tags == NO_TAGS else (*fields, tags))
     return tuple(aborted)
 
 
@@ -405,9 +407,9 @@ def _write_answer(writer: Writer, answer: PartitionAnswer, version: int) -> None
     else:
         writer.raw(ANSWER_HEAD_V4.pack(*answer[:4]))
     writer.count(None if aborted is None else len(aborted))
-    for producer_id, first_offset in aborted or ():
+    for producer_id, first_offset, *tags in aborted or ():
         writer.raw(ABORTED.pack(producer_id, first_offset))
-        writer.tags(NO_TAGS)
+        writer.tags(tags[0] if tags else NO_TAGS)
     if version >= 11:
         writer.int32(answer.preferred_read_replica)
     if records is None:

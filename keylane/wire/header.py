@@ -224,15 +224,27 @@ def write_request_head(
 
 
 def response_body_position(api_key: int, api_version: int) -> int:
-    """Where the body starts in a response frame without its size.
+    """Where the body starts in a response frame without its size, as keylane writes it.
 
-    Response header v0 is the correlation id, v1 adds tagged fields (one byte, none are
-    defined). ApiVersions always answers in v0, so that a client can read it whatever version
-    the broker speaks (KIP-511).
+    Response header v0 is the correlation id, v1 adds tagged fields: none are defined, so one byte;
+    a broker may send some (`find_response_body`). ApiVersions always answers in v0, so that a
+    client can read it whatever version the broker speaks (KIP-511).
     """
     if api_key == ApiKey.API_VERSIONS or not is_flexible(api_key, api_version):
         return 4
     return 5
+
+
+def find_response_body(frame: Buffer, position: int, api_key: int, api_version: int) -> int:
+    """Where the body starts in a response whose correlation id is at `position`.
+
+    Raises:
+        FrameInvalid: the frame ends inside the header.
+    """
+    body = position + response_body_position(api_key, api_version)
+    if body == position + 4 or (body <= len(frame) and frame[body - 1] == 0):
+        return body  # no tagged field, the rule
+    return skip_tags(frame, position + 4, len(frame))
 
 
 def read_correlation_id(frame: memoryview | bytes | bytearray, position: int = 0) -> int:

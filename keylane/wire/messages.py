@@ -1,18 +1,17 @@
 """Control-plane messages: typed by kio, guarded by us.
 
 In:    bytes of a request or response body.  Out: kio's frozen dataclasses, and back.
-Next:  `proxy.apis` handlers.
 Pure:  no I/O.
 Source: Kafka protocol guide; schemas by kio.
 
 Why a guard: kio's native reader trusts array counts, and a hostile count makes it reserve
 the memory at once and abort the process. `check_message` walks the bytes first with the same
-schema and proves that every count and length fits in what was received.
+schema and proves that every count and length fits in what was received. What kio would lose, or
+has no value for, `entities` reads.
 """
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Callable
 from dataclasses import fields
@@ -20,7 +19,7 @@ from functools import cache
 from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 from kio.serial._introspect import (
     EntityField,
     EntityTupleField,
@@ -32,6 +31,12 @@ from kio.serial._introspect import (
 from kio.serial.errors import SerialError
 
 from keylane.errors import FrameInvalid
+from keylane.wire.entities import read_entity, write_entity
+
+
+class _UnknownTag(Exception):
+    """A message has a tagged field that its schema lacks: kio would drop it."""
+
 
 Check = Callable[[memoryview, int, int], int]
 """(buffer, position, end) -> position behind the value; raises FrameInvalid."""
@@ -165,7 +170,7 @@ def _check_tags(tagged: dict[int, Check], buffer: memoryview, position: int, end
         size_bytes, position = read_uvarint(buffer, position, end)
         behind = _advance(position, size_bytes, end)
         if tag not in tagged:
-            raise FrameInvalid(f"unknown tagged field {tag} at byte {position}")
+            raise _UnknownTag
         if tagged[tag](buffer, position, behind) != behind:
             raise FrameInvalid(f"tagged field {tag} at byte {position} has a wrong length")
         position = behind
@@ -173,13 +178,14 @@ def _check_tags(tagged: dict[int, Check], buffer: memoryview, position: int, end
 
 
 def _read(entity_type: Any, body: memoryview, *, left_over_max: int = 0) -> Any:
-    if len(body) - entity_check(entity_type)(body, 0, len(body)) > left_over_max:
-        raise FrameInvalid(f"bytes left over behind {entity_type.__name__}")
     try:
+        behind = entity_check(entity_type)(body, 0, len(body))
         # kio refuses what could be written to, and large frames are in buffers that could.
         entity, _ = entity_reader(entity_type)(body.toreadonly(), 0)
-    except (SerialError, ValueError, KeyError, OverflowError) as error:
-        raise FrameInvalid(f"{entity_type.__name__}: {error}") from error
+    except (_UnknownTag, SerialError, ValueError, KeyError, OverflowError):
+        entity, behind = read_entity(entity_type, body)
+    if len(body) - behind > left_over_max:
+        raise FrameInvalid(f"bytes left over behind {entity_type.__name__}")
     return entity
 
 
@@ -196,6 +202,4 @@ def read_response(api_key: int, api_version: int, body: memoryview) -> Any:
 
 def write_message(entity: Any) -> bytes:
     """Encode any kio entity; the version is the entity's own."""
-    buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)
-    return buffer.getvalue()
+    return write_entity(entity)

@@ -393,6 +393,11 @@ def merge_answers(
                     (asked.name, asked.topic_id, partition.partition), NOT_ANSWERED
                 )
                 found[place] = settle(place, answer)
+    topic_tags = {
+        (answered.name, answered.topic_id): answered.tags
+        for response in responses
+        for answered in response.topics
+    }
     topics = tuple(
         ProduceTopicAnswer(
             topic.name,
@@ -401,6 +406,7 @@ def merge_answers(
                 found.get((i, j), NOT_ANSWERED)._replace(partition=partition.partition)
                 for j, partition in enumerate(topic.partitions)
             ),
+            topic_tags.get((topic.name, topic.topic_id), NO_TAGS),
         )
         for i, topic in enumerate(request.topics)
     )

@@ -33,13 +33,17 @@ from keylane.proxy.range_views import RangeViews
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
 from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
-from keylane.wire.header import RequestHeader, response_body_position
+from keylane.wire.header import RequestHeader, find_response_body, response_body_position
 from keylane.wire.messages import read_request, read_response, write_message
 from keylane.wire.sequence import SequenceMap
 
 Result = TypeVar("Result")
 SIZE: Final = struct.Struct(">i")
 RESPONSE_HEADER: Final = struct.Struct(">ii")
+TAGS_AT: Final = SIZE.size + 4
+"""Where the tagged fields of an answer's header stand: behind the correlation id."""
+TAGGED_BODY: Final = TAGS_AT + 1
+"""Where the body starts if there are none."""
 NO_TAGS: Final = b"\x00"
 
 
@@ -62,6 +66,8 @@ class Request:
     frame: Frame
     parsed: list[Any] = field(default_factory=list, repr=False, compare=False)
     """What its route has read of it, for its handler."""
+    answer_tags: list[bytes] = field(default_factory=list, repr=False, compare=False)
+    """The tagged fields of the answer's header, raw, where the broker sent any."""
 
     @property
     def api_key(self) -> int:
@@ -102,15 +108,19 @@ class Request:
         """Where the body starts in the frame."""
         return SIZE.size + self.header.body_position
 
-    @property
-    def answer_position(self) -> int:
-        """Where the body starts in the frame of an answer to this request."""
-        return SIZE.size + response_body_position(self.api_key, self.api_version)
+    def answer_position(self, frame: Frame) -> int:
+        """Where the body starts in a broker's answer to this request.
+
+        Takes note of tagged fields in the answer's header, which go to the client as they came.
+        """
+        start = find_response_body(frame, SIZE.size, self.api_key, self.api_version)
+        if start > TAGGED_BODY:
+            self.answer_tags[:] = (bytes(frame[TAGS_AT:start]),)
+        return start
 
     def answer_body(self, frame: Frame) -> memoryview:
-        """The body of an answer to this request."""
-        start = SIZE.size + response_body_position(self.api_key, self.api_version)
-        return memoryview(frame)[start:]
+        """The body of a broker's answer to this request."""
+        return memoryview(frame)[self.answer_position(frame) :]
 
     def decode_answer(self, frame: Frame) -> Any:
         """The answer as a kio entity. Raises: FrameInvalid."""
@@ -120,7 +130,7 @@ class Request:
         """Put size and response header before a body."""
         tags = b""
         if response_body_position(self.api_key, self.api_version) > 4 and header_version != 0:
-            tags = NO_TAGS
+            tags = self.answer_tags[0] if self.answer_tags else NO_TAGS
         size_bytes = 4 + len(tags) + sum(map(len, buffers))
         return (RESPONSE_HEADER.pack(size_bytes, self.header.correlation_id) + tags, *buffers)
 

@@ -38,6 +38,7 @@ from keylane.proxy.lane_fetch import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.range_views import RangeView
 from keylane.proxy.topics import View
 from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD
+from keylane.wire.endpoints import tag_with_endpoints
 from keylane.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -222,7 +223,7 @@ async def _fetch_mixed(
         left_ms = max(0, int((deadline_s - context.clock()) * 1000))
         wait_ms = min(left_ms, MIXED_WAIT_MS_MAX)
         frame = await context.send((_plain_frame(request, wanted, plan, wait_ms),))
-        plain = read_fetch_response(frame, request.answer_position, version)
+        plain = read_fetch_response(frame, request.answer_position(frame), version)
         has_plain = plain.error_code != 0 or any(map(_has_news, plain.topics))
         lane_wait_ms = 0 if has_plain else wait_ms
         lanes = await _fetch_lanes(wanted, plan, context, lane_wait_ms)
@@ -233,7 +234,8 @@ async def _fetch_mixed(
                 plain = show_fetch_ids(plain, context.placement.own_id)
             topics = plain.topics + build_lane_topics(plan, lanes)
             # The broker's addresses among the tags would lead the client around keylane.
-            merged = replace(plain, session_id=0, topics=topics, tags=NO_TAGS)
+            tags = tag_with_endpoints(plain.tags, ())
+            merged = replace(plain, session_id=0, topics=topics, tags=tags)
             return request.answer(write_fetch_response(merged, version))
 
 

@@ -74,11 +74,12 @@ async def handle_offset_for_leader_epoch(request: Request, context: Context) -> 
         )
     answered = await ask_rounds(request, wanted, rounds, context)
     topics = []
-    for topic, absent, (_, entries) in zip(
+    for topic, absent, (answer, entries) in zip(
         wanted.topics, unknown, rounds.answers(answered), strict=True
     ):
-        partitions = (*entries, *absent.values())
-        topics.append(module.OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions))
+        if answer is None:
+            answer = module.OffsetForLeaderTopicResult(topic=topic.topic, partitions=())
+        topics.append(replace(answer, partitions=(*entries, *absent.values())))
     if answered:
         return request.answer_entity(replace(answered[0], topics=tuple(topics)))
     return request.answer_entity(
@@ -164,7 +165,7 @@ def _build(
 ) -> Any:
     module: Any = load_payload_module(LIST_OFFSETS, api_version, EntityType.response)
     topics = []
-    for topic, fresh, (_, entries) in zip(
+    for topic, fresh, (answer, entries) in zip(
         wanted.topics, known, rounds.answers(answered), strict=True
     ):
         found = fresh | {int(entry.partition_index): entry for entry in entries}
@@ -173,7 +174,9 @@ def _build(
             for entry in topic.partitions
             if int(entry.partition_index) in found
         )
-        topics.append(module.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+        if answer is None:
+            answer = module.ListOffsetsTopicResponse(name=topic.name, partitions=())
+        topics.append(replace(answer, partitions=partitions))
     if answered:
         return replace(answered[0], topics=tuple(topics))
     changes = {} if api_version < THROTTLE_VERSION else {"throttle_time": timedelta(0)}

@@ -374,9 +374,11 @@ def _build(
             )
         names = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
         topics.append(module.OffsetCommitResponseTopic(partitions=tuple(partitions), **names))
+    if answer is not None:
+        return replace(answer, topics=tuple(topics))
     changes: dict[str, Any] = {}
     if request.api_version >= THROTTLE_VERSION:
-        changes["throttle_time"] = answer.throttle_time if answer is not None else timedelta(0)
+        changes["throttle_time"] = timedelta(0)
     return module.OffsetCommitResponse(topics=tuple(topics), **changes)
 
 

@@ -231,7 +231,7 @@ async def _settle_oldest(request: Request, under_way: RoundsUnderWay, context: C
     """Wait for the first open round; take note of what the broker said to its sequences."""
     pending, batches = under_way.open.popleft()
     frame = await pending
-    response = read_produce_response(frame, request.answer_position, request.api_version)
+    response = read_produce_response(frame, request.answer_position(frame), request.api_version)
     one = under_way.sent[len(under_way.responses)]
     under_way.responses.append(response)
     answers = {

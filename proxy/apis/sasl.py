@@ -44,9 +44,10 @@ def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
 
     It does on a listener with SASL only, where it takes nothing but tokens until the last one.
     """
-    if len(frame) < request.answer_position + ERROR_CODE.size:
+    start = request.answer_position(frame)
+    if len(frame) < start + ERROR_CODE.size:
         raise FrameInvalid("answer to SaslAuthenticate is too short")
-    error_code = ERROR_CODE.unpack_from(frame, request.answer_position)[0]
+    error_code = ERROR_CODE.unpack_from(frame, start)[0]
     if error_code == 0:
         context.note_login()
     if context.login.is_watching:

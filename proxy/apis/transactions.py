@@ -136,9 +136,10 @@ def _per_lane(request: Request, wanted: Any, views: list[View | None], answer: A
         )
         for topic, view in zip(wanted.v3_and_below_topics, views, strict=True)
     )
-    throttle = answer.throttle_time if answer is not None else timedelta(0)
+    if answer is not None:
+        return replace(answer, results_by_topic_v3_and_below=results)
     return module.AddPartitionsToTxnResponse(
-        throttle_time=throttle, results_by_topic_v3_and_below=results
+        throttle_time=timedelta(0), results_by_topic_v3_and_below=results
     )
 
 
@@ -365,5 +366,6 @@ def _build(
         )
         for number, (topic, view) in enumerate(zip(wanted.topics, views, strict=True))
     )
-    throttle = answer.throttle_time if answer is not None else timedelta(0)
-    return module.TxnOffsetCommitResponse(throttle_time=throttle, topics=topics)
+    if answer is not None:
+        return replace(answer, topics=topics)
+    return module.TxnOffsetCommitResponse(throttle_time=timedelta(0), topics=topics)

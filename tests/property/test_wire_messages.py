@@ -16,6 +16,7 @@ from keylane.wire.fetch import (
     write_fetch_response,
 )
 from keylane.wire.header import ApiKey
+from keylane.wire.messages import write_message
 from keylane.wire.primitives import UVARINT_MAX, read_tags, read_uvarint, write_tags, write_uvarint
 from keylane.wire.produce import (
     PRODUCE_VERSION_MIN,
@@ -34,7 +35,13 @@ from keylane.wire.produce import (
     write_produce_response,
 )
 from keylane.wire.resequence import append_zeros, resequence
-from tests.fuzz.entities import random_request_body, random_response_body
+from tests.fuzz.entities import (
+    random_request,
+    random_request_body,
+    random_response,
+    random_response_body,
+)
+from tests.fuzz.unknown_tags import with_unknown_tags
 
 SEEDS = st.integers(0, 2**64)
 
@@ -60,6 +67,23 @@ def test_produce_is_kios_byte_for_byte(version: int, seed: int) -> None:
     assert b"".join(write_produce_request(read_produce_request(request, 0, version))) == request
     again = write_produce_response(read_produce_response(response, 0, version), version)
     assert b"".join(again) == response
+
+
+@given(st.integers(12, 18), st.integers(9, 13), SEEDS)
+def test_fetch_and_produce_keep_unknown_tagged_fields(fetch: int, produce: int, seed: int) -> None:
+    """At every level, of requests and responses: the same bytes again."""
+    rng = random.Random(seed)
+    request = write_message(with_unknown_tags(random_request(ApiKey.FETCH, fetch, seed), rng))
+    response = write_message(with_unknown_tags(random_response(ApiKey.FETCH, fetch, seed), rng))
+    produced = write_message(with_unknown_tags(random_request(ApiKey.PRODUCE, produce, seed), rng))
+    answer = write_message(with_unknown_tags(random_response(ApiKey.PRODUCE, produce, seed), rng))
+
+    assert write_fetch_request(read_fetch_request(request, 0, fetch)) == request
+    again = write_fetch_response(read_fetch_response(response, 0, fetch), fetch)
+    assert b"".join(again) == response
+    assert b"".join(write_produce_request(read_produce_request(produced, 0, produce))) == produced
+    again = write_produce_response(read_produce_response(answer, 0, produce), produce)
+    assert b"".join(again) == answer
 
 
 @given(st.integers(0, UVARINT_MAX), st.dictionaries(st.integers(0, 2**31 - 1), st.binary()))

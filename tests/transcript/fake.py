@@ -237,6 +237,8 @@ class World:
     """Done while a request is on its way."""
     aside: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     """What is to be done beside the requests; tests run it."""
+    answer_tags: bytes = b""
+    """Tagged fields in the headers of the broker's answers, instead of none."""
     wait_s: float = 0.0
     """How far each answer of the broker moves the clock."""
 
@@ -311,9 +313,13 @@ class FakeContext:
             answer = write_message(build(schema, answer))
         self.world.now_s += self.world.wait_s
         self.world.on_answer()
-        return b"".join(
+        joined = b"".join(
             write_response(header.api_key, header.api_version, header.correlation_id, [answer])
         )
+        if not self.world.answer_tags:
+            return joined
+        tagged = joined[4:8] + self.world.answer_tags + answer
+        return struct.pack(">i", len(tagged)) + tagged
 
     # What handlers call.
     def send(self, frame: Buffers) -> Awaitable[Frame]:

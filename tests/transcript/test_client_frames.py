@@ -8,6 +8,7 @@ is made by `tests.long.record_clients` (Kafka 4.3.1, its Java clients, librdkafk
 from __future__ import annotations
 
 import base64
+import random
 import struct
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,20 +17,28 @@ import pytest
 
 from keylane.proxy.apis import API_VERSIONS, ROUTES
 from keylane.proxy.apis.context import Request
+from keylane.wire.entities import UNKNOWN
 from keylane.wire.fetch import (
     read_fetch_request,
     read_fetch_response,
     write_fetch_request,
     write_fetch_response,
 )
-from keylane.wire.header import ApiKey, read_request_header, response_body_position
+from keylane.wire.header import (
+    ApiKey,
+    find_response_body,
+    read_request_header,
+    response_body_position,
+)
 from keylane.wire.messages import read_request, read_response, write_message
+from keylane.wire.primitives import write_tags
 from keylane.wire.produce import (
     read_produce_request,
     read_produce_response,
     write_produce_request,
     write_produce_response,
 )
+from tests.fuzz.unknown_tags import with_unknown_tags
 from tests.transcript.entities import plain
 from tests.transcript.fake import CORRELATION_ID, FakeContext, serve
 
@@ -112,23 +121,59 @@ def test_a_frame_is_understood(one) -> None:
 @EACH
 async def test_a_frame_goes_up_as_it_came(one) -> None:
     """The broker gets the client's bytes; its answer changes in addresses and versions only."""
-    context = FakeContext()
-    frame = bytearray(struct.pack(">i", len(one.request)) + one.request)
+    await _pass(one, one.body, one.answer_body)
+
+
+@EACH
+async def test_unknown_tagged_fields_pass(one) -> None:
+    """A client and a broker newer than keylane: each struct, and both headers, have some more."""
+    key, version, rng = one.api_key, one.version, random.Random(len(one.request))
+    request = read_request(key, version, memoryview(one.body))
+    answer = read_response(key, version, memoryview(one.answer_body))
+    tags = write_tags({99: b"of the header", 5: b""}) if request.__flexible__ else b""
+
+    await _pass(
+        one,
+        write_message(with_unknown_tags(request, rng)),
+        write_message(with_unknown_tags(answer, rng)),
+        request_tags=tags,
+        answer_tags=b"" if key == API_VERSIONS else tags,
+    )
+
+
+async def _pass(
+    one: Recorded,
+    body: bytes,
+    answer_body: bytes,
+    *,
+    request_tags: bytes = b"",
+    answer_tags: bytes = b"",
+) -> None:
+    head = one.request[: read_request_header(one.request).body_position]
+    header = head[:-1] + request_tags if request_tags else head
+    frame = bytearray(struct.pack(">i", len(header) + len(body)) + header + body)
     struct.pack_into(">i", frame, 8, CORRELATION_ID)
     request = Request(read_request_header(memoryview(frame)[4:]), bytes(frame))
-    context.expect(one.api_key, one.body, one.answer_body, version=one.version)
+    context = FakeContext()
+    context.expect(one.api_key, body, answer_body, version=one.version)
+    context.world.answer_tags = answer_tags
 
     answer = await serve(context, request)
 
     assert one.api_key in ROUTES
-    seen = answer[4 + response_body_position(one.api_key, one.version) :]
+    seen = answer[find_response_body(answer, 4, one.api_key, one.version) :]
+    assert answer[8 : len(answer) - len(seen)] == (
+        answer_tags or answer[8 : 4 + response_body_position(one.api_key, one.version)]
+    )
     if one.api_key in (ApiKey.FETCH, ApiKey.PRODUCE):
-        assert seen == one.answer_body
+        assert seen == answer_body
         return
-    told = plain(read_response(one.api_key, one.version, memoryview(one.answer_body)))
+    told = plain(read_response(one.api_key, one.version, memoryview(answer_body)))
     shown = plain(request.decode_answer(answer))
     if one.api_key == API_VERSIONS:
-        assert [key["api_key"] for key in shown["api_keys"]]
+        served = {entry["api_key"]: entry for entry in told["api_keys"]}
+        for entry in shown["api_keys"]:
+            assert entry.get(UNKNOWN) == served[entry["api_key"]].get(UNKNOWN)
         del shown["api_keys"], told["api_keys"]
     assert _without_addresses(shown) == _without_addresses(told)
 
