@@ -1,8 +1,13 @@
-"""One run of chaos: nodes and brokers are hit in turn, a group under steady load goes on.
+"""One run of chaos: nodes, brokers, disks and members are hit in turn, groups go on under load.
 
-In:    a plan, a running cluster of brokers.  Out: what the members told, and the events.
-Next:  `nodes` judges and prints it.
+In:    a plan, a running cluster of brokers.  Out: what groups and cluster did, as histories.
+Next:  `nodes` has it judged and prints it.
 Shell: child processes, clocks. All waits have a bound and say what they waited for.
+
+Topics: `safe` (three replicas, two in sync, no unclean election): nothing acknowledged is ever
+lost. `weak` (two replicas, one in sync, unclean election) and `lone` (one replica): Kafka itself
+loses what chaos makes it lose. `quiet` (as safe): written once, and then hardly ever.
+Groups: `own` asks for these by their own names, `lane` by lane names; `still` reads `quiet`.
 """
 
 from __future__ import annotations
@@ -11,38 +16,38 @@ import os
 import random
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
-    KafkaError,
     KafkaException,
-    Message,
-    Producer,
+    TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic, TopicPartition
 
 from keylane.embedded import EmbeddedKafka
-from tests.integration.harness import Seen
-from tests.integration.nodes import Brokers, Nodes, TimedGroup, coordinator_node
-from tests.long.group_book import Told, deliveries, stall
+from keylane.keyrange.hash import key_hash
+from keylane.keyrange.key_split import even_split
+from tests.integration.keylane_process import BROKER_PORTS, find_port_run
+from tests.integration.nodes import Nodes, coordinator_node
+from tests.long.chaos_cluster import ChaosCluster
+from tests.long.chaos_group import ChaosGroup, ChaosProducer, Waiter
+from tests.long.chaos_history import ClusterHistory, Delivery, GroupHistory, Hit, Log, Place
+from tests.long.group_book import stall
+from tests.long.tap import Tap
 
-PARTITIONS: Final = 3
-LANES: Final = 16
-LANE_COUNT: Final = PARTITIONS * LANES
-KEYS: Final = tuple(f"key-{number}" for number in range(480))
-"""Ten per lane: each lane gets one several times a second."""
-LIBRARIES: Final = ("aiokafka", "confluent")
-TICK_S: Final = 0.05
-LOG_LEVEL: Final = 2
-"""Of syslog: connections that are refused are what is played here, they need no lines."""
+PARTITIONS: Final[Mapping[str, int]] = {"safe": 2, "weak": 2, "lone": 1, "quiet": 2}
+OWN_LANES: Final = 4
+NAME_LANES: Final = 3
+KEYS: Final = tuple(f"key-{number}" for number in range(48))
+SAFE: Final = frozenset({"safe", "quiet"})
+BUSY: Final = ("safe", "weak", "lone")
 KINDS: Final = (
     "node-kill",
     "node-hang",
@@ -50,17 +55,28 @@ KINDS: Final = (
     "broker-kill",
     "broker-hang",
     "broker-restart",
+    "member-kill",
+    "unclean",
+    "replica-loss",
+    "disk-loss",
+    "log-gone",
+    "log-cut",
+    "retention",
+    "quiet",
 )
-NODE_HANG_S: Final = (7.0, 24.0)
-"""Longer than the nodes' session timeout of 6 s."""
-BROKER_HANG_S: Final = (2.0, 12.0)
-"""Around the brokers' session timeout of 3 s, which the embedded cluster sets."""
-DOWN_S: Final = (0.0, 10.0)
-"""How long what was killed stays away: shorter and longer than its session."""
-CALM_S: Final = (1.0, 5.0)
-PROGRESS_TIMEOUT_S: Final = 150.0
-START_TIMEOUT_S: Final = 150.0
-END_TIMEOUT_S: Final = 180.0
+DOWN_S: Final[Mapping[str, tuple[float, float]]] = {
+    "node-hang": (1.0, 9.0),  # around the nodes' session of 6 s
+    "broker-hang": (1.0, 5.0),  # around the brokers' session of 2 s
+    "node-kill": (0.0, 3.0),
+    "broker-kill": (0.0, 4.0),
+    "retention": (0.5, 3.0),
+}
+CALM_S: Final = (0.2, 1.0)
+PROGRESS_S: Final = 60.0
+START_S: Final = 120.0
+END_S: Final = 60.0
+STUCK_MAX: Final = 3
+"""After so many rounds in a row that did not settle the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,324 +86,481 @@ class Plan:
     rounds: int
     nodes: int
     seed: int
-    members: int = 12
-    rate: int = 300
-    """Records per second."""
-    kinds: tuple[str, ...] = ()
-    """Only these; empty: all."""
-    heap_mb: int = 384
+    kinds: tuple[str, ...] = KINDS
+    rate: int = 120
+    """Records per second, over all topics."""
+    heap_mb: int = 256
+    own: tuple[str, ...] = ("confluent", "aiokafka", "kafka-python", "confluent")
+    """Libraries of the members of each group."""
+    lane: tuple[str, ...] = ("confluent", "aiokafka", "kafka-python")
+    still: tuple[str, ...] = ("confluent", "confluent")
     is_numbered: bool = True
     """False: nodes that do not know of each other; a run of them must fail."""
-    topic: str = "orders"
-    group: str = "g-orders"
-    member_options: dict[str, Any] = field(
-        default_factory=lambda: {
-            "assignor": "roundrobin",
-            "session_timeout_ms": 10_000,
-            "request_timeout_ms": 12_000,
-        }
-    )
 
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """One hit, and how long the group stood still for it."""
+    """One hit, and how long the groups stood still for it."""
 
     number: int
     kind: str
-    target: int
-    down_s: float
+    what: str = ""
     is_coordinator: bool | None = None
-    """Whether clients found the group's coordinator at this node; None: not asked, not told."""
+    """Whether clients found the first group's coordinator at the node that was hit."""
     at_s: float = 0.0
     acted_s: float = 0.0
-    """From the signal until the process served again, or went on."""
+    """From the first signal until what was hit served again."""
     settled_s: float = 0.0
-    """From the signal until every lane had moved after that."""
+    """From the first signal until every lane had moved after the end of the hit."""
     all_s: float = 0.0
     lane_s: float = 0.0
-    lane: int = -1
     machine_load: float = 0.0
-    """Of the last minute, as the machine tells it: figures of a busy one are not keylane's."""
 
 
-class SteadyProducer:
-    """Numbered values per key, directly to Kafka, a few every tick; each key's in one order."""
+def topic_of(name: str) -> str | None:
+    """Kafka's own name of what a client calls a topic; None: not one of the run's."""
+    found = name.partition(".lanes-")[0]
+    return found if found in PARTITIONS else None
 
-    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
-        self._stopping = threading.Event()
-        self._topic, self._per_tick = topic, max(1, round(rate * TICK_S))
-        self.cycle = 0
-        """The number that keys get now."""
-        self.refused: list[str] = []
-        self.produced = 0
-        self._place = 0
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 0,  # librdkafka spins through the last millisecond of a wait
-                "log_level": LOG_LEVEL,
-                "partitioner": "murmur2_random",
-            }
-        )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
 
-    def abandon(self) -> None:
-        """Stop, whatever is acknowledged; safe to call after `stop`."""
-        self._stopping.set()
-        self._thread.join()
+class Lanes:
+    """Where keys belong in a view of so many lanes, computed as decision 015 says."""
 
-    def stop(self) -> set[str]:
-        """Stop; all values, once all of them are acknowledged. Raises: AssertionError."""
-        self.abandon()
-        left = self._producer.flush(120)
-        assert left == 0, f"{left} records were never acknowledged"
-        assert not self.refused, f"records were refused: {self.refused[:5]}"
-        full = {f"{key}:{number}" for number in range(self.cycle) for key in KEYS}
-        return full | {f"{key}:{self.cycle}" for key in KEYS[: self._place]}
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._cuts = even_split(count).cuts
+        self._of = {key: bisect_right(self._cuts, key_hash(key.encode())) for key in KEYS}
 
-    def _run(self) -> None:
-        while not self._stopping.wait(TICK_S):
-            for _ in range(self._per_tick):
-                key = KEYS[self._place]
-                self._producer.produce(
-                    self._topic, key=key, value=f"{key}:{self.cycle}", on_delivery=self._answered
-                )
-                self.produced += 1
-                self._place = (self._place + 1) % len(KEYS)
-                self.cycle += self._place == 0
-            self._producer.poll(0)
-
-    def _answered(self, error: KafkaError | None, message: Message) -> None:
-        del message
-        if error is not None:
-            self.refused.append(str(error))
+    def index(self, topic: str, partition: int, key: str) -> int:
+        """The lane index of a key's records in a partition."""
+        return self._of[key] * PARTITIONS[topic] + partition
 
 
 class ChaosRun:
-    """Plays a plan; `told`, `events` and `breaches` are filled in on the way."""
+    """Plays a plan; `events`, `breaches` and histories are filled in on the way."""
 
     def __init__(self, plan: Plan, kafka: EmbeddedKafka, folder: Path) -> None:
         self.plan, self._kafka, self._folder = plan, kafka, folder
         self._chance = random.Random(plan.seed)
-        self._brokers = Brokers(kafka)
+        self._cluster = ChaosCluster(kafka, self._chance)
+        self._waiter, self._pause = Waiter(), threading.Event()
         self._started_s = time.monotonic()
-        self.told: list[Told] = []
+        self._taps: list[Tap] = []
+        self._groups: dict[str, ChaosGroup] = {}
+        self._lanes = {"own": Lanes(OWN_LANES), "lane": Lanes(NAME_LANES), "still": Lanes(4)}
+        self._topics: dict[str, tuple[str, ...]] = {
+            "own": BUSY,
+            "lane": BUSY,
+            "still": ("quiet",),
+        }
+        self._logs: dict[tuple[str, int], Log] = {}
+        self._hits: list[Hit] = []
+        self._quiet_number = 0
         self.events: list[Event] = []
         self.breaches: list[str] = []
-        self.produced = 0
+        self._producer = ChaosProducer(kafka.bootstrap, BUSY, KEYS, rate=plan.rate)
+
+    # -- histories --------------------------------------------------------------------------
+
+    def cluster_history(self) -> ClusterHistory:
+        """What Kafka kept; to be asked when the run is over."""
+        return ClusterHistory(
+            produced=self._producer.produced,
+            logs=self._logs,
+            hits=self._hits,
+            safe_topics=SAFE,
+        )
+
+    def group_histories(self) -> list[GroupHistory]:
+        """What the groups did; to be asked when the run is over."""
+        found = []
+        for name, group in self._groups.items():
+            history = GroupHistory(
+                group=name, partitions=self._partitions(name), lane_of=self._lanes[name].index
+            )
+            history.events += group.events
+            for tap in self._taps:
+                for owner, events in tap.events.items():
+                    if owner == name or owner.startswith(f"{name}-"):
+                        history.events += events
+            found.append(history)
+        return found
+
+    def _partitions(self, group: str) -> dict[str, int]:
+        return {topic: PARTITIONS[topic] for topic in self._topics[group]}
+
+    # -- the play ---------------------------------------------------------------------------
 
     def play(self) -> None:
         """Start everything, do all rounds, wait for the end. Raises: AssertionError, stuck."""
-        plan, chaos = self.plan, self._folder
-        admin = AdminClient({"bootstrap.servers": self._kafka.bootstrap, "log_level": LOG_LEVEL})
-        wanted = NewTopic(plan.topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})
-        admin.create_topics([wanted], operation_timeout=30)[plan.topic].result(60)
-        members = chaos / "members"
-        members.mkdir(exist_ok=True)
         with ExitStack() as stack:
-            stack.callback(self._brokers.resume_all)
-            rules = [f"{plan.topic}={LANES}"]
-            nodes = Nodes(
-                self._kafka.bootstrap,
-                rules,
-                folder=chaos,
-                count=plan.nodes,
-                is_numbered=plan.is_numbered,
-            )
-            self._nodes = stack.enter_context(nodes)
-            self._group = stack.enter_context(
-                TimedGroup(
-                    nodes.bootstrap,
-                    plan.topic,
-                    plan.group,
-                    log_folder=members,
-                    **plan.member_options,
-                )
-            )
-            self.told = self._group.told
-            for number in range(plan.members):
-                self._group.add(LIBRARIES[number % 2])
-            self._producer = SteadyProducer(self._kafka.bootstrap, plan.topic, plan.rate)
             stack.callback(self._measure)
-            stack.callback(self._stop_producer)
-            self._say(f"waiting for {LANE_COUNT} lanes at {plan.members} members")
-            self._group.wait_for_lanes(LANE_COUNT, timeout_s=START_TIMEOUT_S)
-            self._wait_for_progress("the start", START_TIMEOUT_S)
-            for kind in self._kinds():
-                self._round(kind)
-            self._finish(admin)
+            stack.callback(self._cluster.brokers.resume_all)
+            self._make_topics()
+            self._start_nodes(stack)
+            self._start_groups(stack)
+            stack.callback(self._producer.stop)
+            self._producer.start()
+            self._say("waiting for all lanes")
+            self._settle(START_S)
+            stuck = 0
+            for number, kind in enumerate(self._kinds()):
+                is_settled = self._round(number, kind)
+                stuck = 0 if is_settled else stuck + 1
+                if stuck >= STUCK_MAX:
+                    self.breaches.append(f"stuck for {stuck} rounds, the run ends")
+                    break
+            self._finish()
+
+    def _make_topics(self) -> None:
+        create = self._cluster.create
+        create("safe", PARTITIONS["safe"], 3, min_insync_replicas="2")
+        create("quiet", PARTITIONS["quiet"], 3, min_insync_replicas="2")
+        create(
+            "weak",
+            PARTITIONS["weak"],
+            2,
+            min_insync_replicas="1",
+            unclean_leader_election_enable="true",
+        )
+        create("lone", PARTITIONS["lone"], 1, min_insync_replicas="1")
+
+    def _start_nodes(self, stack: ExitStack) -> None:
+        """Nodes tell clients the tap's addresses in place of their own."""
+        ports = [find_port_run(BROKER_PORTS) for _ in range(self.plan.nodes)]
+        self._nodes = Nodes(
+            self._kafka.bootstrap,
+            [f"{topic}={OWN_LANES}" for topic in BUSY],
+            folder=self._folder,
+            count=self.plan.nodes,
+            args=["--node-session-timeout-ms", "6000"] if self.plan.nodes > 1 else [],
+            args_of=[["--advertise", "127.0.0.1", "--advertise-port", str(p)] for p in ports],
+            is_numbered=self.plan.is_numbered,
+        )
+        for first, node in zip(ports, self._nodes.processes, strict=True):
+            tap = Tap({first + n: node.listen_port + n for n in range(BROKER_PORTS)}, topic_of)
+            self._taps.append(stack.enter_context(tap))
+        stack.callback(self._stop_nodes)
+        self._nodes.start()
+        self._bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def _stop_nodes(self) -> None:
+        for number, code in enumerate(self._nodes.stop()):
+            if code != 0:
+                self.breaches.append(f"node {number} ended with {code}")
+            if "Traceback" in self._nodes[number].log:
+                self.breaches.append(f"node {number} has a Traceback in its log")
+        self.breaches += [fault for tap in self._taps for fault in tap.faults[:3]]
+
+    def _start_groups(self, stack: ExitStack) -> None:
+        members = self._folder / "members"
+        members.mkdir(exist_ok=True)
+        names = {
+            "own": BUSY,
+            "lane": [f"{topic}.lanes-{NAME_LANES}" for topic in BUSY],
+            "still": ["quiet.lanes-4"],
+        }
+        for name, topics in names.items():
+            group = ChaosGroup(
+                name,
+                topics,
+                bootstrap=self._bootstrap,
+                folder=members,
+                topic_of=topic_of,
+                waiter=self._waiter,
+            )
+            self._groups[name] = group
+            stack.callback(group.stop)
+        for key in KEYS:
+            self._producer.write("quiet", key, 0)
+        self._producer.flush()
+        for name, group in self._groups.items():
+            for library in getattr(self.plan, name):
+                group.add(library)
 
     def _kinds(self) -> list[str]:
         """As many as rounds, each kind as often as any other, in an order of chance."""
         kinds: list[str] = []
         while len(kinds) < self.plan.rounds:
-            bag = list(self.plan.kinds or KINDS)
+            bag = list(self.plan.kinds)
             self._chance.shuffle(bag)
             kinds += bag
         return kinds[: self.plan.rounds]
 
-    def _round(self, kind: str) -> None:
-        spans = {"node-hang": NODE_HANG_S, "broker-hang": BROKER_HANG_S}
-        target = self._chance.randrange(self.plan.nodes if kind.startswith("node") else 3)
-        down_s = round(self._chance.uniform(*spans.get(kind, DOWN_S)), 1)
+    def _round(self, number: int, kind: str) -> bool:
+        """One hit; whether all settled after it."""
+        down_s = round(self._chance.uniform(*DOWN_S.get(kind, (0.0, 2.0))), 1)
         calm_s = self._chance.uniform(*CALM_S)
-        event = Event(number=len(self.events), kind=kind, target=target, down_s=down_s)
-        if kind.startswith("node") and self.plan.nodes > 1:
-            event.is_coordinator = self._coordinator() == target
-        pause = threading.Event()
-        event.at_s = time.monotonic()
+        event = Event(number=number, kind=kind)
         self.events.append(event)
-        self._say(f"{event.number}: {kind} {target} for {down_s} s {event.is_coordinator or ''}")
-        self._act(event, lambda: pause.wait(down_s))
-        event.acted_s = time.monotonic() - event.at_s
-        self._wait_for_progress(f"{event.number}: {kind} {target}", PROGRESS_TIMEOUT_S)
+        event.at_s = time.monotonic()
+        try:
+            event.what = self._act(kind, down_s, event)
+            event.acted_s = time.monotonic() - event.at_s
+            self._settle(PROGRESS_S)
+        except (AssertionError, KafkaException) as error:
+            self.breaches.append(f"{number}: {kind} {event.what}: {error}")
+            self._say(f"{number}: {kind} {event.what}: {error}")
+            self._recover()
+            return False
+        finally:
+            self._hits.append(Hit(event.at_s, time.monotonic()))
         event.settled_s = time.monotonic() - event.at_s
         event.machine_load = os.getloadavg()[0]
-        pause.wait(calm_s)  # what comes late is this event's, too
         self._check_members()
         self._say(
-            f"{event.number}: acted {event.acted_s:.1f} s, every lane moved after "
-            f"{event.settled_s:.1f} s; delivered {len(self._group.seen.sightings)}"
+            f"{number}: {kind} {event.what}: acted {event.acted_s:.1f} s, settled after "
+            f"{event.settled_s:.1f} s, load {event.machine_load:.0f}"
         )
+        self._pause.wait(calm_s)  # what comes late is this event's, too
+        return True
 
-    def _act(self, event: Event, wait: Callable[[], object]) -> None:
-        """Hit, wait, and put it right again."""
-        place = event.target
-        if event.kind.startswith("node"):
-            node = self._nodes[place]
-            if event.kind == "node-hang":
-                node.pause()
-                wait()
-                node.resume()
-                return
-            if event.kind == "node-kill":
-                node.kill()
-            else:
-                code = node.stop()
-                if code != 0:
-                    self.breaches.append(f"{event.number}: node {place} ended with {code}")
-            wait()
-            node.start()
-            return
-        if event.kind == "broker-hang":
-            self._brokers.pause(place)
-            wait()
-            self._brokers.resume(place)
-            return
-        if event.kind == "broker-kill":
-            self._brokers[place].kill()
-        else:
-            self._brokers[place].stop()
-        wait()
+    def _recover(self) -> None:
+        """Whatever a broken round left hung or dead goes on."""
+        self._cluster.brokers.resume_all()
         self._kafka.start()
+        self._nodes.start()
+        self._check_members()
 
-    def _coordinator(self) -> int:
+    def _settle(self, timeout_s: float) -> None:
+        """All replicas in sync, and each lane handed out what is produced from now on."""
+        self._cluster.wait_in_sync(timeout_s=timeout_s)
+        first = self._producer.cycle + 1
+        wanted = {
+            (name, Place(topic, lane))
+            for name in ("own", "lane")
+            for topic in BUSY
+            for lane in range(PARTITIONS[topic] * self._lanes[name].count)
+        }
+
+        def is_done() -> bool:
+            moved = {each for each in wanted if self._groups[each[0]].newest[each[1]] >= first}
+            wanted.difference_update(moved)
+            return not wanted
+
+        if not self._waiter.wait(is_done, timeout_s=timeout_s):
+            left = [f"{name} {place.topic} {place.lane}" for name, place in sorted(wanted)]
+            raise AssertionError(f"stuck: no record in {timeout_s:g} s of {', '.join(left)}")
+
+    # -- hits -------------------------------------------------------------------------------
+
+    def _act(self, kind: str, down_s: float, event: Event) -> str:
+        """Hit, wait, and put it right again; what was hit, in words."""
+        cluster, chance = self._cluster, self._chance
+        if kind.startswith("node-"):
+            return self._hit_node(kind, down_s, event)
+        if kind.startswith("broker-"):
+            return self._hit_broker(kind, down_s)
+        if kind == "member-kill":
+            return self._replace(chance.choice(["own", "lane"]), is_kill=True)
+        if kind == "quiet":
+            return self._hit_quiet()
+        if kind == "unclean":
+            return cluster.elect_stale("weak")
+        if kind == "replica-loss":
+            topics = ["safe", "__consumer_offsets", "__individual_commit_offsets"]
+            return cluster.lose_replica(chance.choice(topics))
+        if kind == "disk-loss":
+            return cluster.lose_disk()
+        if kind == "log-gone":
+            return cluster.lose_replica("lone")
+        if kind == "log-cut":
+            return cluster.cut_log("lone", 0)
+        assert kind == "retention", f"no hit is called {kind}"
+        return self._expire(down_s)
+
+    def _hit_node(self, kind: str, down_s: float, event: Event) -> str:
+        place = self._chance.randrange(self.plan.nodes)
+        node = self._nodes[place]
         try:
-            return coordinator_node(self._nodes.bootstrap, self.plan.group)
+            event.is_coordinator = coordinator_node(self._bootstrap, "own") == place
         except KafkaException as error:
             self._say(f"the coordinator is not told: {error}")
-            return -1
+        event.at_s = time.monotonic()
+        if kind == "node-hang":
+            node.pause()
+            self._pause.wait(down_s)
+            node.resume()
+            return f"{place} for {down_s} s"
+        if kind == "node-kill":
+            node.kill()
+        elif (code := node.stop()) != 0:
+            self.breaches.append(f"{event.number}: node {place} ended with {code}")
+        self._pause.wait(down_s)
+        node.start()
+        return f"{place} for {down_s} s"
 
-    def _wait_for_progress(self, after: str, timeout_s: float) -> None:
-        """Wait until each lane has delivered a value that is produced from now on."""
-        first = self._producer.cycle + 1
-        left = set(range(LANE_COUNT))
-        position = len(self._group.seen.sightings)
+    def _hit_broker(self, kind: str, down_s: float) -> str:
+        place = self._chance.randrange(3)
+        brokers = self._cluster.brokers
+        if kind == "broker-hang":
+            brokers.pause(place)
+            self._pause.wait(down_s)
+            brokers.resume(place)
+            return f"{place + 1} for {down_s} s"
+        brokers[place].kill() if kind == "broker-kill" else brokers[place].stop()
+        self._pause.wait(down_s)
+        self._kafka.start()
+        return f"{place + 1} for {down_s} s"
 
-        def every_lane_moved(seen: Seen) -> bool:
-            nonlocal position
-            for sighting in seen.sightings[position:]:
-                if int(sighting.value.rpartition(":")[2]) >= first:
-                    left.discard(sighting.lane)
-            position = len(seen.sightings)
-            return not left
+    def _replace(self, group_name: str, *, is_kill: bool) -> str:
+        group = self._groups[group_name]
+        name = self._chance.choice(sorted(group.members))
+        if is_kill:
+            group.kill(name)
+        else:
+            group.end(name)
+        library = name.removeprefix(f"{group_name}-").rpartition("-")[0]
+        return f"{name}, then {group.add(library)}"
 
+    def _hit_quiet(self) -> str:
+        """Members of the quiet group ask for their positions again; now and then it has work."""
+        what = self._replace("still", is_kill=self._chance.random() < 0.5)
+        if self._chance.random() < 0.3:
+            self._quiet_number += 1
+            for key in KEYS[:3]:
+                self._producer.write("quiet", key, self._quiet_number)
+            self._producer.flush()
+            what += ", three records"
+        return what
+
+    def _expire(self, down_s: float) -> str:
+        """Retention passes what a hung member has not read yet."""
+        group = self._groups[self._chance.choice(["own", "lane"])]
+        name = self._chance.choice(sorted(group.members))
+        group.hang(name)
         try:
-            what = f"all lanes to move after {after}"
-            self._group.wait(every_lane_moved, timeout_s=timeout_s, what=what)
-        except AssertionError as error:
-            holders = {lane: self._holders(lane) for lane in sorted(left)}
-            error.add_note(f"lanes and who holds them: {holders}")
-            raise AssertionError(f"{error}; lanes without progress: {holders}") from error
-
-    def _holders(self, lane: int) -> list[str]:
-        lanes = self._group.seen.lanes
-        return [name for name, held in list(lanes.items()) if lane in held]
+            self._pause.wait(down_s)
+            what = self._cluster.expire(self._chance.choice(["lone", "weak"]))
+        finally:
+            group.go_on(name)
+        return f"{what} while {name} hung"
 
     def _check_members(self) -> None:
-        for name, process in self._group.processes.items():
-            code = process.poll()
-            if code is not None and f"{name} " not in " ".join(self.breaches):
-                self.breaches.append(f"{name} ended by itself with {code}, see members/{name}.log")
-        assert any(p.poll() is None for p in self._group.processes.values()), "no member is left"
+        """A member that ended by itself is replaced, and its end is a breach."""
+        for group in self._groups.values():
+            for said in group.ended():
+                self.breaches.append(f"{said}, see members/")
+                group.add(said.split()[0].removeprefix(f"{group.name}-").rpartition("-")[0])
 
-    def _finish(self, admin: AdminClient) -> None:
-        """All produced values seen and committed, Kafka's own group offset at the log end."""
-        values = self._producer.stop()
-        self._say(f"waiting for the last of {len(values)} values")
-        self._group.wait_for_values(values, timeout_s=END_TIMEOUT_S)
-        self._group.wait_for_commits(timeout_s=END_TIMEOUT_S)
-        self._wait_for_lag(admin)
-        self._group.stop()
-        for number, code in enumerate(self._nodes.stop()):
-            if code != 0:
-                self.breaches.append(f"node {number} ended with {code}")
-        for number in range(self.plan.nodes):
-            if "Traceback" in self._nodes[number].log:
-                self.breaches.append(f"node {number} has a Traceback in its log")
+    # -- the end ----------------------------------------------------------------------------
 
-    def _wait_for_lag(self, admin: AdminClient) -> None:
-        """Until the stable offset of each partition is the log end, at Kafka itself."""
-        topic, group = self.plan.topic, self.plan.group
-        ends = self._ends()
-        deadline_s = time.monotonic() + END_TIMEOUT_S
-        pause = threading.Event()
-        while True:
-            wanted = ConsumerGroupTopicPartitions(group)
-            answer = admin.list_consumer_group_offsets([wanted])[group].result(30)
-            stands = {p.partition: p.offset for p in answer.topic_partitions if p.topic == topic}
-            if stands == ends:
-                return
-            if time.monotonic() > deadline_s:
-                self.breaches.append(f"group offsets {stands} never came to the ends {ends}")
-                return
-            pause.wait(0.5)  # Kafka tells no event of it
+    def _finish(self) -> None:
+        """All that Kafka holds handed out, all positions asked once more, no lag at Kafka."""
+        left = self._producer.stop()
+        refused = [each for each in self._producer.refused if each.split(":")[0] in SAFE]
+        if left or refused:
+            self.breaches.append(f"{left} records without an answer, refused {refused[:3]}")
+        self._cluster.wait_in_sync()
+        self._logs = self._read_logs()
+        if not self._waiter.wait(self._all_handed_out, timeout_s=END_S):
+            self._say("not all records were handed out")
+        self._pause.wait(2.0)  # the last commits
+        for name in self._groups:
+            self._ask_positions(name)
+        for name in ("own", "lane"):
+            self._check_lag(name)
 
-    def _ends(self) -> dict[int, int]:
-        asker = Consumer(
+    def _all_handed_out(self) -> bool:
+        for name in ("own", "lane"):
+            found = {
+                (each.place.topic, each.place.lane % PARTITIONS[each.place.topic], each.offset)
+                for each in list(self._groups[name].events)
+                if isinstance(each, Delivery)
+            }
+            for (topic, partition), log in self._logs.items():
+                if topic in BUSY and any((topic, partition, at) not in found for at in log.records):
+                    return False
+        return True
+
+    def _read_logs(self) -> dict[tuple[str, int], Log]:
+        """What Kafka holds of all topics, by a direct consumer."""
+        consumer = Consumer(
             {
                 "bootstrap.servers": self._kafka.bootstrap,
-                "group.id": "ends",
-                "log_level": LOG_LEVEL,
+                "group.id": "logs",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "log_level": 2,
+            }
+        )
+        places = [(topic, n) for topic, count in PARTITIONS.items() for n in range(count)]
+        found: dict[tuple[str, int], dict[int, tuple[str, int]]] = {each: {} for each in places}
+        starts = {
+            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=30)[0]
+            for place in places
+        }
+        try:
+            consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
+            left, deadline_s = set(places), time.monotonic() + END_S
+            while left:
+                assert time.monotonic() < deadline_s, f"no end of {left} at Kafka itself"
+                for message in consumer.consume(1000, timeout=1):
+                    place = message.topic(), message.partition()
+                    if message.error() is not None:
+                        left.discard(place)
+                        continue
+                    key, number = message.key().decode(), message.value().rpartition(b":")[2]
+                    found[place][message.offset()] = (key, int(number))
+        finally:
+            consumer.close()
+        return {place: Log(starts[place], records) for place, records in found.items()}
+
+    def _ask_positions(self, group: str) -> None:
+        """One more OffsetFetch of every lane, which the tap sees."""
+        asker = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": group,
+                "client.id": f"{group}-end",
+                "log_level": 2,
             }
         )
         try:
-            places = [TopicPartition(self.plan.topic, number) for number in range(PARTITIONS)]
-            return {p.partition: asker.get_watermark_offsets(p, timeout=30)[1] for p in places}
+            lanes = [
+                TopicPartition(name, index)
+                for name in self._groups[group].topics
+                for index in range(PARTITIONS[topic_of(name) or ""] * self._lanes[group].count)
+            ]
+            asker.committed(lanes, timeout=30)
+        except KafkaException as error:
+            self.breaches.append(f"{group}: positions are not told at the end: {error}")
         finally:
             asker.close()
 
-    def _stop_producer(self) -> None:
-        self._producer.abandon()
-        self.produced = self._producer.produced
+    def _check_lag(self, group: str) -> None:
+        """Kafka's own group offset comes to the end of the safe topic."""
+        ends = {n: max(self._logs["safe", n].records) + 1 for n in range(PARTITIONS["safe"])}
+        deadline_s = time.monotonic() + END_S
+        while True:
+            wanted = ConsumerGroupTopicPartitions(group)
+            asked = self._cluster.admin.list_consumer_group_offsets([wanted])[group]
+            stands = {
+                each.partition: each.offset
+                for each in asked.result(30).topic_partitions
+                if each.topic == "safe"
+            }
+            if stands == ends:
+                return
+            if time.monotonic() > deadline_s:
+                self.breaches.append(f"{group}: offsets {stands} never came to the ends {ends}")
+                return
+            self._pause.wait(0.5)  # Kafka tells no event of it
 
     def _measure(self) -> None:
-        """How long the group stood still, from each event to the next."""
-        found = [(each.at_s, each.lane) for each in deliveries(self.told)]
-        if not found:
+        """How long the group `own` stood still on the safe topic, from event to event."""
+        if "own" not in self._groups:
             return
-        ends = [event.at_s for event in self.events[1:]]
-        if self.events:
-            last = self.events[-1]
-            ends.append(last.at_s + (last.settled_s or PROGRESS_TIMEOUT_S))
-        for event, end_s in zip(self.events, ends, strict=True):
-            first = max(0, bisect_left(found, (event.at_s, -1)))
-            stood = stall(found[first:], range(LANE_COUNT), event.at_s, end_s)
-            event.all_s, event.lane_s, event.lane = stood.all_s, stood.lane_s, stood.lane
+        found = sorted(
+            (each.at_s, each.place.lane)
+            for each in self._groups["own"].events
+            if isinstance(each, Delivery) and each.place.topic == "safe"
+        )
+        lanes = range(PARTITIONS["safe"] * OWN_LANES)
+        for event in self.events:
+            end_s = event.at_s + (event.settled_s or PROGRESS_S)
+            stood = stall(found[bisect_left(found, (event.at_s, -1)) :], lanes, event.at_s, end_s)
+            event.all_s, event.lane_s = stood.all_s, stood.lane_s
 
     def _say(self, text: str) -> None:
         print(f"{time.monotonic() - self._started_s:7.1f} {text}", flush=True)
