@@ -36,12 +36,12 @@ class Nodes:
         folder: Path,
         count: int,
         args: Sequence[str] = (),
-        args_of: Sequence[Sequence[str]] = (),
+        environments: Sequence[Mapping[str, str]] = (),
         is_numbered: bool = True,
     ) -> None:
         """Plan the nodes; `start` runs them. Logs are `folder/keylane-N.log`.
 
-        args, args_of: of all nodes, and of each.
+        args: of all nodes; environments: of each.
         is_numbered: False for nodes that do not know of each other, which must not be.
         """
         self.processes = [
@@ -49,11 +49,8 @@ class Nodes:
                 upstream,
                 lanes,
                 log_path=folder / f"keylane-{number}.log",
-                args=[
-                    *args,
-                    *(args_of[number] if args_of else ()),
-                    *(("--node", str(number)) if count > 1 and is_numbered else ()),
-                ],
+                args=[*args, *(("--node", str(number)) if count > 1 and is_numbered else ())],
+                environment=environments[number] if environments else None,
             )
             for number in range(count)
         ]

@@ -233,8 +233,10 @@ class ChaosRun:
             [f"{topic}={OWN_LANES}" for topic in BUSY],
             folder=self._folder,
             count=self.plan.nodes,
-            args=["--node-session-timeout-ms", "6000"] if self.plan.nodes > 1 else [],
-            args_of=[["--advertise", "127.0.0.1", "--advertise-port", str(p)] for p in ports],
+            environments=[
+                {"KEYLANE_ADVERTISE_PORT": str(port), "KEYLANE_NODE_SESSION_TIMEOUT_MS": "6000"}
+                for port in ports
+            ],
             is_numbered=self.plan.is_numbered,
         )
         for first, node in zip(ports, self._nodes.processes, strict=True):
