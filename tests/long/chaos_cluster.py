@@ -175,7 +175,7 @@ class ChaosCluster:
         """Kafka's retention removes what the topic holds; what was done."""
         places = [place for place in self.partitions() if place[0] == topic]
         ends = self._ends(places, OffsetSpec.latest())
-        self._set(topic, "retention.ms", "200")
+        self._set(topic, **{"retention.ms": "200", "segment.ms": "500"})
         deadline_s = time.monotonic() + timeout_s
         try:
             while any(
@@ -185,16 +185,19 @@ class ChaosCluster:
                 assert time.monotonic() < deadline_s, f"{topic}: retention removes nothing"
                 self._pause.wait(POLL_S)
         finally:
-            self._set(topic, "retention.ms", "-1")
+            self._set(topic, **{"retention.ms": "-1", "segment.ms": "604800000"})
         return f"{topic}: {ends}"
 
     def _ends(self, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
         asked = self.admin.list_offsets({TopicPartition(*place): spec for place in places})
         return {(at.topic, at.partition): told.result(30).offset for at, told in asked.items()}
 
-    def _set(self, topic: str, key: str, value: str) -> None:
-        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        resource: Any = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    def _set(self, topic: str, **config: str) -> None:
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource: Any = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         self.admin.incremental_alter_configs([resource])[resource].result(30)
 
     def _stop(self, broker: int) -> None:

@@ -240,7 +240,7 @@ class Judge:
             self._check_again(tenure, each, f"{said}: {_of(tenure.floor)}")
         elif each.offset < tenure.next_offset:
             said = f"{said}: it was at {tenure.next_offset}"
-            if each.place.topic not in self._safe and tenure.is_reset:
+            if self._has_lost(each.place, each.at_s):
                 self._note("reset", said)
             elif tenure.fetched_back is not None and not tenure.is_refused:
                 self._note("client", f"{said} and fetched from {tenure.fetched_back}")
@@ -258,12 +258,17 @@ class Judge:
         if tenure.answer.offset < tenure.floor.offset:
             self._breach("again", f"{said}; it was answered {tenure.answer.offset}")
         elif tenure.is_refused or tenure.is_reset:
-            if each.place.topic not in self._safe:
-                self._note("reset", said)
-            else:
-                self._breach("refused", said)
+            is_cut = self._has_lost(each.place, each.at_s)
+            (self._note if is_cut else self._breach)("reset" if is_cut else "refused", said)
         else:
             self._note("client", f"{said}; it was answered {tenure.answer.offset}")
+
+    def _has_lost(self, place: Place, at_s: float) -> bool:
+        """Whether the lane's log had been cut by then, or begins later than it did."""
+        partition = self._group.partition_of(place)
+        cuts = self._cuts.get(partition, ())
+        is_late = place.topic not in self._safe and self._cluster.logs[partition].start > 0
+        return is_late or any(cut.begin_s < at_s for cut in cuts)
 
     def _check_identity(self, each: Delivery, said: str) -> bool:
         """Whether Kafka's final log has this record; one that none has had is a breach."""
