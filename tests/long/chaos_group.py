@@ -219,8 +219,9 @@ class ChaosProducer:
             if error is not None:
                 self.refused.append(f"{topic}: {error}")
                 return
-            where = message.partition(), message.offset()
-            self.produced.append(Produced(topic, *where, key, number, time.monotonic()))
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None and offset is not None, "acknowledged where?"
+            self.produced.append(Produced(topic, partition, offset, key, number, time.monotonic()))
 
         self._producer.produce(topic, key=key, value=f"{key}:{number}", on_delivery=answered)
 

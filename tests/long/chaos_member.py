@@ -120,8 +120,11 @@ def run_confluent(args: argparse.Namespace) -> None:
                 publish("error", error=str(message.error()))
         if not good:
             continue
-        publish_records((m.topic(), m.partition(), m.offset(), m.key(), m.value()) for m in good)
-        ends = {(m.topic(), m.partition()): m.offset() + 1 for m in good}
+        records: list[Any] = [
+            (m.topic(), m.partition(), m.offset(), m.key(), m.value()) for m in good
+        ]
+        publish_records(records)
+        ends = {(topic, lane): offset + 1 for topic, lane, offset, _, _ in records}
         offsets = [TopicPartition(*lane, at) for lane, at in ends.items()]
         try:
             consumer.commit(offsets=offsets, asynchronous=False)

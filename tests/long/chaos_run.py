@@ -4,10 +4,8 @@ In:    a plan, a running cluster of brokers.  Out: what groups and cluster did, 
 Next:  `nodes` has it judged and prints it.
 Shell: child processes, clocks. All waits have a bound and say what they waited for.
 
-Topics: `safe` (three replicas, two in sync, no unclean election): nothing acknowledged is ever
-lost. `weak` (two replicas, one in sync, unclean election) and `lone` (one replica): Kafka itself
-loses what chaos makes it lose. `quiet` (as safe): written once, and then hardly ever.
-Groups: `own` asks for these by their own names, `lane` by lane names; `still` reads `quiet`.
+Topics are those of `chaos_topics`. Groups: `own` asks for them by their own names, `lane` by lane
+names; `still` reads `quiet`.
 """
 
 from __future__ import annotations
@@ -16,38 +14,35 @@ import os
 import random
 import threading
 import time
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import KafkaException, TopicPartition
 
 from keylane.embedded import EmbeddedKafka
-from keylane.keyrange.hash import key_hash
-from keylane.keyrange.key_split import even_split
 from tests.integration.keylane_process import BROKER_PORTS, find_port_run
 from tests.integration.nodes import Nodes, coordinator_node
 from tests.long.chaos_cluster import ChaosCluster
+from tests.long.chaos_end import ask_positions, await_stable_offsets, read_logs
 from tests.long.chaos_group import ChaosGroup, ChaosProducer, Waiter
 from tests.long.chaos_history import ClusterHistory, Delivery, GroupHistory, Hit, Log, Place
+from tests.long.chaos_topics import (
+    BUSY,
+    KEYS,
+    NAME_LANES,
+    OWN_LANES,
+    PARTITIONS,
+    SAFE,
+    Lanes,
+    topic_of,
+)
 from tests.long.group_book import stall
 from tests.long.tap import Tap
 
-PARTITIONS: Final[Mapping[str, int]] = {"safe": 2, "weak": 2, "lone": 1, "quiet": 2}
-OWN_LANES: Final = 4
-NAME_LANES: Final = 3
-KEYS: Final = tuple(f"key-{number}" for number in range(48))
-SAFE: Final = frozenset({"safe", "quiet"})
-BUSY: Final = ("safe", "weak", "lone")
 KINDS: Final = (
     "node-kill",
     "node-hang",
@@ -117,25 +112,6 @@ class Event:
     machine_load: float = 0.0
 
 
-def topic_of(name: str) -> str | None:
-    """Kafka's own name of what a client calls a topic; None: not one of the run's."""
-    found = name.partition(".lanes-")[0]
-    return found if found in PARTITIONS else None
-
-
-class Lanes:
-    """Where keys belong in a view of so many lanes, computed as decision 015 says."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._cuts = even_split(count).cuts
-        self._of = {key: bisect_right(self._cuts, key_hash(key.encode())) for key in KEYS}
-
-    def index(self, topic: str, partition: int, key: str) -> int:
-        """The lane index of a key's records in a partition."""
-        return self._of[key] * PARTITIONS[topic] + partition
-
-
 class ChaosRun:
     """Plays a plan; `events`, `breaches` and histories are filled in on the way."""
 
@@ -147,7 +123,11 @@ class ChaosRun:
         self._started_s = time.monotonic()
         self._taps: list[Tap] = []
         self._groups: dict[str, ChaosGroup] = {}
-        self._lanes = {"own": Lanes(OWN_LANES), "lane": Lanes(NAME_LANES), "still": Lanes(4)}
+        self._lanes = {
+            "own": Lanes(OWN_LANES),
+            "lane": Lanes(NAME_LANES),
+            "still": Lanes(OWN_LANES),
+        }
         self._topics: dict[str, tuple[str, ...]] = {
             "own": BUSY,
             "lane": BUSY,
@@ -260,7 +240,7 @@ class ChaosRun:
         names = {
             "own": BUSY,
             "lane": [f"{topic}.lanes-{NAME_LANES}" for topic in BUSY],
-            "still": ["quiet.lanes-4"],
+            "still": [f"quiet.lanes-{OWN_LANES}"],
         }
         for name, topics in names.items():
             group = ChaosGroup(
@@ -454,14 +434,20 @@ class ChaosRun:
         if left or refused:
             self.breaches.append(f"{left} records without an answer, refused {refused[:3]}")
         self._cluster.wait_in_sync()
-        self._logs = self._read_logs()
+        self._logs = read_logs(self._kafka.bootstrap)
         if not self._waiter.wait(self._all_handed_out, timeout_s=END_S):
             self._say("not all records were handed out")
         self._pause.wait(2.0)  # the last commits
-        for name in self._groups:
-            self._ask_positions(name)
+        for name, group in self._groups.items():
+            lanes = [
+                TopicPartition(topic, index)
+                for topic in group.topics
+                for index in range(PARTITIONS[topic_of(topic) or ""] * self._lanes[name].count)
+            ]
+            self.breaches += ask_positions(self._bootstrap, name, lanes)
+        ends = {n: max(self._logs["safe", n].records) + 1 for n in range(PARTITIONS["safe"])}
         for name in ("own", "lane"):
-            self._check_lag(name)
+            self.breaches += await_stable_offsets(self._cluster.admin, name, "safe", ends)
 
     def _all_handed_out(self) -> bool:
         for name in ("own", "lane"):
@@ -474,80 +460,6 @@ class ChaosRun:
                 if topic in BUSY and any((topic, partition, at) not in found for at in log.records):
                     return False
         return True
-
-    def _read_logs(self) -> dict[tuple[str, int], Log]:
-        """What Kafka holds of all topics, by a direct consumer."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._kafka.bootstrap,
-                "group.id": "logs",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "log_level": 2,
-            }
-        )
-        places = [(topic, n) for topic, count in PARTITIONS.items() for n in range(count)]
-        found: dict[tuple[str, int], dict[int, tuple[str, int]]] = {each: {} for each in places}
-        starts = {
-            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=30)[0]
-            for place in places
-        }
-        try:
-            consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
-            left, deadline_s = set(places), time.monotonic() + END_S
-            while left:
-                assert time.monotonic() < deadline_s, f"no end of {left} at Kafka itself"
-                for message in consumer.consume(1000, timeout=1):
-                    place = message.topic(), message.partition()
-                    if message.error() is not None:
-                        left.discard(place)
-                        continue
-                    key, number = message.key().decode(), message.value().rpartition(b":")[2]
-                    found[place][message.offset()] = (key, int(number))
-        finally:
-            consumer.close()
-        return {place: Log(starts[place], records) for place, records in found.items()}
-
-    def _ask_positions(self, group: str) -> None:
-        """One more OffsetFetch of every lane, which the tap sees."""
-        asker = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": group,
-                "client.id": f"{group}-end",
-                "log_level": 2,
-            }
-        )
-        try:
-            lanes = [
-                TopicPartition(name, index)
-                for name in self._groups[group].topics
-                for index in range(PARTITIONS[topic_of(name) or ""] * self._lanes[group].count)
-            ]
-            asker.committed(lanes, timeout=30)
-        except KafkaException as error:
-            self.breaches.append(f"{group}: positions are not told at the end: {error}")
-        finally:
-            asker.close()
-
-    def _check_lag(self, group: str) -> None:
-        """Kafka's own group offset comes to the end of the safe topic."""
-        ends = {n: max(self._logs["safe", n].records) + 1 for n in range(PARTITIONS["safe"])}
-        deadline_s = time.monotonic() + END_S
-        while True:
-            wanted = ConsumerGroupTopicPartitions(group)
-            asked = self._cluster.admin.list_consumer_group_offsets([wanted])[group]
-            stands = {
-                each.partition: each.offset
-                for each in asked.result(30).topic_partitions
-                if each.topic == "safe"
-            }
-            if stands == ends:
-                return
-            if time.monotonic() > deadline_s:
-                self.breaches.append(f"{group}: offsets {stands} never came to the ends {ends}")
-                return
-            self._pause.wait(0.5)  # Kafka tells no event of it
 
     def _measure(self) -> None:
         """How long the group `own` stood still on the safe topic, from event to event."""
