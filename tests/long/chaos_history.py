@@ -168,6 +168,8 @@ class ClusterHistory:
     """Ascending, one after the other."""
     safe_topics: frozenset[str]
     """Whose acknowledged records no hit may cost."""
+    seen: Sequence[Produced] = ()
+    """Records of other topics that members were handed, and when: some were never acknowledged."""
 
     @cached_property
     def born_s(self) -> dict[tuple[str, int, int], float]:
@@ -182,12 +184,12 @@ class ClusterHistory:
     @cached_property
     def lost(self) -> list[Produced]:
         """Acknowledged records that the logs do not hold, though none began behind them."""
-        return [
-            each
-            for each in self.produced
-            if each.offset >= (log := self.logs[each.topic, each.partition]).start
-            and log.records.get(each.offset) != (each.key, each.number)
-        ]
+        return list(filter(self._is_lost, self.produced))
+
+    def _is_lost(self, each: Produced) -> bool:
+        log = self.logs[each.topic, each.partition]
+        is_there = log.records.get(each.offset) == (each.key, each.number)
+        return each.offset >= log.start and not is_there
 
     @cached_property
     def cuts(self) -> dict[tuple[str, int], list[Cut]]:
@@ -197,7 +199,7 @@ class ClusterHistory:
         a later one. The first is taken: that only lowers what is asked of answers.
         """
         lowest: dict[tuple[str, int, int], int] = {}
-        for each in self.lost:
+        for each in [*self.lost, *filter(self._is_lost, self.seen)]:
             number = next((n for n, hit in enumerate(self.hits) if hit.end_s > each.at_s), -1)
             place = each.topic, each.partition, number
             lowest[place] = min(each.offset, lowest.get(place, each.offset))

@@ -240,7 +240,7 @@ class Judge:
             self._check_again(tenure, each, f"{said}: {_of(tenure.floor)}")
         elif each.offset < tenure.next_offset:
             said = f"{said}: it was at {tenure.next_offset}"
-            if self._has_lost(each.place, each.at_s):
+            if self._has_lost(each.place, tenure.next_offset, each.at_s):
                 self._note("reset", said)
             elif tenure.fetched_back is not None and not tenure.is_refused:
                 self._note("client", f"{said} and fetched from {tenure.fetched_back}")
@@ -258,17 +258,19 @@ class Judge:
         if tenure.answer.offset < tenure.floor.offset:
             self._breach("again", f"{said}; it was answered {tenure.answer.offset}")
         elif tenure.is_refused or tenure.is_reset:
-            is_cut = self._has_lost(each.place, each.at_s)
+            is_cut = self._has_lost(each.place, tenure.next_offset, each.at_s)
             (self._note if is_cut else self._breach)("reset" if is_cut else "refused", said)
         else:
             self._note("client", f"{said}; it was answered {tenure.answer.offset}")
 
-    def _has_lost(self, place: Place, at_s: float) -> bool:
-        """Whether the lane's log had been cut by then, or begins later than it did."""
+    def _has_lost(self, place: Place, position: int, at_s: float) -> bool:
+        """Whether the log had been cut below a position by then, or begins behind it."""
         partition = self._group.partition_of(place)
-        cuts = self._cuts.get(partition, ())
-        is_late = place.topic not in self._safe and self._cluster.logs[partition].start > 0
-        return is_late or any(cut.begin_s < at_s for cut in cuts)
+        if place.topic in self._safe:
+            return False
+        return position < self._cluster.logs[partition].start or any(
+            cut.begin_s < at_s and cut.offset < position for cut in self._cuts.get(partition, ())
+        )
 
     def _check_identity(self, each: Delivery, said: str) -> bool:
         """Whether Kafka's final log has this record; one that none has had is a breach."""
@@ -301,33 +303,34 @@ class Judge:
             ]
             self._verdict.counts["records of the logs"] += len(lane.offsets)
             if missing:
-                self._name_missing(place, missing, self._old_end(place))
+                self._name_missing(place, missing)
 
-    def _name_missing(self, place: Place, missing: Sequence[int], old_end: int) -> None:
+    def _name_missing(self, place: Place, missing: Sequence[int]) -> None:
         """Records before what a member was handed of a log that was cut: as direct."""
+        old_end = self._old_end(place)
         passed = [offset for offset in missing if offset < old_end]
         lost = [offset for offset in missing if offset >= old_end]
-        for kind, found, add in (
-            ("passed", passed, self._note),
-            ("lost", lost, self._breach),
-        ):
+        for kind, found, add in (("passed", passed, self._note), ("lost", lost, self._breach)):
             self._verdict.counts[kind] += len(found)
             if found:
-                add(kind, f"{place}: {len(found)} records, {found[0]} to {found[-1]}")
+                members = sorted({each.member for each in self._old(place, found[0])})
+                where = f"{place}: {len(found)} records, {found[0]} to {found[-1]}"
+                add(kind, f"{where}; beyond them in a log that was cut: {members}")
+
+    def _old(self, place: Place, first: int) -> list[Delivery]:
+        """What members were handed from an offset on of logs that were cut since."""
+        if place.topic in self._safe:
+            return []
+        log = self._cluster.logs[self._group.partition_of(place)]
+        return [
+            each
+            for each in self._deliveries[place]
+            if each.offset >= first and log.records.get(each.offset) != (each.key, each.number)
+        ]
 
     def _old_end(self, place: Place) -> int:
         """Where members had come to in logs that were cut; 0: none was."""
-        if place.topic in self._safe:
-            return 0
-        log = self._cluster.logs[self._group.partition_of(place)]
-        return max(
-            (
-                each.offset + 1
-                for each in self._deliveries[place]
-                if log.records.get(each.offset) != (each.key, each.number)
-            ),
-            default=0,
-        )
+        return max((each.offset + 1 for each in self._old(place, 0)), default=0)
 
     def _check_order(self) -> None:
         """First deliveries of one key's records, as the final log has them, ascend."""

@@ -15,7 +15,6 @@ import random
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,23 @@ from typing import Final
 from confluent_kafka import KafkaException, TopicPartition
 
 from keylane.embedded import EmbeddedKafka
+from keylane.embedded.child import ChildEnded
+from keylane.errors import KafkaUnavailable
 from tests.integration.keylane_process import BROKER_PORTS, find_port_run
 from tests.integration.nodes import Nodes, coordinator_node
 from tests.long.chaos_cluster import ChaosCluster
 from tests.long.chaos_end import ask_positions, await_stable_offsets, read_logs
 from tests.long.chaos_group import ChaosGroup, ChaosProducer, Waiter
-from tests.long.chaos_history import ClusterHistory, Delivery, GroupHistory, Hit, Log, Place
+from tests.long.chaos_history import (
+    ClusterHistory,
+    Delivery,
+    GroupHistory,
+    Hit,
+    Log,
+    Place,
+    Produced,
+)
+from tests.long.chaos_hits import KINDS, ChaosHits
 from tests.long.chaos_topics import (
     BUSY,
     KEYS,
@@ -43,29 +53,6 @@ from tests.long.chaos_topics import (
 from tests.long.group_book import stall
 from tests.long.tap import Tap
 
-KINDS: Final = (
-    "node-kill",
-    "node-hang",
-    "node-restart",
-    "broker-kill",
-    "broker-hang",
-    "broker-restart",
-    "member-kill",
-    "unclean",
-    "replica-loss",
-    "disk-loss",
-    "log-gone",
-    "log-cut",
-    "retention",
-    "quiet",
-)
-DOWN_S: Final[Mapping[str, tuple[float, float]]] = {
-    "node-hang": (1.0, 9.0),  # around the nodes' session of 6 s
-    "broker-hang": (1.0, 5.0),  # around the brokers' session of 2 s
-    "node-kill": (0.0, 3.0),
-    "broker-kill": (0.0, 4.0),
-    "retention": (0.5, 3.0),
-}
 CALM_S: Final = (0.2, 1.0)
 PROGRESS_S: Final = 60.0
 START_S: Final = 120.0
@@ -135,7 +122,6 @@ class ChaosRun:
         }
         self._logs: dict[tuple[str, int], Log] = {}
         self._hits: list[Hit] = []
-        self._quiet_number = 0
         self.events: list[Event] = []
         self.breaches: list[str] = []
         self._producer = ChaosProducer(kafka.bootstrap, BUSY, KEYS, rate=plan.rate)
@@ -149,6 +135,19 @@ class ChaosRun:
             logs=self._logs,
             hits=self._hits,
             safe_topics=SAFE,
+            seen=[
+                Produced(
+                    each.place.topic,
+                    each.place.lane % PARTITIONS[each.place.topic],
+                    each.offset,
+                    each.key,
+                    each.number,
+                    each.at_s,
+                )
+                for group in self._groups.values()
+                for each in group.events
+                if isinstance(each, Delivery) and each.place.topic not in SAFE
+            ],
         )
 
     def group_histories(self) -> list[GroupHistory]:
@@ -181,6 +180,13 @@ class ChaosRun:
             self._start_groups(stack)
             stack.callback(self._producer.stop)
             self._producer.start()
+            self._player = ChaosHits(
+                cluster=self._cluster,
+                nodes=self._nodes,
+                groups=self._groups,
+                producer=self._producer,
+                chance=self._chance,
+            )
             self._say("waiting for all lanes")
             self._settle(START_S)
             stuck = 0
@@ -271,16 +277,19 @@ class ChaosRun:
 
     def _round(self, number: int, kind: str) -> bool:
         """One hit; whether all settled after it."""
-        down_s = round(self._chance.uniform(*DOWN_S.get(kind, (0.0, 2.0))), 1)
+        down_s = self._player.span(kind)
         calm_s = self._chance.uniform(*CALM_S)
         event = Event(number=number, kind=kind)
         self.events.append(event)
+        coordinator = self._coordinator() if kind.startswith("node-") else -1
         event.at_s = time.monotonic()
         try:
-            event.what = self._act(kind, down_s, event)
+            event.what = self._player.act(kind, down_s)
             event.acted_s = time.monotonic() - event.at_s
+            if coordinator >= 0:
+                event.is_coordinator = event.what.startswith(f"{coordinator} ")
             self._settle(PROGRESS_S)
-        except (AssertionError, KafkaException) as error:
+        except (AssertionError, KafkaException, KafkaUnavailable, ChildEnded) as error:
             self.breaches.append(f"{number}: {kind} {event.what}: {error}")
             self._say(f"{number}: {kind} {event.what}: {error}")
             self._recover()
@@ -296,6 +305,14 @@ class ChaosRun:
         )
         self._pause.wait(calm_s)  # what comes late is this event's, too
         return True
+
+    def _coordinator(self) -> int:
+        """The node at which clients find the first group; -1: not told."""
+        try:
+            return coordinator_node(self._bootstrap, "own")
+        except KafkaException as error:
+            self._say(f"the coordinator is not told: {error}")
+            return -1
 
     def _recover(self) -> None:
         """Whatever a broken round left hung or dead goes on."""
@@ -324,100 +341,6 @@ class ChaosRun:
             left = [f"{name} {place.topic} {place.lane}" for name, place in sorted(wanted)]
             raise AssertionError(f"stuck: no record in {timeout_s:g} s of {', '.join(left)}")
 
-    # -- hits -------------------------------------------------------------------------------
-
-    def _act(self, kind: str, down_s: float, event: Event) -> str:
-        """Hit, wait, and put it right again; what was hit, in words."""
-        cluster, chance = self._cluster, self._chance
-        if kind.startswith("node-"):
-            return self._hit_node(kind, down_s, event)
-        if kind.startswith("broker-"):
-            return self._hit_broker(kind, down_s)
-        if kind == "member-kill":
-            return self._replace(chance.choice(["own", "lane"]), is_kill=True)
-        if kind == "quiet":
-            return self._hit_quiet()
-        if kind == "unclean":
-            return cluster.elect_stale("weak")
-        if kind == "replica-loss":
-            topics = ["safe", "__consumer_offsets", "__individual_commit_offsets"]
-            return cluster.lose_replica(chance.choice(topics))
-        if kind == "disk-loss":
-            return cluster.lose_disk()
-        if kind == "log-gone":
-            return cluster.lose_replica("lone")
-        if kind == "log-cut":
-            return cluster.cut_log("lone", 0)
-        assert kind == "retention", f"no hit is called {kind}"
-        return self._expire(down_s)
-
-    def _hit_node(self, kind: str, down_s: float, event: Event) -> str:
-        place = self._chance.randrange(self.plan.nodes)
-        node = self._nodes[place]
-        try:
-            event.is_coordinator = coordinator_node(self._bootstrap, "own") == place
-        except KafkaException as error:
-            self._say(f"the coordinator is not told: {error}")
-        event.at_s = time.monotonic()
-        if kind == "node-hang":
-            node.pause()
-            self._pause.wait(down_s)
-            node.resume()
-            return f"{place} for {down_s} s"
-        if kind == "node-kill":
-            node.kill()
-        elif (code := node.stop()) != 0:
-            self.breaches.append(f"{event.number}: node {place} ended with {code}")
-        self._pause.wait(down_s)
-        node.start()
-        return f"{place} for {down_s} s"
-
-    def _hit_broker(self, kind: str, down_s: float) -> str:
-        place = self._chance.randrange(3)
-        brokers = self._cluster.brokers
-        if kind == "broker-hang":
-            brokers.pause(place)
-            self._pause.wait(down_s)
-            brokers.resume(place)
-            return f"{place + 1} for {down_s} s"
-        brokers[place].kill() if kind == "broker-kill" else brokers[place].stop()
-        self._pause.wait(down_s)
-        self._kafka.start()
-        return f"{place + 1} for {down_s} s"
-
-    def _replace(self, group_name: str, *, is_kill: bool) -> str:
-        group = self._groups[group_name]
-        name = self._chance.choice(sorted(group.members))
-        if is_kill:
-            group.kill(name)
-        else:
-            group.end(name)
-        library = name.removeprefix(f"{group_name}-").rpartition("-")[0]
-        return f"{name}, then {group.add(library)}"
-
-    def _hit_quiet(self) -> str:
-        """Members of the quiet group ask for their positions again; now and then it has work."""
-        what = self._replace("still", is_kill=self._chance.random() < 0.5)
-        if self._chance.random() < 0.3:
-            self._quiet_number += 1
-            for key in KEYS[:3]:
-                self._producer.write("quiet", key, self._quiet_number)
-            self._producer.flush()
-            what += ", three records"
-        return what
-
-    def _expire(self, down_s: float) -> str:
-        """Retention passes what a hung member has not read yet."""
-        group = self._groups[self._chance.choice(["own", "lane"])]
-        name = self._chance.choice(sorted(group.members))
-        group.hang(name)
-        try:
-            self._pause.wait(down_s)
-            what = self._cluster.expire(self._chance.choice(["lone", "weak"]))
-        finally:
-            group.go_on(name)
-        return f"{what} while {name} hung"
-
     def _check_members(self) -> None:
         """A member that ended by itself is replaced, and its end is a breach."""
         for group in self._groups.values():
@@ -435,7 +358,7 @@ class ChaosRun:
             self.breaches.append(f"{left} records without an answer, refused {refused[:3]}")
         self._cluster.wait_in_sync()
         self._logs = read_logs(self._kafka.bootstrap)
-        if not self._waiter.wait(self._all_handed_out, timeout_s=END_S):
+        if not self._wait_all_handed_out():
             self._say("not all records were handed out")
         self._pause.wait(2.0)  # the last commits
         for name, group in self._groups.items():
@@ -449,17 +372,28 @@ class ChaosRun:
         for name in ("own", "lane"):
             self.breaches += await_stable_offsets(self._cluster.admin, name, "safe", ends)
 
-    def _all_handed_out(self) -> bool:
-        for name in ("own", "lane"):
-            found = {
-                (each.place.topic, each.place.lane % PARTITIONS[each.place.topic], each.offset)
-                for each in list(self._groups[name].events)
-                if isinstance(each, Delivery)
-            }
-            for (topic, partition), log in self._logs.items():
-                if topic in BUSY and any((topic, partition, at) not in found for at in log.records):
-                    return False
-        return True
+    def _wait_all_handed_out(self) -> bool:
+        """Whether both groups came to all that Kafka holds."""
+        wanted = {
+            (name, topic, partition, offset)
+            for name in ("own", "lane")
+            for (topic, partition), log in self._logs.items()
+            if topic in BUSY
+            for offset in log.records
+        }
+        places = dict.fromkeys(("own", "lane"), 0)
+
+        def is_done() -> bool:
+            for name, place in places.items():
+                events = self._groups[name].events
+                for each in events[place:]:
+                    if isinstance(each, Delivery):
+                        topic, lane = each.place
+                        wanted.discard((name, topic, lane % PARTITIONS[topic], each.offset))
+                places[name] = len(events)
+            return not wanted
+
+        return self._waiter.wait(is_done, timeout_s=END_S)
 
     def _measure(self) -> None:
         """How long the group `own` stood still on the safe topic, from event to event."""

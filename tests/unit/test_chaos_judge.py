@@ -291,6 +291,34 @@ def test_a_reset_after_a_cut_is_as_direct() -> None:
     assert verdict.breaches == [] and notes(verdict) == {"reset"}
 
 
+def test_a_reset_of_a_position_that_is_in_the_log_is_a_breach() -> None:
+    """The log was cut, but above where the member stood: nothing asked it to begin again."""
+    verdict = run(
+        cut_cluster(),
+        answer(1, -1),
+        *handed(6, 0, 1),
+        commit(7, 2),
+        OutOfRange("a", LANE, 2, 22),
+        Reset("a", LANE, 23),
+        *handed(31, 0, 1, 2, 3),
+    )
+
+    assert kinds(verdict) == {"refused"}
+
+
+def test_a_record_that_was_handed_out_unacknowledged_tells_of_a_cut() -> None:
+    """Its producer was never answered, and the log has another one there."""
+    kept = cut_cluster()
+    produced = [each for each in kept.produced if each not in OLD]
+    kept = ClusterHistory(
+        produced=produced, logs=kept.logs, hits=[HIT], safe_topics=frozenset(), seen=OLD
+    )
+
+    verdict = run(kept, *OLD_READ, answer(30, 2, "b"), *handed(31, 2, 3, member="b"))
+
+    assert verdict.breaches == []
+
+
 def test_a_position_of_the_old_log_passes_new_records_as_direct() -> None:
     """A client without leader epochs goes on where it was; that is told, and no breach."""
     verdict = run(cut_cluster(), *OLD_READ)
