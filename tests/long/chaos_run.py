@@ -1,8 +1,11 @@
-"""One run of chaos: nodes and brokers are hit in turn, a group under steady load goes on.
+"""One run of chaos: nodes, brokers, disks and members are hit in turn, groups go on under load.
 
-In:    a plan, a running cluster of brokers.  Out: what the members told, and the events.
-Next:  `nodes` judges and prints it.
+In:    a plan, a running cluster of brokers.  Out: what groups and cluster did, as histories.
+Next:  `nodes` has it judged and prints it.
 Shell: child processes, clocks. All waits have a bound and say what they waited for.
+
+Topics are those of `chaos_topics`. Groups: `own` asks for them by their own names, `lane` by lane
+names; `still` reads `quiet`.
 """
 
 from __future__ import annotations
@@ -12,55 +15,50 @@ import random
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-)
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from keylane.embedded import EmbeddedKafka
-from tests.integration.harness import Seen
-from tests.integration.nodes import Brokers, Nodes, TimedGroup, coordinator_node
-from tests.long.group_book import Told, deliveries, stall
-
-PARTITIONS: Final = 3
-LANES: Final = 16
-LANE_COUNT: Final = PARTITIONS * LANES
-KEYS: Final = tuple(f"key-{number}" for number in range(480))
-"""Ten per lane: each lane gets one several times a second."""
-LIBRARIES: Final = ("aiokafka", "confluent")
-TICK_S: Final = 0.05
-LOG_LEVEL: Final = 2
-"""Of syslog: connections that are refused are what is played here, they need no lines."""
-KINDS: Final = (
-    "node-kill",
-    "node-hang",
-    "node-restart",
-    "broker-kill",
-    "broker-hang",
-    "broker-restart",
+from keylane.embedded.child import ChildEnded
+from keylane.errors import KafkaUnavailable
+from tests.integration.keylane_process import BROKER_PORTS, find_port_run
+from tests.integration.nodes import Nodes, coordinator_node
+from tests.long.chaos_cluster import ChaosCluster
+from tests.long.chaos_end import ask_positions, await_stable_offsets, read_logs
+from tests.long.chaos_group import ChaosGroup, ChaosProducer, Waiter
+from tests.long.chaos_history import (
+    ClusterHistory,
+    Delivery,
+    GroupHistory,
+    Hit,
+    Log,
+    Place,
+    Produced,
 )
-NODE_HANG_S: Final = (7.0, 24.0)
-"""Longer than the nodes' session timeout of 6 s."""
-BROKER_HANG_S: Final = (2.0, 12.0)
-"""Around the brokers' session timeout of 3 s, which the embedded cluster sets."""
-DOWN_S: Final = (0.0, 10.0)
-"""How long what was killed stays away: shorter and longer than its session."""
-CALM_S: Final = (1.0, 5.0)
-PROGRESS_TIMEOUT_S: Final = 150.0
-START_TIMEOUT_S: Final = 150.0
-END_TIMEOUT_S: Final = 180.0
+from tests.long.chaos_hits import KINDS, ChaosHits
+from tests.long.chaos_topics import (
+    BUSY,
+    KEYS,
+    NAME_LANES,
+    OWN_LANES,
+    PARTITIONS,
+    SAFE,
+    Lanes,
+    topic_of,
+)
+from tests.long.group_book import stall
+from tests.long.tap import Tap
+
+CALM_S: Final = (0.2, 1.0)
+PROGRESS_S: Final = 60.0
+START_S: Final = 120.0
+END_S: Final = 60.0
+STUCK_MAX: Final = 3
+"""After so many rounds in a row that did not settle the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,324 +68,347 @@ class Plan:
     rounds: int
     nodes: int
     seed: int
-    members: int = 12
-    rate: int = 300
-    """Records per second."""
-    kinds: tuple[str, ...] = ()
-    """Only these; empty: all."""
-    heap_mb: int = 384
+    kinds: tuple[str, ...] = KINDS
+    rate: int = 120
+    """Records per second, over all topics."""
+    heap_mb: int = 256
+    own: tuple[str, ...] = ("confluent", "aiokafka", "kafka-python", "confluent")
+    """Libraries of the members of each group."""
+    lane: tuple[str, ...] = ("confluent", "aiokafka", "kafka-python")
+    still: tuple[str, ...] = ("confluent", "confluent")
     is_numbered: bool = True
     """False: nodes that do not know of each other; a run of them must fail."""
-    topic: str = "orders"
-    group: str = "g-orders"
-    member_options: dict[str, Any] = field(
-        default_factory=lambda: {
-            "assignor": "roundrobin",
-            "session_timeout_ms": 10_000,
-            "request_timeout_ms": 12_000,
-        }
-    )
 
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """One hit, and how long the group stood still for it."""
+    """One hit, and how long the groups stood still for it."""
 
     number: int
     kind: str
-    target: int
-    down_s: float
+    what: str = ""
     is_coordinator: bool | None = None
-    """Whether clients found the group's coordinator at this node; None: not asked, not told."""
+    """Whether clients found the first group's coordinator at the node that was hit."""
     at_s: float = 0.0
     acted_s: float = 0.0
-    """From the signal until the process served again, or went on."""
+    """From the first signal until what was hit served again."""
     settled_s: float = 0.0
-    """From the signal until every lane had moved after that."""
+    """From the first signal until every lane had moved after the end of the hit."""
     all_s: float = 0.0
     lane_s: float = 0.0
-    lane: int = -1
     machine_load: float = 0.0
-    """Of the last minute, as the machine tells it: figures of a busy one are not keylane's."""
-
-
-class SteadyProducer:
-    """Numbered values per key, directly to Kafka, a few every tick; each key's in one order."""
-
-    def __init__(self, bootstrap: str, topic: str, rate: int) -> None:
-        self._stopping = threading.Event()
-        self._topic, self._per_tick = topic, max(1, round(rate * TICK_S))
-        self.cycle = 0
-        """The number that keys get now."""
-        self.refused: list[str] = []
-        self.produced = 0
-        self._place = 0
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "acks": "all",
-                "enable.idempotence": True,
-                "linger.ms": 0,  # librdkafka spins through the last millisecond of a wait
-                "log_level": LOG_LEVEL,
-                "partitioner": "murmur2_random",
-            }
-        )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def abandon(self) -> None:
-        """Stop, whatever is acknowledged; safe to call after `stop`."""
-        self._stopping.set()
-        self._thread.join()
-
-    def stop(self) -> set[str]:
-        """Stop; all values, once all of them are acknowledged. Raises: AssertionError."""
-        self.abandon()
-        left = self._producer.flush(120)
-        assert left == 0, f"{left} records were never acknowledged"
-        assert not self.refused, f"records were refused: {self.refused[:5]}"
-        full = {f"{key}:{number}" for number in range(self.cycle) for key in KEYS}
-        return full | {f"{key}:{self.cycle}" for key in KEYS[: self._place]}
-
-    def _run(self) -> None:
-        while not self._stopping.wait(TICK_S):
-            for _ in range(self._per_tick):
-                key = KEYS[self._place]
-                self._producer.produce(
-                    self._topic, key=key, value=f"{key}:{self.cycle}", on_delivery=self._answered
-                )
-                self.produced += 1
-                self._place = (self._place + 1) % len(KEYS)
-                self.cycle += self._place == 0
-            self._producer.poll(0)
-
-    def _answered(self, error: KafkaError | None, message: Message) -> None:
-        del message
-        if error is not None:
-            self.refused.append(str(error))
 
 
 class ChaosRun:
-    """Plays a plan; `told`, `events` and `breaches` are filled in on the way."""
+    """Plays a plan; `events`, `breaches` and histories are filled in on the way."""
 
     def __init__(self, plan: Plan, kafka: EmbeddedKafka, folder: Path) -> None:
         self.plan, self._kafka, self._folder = plan, kafka, folder
         self._chance = random.Random(plan.seed)
-        self._brokers = Brokers(kafka)
+        self._cluster = ChaosCluster(kafka, self._chance)
+        self._waiter, self._pause = Waiter(), threading.Event()
         self._started_s = time.monotonic()
-        self.told: list[Told] = []
+        self._taps: list[Tap] = []
+        self._groups: dict[str, ChaosGroup] = {}
+        self._lanes = {
+            "own": Lanes(OWN_LANES),
+            "lane": Lanes(NAME_LANES),
+            "still": Lanes(OWN_LANES),
+        }
+        self._topics: dict[str, tuple[str, ...]] = {
+            "own": BUSY,
+            "lane": BUSY,
+            "still": ("quiet",),
+        }
+        self._logs: dict[tuple[str, int], Log] = {}
+        self._hits: list[Hit] = []
         self.events: list[Event] = []
         self.breaches: list[str] = []
-        self.produced = 0
+        self._producer = ChaosProducer(kafka.bootstrap, BUSY, KEYS, rate=plan.rate)
+
+    # -- histories --------------------------------------------------------------------------
+
+    def cluster_history(self) -> ClusterHistory:
+        """What Kafka kept; to be asked when the run is over."""
+        return ClusterHistory(
+            produced=self._producer.produced,
+            logs=self._logs,
+            hits=self._hits,
+            safe_topics=SAFE,
+            seen=[
+                Produced(
+                    each.place.topic,
+                    each.place.lane % PARTITIONS[each.place.topic],
+                    each.offset,
+                    each.key,
+                    each.number,
+                    each.at_s,
+                )
+                for group in self._groups.values()
+                for each in group.events
+                if isinstance(each, Delivery) and each.place.topic not in SAFE
+            ],
+        )
+
+    def group_histories(self) -> list[GroupHistory]:
+        """What the groups did; to be asked when the run is over."""
+        found = []
+        for name, group in self._groups.items():
+            history = GroupHistory(
+                group=name, partitions=self._partitions(name), lane_of=self._lanes[name].index
+            )
+            history.events += group.events
+            for tap in self._taps:
+                for owner, events in tap.events.items():
+                    if owner == name or owner.startswith(f"{name}-"):
+                        history.events += events
+            found.append(history)
+        return found
+
+    def _partitions(self, group: str) -> dict[str, int]:
+        return {topic: PARTITIONS[topic] for topic in self._topics[group]}
+
+    # -- the play ---------------------------------------------------------------------------
 
     def play(self) -> None:
         """Start everything, do all rounds, wait for the end. Raises: AssertionError, stuck."""
-        plan, chaos = self.plan, self._folder
-        admin = AdminClient({"bootstrap.servers": self._kafka.bootstrap, "log_level": LOG_LEVEL})
-        wanted = NewTopic(plan.topic, PARTITIONS, 3, config={"min.insync.replicas": "2"})
-        admin.create_topics([wanted], operation_timeout=30)[plan.topic].result(60)
-        members = chaos / "members"
-        members.mkdir(exist_ok=True)
         with ExitStack() as stack:
-            stack.callback(self._brokers.resume_all)
-            rules = [f"{plan.topic}={LANES}"]
-            nodes = Nodes(
-                self._kafka.bootstrap,
-                rules,
-                folder=chaos,
-                count=plan.nodes,
-                is_numbered=plan.is_numbered,
-            )
-            self._nodes = stack.enter_context(nodes)
-            self._group = stack.enter_context(
-                TimedGroup(
-                    nodes.bootstrap,
-                    plan.topic,
-                    plan.group,
-                    log_folder=members,
-                    **plan.member_options,
-                )
-            )
-            self.told = self._group.told
-            for number in range(plan.members):
-                self._group.add(LIBRARIES[number % 2])
-            self._producer = SteadyProducer(self._kafka.bootstrap, plan.topic, plan.rate)
             stack.callback(self._measure)
-            stack.callback(self._stop_producer)
-            self._say(f"waiting for {LANE_COUNT} lanes at {plan.members} members")
-            self._group.wait_for_lanes(LANE_COUNT, timeout_s=START_TIMEOUT_S)
-            self._wait_for_progress("the start", START_TIMEOUT_S)
-            for kind in self._kinds():
-                self._round(kind)
-            self._finish(admin)
+            stack.callback(self._cluster.brokers.resume_all)
+            self._make_topics()
+            self._start_nodes(stack)
+            self._start_groups(stack)
+            stack.callback(self._producer.stop)
+            self._producer.start()
+            self._player = ChaosHits(
+                cluster=self._cluster,
+                nodes=self._nodes,
+                groups=self._groups,
+                producer=self._producer,
+                chance=self._chance,
+            )
+            self._say("waiting for all lanes")
+            self._settle(START_S)
+            stuck = 0
+            for number, kind in enumerate(self._kinds()):
+                is_settled = self._round(number, kind)
+                stuck = 0 if is_settled else stuck + 1
+                if stuck >= STUCK_MAX:
+                    self.breaches.append(f"stuck for {stuck} rounds, the run ends")
+                    break
+            self._finish()
+
+    def _make_topics(self) -> None:
+        create = self._cluster.create
+        create("safe", PARTITIONS["safe"], 3, min_insync_replicas="2")
+        create("quiet", PARTITIONS["quiet"], 3, min_insync_replicas="2")
+        create(
+            "weak",
+            PARTITIONS["weak"],
+            2,
+            min_insync_replicas="1",
+            unclean_leader_election_enable="true",
+        )
+        create("lone", PARTITIONS["lone"], 1, min_insync_replicas="1")
+
+    def _start_nodes(self, stack: ExitStack) -> None:
+        """Nodes tell clients the tap's addresses in place of their own."""
+        ports = [find_port_run(BROKER_PORTS) for _ in range(self.plan.nodes)]
+        self._nodes = Nodes(
+            self._kafka.bootstrap,
+            [f"{topic}={OWN_LANES}" for topic in BUSY],
+            folder=self._folder,
+            count=self.plan.nodes,
+            environments=[
+                {"KEYLANE_ADVERTISE_PORT": str(port), "KEYLANE_NODE_SESSION_TIMEOUT_MS": "6000"}
+                for port in ports
+            ],
+            is_numbered=self.plan.is_numbered,
+        )
+        for first, node in zip(ports, self._nodes.processes, strict=True):
+            tap = Tap({first + n: node.listen_port + n for n in range(BROKER_PORTS)}, topic_of)
+            self._taps.append(stack.enter_context(tap))
+        stack.callback(self._stop_nodes)
+        self._nodes.start()
+        self._bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def _stop_nodes(self) -> None:
+        for number, code in enumerate(self._nodes.stop()):
+            if code != 0:
+                self.breaches.append(f"node {number} ended with {code}")
+            if "Traceback" in self._nodes[number].log:
+                self.breaches.append(f"node {number} has a Traceback in its log")
+        self.breaches += [fault for tap in self._taps for fault in tap.faults[:3]]
+
+    def _start_groups(self, stack: ExitStack) -> None:
+        members = self._folder / "members"
+        members.mkdir(exist_ok=True)
+        names = {
+            "own": BUSY,
+            "lane": [f"{topic}.lanes-{NAME_LANES}" for topic in BUSY],
+            "still": [f"quiet.lanes-{OWN_LANES}"],
+        }
+        for name, topics in names.items():
+            group = ChaosGroup(
+                name,
+                topics,
+                bootstrap=self._bootstrap,
+                folder=members,
+                topic_of=topic_of,
+                waiter=self._waiter,
+            )
+            self._groups[name] = group
+            stack.callback(group.stop)
+        for key in KEYS:
+            self._producer.write("quiet", key, 0)
+        self._producer.flush()
+        for name, group in self._groups.items():
+            for library in getattr(self.plan, name):
+                group.add(library)
 
     def _kinds(self) -> list[str]:
         """As many as rounds, each kind as often as any other, in an order of chance."""
         kinds: list[str] = []
         while len(kinds) < self.plan.rounds:
-            bag = list(self.plan.kinds or KINDS)
+            bag = list(self.plan.kinds)
             self._chance.shuffle(bag)
             kinds += bag
         return kinds[: self.plan.rounds]
 
-    def _round(self, kind: str) -> None:
-        spans = {"node-hang": NODE_HANG_S, "broker-hang": BROKER_HANG_S}
-        target = self._chance.randrange(self.plan.nodes if kind.startswith("node") else 3)
-        down_s = round(self._chance.uniform(*spans.get(kind, DOWN_S)), 1)
+    def _round(self, number: int, kind: str) -> bool:
+        """One hit; whether all settled after it."""
+        down_s = self._player.span(kind)
         calm_s = self._chance.uniform(*CALM_S)
-        event = Event(number=len(self.events), kind=kind, target=target, down_s=down_s)
-        if kind.startswith("node") and self.plan.nodes > 1:
-            event.is_coordinator = self._coordinator() == target
-        pause = threading.Event()
-        event.at_s = time.monotonic()
+        event = Event(number=number, kind=kind)
         self.events.append(event)
-        self._say(f"{event.number}: {kind} {target} for {down_s} s {event.is_coordinator or ''}")
-        self._act(event, lambda: pause.wait(down_s))
-        event.acted_s = time.monotonic() - event.at_s
-        self._wait_for_progress(f"{event.number}: {kind} {target}", PROGRESS_TIMEOUT_S)
+        coordinator = self._coordinator() if kind.startswith("node-") else -1
+        event.at_s = time.monotonic()
+        try:
+            event.what = self._player.act(kind, down_s)
+            event.acted_s = time.monotonic() - event.at_s
+            if coordinator >= 0:
+                event.is_coordinator = event.what.startswith(f"{coordinator} ")
+            self._settle(PROGRESS_S)
+        except (AssertionError, KafkaException, KafkaUnavailable, ChildEnded) as error:
+            self.breaches.append(f"{number}: {kind} {event.what}: {error}")
+            self._say(f"{number}: {kind} {event.what}: {error}")
+            self._recover()
+            return False
+        finally:
+            self._hits.append(Hit(event.at_s, time.monotonic()))
         event.settled_s = time.monotonic() - event.at_s
         event.machine_load = os.getloadavg()[0]
-        pause.wait(calm_s)  # what comes late is this event's, too
         self._check_members()
         self._say(
-            f"{event.number}: acted {event.acted_s:.1f} s, every lane moved after "
-            f"{event.settled_s:.1f} s; delivered {len(self._group.seen.sightings)}"
+            f"{number}: {kind} {event.what}: acted {event.acted_s:.1f} s, settled after "
+            f"{event.settled_s:.1f} s, load {event.machine_load:.0f}"
         )
-
-    def _act(self, event: Event, wait: Callable[[], object]) -> None:
-        """Hit, wait, and put it right again."""
-        place = event.target
-        if event.kind.startswith("node"):
-            node = self._nodes[place]
-            if event.kind == "node-hang":
-                node.pause()
-                wait()
-                node.resume()
-                return
-            if event.kind == "node-kill":
-                node.kill()
-            else:
-                code = node.stop()
-                if code != 0:
-                    self.breaches.append(f"{event.number}: node {place} ended with {code}")
-            wait()
-            node.start()
-            return
-        if event.kind == "broker-hang":
-            self._brokers.pause(place)
-            wait()
-            self._brokers.resume(place)
-            return
-        if event.kind == "broker-kill":
-            self._brokers[place].kill()
-        else:
-            self._brokers[place].stop()
-        wait()
-        self._kafka.start()
+        self._pause.wait(calm_s)  # what comes late is this event's, too
+        return True
 
     def _coordinator(self) -> int:
+        """The node at which clients find the first group; -1: not told."""
         try:
-            return coordinator_node(self._nodes.bootstrap, self.plan.group)
+            return coordinator_node(self._bootstrap, "own")
         except KafkaException as error:
             self._say(f"the coordinator is not told: {error}")
             return -1
 
-    def _wait_for_progress(self, after: str, timeout_s: float) -> None:
-        """Wait until each lane has delivered a value that is produced from now on."""
+    def _recover(self) -> None:
+        """Whatever a broken round left hung or dead goes on."""
+        self._cluster.brokers.resume_all()
+        self._kafka.start()
+        self._nodes.start()
+        self._check_members()
+
+    def _settle(self, timeout_s: float) -> None:
+        """All replicas in sync, and each lane handed out what is produced from now on."""
+        self._cluster.wait_in_sync(timeout_s=timeout_s)
         first = self._producer.cycle + 1
-        left = set(range(LANE_COUNT))
-        position = len(self._group.seen.sightings)
+        wanted = {
+            (name, Place(topic, lane))
+            for name in ("own", "lane")
+            for topic in BUSY
+            for lane in range(PARTITIONS[topic] * self._lanes[name].count)
+        }
 
-        def every_lane_moved(seen: Seen) -> bool:
-            nonlocal position
-            for sighting in seen.sightings[position:]:
-                if int(sighting.value.rpartition(":")[2]) >= first:
-                    left.discard(sighting.lane)
-            position = len(seen.sightings)
-            return not left
+        def is_done() -> bool:
+            moved = {each for each in wanted if self._groups[each[0]].newest[each[1]] >= first}
+            wanted.difference_update(moved)
+            return not wanted
 
-        try:
-            what = f"all lanes to move after {after}"
-            self._group.wait(every_lane_moved, timeout_s=timeout_s, what=what)
-        except AssertionError as error:
-            holders = {lane: self._holders(lane) for lane in sorted(left)}
-            error.add_note(f"lanes and who holds them: {holders}")
-            raise AssertionError(f"{error}; lanes without progress: {holders}") from error
-
-    def _holders(self, lane: int) -> list[str]:
-        lanes = self._group.seen.lanes
-        return [name for name, held in list(lanes.items()) if lane in held]
+        if not self._waiter.wait(is_done, timeout_s=timeout_s):
+            left = [f"{name} {place.topic} {place.lane}" for name, place in sorted(wanted)]
+            raise AssertionError(f"stuck: no record in {timeout_s:g} s of {', '.join(left)}")
 
     def _check_members(self) -> None:
-        for name, process in self._group.processes.items():
-            code = process.poll()
-            if code is not None and f"{name} " not in " ".join(self.breaches):
-                self.breaches.append(f"{name} ended by itself with {code}, see members/{name}.log")
-        assert any(p.poll() is None for p in self._group.processes.values()), "no member is left"
+        """A member that ended by itself is replaced, and its end is a breach."""
+        for group in self._groups.values():
+            for said in group.ended():
+                self.breaches.append(f"{said}, see members/")
+                group.add(said.split()[0].removeprefix(f"{group.name}-").rpartition("-")[0])
 
-    def _finish(self, admin: AdminClient) -> None:
-        """All produced values seen and committed, Kafka's own group offset at the log end."""
-        values = self._producer.stop()
-        self._say(f"waiting for the last of {len(values)} values")
-        self._group.wait_for_values(values, timeout_s=END_TIMEOUT_S)
-        self._group.wait_for_commits(timeout_s=END_TIMEOUT_S)
-        self._wait_for_lag(admin)
-        self._group.stop()
-        for number, code in enumerate(self._nodes.stop()):
-            if code != 0:
-                self.breaches.append(f"node {number} ended with {code}")
-        for number in range(self.plan.nodes):
-            if "Traceback" in self._nodes[number].log:
-                self.breaches.append(f"node {number} has a Traceback in its log")
+    # -- the end ----------------------------------------------------------------------------
 
-    def _wait_for_lag(self, admin: AdminClient) -> None:
-        """Until the stable offset of each partition is the log end, at Kafka itself."""
-        topic, group = self.plan.topic, self.plan.group
-        ends = self._ends()
-        deadline_s = time.monotonic() + END_TIMEOUT_S
-        pause = threading.Event()
-        while True:
-            wanted = ConsumerGroupTopicPartitions(group)
-            answer = admin.list_consumer_group_offsets([wanted])[group].result(30)
-            stands = {p.partition: p.offset for p in answer.topic_partitions if p.topic == topic}
-            if stands == ends:
-                return
-            if time.monotonic() > deadline_s:
-                self.breaches.append(f"group offsets {stands} never came to the ends {ends}")
-                return
-            pause.wait(0.5)  # Kafka tells no event of it
+    def _finish(self) -> None:
+        """All that Kafka holds handed out, all positions asked once more, no lag at Kafka."""
+        left = self._producer.stop()
+        refused = [each for each in self._producer.refused if each.split(":")[0] in SAFE]
+        if left or refused:
+            self.breaches.append(f"{left} records without an answer, refused {refused[:3]}")
+        self._cluster.wait_in_sync()
+        self._logs = read_logs(self._kafka.bootstrap)
+        if not self._wait_all_handed_out():
+            self._say("not all records were handed out")
+        self._pause.wait(2.0)  # the last commits
+        for name, group in self._groups.items():
+            lanes = [
+                TopicPartition(topic, index)
+                for topic in group.topics
+                for index in range(PARTITIONS[topic_of(topic) or ""] * self._lanes[name].count)
+            ]
+            self.breaches += ask_positions(self._bootstrap, name, lanes)
+        ends = {n: max(self._logs["safe", n].records) + 1 for n in range(PARTITIONS["safe"])}
+        for name in ("own", "lane"):
+            self.breaches += await_stable_offsets(self._cluster.admin, name, "safe", ends)
 
-    def _ends(self) -> dict[int, int]:
-        asker = Consumer(
-            {
-                "bootstrap.servers": self._kafka.bootstrap,
-                "group.id": "ends",
-                "log_level": LOG_LEVEL,
-            }
-        )
-        try:
-            places = [TopicPartition(self.plan.topic, number) for number in range(PARTITIONS)]
-            return {p.partition: asker.get_watermark_offsets(p, timeout=30)[1] for p in places}
-        finally:
-            asker.close()
+    def _wait_all_handed_out(self) -> bool:
+        """Whether both groups came to all that Kafka holds."""
+        wanted = {
+            (name, topic, partition, offset)
+            for name in ("own", "lane")
+            for (topic, partition), log in self._logs.items()
+            if topic in BUSY
+            for offset in log.records
+        }
+        places = dict.fromkeys(("own", "lane"), 0)
 
-    def _stop_producer(self) -> None:
-        self._producer.abandon()
-        self.produced = self._producer.produced
+        def is_done() -> bool:
+            for name, place in places.items():
+                events = self._groups[name].events
+                for each in events[place:]:
+                    if isinstance(each, Delivery):
+                        topic, lane = each.place
+                        wanted.discard((name, topic, lane % PARTITIONS[topic], each.offset))
+                places[name] = len(events)
+            return not wanted
+
+        return self._waiter.wait(is_done, timeout_s=END_S)
 
     def _measure(self) -> None:
-        """How long the group stood still, from each event to the next."""
-        found = [(each.at_s, each.lane) for each in deliveries(self.told)]
-        if not found:
+        """How long the group `own` stood still on the safe topic, from event to event."""
+        if "own" not in self._groups:
             return
-        ends = [event.at_s for event in self.events[1:]]
-        if self.events:
-            last = self.events[-1]
-            ends.append(last.at_s + (last.settled_s or PROGRESS_TIMEOUT_S))
-        for event, end_s in zip(self.events, ends, strict=True):
-            first = max(0, bisect_left(found, (event.at_s, -1)))
-            stood = stall(found[first:], range(LANE_COUNT), event.at_s, end_s)
-            event.all_s, event.lane_s, event.lane = stood.all_s, stood.lane_s, stood.lane
+        found = sorted(
+            (each.at_s, each.place.lane)
+            for each in self._groups["own"].events
+            if isinstance(each, Delivery) and each.place.topic == "safe"
+        )
+        lanes = range(PARTITIONS["safe"] * OWN_LANES)
+        for event in self.events:
+            end_s = event.at_s + (event.settled_s or PROGRESS_S)
+            stood = stall(found[bisect_left(found, (event.at_s, -1)) :], lanes, event.at_s, end_s)
+            event.all_s, event.lane_s = stood.all_s, stood.lane_s
 
     def _say(self, text: str) -> None:
         print(f"{time.monotonic() - self._started_s:7.1f} {text}", flush=True)

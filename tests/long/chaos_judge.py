@@ -1,0 +1,376 @@
+"""Compares what a group was answered and handed out with what it had committed.
+
+In:    the history of a cluster and of one group.  Out: breaches and notes in words, and counts.
+Next:  `nodes` prints them.
+Pure:  no I/O, no clock.
+
+Breaches, by kind:
+  below     an OffsetFetch answer below an acknowledged commit of the lane
+  passes    an answer behind records of the lane that nobody has committed
+  again     a record handed out though committed before its member asked for the position
+  refused   a position that is in the log was answered OFFSET_OUT_OF_RANGE, and read again
+  skipped   a record of the lane left out between two that one member was handed
+  lost      a record of Kafka's log that no member was handed
+  order     a record of a key handed out before an earlier one of that key
+  lane      a record handed out as another lane's, or one that no log has held
+  unasked   a record at a member that was never answered a position
+  kafka     acknowledged records of a safe topic that Kafka does not have: the run is void
+
+Notes are what a client did of itself, or what is the same direct. A client that goes below the
+position it was answered (librdkafka hands out an old queue after a revoke that meets its
+ListOffsets) is `client`. Where a log was cut, or begins later, a member that reads it again by its
+own reset policy is `reset`, and a position of the old log, by which a client itself passes records
+of the new one, is `passed`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from tests.long.chaos_history import (
+    Answer,
+    ClusterHistory,
+    Commit,
+    Delivery,
+    Event,
+    Fetched,
+    GroupHistory,
+    Held,
+    OutOfRange,
+    Place,
+    Reset,
+)
+from tests.long.commit_floor import NO_FLOOR, CommitFloor, Floor
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was wrong, or worth a note."""
+
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found, and how much was looked at."""
+
+    breaches: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class LaneLog:
+    """The records of Kafka's final log that belong to one lane."""
+
+    start: int = 0
+    offsets: list[int] = field(default_factory=list)
+    """Ascending."""
+    born_s: list[float] = field(default_factory=list)
+    """When each was acknowledged; inf: unknown."""
+
+    def between(self, first: int, end: int, before_s: float = inf) -> list[int]:
+        """Offsets in [first, end) that were there before a time."""
+        places = range(
+            bisect_left(self.offsets, max(first, self.start)), bisect_left(self.offsets, end)
+        )
+        return [self.offsets[n] for n in places if self.born_s[n] < before_s]
+
+
+@dataclass(slots=True)
+class _Tenure:
+    """What one member knows of one lane since its last position."""
+
+    answer: Answer | None = None
+    floor: Floor = NO_FLOOR
+    next_offset: int = -1
+    """Behind the last record it was handed; at first what it was answered."""
+    is_reset: bool = False
+    """It asked for an end of the log since then."""
+    is_refused: bool = False
+    """It was told OFFSET_OUT_OF_RANGE since then."""
+    fetched_back: int | None = None
+    """It fetched from here, below what it had been handed."""
+
+
+ORDER = {Answer: 0, OutOfRange: 1, Reset: 2, Fetched: 3, Held: 4, Delivery: 5, Commit: 6}
+"""Of events of one moment."""
+
+
+class Judge:
+    """Judges one group; `run` may be called once."""
+
+    def __init__(self, cluster: ClusterHistory, group: GroupHistory) -> None:
+        self._cluster, self._group = cluster, group
+        self._cuts = {
+            place: cuts for place, cuts in cluster.cuts.items() if place[0] not in self._safe
+        }
+        self._verdict = Verdict()
+        self._logs = self._lane_logs()
+        by_place: dict[Place, list[Commit]] = defaultdict(list)
+        for commit in group.of(Commit):
+            by_place[commit.place].append(commit)
+        self._floors = {
+            place: CommitFloor(commits, self._cuts.get(group.partition_of(place), ()))
+            for place, commits in by_place.items()
+        }
+        self._by_answer: dict[Answer, Floor] = {}
+        self._deliveries: dict[Place, list[Delivery]] = defaultdict(list)
+        for each in group.of(Delivery):
+            self._deliveries[each.place].append(each)
+
+    def run(self) -> Verdict:
+        """All checks."""
+        self._check_kafka()
+        for answer in self._group.of(Answer):
+            self._check_answer(answer)
+        timelines: dict[tuple[str, Place], list[Event]] = defaultdict(list)
+        for event in self._group.events:
+            if not isinstance(event, Commit):
+                timelines[event.member, event.place].append(event)
+        for events in timelines.values():
+            events.sort(key=lambda each: (_at_s(each), ORDER[type(each)]))
+            self._check_tenures(events)
+        self._check_all_delivered()
+        self._check_order()
+        commits = self._group.of(Commit)
+        self._verdict.counts["commits"] = sum(each.is_acknowledged for each in commits)
+        return self._verdict
+
+    @property
+    def _safe(self) -> frozenset[str]:
+        return self._cluster.safe_topics
+
+    def _breach(self, kind: str, text: str) -> None:
+        self._verdict.breaches.append(Finding(kind, f"{self._group.group}: {text}"))
+
+    def _note(self, kind: str, text: str) -> None:
+        self._verdict.notes.append(Finding(kind, f"{self._group.group}: {text}"))
+
+    def _lane_logs(self) -> Mapping[Place, LaneLog]:
+        found: dict[Place, LaneLog] = defaultdict(LaneLog)
+        born_s = self._cluster.born_s
+        for (topic, partition), log in self._cluster.logs.items():
+            if topic not in self._group.partitions:
+                continue
+            for offset, (key, _) in sorted(log.records.items()):
+                place = Place(topic, self._group.lane_of(topic, partition, key))
+                lane = found[place]
+                lane.start = log.start
+                lane.offsets.append(offset)
+                lane.born_s.append(born_s.get((topic, partition, offset), inf))
+        return found
+
+    def _check_kafka(self) -> None:
+        for each in self._cluster.lost:
+            if each.topic in self._safe and each.topic in self._group.partitions:
+                self._breach("kafka", f"{each} is acknowledged and not in Kafka's log")
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def _check_answer(self, answer: Answer) -> None:
+        counts = self._verdict.counts
+        counts["answers"] += 1
+        floors = self._floors.get(answer.place)
+        floor = floors.floor(answer) if floors else NO_FLOOR
+        self._by_answer[answer] = floor
+        counts["answers with a commit"] += floor.commit is not None
+        if floor.offset > max(answer.offset, 0):
+            self._breach("below", f"{_say(answer)}: {floor.offset} stood, {_of(floor)}")
+            return
+        reach = floors.reach(answer) if floors else -1
+        log = self._logs.get(answer.place)
+        if log is None or answer.offset <= reach:
+            return
+        passed = log.between(max(reach, 0), answer.offset, answer.asked_s)
+        if passed:
+            where = f"{len(passed)} records of the lane from {passed[0]} on"
+            self._breach("passes", f"{_say(answer)}: nobody committed beyond {reach}; {where}")
+
+    # -- what a member was handed -----------------------------------------------------------
+
+    def _check_tenures(self, events: Sequence[Event]) -> None:
+        tenure = _Tenure()
+        for event in events:
+            if isinstance(event, Answer):
+                tenure = _Tenure(event, self._by_answer[event], event.offset)
+            elif isinstance(event, Reset):
+                tenure.is_reset = True
+            elif isinstance(event, OutOfRange):
+                tenure.is_refused = True
+            elif isinstance(event, Fetched):
+                self._check_fetch(tenure, event)
+            elif isinstance(event, Delivery):
+                self._check_delivery(tenure, event)
+                if event.offset < tenure.floor.offset:
+                    tenure.floor = NO_FLOOR  # one finding for all that follows from it
+                tenure.next_offset = event.offset + 1
+                tenure.fetched_back = None
+                tenure.is_reset = tenure.is_refused = False
+
+    def _check_fetch(self, tenure: _Tenure, event: Fetched) -> None:
+        self._verdict.counts["fetched offsets"] += 1
+        if event.offset < tenure.next_offset:
+            tenure.fetched_back = event.offset
+        if event.offset >= tenure.floor.offset or tenure.answer is None:
+            return
+        if tenure.is_reset:
+            return  # judged with the first record that comes of it
+        said = f"{event.at_s:.3f} {event.member} fetched {event.place} from {event.offset}"
+        said = f"{said}: {tenure.floor.offset} stood, {_of(tenure.floor)}"
+        if tenure.answer.offset >= tenure.floor.offset:
+            self._note("client", f"{said}; it was answered {tenure.answer.offset}")
+        # Else the answer itself is a breach, and has been named.
+
+    def _check_delivery(self, tenure: _Tenure, each: Delivery) -> None:
+        self._verdict.counts["delivered"] += 1
+        said = f"{each.at_s:.3f} {each.key}:{each.number} {each.place} offset {each.offset}"
+        said = f"{said} at {each.member}"
+        is_kept = self._check_identity(each, said)
+        if tenure.answer is None:
+            self._breach("unasked", said)
+            return
+        log = self._logs.get(each.place) or LaneLog()
+        if each.offset < tenure.floor.offset:
+            self._check_again(tenure, each, f"{said}: {_of(tenure.floor)}")
+        elif each.offset < tenure.next_offset:
+            said = f"{said}: it was at {tenure.next_offset}"
+            if self._has_lost(each.place, tenure.next_offset, each.at_s):
+                self._note("reset", said)
+            elif tenure.fetched_back is not None and not tenure.is_refused:
+                self._note("client", f"{said} and fetched from {tenure.fetched_back}")
+            else:
+                self._breach("refused" if tenure.is_refused else "again", said)
+        elif is_kept:
+            first = log.start if tenure.is_reset or tenure.next_offset < 0 else tenure.next_offset
+            skipped = log.between(first, each.offset)
+            if skipped:
+                said = f"{said}: left out {len(skipped)} records from {skipped[0]}"
+                self._breach("skipped", said)
+
+    def _check_again(self, tenure: _Tenure, each: Delivery, said: str) -> None:
+        assert tenure.answer is not None
+        if tenure.answer.offset < tenure.floor.offset:
+            self._breach("again", f"{said}; it was answered {tenure.answer.offset}")
+        elif tenure.is_refused or tenure.is_reset:
+            is_cut = self._has_lost(each.place, tenure.next_offset, each.at_s)
+            (self._note if is_cut else self._breach)("reset" if is_cut else "refused", said)
+        else:
+            self._note("client", f"{said}; it was answered {tenure.answer.offset}")
+
+    def _has_lost(self, place: Place, position: int, at_s: float) -> bool:
+        """Whether the log had been cut below a position by then, or begins behind it."""
+        partition = self._group.partition_of(place)
+        if place.topic in self._safe:
+            return False
+        return position < self._cluster.logs[partition].start or any(
+            cut.begin_s < at_s and cut.offset < position for cut in self._cuts.get(partition, ())
+        )
+
+    def _check_identity(self, each: Delivery, said: str) -> bool:
+        """Whether Kafka's final log has this record; one that none has had is a breach."""
+        topic, partition = self._group.partition_of(each.place)
+        log = self._cluster.logs[topic, partition]
+        if self._group.lane_of(topic, partition, each.key) != each.place.lane:
+            self._breach("lane", f"{said}: not a record of this lane")
+        if log.records.get(each.offset) == (each.key, each.number):
+            return True
+        if each.offset < log.start:
+            self._verdict.counts["delivered and expired"] += 1
+        elif topic in self._safe:
+            self._breach("lane", f"{said}: Kafka has {log.records.get(each.offset)} there")
+        else:
+            self._verdict.counts["delivered and cut"] += 1
+        return False
+
+    # -- the whole --------------------------------------------------------------------------
+
+    def _check_all_delivered(self) -> None:
+        handed: dict[Place, dict[int, set[tuple[str, int]]]] = defaultdict(dict)
+        for each in self._group.of(Delivery):
+            handed[each.place].setdefault(each.offset, set()).add((each.key, each.number))
+        for place, lane in self._logs.items():
+            log = self._cluster.logs[self._group.partition_of(place)]
+            missing = [
+                offset
+                for offset in lane.offsets
+                if log.records[offset] not in handed[place].get(offset, ())
+            ]
+            self._verdict.counts["records of the logs"] += len(lane.offsets)
+            if missing:
+                self._name_missing(place, missing)
+
+    def _name_missing(self, place: Place, missing: Sequence[int]) -> None:
+        """Records before what a member was handed of a log that was cut: as direct."""
+        old_end = self._old_end(place)
+        passed = [offset for offset in missing if offset < old_end]
+        lost = [offset for offset in missing if offset >= old_end]
+        for kind, found, add in (("passed", passed, self._note), ("lost", lost, self._breach)):
+            self._verdict.counts[kind] += len(found)
+            if found:
+                members = sorted({each.member for each in self._old(place, found[0])})
+                where = f"{place}: {len(found)} records, {found[0]} to {found[-1]}"
+                add(kind, f"{where}; beyond them in a log that was cut: {members}")
+
+    def _old(self, place: Place, first: int) -> list[Delivery]:
+        """What members were handed from an offset on of logs that were cut since."""
+        if place.topic in self._safe:
+            return []
+        log = self._cluster.logs[self._group.partition_of(place)]
+        return [
+            each
+            for each in self._deliveries[place]
+            if each.offset >= first and log.records.get(each.offset) != (each.key, each.number)
+        ]
+
+    def _old_end(self, place: Place) -> int:
+        """Where members had come to in logs that were cut; 0: none was."""
+        return max((each.offset + 1 for each in self._old(place, 0)), default=0)
+
+    def _check_order(self) -> None:
+        """First deliveries of one key's records, as the final log has them, ascend."""
+        done: dict[tuple[str, int, str], set[int]] = defaultdict(set)
+        highest: dict[tuple[str, int, str], int] = {}
+        deliveries = sorted(self._group.of(Delivery), key=lambda each: each.at_s)
+        for each in deliveries:
+            topic, partition = self._group.partition_of(each.place)
+            record = self._cluster.logs[topic, partition].records.get(each.offset)
+            key = topic, partition, each.key
+            if record != (each.key, each.number) or each.offset in done[key]:
+                continue
+            done[key].add(each.offset)
+            if each.offset < highest.get(key, -1):
+                said = f"{each.at_s:.3f} {each.key}:{each.number} {each.place} {each.offset}"
+                said = f"{said} at {each.member}, after {highest[key]}"
+                is_old = each.offset < self._old_end(each.place)
+                (self._note if is_old else self._breach)("passed" if is_old else "order", said)
+            highest[key] = max(each.offset, highest.get(key, -1))
+
+
+def judge(cluster: ClusterHistory, group: GroupHistory) -> Verdict:
+    """Everything that can be said of one group."""
+    return Judge(cluster, group).run()
+
+
+def _at_s(event: Event) -> float:
+    return event.answered_s if isinstance(event, Answer | Commit) else event.at_s
+
+
+def _say(answer: Answer) -> str:
+    asked = f"{answer.asked_s:.3f} {answer.member} asked for {answer.place}"
+    return f"{asked}, was answered {answer.offset} at {answer.answered_s:.3f}"
+
+
+def _of(floor: Floor) -> str:
+    commit = floor.commit
+    if commit is None:
+        return "never committed"
+    return (
+        f"{commit.offset} was committed by {commit.member} at {commit.answered_s:.3f} "
+        f"(generation {commit.generation})"
+    )
