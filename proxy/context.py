@@ -26,6 +26,7 @@ from keylane.proxy.cluster import Cluster
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
+from keylane.proxy.group_names import GroupNames
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
 from keylane.proxy.loads import LaneLoads
@@ -62,6 +63,7 @@ class Shared:
     admission: Admission
     switches: SwitchBoard
     generations: Generations = field(default_factory=Generations)
+    group_names: GroupNames = field(default_factory=GroupNames)
     sequences: SequenceMap = field(default_factory=SequenceMap)
     assignments: RangeTableHolder = field(default_factory=RangeTableHolder)
     range_views: RangeViews = field(init=False)
@@ -100,6 +102,7 @@ class SessionContext:
         self.placement = shared.placement
         self.patterns = shared.patterns
         self.generations = shared.generations
+        self.group_names = shared.group_names
         self.loads: LaneLoads = shared.loads
         self.stats = shared.stats
         self.clock: Callable[[], float] = time.monotonic

@@ -142,6 +142,10 @@ class ProxyStats:
         },
     )
 
+    joins_refused: int = _counter(
+        "JoinGroup and SyncGroup requests refused since the group would read lanes twice or not."
+    )
+
     # The key-range assignor.
     assignments_planned: int = _counter("Generations of groups whose lanes keylane dealt out.")
     assignments_refused: int = _counter("Plans that were at fault; the client's was kept.")

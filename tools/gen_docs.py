@@ -32,8 +32,8 @@ from keylane.proxy.nodes.gauges import NodeGauges
 from keylane.proxy.stats import ProxyStats, Sample
 from keylane.security import SecurityConfig
 
-NOTED: Final = frozenset({11, 36})
-"""JoinGroup, SaslAuthenticate: looked at on the way back, not changed."""
+LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
+"""What happens to answers on the way back, where it is not that addresses are replaced."""
 ROOT: Final = Path(__file__).resolve().parent.parent
 REQUIREMENT: Final = re.compile(r" \((?:[SDG][\w-]*\d|D-[A-Z-]+)\)")
 """Ids of requirements mean something to whoever reads the code, not to users."""
@@ -187,7 +187,7 @@ def protocol() -> str:
     for key, route in sorted(ROUTES.items()):
         how = "relayed" if route.handler is None else "served"
         if route.handler is None and route.patch is not None:
-            how = "relayed, noted" if key in NOTED else "relayed, addresses replaced"
+            how = LOOKED_AT.get(key, "relayed, addresses replaced")
         versions = f"{route.version_min}-{route.version_max}"
         rows.append(f"| {key} | {route.name} | {versions} | {how} |")
     treated = [

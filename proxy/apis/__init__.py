@@ -11,7 +11,7 @@ read the schema: a newer broker's or client's are clamped, so that nothing passe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +26,7 @@ from keylane.proxy.apis.broker_ids import (
 from keylane.proxy.apis.configs import handle_alter_configs, handle_describe_configs
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.delete_records import handle_delete_records
+from keylane.proxy.apis.described_groups import without_hidden_names
 from keylane.proxy.apis.discovery import handle_describe_cluster, handle_find_coordinator
 from keylane.proxy.apis.elections import handle_elect_leaders
 from keylane.proxy.apis.endpoints import with_own_endpoints
@@ -35,7 +36,11 @@ from keylane.proxy.apis.group_heartbeat import (
     handle_streams_group_heartbeat,
 )
 from keylane.proxy.apis.group_members import handle_consumer_group_describe
-from keylane.proxy.apis.join_group import note_joining, note_leader
+from keylane.proxy.apis.joining import (
+    handle_join_group,
+    judge_join_answer,
+    relays_join_group,
+)
 from keylane.proxy.apis.list_offsets import handle_list_offsets, handle_offset_for_leader_epoch
 from keylane.proxy.apis.log_dirs import handle_alter_replica_log_dirs, handle_describe_log_dirs
 from keylane.proxy.apis.metadata import handle_metadata
@@ -88,6 +93,13 @@ BEFORE_LOGIN: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE
 Handler = Callable[[Request, Context], Awaitable[Buffers]]
 IsRelayed = Callable[[Request, Context], bool]
 Patch = Callable[[Request, Frame, Context], Buffers]
+
+
+JOIN_GROUP: Final[tuple[Handler, IsRelayed, Patch]] = (
+    coordinating(handle_join_group), at_coordinator(relays_join_group), judge_join_answer,
+)  # fmt: skip
+PATCHED: Final[Mapping[int, Patch]] = {15: without_hidden_names}
+"""Answers of `RELAYED` that are looked at on the way back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +170,7 @@ def _table() -> dict[int, Route]:
     serve(8, "OffsetCommit", 2, 10, refusing(handle_offset_commit))
     serve(9, "OffsetFetch", 1, 10, refusing(handle_offset_fetch))
     serve(10, "FindCoordinator", 0, 6, handle_find_coordinator)
-    serve(11, "JoinGroup", 0, 9, relay_or_refuse, at_coordinator(note_joining), note_leader)
+    serve(11, "JoinGroup", 0, 9, *JOIN_GROUP)
     serve(12, "Heartbeat", 0, 4, relay_or_refuse, at_coordinator(relays_all))
     serve(14, "SyncGroup", 0, 5, coordinating(handle_sync_group), at_coordinator(relays_sync_group))
     serve(16, "ListGroups", 0, 5, handle_list_groups, relays_alone)
@@ -180,7 +192,7 @@ def _table() -> dict[int, Route]:
     for key, name, low, high, handler in ADMINISTRATION:
         serve(key, name, low, high, handler)
     for key, name, low, high in RELAYED:
-        routes.append(Route(api_key=key, name=name, version_min=low, version_max=high))
+        serve(key, name, low, high, None, None, PATCHED.get(key))
     return {route.api_key: route for route in routes}
 
 

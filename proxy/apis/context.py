@@ -24,6 +24,7 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
+from keylane.proxy.group_names import GroupNames
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
 from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.login_watch import LoginWatch
@@ -212,6 +213,12 @@ class Groups(Protocol):
     def lane_names_of(self, group: str) -> Sequence[str]:
         """Lane names that the group has used since the start."""
 
+    def topics_of(self, group: str) -> set[str]:
+        """Topics, by their own names, on which the group has offsets of lanes.
+
+        Raises: NotCoordinator, also while they are not loaded.
+        """
+
 
 class Loads(Protocol):
     """Load of lanes as readers measured it (`proxy.loads`)."""
@@ -233,6 +240,8 @@ class Context(Protocol):
     """Subscribed patterns of KIP-848 members, by (group, member id)."""
     sequences: SequenceMap
     generations: Generations
+    group_names: GroupNames
+    """By which names the members of groups mean their topics."""
     assignments: RangeTableHolder
     """Key ranges that client ids were given without a group."""
     range_views: RangeViews

@@ -159,21 +159,31 @@ def _per_partition(request: Request, response: Any, of_topic: Any, of_partition:
     return _answer(response, topics=topics)
 
 
-def _join_group(request: Request) -> Any:
+def refuse_join(request: Request, code: ErrorCode, member_id: str) -> Any:
+    """A JoinGroup refused, as a kio entity."""
     response = _module(request).JoinGroupResponse
     return _answer(
         response,
-        error_code=NOT_COORDINATOR,
+        error_code=code,
         protocol_name=None if request.api_version >= NULLABLE_PROTOCOL_VERSION else "",
         leader="",
-        member_id=request.decode().member_id,
+        member_id=member_id,
         members=(),
     )
 
 
-def _sync_group(request: Request) -> Any:
+def refuse_sync(request: Request, code: ErrorCode) -> Any:
+    """A SyncGroup refused, as a kio entity."""
     response = _module(request).SyncGroupResponse
-    return _answer(response, error_code=NOT_COORDINATOR, assignment=b"")
+    return _answer(response, error_code=code, assignment=b"")
+
+
+def _join_group(request: Request) -> Any:
+    return refuse_join(request, NOT_COORDINATOR, request.decode().member_id)
+
+
+def _sync_group(request: Request) -> Any:
+    return refuse_sync(request, NOT_COORDINATOR)
 
 
 def _heartbeat(request: Request) -> Any:

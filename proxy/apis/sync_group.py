@@ -12,6 +12,7 @@ whose `allow.individual.commit` is off, by a switch or by their own word, get wh
 only (S004-61, 62, 121; G-17).
 Members that say their rack (KIP-881) get lanes of partitions that are led there, where nothing
 more important speaks against it.
+A member that goes by another name of a topic than its group is refused (see `apis.joining`).
 Followers' requests, other groups' and those without an assignment pass as bytes.
 Not done: fencing; an unknown member, a late leader, an old generation are the broker's.
 
@@ -30,6 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from keylane.assignor.checks import find_faults
@@ -47,7 +49,8 @@ from keylane.assignor.protocol import (
 from keylane.assignor.sticky import plan_sticky
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.context import Context, Request
-from keylane.proxy.apis.join_group import note_syncing, planned_group
+from keylane.proxy.apis.join_group import note_syncing, planned_group, read_member
+from keylane.proxy.apis.refusals import refuse_sync
 from keylane.proxy.connection import Buffers
 from keylane.proxy.generations import Joined, JoinedMember, Planned
 from keylane.proxy.topics import LaneView
@@ -99,11 +102,23 @@ class PlanRefused(Exception):
 def relays_sync_group(request: Request, context: Context) -> bool:
     """Whether keylane has no part in the group's assignment."""
     note_syncing(request, context)
-    return planned_group(request, context) is None
+    return planned_group(request, context) is None and not is_left_out(request, context)
+
+
+def is_left_out(request: Request, context: Context) -> bool:
+    """Whether the member goes by other names of topics than its group."""
+    try:
+        group, _, member_id = read_member(request)
+    except FrameInvalid:
+        return False  # the broker says so
+    return context.group_names.is_refused(group, member_id)
 
 
 async def handle_sync_group(request: Request, context: Context) -> Buffers:
     """Replace a leader's assignments of lanes; send; pass the answer on."""
+    if is_left_out(request, context):
+        context.stats.joins_refused += 1
+        return request.answer_entity(refuse_sync(request, ErrorCode.inconsistent_group_protocol))
     wanted = request.decode()
     frame = request.frame
     if wanted.assignments:

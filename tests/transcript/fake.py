@@ -37,6 +37,7 @@ from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
+from keylane.proxy.group_names import GroupNames
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
 from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.login_watch import LoginWatch
@@ -189,6 +190,10 @@ class FakeGroups:
     def lane_names_of(self, group: str) -> Sequence[str]:
         return tuple(self._names.get(group, ()))
 
+    def topics_of(self, group: str) -> set[str]:
+        self.check_tenure(group)
+        return {state.topic_name for state in self.table.of_group(group).values()}
+
     def _drop(self, keys: Sequence[StateKey]) -> None:
         self.append([record for key in keys for record in self.table.tombstones(key)])
         for key in keys:
@@ -259,6 +264,7 @@ class FakeContext:
         self.events = self.groups.events
         self.sequences = SequenceMap()
         self.generations = Generations()
+        self.group_names = GroupNames()
         self.assignments = RangeTableHolder()
         self.range_views = RangeViews(self.assignments)
         self.switches = SwitchBoard(self.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from typing import Any
 
 import pytest
@@ -254,10 +255,11 @@ async def test_a_leader_that_asks_again_is_told_the_same() -> None:
 async def test_members_get_lanes_of_what_they_subscribe_to() -> None:
     """Different subscriptions, a lane name, and a member of plain topics only."""
     group = Coordinator(world())
+    group.context.registry.learn("bills", uuid.UUID(int=0xD4), 2)
     members = {
         "a": subscription("orders"),
         "b": subscription("orders", "plain.lanes-2"),
-        "c": subscription("plain"),
+        "c": subscription("bills"),
     }
 
     dealt = await group.deal(members)
@@ -273,14 +275,15 @@ async def test_co_partitioned_topics_are_dealt_out_alike() -> None:
     """Lane i of both topics is at one member, so that it can join them by key."""
     rule = GroupRule(group="*", assignor="key-range", co_partitioned=True)
     context = world(rule)
-    said = subscription("orders", "orders.lanes-4", "shop.lanes-6")
+    context.registry.learn("bills", uuid.UUID(int=0xD4), 2)
+    said = subscription("orders", "bills.lanes-4", "shop.lanes-6")
 
     dealt = await Coordinator(context).deal({"a": said, "b": said, "c": said})
 
     assert len(all_of(dealt)) == 8 + 8 + 6
     for lanes in dealt.values():
         of_topic = {name: {i for topic, i in lanes if topic == name} for name, _ in lanes}
-        assert of_topic.get("orders") == of_topic.get("orders.lanes-4")
+        assert of_topic.get("orders") == of_topic.get("bills.lanes-4")
 
 
 async def test_a_member_that_the_leader_left_out_is_dealt_to() -> None:

@@ -144,6 +144,7 @@ async def deal(context: FakeContext, members: tuple[str, ...]) -> dict[str, list
         "member_id": members[0],
         "members": [{"member_id": name, "metadata": said} for name in members],
     }
+    context.group_names.note_empty("g")
     context.expect(JOIN, None, told)
     await call(context, JOIN, 5, join)
     empty = [{"member_id": name, "assignment": assignment(())} for name in members]

@@ -1,0 +1,90 @@
+"""Topic names in the metadata of a member, changed without a touch on what follows them.
+
+In:    metadata of the consumer protocol.  Out: its topic names; the same metadata with names added
+       behind the others, or taken away there.
+Pure:  no I/O.
+Source: ConsumerProtocolSubscription.json of Apache Kafka: each version begins with its number and
+the topics, and brokers read no more than these (ClassicGroup.computeSubscribedTopics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from keylane.assignor.protocol import MESSAGE_BYTES_MAX
+from keylane.errors import FrameInvalid
+from keylane.wire.primitives import INT16, INT32, Buffer, Reader
+
+COUNT_POSITION = INT16.size
+NAMES_POSITION = COUNT_POSITION + INT32.size
+PhysicalName = Callable[[str], str]
+"""The broker's name of what a client calls a topic."""
+
+
+def read_names(metadata: Buffer) -> tuple[str, ...] | None:
+    """Topics that a member subscribes to; None: the bytes are not of the consumer protocol."""
+    found = _read(metadata)
+    return None if found is None else found[0]
+
+
+def hidden_names(names: Sequence[str], physical_name: PhysicalName) -> tuple[str, ...]:
+    """Topics behind the lane names among `names` that a broker has to see as subscribed, too.
+
+    A name that itself stands for lanes is no topic of the broker.
+    """
+    behind = (physical_name(name) for name in names if physical_name(name) != name)
+    return tuple(dict.fromkeys(name for name in behind if physical_name(name) == name))
+
+
+def add_hidden_names(metadata: Buffer, physical_name: PhysicalName) -> bytes | None:
+    """The metadata with `hidden_names` behind the others; None: nothing is to be added."""
+    found = _read(metadata)
+    if found is None:
+        return None
+    names, end = found
+    hidden = hidden_names(names, physical_name)
+    return _with_tail(metadata, len(names), end, end, hidden) if hidden else None
+
+
+def take_hidden_names(metadata: Buffer, physical_name: PhysicalName) -> bytes | None:
+    """The metadata as its member sent it; None: nothing was added to it."""
+    found = _read(metadata)
+    if found is None:
+        return None
+    names, end = found
+    hidden = hidden_names(names, physical_name)
+    kept = len(names) - len(hidden)
+    if not hidden or kept < 1 or names[kept:] != hidden:
+        return None
+    start = end - sum(INT16.size + len(name.encode()) for name in hidden)
+    return _with_tail(metadata, kept, start, end, ())
+
+
+def shown_names(metadata: Buffer, physical_name: PhysicalName) -> frozenset[str] | None:
+    """Topics that the member itself has named; None as of `read_names`."""
+    taken = take_hidden_names(metadata, physical_name)
+    names = read_names(metadata if taken is None else taken)
+    return None if names is None else frozenset(names)
+
+
+def _read(metadata: Buffer) -> tuple[tuple[str, ...], int] | None:
+    """The names, and where they end."""
+    if len(metadata) > MESSAGE_BYTES_MAX:
+        return None
+    try:
+        reader = Reader(metadata, flexible=False)
+        if reader.int16() < 0:
+            return None
+        names = tuple(reader.string() for _ in range(reader.count(INT16.size)))
+    except FrameInvalid:
+        return None
+    return names, reader.position
+
+
+def _with_tail(metadata: Buffer, count: int, start: int, end: int, tail: Sequence[str]) -> bytes:
+    """`count` names up to `start`, then `tail`, then what stands behind `end`."""
+    view = memoryview(metadata)
+    encoded = [name.encode() for name in tail]
+    added = [part for name in encoded for part in (INT16.pack(len(name)), name)]
+    head = (view[:COUNT_POSITION], INT32.pack(count + len(tail)), view[NAMES_POSITION:start])
+    return b"".join((*head, *added, view[end:]))

@@ -1,0 +1,219 @@
+"""Members in JoinGroup and DescribeGroups: where their metadata stands, and bytes put in its place.
+
+In:    the body of a request or an answer.  Out: what it names, and `Span`s of its bytes; the body
+       with other bytes at some spans, everything else byte for byte.
+Pure:  no I/O, no clock.
+Source: JoinGroupRequest.json, JoinGroupResponse.json and DescribeGroupsResponse.json of Apache
+Kafka (versions 0 to 9 and 0 to 6).
+
+A group without lanes passes as it came, whatever its fields hold: so a body is walked, not decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from keylane.wire.primitives import INT32, Buffer, Reader, write_uvarint
+
+JOIN_FLEXIBLE_VERSION: Final = 6
+DESCRIBE_FLEXIBLE_VERSION: Final = 5
+PROTOCOL_BYTES_MIN: Final = 2
+MEMBER_BYTES_MIN: Final = 2
+GROUP_BYTES_MIN: Final = 8
+Edit = tuple[int, int, bytes]
+"""(start, end, what stands there instead)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A field of bytes: its place with the length before it, and what it holds."""
+
+    start: int
+    end: int
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """What a JoinGroup asks for."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    protocol_type: str
+    protocols: tuple[tuple[str, Span], ...]
+    """Name and metadata, in order of preference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberEntry:
+    """One member in an answer."""
+
+    start: int
+    end: int
+    member_id: str
+    instance_id: str | None
+    metadata: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAnswer:
+    """What a coordinator answers to a JoinGroup."""
+
+    error_code: int
+    generation_id: int
+    protocol_name: str | None
+    leader: str
+    member_id: str
+    count: tuple[int, int]
+    """Where the count of members stands."""
+    members: tuple[MemberEntry, ...]
+    """Of the whole generation, for its leader; none for others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup:
+    """One group of a DescribeGroups answer."""
+
+    group_id: str
+    protocol_type: str
+    members: tuple[MemberEntry, ...]
+
+
+def read_join_request(body: Buffer, version: int) -> JoinRequest:
+    """Walk a JoinGroup request. Raises: FrameInvalid."""
+    reader = Reader(body, flexible=version >= JOIN_FLEXIBLE_VERSION)
+    group_id = reader.string()
+    reader.int32()  # session time-out
+    if version >= 1:
+        reader.int32()  # rebalance time-out
+    member_id = reader.string()
+    instance_id = reader.nullable_string() if version >= 5 else None
+    protocol_type = reader.string()
+    protocols = []
+    for _ in range(reader.count(PROTOCOL_BYTES_MIN)):
+        protocols.append((reader.string(), _span(reader)))
+        reader.tags()
+    return JoinRequest(
+        group_id=group_id,
+        member_id=member_id,
+        instance_id=instance_id,
+        protocol_type=protocol_type,
+        protocols=tuple(protocols),
+    )
+
+
+def read_join_answer(body: Buffer, version: int) -> JoinAnswer:
+    """Walk a JoinGroup answer. Raises: FrameInvalid."""
+    reader = Reader(body, flexible=version >= JOIN_FLEXIBLE_VERSION)
+    if version >= 2:
+        reader.int32()  # throttle time
+    error_code, generation_id = reader.int16(), reader.int32()
+    if version >= 7:
+        reader.nullable_string()  # protocol type
+    protocol_name = reader.nullable_string()
+    leader = reader.string()
+    if version >= 9:
+        reader.int8()  # whether the leader may leave the assignment as it is
+    member_id = reader.string()
+    start = reader.position
+    count = reader.count(MEMBER_BYTES_MIN)
+    end = reader.position
+    members = []
+    for _ in range(count):
+        at = reader.position
+        name = reader.string()
+        instance_id = reader.nullable_string() if version >= 5 else None
+        metadata = _span(reader)
+        reader.tags()
+        members.append(_member(at, reader.position, name, instance_id, metadata))
+    return JoinAnswer(
+        error_code=error_code,
+        generation_id=generation_id,
+        protocol_name=protocol_name,
+        leader=leader,
+        member_id=member_id,
+        count=(start, end),
+        members=tuple(members),
+    )
+
+
+def read_described_groups(body: Buffer, version: int) -> list[DescribedGroup]:
+    """Walk a DescribeGroups answer. Raises: FrameInvalid."""
+    reader = Reader(body, flexible=version >= DESCRIBE_FLEXIBLE_VERSION)
+    if version >= 1:
+        reader.int32()  # throttle time
+    groups = []
+    for _ in range(reader.count(GROUP_BYTES_MIN)):
+        reader.int16()  # error
+        if version >= 6:
+            reader.nullable_string()  # its message
+        group_id = reader.string()
+        reader.string()  # state
+        protocol_type = reader.string()
+        reader.string()  # protocol
+        members = []
+        for _ in range(reader.count(MEMBER_BYTES_MIN)):
+            at = reader.position
+            name = reader.string()
+            instance_id = reader.nullable_string() if version >= 4 else None
+            reader.string()  # client id
+            reader.string()  # host
+            metadata = _span(reader)
+            _span(reader)  # assignment
+            reader.tags()
+            members.append(_member(at, reader.position, name, instance_id, metadata))
+        if version >= 3:
+            reader.int32()  # operations
+        reader.tags()
+        groups.append(
+            DescribedGroup(group_id=group_id, protocol_type=protocol_type, members=tuple(members))
+        )
+    return groups
+
+
+def replace_bytes(span: Span, data: bytes, *, flexible: bool) -> Edit:
+    """The edit that puts other bytes into a field."""
+    return span.start, span.end, _count(len(data), flexible=flexible) + data
+
+
+def keep_members(
+    answer: JoinAnswer, dropped: Sequence[MemberEntry], *, flexible: bool
+) -> list[Edit]:
+    """The edits that take members out of a JoinGroup answer; none for none."""
+    if not dropped:
+        return []
+    count = _count(len(answer.members) - len(dropped), flexible=flexible)
+    return [(*answer.count, count), *((one.start, one.end, b"") for one in dropped)]
+
+
+def splice(body: Buffer, edits: Iterable[Edit]) -> bytes:
+    """The body with all edits made; they must not overlap."""
+    view, position = memoryview(body), 0
+    parts: list[Buffer] = []
+    for start, end, data in sorted(edits):
+        assert start >= position, "edits do not overlap"
+        parts += view[position:start], data
+        position = end
+    return b"".join((*parts, view[position:]))
+
+
+def _count(count: int, *, flexible: bool) -> bytes:
+    return write_uvarint(count + 1) if flexible else INT32.pack(count)
+
+
+def _span(reader: Reader) -> Span:
+    """A field of bytes; null, which is not allowed there, counts as empty."""
+    start = reader.position
+    data = reader.nullable_bytes()
+    return Span(start, reader.position, memoryview(b"") if data is None else data)
+
+
+def _member(
+    start: int, end: int, member_id: str, instance_id: str | None, metadata: Span
+) -> MemberEntry:
+    return MemberEntry(
+        start=start, end=end, member_id=member_id, instance_id=instance_id, metadata=metadata
+    )

@@ -1,0 +1,53 @@
+"""A group as its coordinator sees it, asked with the client's own connection.
+
+In:    a group.  Out: its state and members.
+Pure:  the outside world is the `Context` argument.
+Source: Kafka protocol guide, DescribeGroups. Its right, DESCRIBE on the group, comes with the right
+to join it. A group of KIP-848 is Dead to it, as a group that does not exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.types import GroupId
+
+from keylane.proxy.apis.context import Context
+
+CONSUMER: Final = "consumer"
+STABLE: Final = "Stable"
+GONE: Final = frozenset({"Dead", "Empty"})
+"""States without a member."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What the coordinator answered."""
+
+    error_code: ErrorCode
+    state: str
+    protocol_type: str
+    members: tuple[Any, ...]
+    """kio entries; their metadata is there while the group is stable."""
+
+    @property
+    def has_members(self) -> bool:
+        """Whether the group is there, and somebody in it."""
+        return self.error_code == ErrorCode.none and self.state not in GONE
+
+
+async def ask_group_state(group: str, context: Context) -> GroupState:
+    """Ask the broker that the client is connected with."""
+    answer = await context.ask(
+        DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
+    )
+    found = answer.groups[0]
+    return GroupState(
+        error_code=found.error_code,
+        state=str(found.group_state),
+        protocol_type=str(found.protocol_type),
+        members=tuple(found.members),
+    )
