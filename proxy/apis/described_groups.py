@@ -38,5 +38,5 @@ def without_hidden_names(request: Request, frame: Frame, context: Context) -> Bu
     if not edits:
         return (frame,)
     changed = splice(body, edits)
-    head = memoryview(frame)[SIZE.size : request.answer_position]
+    head = memoryview(frame)[SIZE.size : request.answer_position(frame)]
     return (SIZE.pack(len(head) + len(changed)), head.tobytes(), changed)

@@ -315,7 +315,7 @@ def _judge_leader(
     if not edits:
         return (frame,)
     body = splice(request.answer_body(frame), edits)
-    head = memoryview(frame)[SIZE.size : request.answer_position]
+    head = memoryview(frame)[SIZE.size : request.answer_position(frame)]
     return (SIZE.pack(len(head) + len(body)), head.tobytes(), body)
 
 
