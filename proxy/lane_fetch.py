@@ -29,6 +29,7 @@ from keylane.cache.lane_log import Claim, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.lineage import Lineages
 from keylane.proxy.byte_gate import ByteGate
 from keylane.proxy.kernel_clock import KernelClock
 from keylane.proxy.lane_request import LaneAnswer, LaneFetch, LaneFetchRequest
@@ -114,6 +115,7 @@ class LaneFetcher:
         stats: ProxyStats,
         on_truncated: Callable[[uuid.UUID, int, int], None] | None = None,
         told_end: Callable[[uuid.UUID, int], int] | None = None,
+        lineages: Lineages | None = None,
         split: SplitFunction = split_block,
         pool: Executor | None = None,
     ) -> None:
@@ -130,8 +132,9 @@ class LaneFetcher:
             clock=clock,
             stats=stats,
             on_scanned=on_scanned,
-            on_truncated=self.forget_cut,
+            on_truncated=self._note_cut,
             told_end=told_end or (lambda *_: -1),
+            lineages=Lineages() if lineages is None else lineages,
             read_bytes_max=read_bytes_max,
             batch_bytes_max=batch_bytes_max,
         )
@@ -233,10 +236,16 @@ class LaneFetcher:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def forget_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """One reader has seen the log cut: others of the partition hold what is there no more."""
+        """The log was cut, as another node has told: readers hold what is there no more."""
+        self._kit.lineages.of((topic_id, partition)).truncate(end)
         for key, reader in self._readers.items():
             if key[:2] == (topic_id, partition):
                 reader.forget_cut(end)
+
+    def _note_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """One reader has seen the log cut: for the others of the partition, and all that count."""
+        self._kit.stats.logs_cut += 1
+        self.forget_cut(topic_id, partition, end)
         self._on_truncated(topic_id, partition, end)
 
     def _turns(self, request: LaneFetchRequest, cursor: _Cursor, now_s: float) -> list[_Turn]:

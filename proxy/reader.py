@@ -3,7 +3,7 @@
 In:    offsets that lanes stand at.  Out: a `LaneLog` that is filled, and who waits is told.
 Next:  `lane_fetch` takes from the log and answers clients.
 Shell: asyncio, a thread pool for what decompresses and splits.
-Source: DESIGN decisions 3 and 4; REQUIREMENTS S004-44 to 49, 142; KIP-98; protocol guide, Fetch.
+Source: docs/decisions/004, 026; KIP-98 (transactions), KIP-320 (leader epochs).
 
 Theory. The *head* is the end of what was read furthest; reading on from there serves every lane
 that keeps up, and waits at the log end for new data. A lane that stands before the head on
@@ -28,14 +28,16 @@ from numpy.typing import NDArray
 from keylane.cache.lane_log import MARKER_LATER, Aborted, Block, LaneLog
 from keylane.errors import BatchCorrupt, BatchUnsupported, KeylaneError
 from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.lineage import NO_EPOCH
 from keylane.proxy.byte_gate import Ticket
+from keylane.proxy.line import Line
 from keylane.proxy.reader_kit import (
-    Line,
     PartitionSource,
     RawFetch,
     ReaderKit,
     ScannedBlock,
     close_aborted,
+    scanned_block,
     split_and_sum,
     stable_bytes,
 )
@@ -99,6 +101,8 @@ class _Read:
     """Blocks were handed out up to here."""
     scanned_end: int = -1
     """How far the partition was read when the request was sent."""
+    leader_epoch: int = NO_EPOCH
+    """Of the leader that answered."""
 
     def is_about_to_pass(self, offset: int, span: int) -> bool:
         """Whether the read will likely bring `offset`, and has not done so already."""
@@ -133,11 +137,16 @@ class PartitionReader:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.told_s = float("-inf")
         opener = partial(kit.open_source, topic, topic_id, partition_index)
-        self._head_line, self._tail_line = Line(opener), Line(opener)
+        self._lineage = kit.lineages.of((topic_id, partition_index))
+        self._head_line, self._tail_line = (
+            Line(opener, self._lineage, on_cut=self._note_cut, on_unsure=self._reset)
+            for _ in range(2)
+        )
         self._reads: set[_Read] = set()
         self._bad: dict[int, float] = {}
         self._ahead_mark = self._served = self._scanned_end = -1
-        self._leader_epoch = -1
+        self._head_epoch = NO_EPOCH
+        """Of the last batch before the head."""
         self._span = SPAN_UNKNOWN
         self._is_lost = False
         self._generation = self._sequence = self._told_sequence = 0
@@ -270,7 +279,8 @@ class PartitionReader:
                 self._kit.publish()
                 raw = await self._fetch(read)
             size_bytes = len(raw.records)
-            if read.generation != self._generation or not self._take_note(raw, read):
+            read.leader_epoch = raw.leader_epoch
+            if self._is_of_old_log(read) or not self._take_note(raw, read):
                 return
             if size_bytes == 0:
                 return
@@ -297,9 +307,22 @@ class PartitionReader:
             max_wait_ms=wait_ms,
             max_bytes=bytes_max,
             isolation_level=self.isolation_level,
+            last_epoch=self._head_epoch if read.start == self.log.head else NO_EPOCH,
         )
 
     # Answers.
+    def _is_of_old_log(self, read: _Read) -> bool:
+        """Whether the log was cut since the read began, or somebody else leads it by now."""
+        if 0 <= read.leader_epoch < self._lineage.leader_epoch:
+            read.line.close()
+            return True
+        return read.generation != self._generation
+
+    def _note_cut(self, end: int) -> None:
+        """The log is another one from `end` on."""
+        log.warning("log was cut topic=%s partition=%d offset=%d", self.topic, self.partition, end)
+        self._kit.on_truncated(self.topic_id, self.partition, end)
+
     def _take_note(self, raw: RawFetch, read: _Read) -> bool:
         """Take in what an answer says of the log; False: it has no data to go on with."""
         if raw.error_code == OFFSET_OUT_OF_RANGE:
@@ -314,18 +337,13 @@ class PartitionReader:
             self._fail_all(raw.error_code)
             return False
         self._is_lost = False
-        is_cut = 0 <= raw.high_watermark < read.scanned_end
-        is_new_leader = raw.leader_epoch != self._leader_epoch and self._leader_epoch >= 0
-        self._leader_epoch = raw.leader_epoch
-        if is_cut:
-            self._scanned_end = raw.high_watermark
-            log.warning(
-                "log was cut topic=%s partition=%d offset=%d",
-                self.topic, self.partition, raw.high_watermark,
-            )  # fmt: skip
-            self._kit.on_truncated(self.topic_id, self.partition, raw.high_watermark)
-        if is_cut or is_new_leader:
+        if raw.diverging is not None:
+            # Compared just now, the log had all that was seen; so this is not known any more.
             self._reset()
+            return False
+        if not read.line.is_sure and 0 <= raw.high_watermark < read.scanned_end:
+            # Without epochs the end of now is all that tells of a cut.
+            self._note_cut(raw.high_watermark)
             # This answer is the new log's.
             read.generation = self._generation
             self._reads.add(read)
@@ -352,7 +370,7 @@ class PartitionReader:
             except BatchCorrupt as error:
                 self._note_bad(offset, position, error)
                 return
-            if read.generation != self._generation:
+            if self._is_of_old_log(read):
                 return
             if found is None:
                 if position == 0:
@@ -374,7 +392,7 @@ class PartitionReader:
                 # One turn of the loop, in which who waits is answered: what is told behind it
                 # takes half as long as all before.
                 await asyncio.sleep(0)
-                if read.generation != self._generation:
+                if self._is_of_old_log(read):
                     return  # if the log was cut meanwhile, this must not be counted as scanned
             self._tell_scanned(split, last_record_offsets, start)
         self._span = max(offset - read.start, 1)
@@ -413,8 +431,11 @@ class PartitionReader:
     def _hand_out(self, split: Any, offset: int, aborted: tuple[Aborted, ...]) -> None:
         """Give a block to who waits, and keep the rest."""
         start, end = min(offset, split.base_offset), split.next_offset
+        if end > self.log.head:
+            self._head_epoch = split.leader_epoch
         self.log.insert(Block(start, end, split.leader_epoch, split.lanes, aborted))
         self._scanned_end = max(self._scanned_end, end)
+        self._lineage.note(end, split.epochs)
         for listener in list(self.listeners):
             listener.data_came(self)
         self.log.settle(is_reserved=self.is_reserved)
@@ -428,23 +449,9 @@ class PartitionReader:
         stats.decompressed_bytes += split.plain_bytes
         stats.records += split.record_count
         self._kit.publish()
-        holes = split.holes
-        if split.base_offset > offset:
-            holes = ((offset, split.base_offset - 1), *holes)
+        where = self.topic, self.topic_id, self.partition, self.key_split
         self._kit.on_scanned(
-            ScannedBlock(
-                topic=self.topic,
-                topic_id=self.topic_id,
-                partition=self.partition,
-                key_split=self.key_split,
-                start=min(offset, split.base_offset),
-                end=split.next_offset,
-                last_record_offsets=last_record_offsets,
-                lanes=split.lanes,
-                holes=holes,
-                log_start_offset=self.log_start_offset,
-                leader_epoch=split.leader_epoch,
-            )
+            scanned_block(where, split, last_record_offsets, offset, self.log_start_offset)
         )
 
     # Failures.
@@ -466,7 +473,7 @@ class PartitionReader:
         """The partition cannot be read: look for its leader anew with the next request."""
         self._head_line.close()
         self._tail_line.close()
-        if self._leader_epoch < 0:
+        if not self._head_line.is_sure or not self._tail_line.is_sure:
             # Without epochs a new leader cannot be told from the old one, and its log may have
             # been cut and grown again meanwhile. A read more is cheaper than a stale record.
             self._reset()
@@ -482,4 +489,5 @@ class PartitionReader:
         self._reads.clear()
         self._bad.clear()
         self._ahead_mark = self._served = -1
+        self._head_epoch = NO_EPOCH
         self.log.reset()

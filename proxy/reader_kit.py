@@ -2,13 +2,12 @@
 
 In:    raw fetch answers.  Out: values and helpers for `reader`.
 Next:  `reader` puts them together; `source` implements `PartitionSource` on sockets.
-Shell: asyncio; `split_and_sum` runs in a thread.
+Pure:  no I/O; `split_and_sum` runs in a thread.
 Source: protocol guide, Fetch; KIP-98 (aborted transactions, last stable offset).
 """
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 
 from keylane.cache.lane_log import MARKER_LATER, Aborted
 from keylane.cache.slice_cache import SliceCache
-from keylane.errors import KeylaneError
 from keylane.kernel.recompress import recompress
 from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
 from keylane.proxy.byte_gate import ByteGate
 from keylane.proxy.stats import ProxyStats
 from keylane.wire.batch import CODEC_NONE, read_batch_header
@@ -44,16 +43,34 @@ class RawFetch:
     """(producer id, first offset)."""
     records: memoryview
     leader_epoch: int
-    """-1 when not known."""
+    """Of the leader that answered, -1 when not known."""
+    diverging: EpochEnd | None = None
+    """What was read before is not in its log: the last epoch that may be, and where that ends."""
 
 
 class PartitionSource(Protocol):
     """A connection to the partition's leader; one fetch at a time."""
 
+    @property
+    def leader_epoch(self) -> int:
+        """Of the leader that it was opened to, -1 when not known."""
+
     async def fetch(
-        self, offset: int, *, max_wait_ms: int, max_bytes: int, isolation_level: int
+        self,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        isolation_level: int,
+        last_epoch: int = NO_EPOCH,
     ) -> RawFetch:
-        """Fetch from `offset`. Raises: UpstreamLost."""
+        """Fetch from `offset`; `last_epoch` is that of the batch before it. Raises: UpstreamLost.
+
+        A broker that is not the leader of `leader_epoch` refuses.
+        """
+
+    async def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Where an epoch ends in the leader's log. Raises: UpstreamLost."""
 
     def close(self) -> None:
         """Drop the connection."""
@@ -78,6 +95,8 @@ class ScannedBlock:
     log_start_offset: int
     leader_epoch: int = -1
     """Of the last batch, -1 when not known."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    """(leader epoch, offset of its first batch in the block), ascending; none when not known."""
 
 
 SplitFunction = Callable[..., Any]
@@ -101,6 +120,8 @@ class ReaderKit:
     """(topic id, partition, new log end)."""
     told_end: Callable[[uuid.UUID, int], int]
     """Topic id and partition -> how far others have read it, as they told; -1: not at all."""
+    lineages: Lineages
+    """What was seen of logs, here and by who told it."""
     read_bytes_max: int
     batch_bytes_max: int
 
@@ -116,31 +137,6 @@ class ReaderKit:
         self.stats.cache_hits = self.cache.hit_count
         self.stats.cache_sent = self.cache.sent_count
         self.stats.filtering_bytes = self.gate.bytes_used
-
-
-class Line:
-    """A connection to the leader that is opened when needed. One fetch at a time, in order."""
-
-    def __init__(self, open_source: Callable[[], Awaitable[PartitionSource]]) -> None:
-        self._open_source = open_source
-        self._source: PartitionSource | None = None
-        self.lock = asyncio.Lock()
-
-    async def fetch(self, offset: int, **how: int) -> RawFetch:
-        """Fetch; a connection that was idle gets a second chance. Raises: KeylaneError."""
-        if self._source is not None:
-            try:
-                return await self._source.fetch(offset, **how)
-            except (KeylaneError, OSError):
-                self.close()
-        self._source = await self._open_source()
-        return await self._source.fetch(offset, **how)
-
-    def close(self) -> None:
-        """Drop the connection; the next fetch looks for the leader anew."""
-        if self._source is not None:
-            self._source.close()
-            self._source = None
 
 
 def split_and_sum(
@@ -168,6 +164,37 @@ def split_and_sum(
         if part is not None:
             last_record_offsets[lane] = part.last_record_offsets.max()
     return block, last_record_offsets
+
+
+def scanned_block(
+    where: tuple[str, uuid.UUID, int, KeySplit],
+    split: Any,
+    last_record_offsets: NDArray[np.int64],
+    offset: int,
+    log_start_offset: int,
+) -> ScannedBlock:
+    """What is told of a block that was read from `offset` on.
+
+    where: topic, topic id, partition, how it is split.
+    """
+    holes = split.holes
+    if split.base_offset > offset:
+        holes = ((offset, split.base_offset - 1), *holes)
+    topic, topic_id, partition, key_split = where
+    return ScannedBlock(
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        key_split=key_split,
+        start=min(offset, split.base_offset),
+        end=split.next_offset,
+        last_record_offsets=last_record_offsets,
+        lanes=split.lanes,
+        holes=holes,
+        log_start_offset=log_start_offset,
+        leader_epoch=split.leader_epoch,
+        epochs=split.epochs,
+    )
 
 
 def close_aborted(

@@ -3,15 +3,26 @@
 In:    offsets.  Out: `RawFetch`: the broker's answer, records as a view.
 Next:  `reader` splits the records.
 Shell: asyncio sockets.
-Source: protocol guide, Fetch v12 (by name) and v13-17 (by topic id).
+Source: protocol guide, Fetch v12 (by name) and v13-17 (by topic id); KIP-320, KIP-595 (epochs:
+ReplicaManager answers a consumer's `LastFetchedEpoch` as it does a follower's).
 """
 
 from __future__ import annotations
 
+import struct
 import uuid
 from typing import Final
 
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32
+
 from keylane.errors import FrameInvalid, UpstreamLost
+from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.reader import RawFetch
 from keylane.proxy.upstream import REQUEST_TIMEOUT_S, ServiceLink
@@ -22,10 +33,19 @@ from keylane.wire.fetch import (
     read_fetch_response,
     write_fetch_request,
 )
+from keylane.wire.primitives import read_tags
 
 FETCH: Final = 1
 FETCH_VERSION_MAX: Final = 17
 TOPIC_ID_VERSION: Final = 13
+OFFSET_FOR_LEADER_EPOCH: Final = 23
+EPOCHS_VERSION: Final = 4
+"""Kafka 2.8 and later have it; metadata asks for 3.1."""
+LEADER_ERRORS: Final = (3, 5, 6, 74, 75)
+"""Unknown partition, no leader, not the leader, and its epoch is over or has not begun there."""
+DIVERGING_EPOCH_TAG: Final = 0
+DIVERGING_EPOCH: Final = struct.Struct(">iq")
+CONSUMER: Final = BrokerId(-1)
 
 
 class UpstreamSource:
@@ -38,8 +58,9 @@ class UpstreamSource:
         topic: str,
         topic_id: uuid.UUID,
         partition: int,
+        leader_epoch: int = NO_EPOCH,
     ) -> None:
-        self._link = link
+        self._link, self.leader_epoch = link, leader_epoch
         self._topic, self._topic_id, self._partition = topic, topic_id, partition
         self._version = min(link.version_max.get(FETCH, 0), FETCH_VERSION_MAX)
 
@@ -48,16 +69,24 @@ class UpstreamSource:
         cls, cluster: Cluster, topic: str, topic_id: uuid.UUID, partition: int
     ) -> UpstreamSource:
         """Connect to the partition's leader. Raises: UpstreamLost."""
-        leader_id, _ = await cluster.leader_of(topic, topic_id, partition)
+        leader_id, epoch = await cluster.leader_of(topic, topic_id, partition)
         link = await cluster.link_to(leader_id)
-        return cls(link, topic=topic, topic_id=topic_id, partition=partition)
+        return cls(link, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=epoch)
 
     async def fetch(
-        self, offset: int, *, max_wait_ms: int, max_bytes: int, isolation_level: int
+        self,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        isolation_level: int,
+        last_epoch: int = NO_EPOCH,
     ) -> RawFetch:
         """One fetch. Raises: UpstreamLost."""
         by_id = self._version >= TOPIC_ID_VERSION
-        entry = FetchPartition(self._partition, -1, offset, -1, -1, max_bytes)
+        entry = FetchPartition(
+            self._partition, self.leader_epoch, offset, last_epoch, -1, max_bytes
+        )
         topic = FetchTopic(
             name=None if by_id else self._topic,
             topic_id=self._topic_id.bytes if by_id else None,
@@ -79,6 +108,30 @@ class UpstreamSource:
         )
         return self._read(body)
 
+    async def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Where an epoch ends in this leader's log; NO_EPOCH where it does not say.
+
+        Raises: UpstreamLost, also when it leads no more.
+        """
+        entry = OffsetForLeaderPartition(
+            partition=i32(self._partition),
+            current_leader_epoch=i32(self.leader_epoch),
+            leader_epoch=i32(epoch),
+        )
+        topic = OffsetForLeaderTopic(topic=TopicName(self._topic), partitions=(entry,))
+        if self._link.version_max.get(OFFSET_FOR_LEADER_EPOCH, -1) < EPOCHS_VERSION:
+            return EpochEnd(NO_EPOCH, -1)
+        answer = await self._link.request(
+            OFFSET_FOR_LEADER_EPOCH,
+            OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=(topic,)),
+        )
+        found = [entry for topic in answer.topics for entry in topic.partitions]
+        if len(found) != 1 or int(found[0].error_code) in LEADER_ERRORS:
+            raise self._lost(f"end of epoch {epoch}: {found[0].error_code.name if found else None}")
+        if int(found[0].error_code):
+            return EpochEnd(NO_EPOCH, -1)
+        return EpochEnd(int(found[0].leader_epoch), int(found[0].end_offset))
+
     def close(self) -> None:
         """Drop the connection."""
         self._link.close()
@@ -94,6 +147,10 @@ class UpstreamSource:
         if len(answers) != 1:
             raise self._lost(f"{len(answers)} partitions in the answer")
         answer = answers[0]
+        try:
+            diverging = _diverging(read_tags(answer.tags).get(DIVERGING_EPOCH_TAG))
+        except FrameInvalid as error:
+            raise self._lost(str(error)) from None
         records = answer.records[0] if answer.records else b""
         return RawFetch(
             error_code=answer.error_code,
@@ -102,8 +159,18 @@ class UpstreamSource:
             log_start_offset=answer.log_start_offset,
             aborted=tuple((one[0], one[1]) for one in answer.aborted or ()),
             records=memoryview(records),
-            leader_epoch=-1,
+            leader_epoch=self.leader_epoch,
+            diverging=diverging,
         )
 
     def _lost(self, reason: str) -> UpstreamLost:
         return UpstreamLost(f"fetch of topic {self._topic} partition {self._partition}: {reason}")
+
+
+def _diverging(field: bytes | None) -> EpochEnd | None:
+    """Read the tagged field. Raises: FrameInvalid."""
+    if field is None:
+        return None
+    if len(field) < DIVERGING_EPOCH.size:
+        raise FrameInvalid(f"diverging epoch of {len(field)} bytes")
+    return EpochEnd(*DIVERGING_EPOCH.unpack_from(field))

@@ -131,6 +131,7 @@ class ProxyStats:
     records: int = _counter("Records split.")
     kernel_seconds: float = _counter("CPU time of decompressing and splitting.")
     batches_corrupt: int = _counter("Batches that could not be split.")
+    logs_cut: int = _counter("Times a partition's log no longer held what was read of it.")
 
     # Groups (classic protocol).
     rebalances: int = _counter("Rounds of JoinGroup that began, of all groups.")

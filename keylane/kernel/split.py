@@ -41,6 +41,7 @@ from keylane.wire.batch import (
     CONTROL_BIT,
     CRC_POSITION,
     CRC_START,
+    EPOCH_POSITION,
     write_empty_batch,
 )
 from keylane.wire.compression import decompress
@@ -115,6 +116,8 @@ class SplitBlock:
     """Offset after the last batch of the block."""
     leader_epoch: int
     """Of the last batch."""
+    epochs: tuple[tuple[int, int], ...]
+    """(leader epoch, base offset) of the first batch and of each with another epoch than before."""
     lanes: tuple[LaneSlice | None, ...]
     """None: the block holds neither a record nor a control batch for this lane."""
     abort_markers: tuple[tuple[int, int], ...]
@@ -176,6 +179,7 @@ def _block_of(single: SingleRecord, lane_count: int) -> SplitBlock:
         base_offset=offset,
         next_offset=offset + 1,
         leader_epoch=leader_epoch,
+        epochs=((leader_epoch, offset),),
         lanes=tuple(lanes),
         abort_markers=(),
         holes=(),
@@ -213,10 +217,12 @@ def _split(
     first, last = table[0].tolist(), table[source.batch_count - 1].tolist()
     next_offset = last[s.LAST_OFFSET] + 1
     header = last[s.ADDRESS] - source.address
+    epochs = source.epochs()
     return SplitBlock(
         base_offset=first[s.BASE_OFFSET],
         next_offset=next_offset,
-        leader_epoch=int.from_bytes(source.view[header + 12 : header + 16], "big", signed=True),
+        leader_epoch=epochs[-1][0],
+        epochs=epochs,
         lanes=slices,
         abort_markers=walk.abort_markers(next_offset),
         holes=walk.holes_until(next_offset),
@@ -263,6 +269,15 @@ class _Source:
     def rows(self) -> Int64Array:
         """The rows of `table` that are good."""
         return self.table[: self.batch_count]
+
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """As `SplitBlock.epochs`."""
+        rows = self.rows
+        at = rows[:, s.ADDRESS] - self.address + EPOCH_POSITION
+        found = self.bytes[at[:, None] + np.arange(4)].view(">i4").ravel()
+        firsts = np.flatnonzero(np.append(True, found[1:] != found[:-1]))
+        bases = rows[firsts, s.BASE_OFFSET].tolist()
+        return tuple(zip(found[firsts].tolist(), bases, strict=True))
 
     def scan(self, plain_bytes_max: int, batch_bytes_max: int) -> None:
         """Find the batches and check their headers and the CRC of the uncompressed ones."""

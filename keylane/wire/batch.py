@@ -23,6 +23,7 @@ BATCH_HEADER_BYTES: Final = 61
 assert BATCH_HEADER.size == BATCH_HEADER_BYTES
 LENGTH_PREFIX_BYTES: Final = 12
 """base_offset and batch_length, which batch_length leaves out."""
+EPOCH_POSITION: Final = 12
 CRC_POSITION: Final = 17
 CRC_START: Final = 21
 """First byte under the CRC: `attributes`."""

@@ -14,6 +14,7 @@ from operator import itemgetter
 
 from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
+from keylane.offsets.lineage import EpochEnd
 from keylane.proxy.reader import RawFetch
 from tests.reference.batches import Batch, Record, control_batch, write_batch, write_record
 from tests.reference.kernel import _Batch, _read_batch, lane_of
@@ -43,6 +44,11 @@ class BrokerLog:
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     """(producer id, first offset, marker)."""
     leader_epoch: int = -1
+    """-1: a cluster that knows none."""
+    leaders: list[tuple[int, int]] = field(default_factory=list)
+    """(epoch, log end when it began)."""
+    is_silent: bool = False
+    """It does not say where epochs end."""
     error_code: int = 0
     lost_count: int = 0
     """So many fetches to come fail with a lost connection."""
@@ -70,6 +76,8 @@ class BrokerLog:
     def add(self, batch: Batch, wire: bytes | None = None) -> Batch:
         """Append a batch as it is; `wire` in place of its true bytes."""
         assert batch.base_offset >= self.end
+        if self.leader_epoch >= 0:
+            batch = replace(batch, leader_epoch=self.leader_epoch)
         if not self.joins and batch.producer_id < 0:
             batch = replace(batch, base_sequence=batch.base_offset % 2**31)
         self.batches.append(batch)
@@ -84,6 +92,27 @@ class BrokerLog:
             self.batches.pop()
             self.wires.pop()
         self.end = end
+
+    def lead(self, epoch: int) -> None:
+        """A leader begins, with the log as it is now."""
+        self.leader_epoch = epoch
+        self.leaders = [(e, end) for e, end in self.leaders if end <= self.end]
+        self.leaders.append((epoch, self.end))
+        self.wake()
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """As LeaderEpochFileCache.endOffsetFor, with the epochs of batches and leaders."""
+        starts: dict[int, int] = {}
+        for batch in self.batches:
+            starts.setdefault(batch.leader_epoch, batch.base_offset)
+        for known, end in self.leaders:
+            starts.setdefault(known, max(end, self.log_start))
+        above = [known for known in starts if known > epoch]
+        below = [known for known in starts if known <= epoch]
+        if self.is_silent or (not above and epoch not in starts):
+            return EpochEnd(-1, -1)
+        end = starts[min(above)] if above else self.end
+        return EpochEnd(max(below, default=epoch), end)
 
     def delete_before(self, offset: int) -> None:
         """Retention."""
@@ -124,9 +153,13 @@ class BrokerLog:
         """Last stable offset."""
         return self.end if self.last_stable is None else self.last_stable
 
-    def read(self, offset: int, max_bytes: int, isolation_level: int) -> RawFetch:
+    def read(
+        self, offset: int, max_bytes: int, isolation_level: int, leader_epoch: int = -1
+    ) -> RawFetch:
         """Answer at once."""
         error_code = self.error_code
+        if not error_code and leader_epoch >= 0 and leader_epoch != self.leader_epoch:
+            error_code = 74 if leader_epoch < self.leader_epoch else 75
         if not error_code and not self.log_start <= offset <= self.end:
             error_code = 1
         if error_code:
@@ -169,16 +202,41 @@ class LogSource:
 
     def __init__(self, log: BrokerLog) -> None:
         self._log, self._is_busy = log, False
+        self.leader_epoch = log.leader_epoch
 
     async def fetch(
-        self, offset: int, *, max_wait_ms: int, max_bytes: int, isolation_level: int
+        self,
+        offset: int,
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        isolation_level: int,
+        last_epoch: int = -1,
     ) -> RawFetch:
         assert not self._is_busy, "one fetch at a time"
         self._is_busy = True
         try:
+            diverging = self._diverging(offset, last_epoch)
+            if diverging is not None:  # before anything is read, as Partition.readRecords
+                await asyncio.sleep(0.001)
+                raw = self._log.read(self._log.log_start, 0, isolation_level)
+                return replace(raw, records=memoryview(b""), diverging=diverging)
             return await self._fetch(offset, max_wait_ms, max_bytes, isolation_level)
         finally:
             self._is_busy = False
+
+    def _diverging(self, offset: int, last_epoch: int) -> EpochEnd | None:
+        log = self._log
+        if last_epoch < 0 or self.leader_epoch != log.leader_epoch or offset < log.log_start:
+            return None
+        found = log.end_of_epoch(last_epoch)
+        return found if found.epoch < last_epoch or found.end < offset else None
+
+    async def end_of_epoch(self, epoch: int) -> EpochEnd:
+        await asyncio.sleep(0.001)
+        if self.leader_epoch != self._log.leader_epoch:
+            raise UpstreamLost("test: leads no more")
+        return self._log.end_of_epoch(epoch)
 
     async def _fetch(
         self, offset: int, max_wait_ms: int, max_bytes: int, isolation_level: int
@@ -191,7 +249,7 @@ class LogSource:
             raise UpstreamLost("test")
         deadline_s = asyncio.get_running_loop().time() + max_wait_ms / 1000
         while True:
-            raw = log.read(offset, max_bytes, isolation_level)
+            raw = log.read(offset, max_bytes, isolation_level, self.leader_epoch)
             left_s = deadline_s - asyncio.get_running_loop().time()
             if raw.error_code or raw.records or left_s <= 0:
                 return raw

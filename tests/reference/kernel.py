@@ -67,6 +67,7 @@ class Block:
     base_offset: int
     next_offset: int
     leader_epoch: int
+    epochs: tuple[tuple[int, int], ...]
     lanes: list[Slice | None]
     abort_markers: list[tuple[int, int]]
     holes: list[tuple[int, int]]
@@ -165,6 +166,11 @@ def split_block(
         base_offset=batches[0].base,
         next_offset=batches[-1].last + 1,
         leader_epoch=batches[-1].fields[2],
+        epochs=tuple(
+            (batch.fields[2], batch.base)
+            for before, batch in zip([None, *batches], batches, strict=False)
+            if before is None or before.fields[2] != batch.fields[2]
+        ),
         lanes=[_slice_lane(joined, lane, limits, owners) for lane in range(max(owners) + 1)],
         abort_markers=list(_abort_markers(batches)),
         holes=list(_holes(batches)),
@@ -398,7 +404,9 @@ SLICE_LISTS = (
     "last_record_offsets",
     "producer_ids",
 )
-BLOCK_FIELDS = ("base_offset", "next_offset", "leader_epoch", "record_count", "plain_bytes")
+BLOCK_FIELDS = (
+    "base_offset", "next_offset", "leader_epoch", "epochs", "record_count", "plain_bytes",
+)  # fmt: skip
 
 
 def assert_same_block(actual: Any, expected: Block | None) -> None:

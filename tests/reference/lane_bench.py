@@ -41,18 +41,18 @@ class Bench:
         self.stats = ProxyStats()
         self.scanned: list[ScannedBlock] = []
         self.truncated: list[int] = []
-        how = {
+        how: dict[str, Any] = {
             "cache_bytes_max": MIB,
             "filtering_bytes_max": MIB,
             "batch_bytes_max": MIB,
             "read_bytes_max": 64 * 1024,
+            "on_scanned": self.scanned.append,
+            "on_truncated": lambda topic_id, partition, end: self.truncated.append(end),
         } | self.options
         self.fetcher = LaneFetcher(
             self.log.open,
             threads=1,
             clock=self.now_s,
-            on_scanned=self.scanned.append,
-            on_truncated=lambda topic_id, partition, end: self.truncated.append(end),
             stats=self.stats,
             pool=InlineExecutor(),
             **how,
