@@ -28,14 +28,23 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from keylane.proxy.apis.context import Context, Operation, Request
-from keylane.proxy.apis.lane_wishes import REFUSED, Refusal, Target, ask, find_target, lanes_text
+from keylane.proxy.apis.lane_wishes import (
+    REFUSED,
+    Refusal,
+    Target,
+    ask,
+    find_target,
+    lanes_text,
+    log,
+)
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.places import real_ids
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView
 
+MESSAGE_VERSION: Final = 5
 BY_ID_VERSION: Final = 6
-"""Of DeleteTopics."""
+"""Of DeleteTopics; before version 5 the reason is logged."""
 INVALID_TOPIC: Final = ErrorCode.invalid_topic_exception
 
 
@@ -125,6 +134,11 @@ async def _refused_deletion(
             name = None  # the client need not be allowed to know it
     assert refusal is not None, "a lane name has a view, or a reason why not"
     of_topic = _module(request).DeletableTopicResult
+    if refusal.message is not None and request.api_version < MESSAGE_VERSION:
+        log.warning(
+            "DeleteTopics refused topic=%s session_id=%s reason=%s",
+            target.name, context.session_id, refusal.message,
+        )  # fmt: skip
     return _result(of_topic, refusal, name=name, topic_id=topic_id)
 
 
