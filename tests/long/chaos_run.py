@@ -34,7 +34,6 @@ from tests.long.chaos_history import (
     ClusterHistory,
     Delivery,
     GroupHistory,
-    Hit,
     Log,
     Place,
     Produced,
@@ -121,7 +120,6 @@ class ChaosRun:
             "still": ("quiet",),
         }
         self._logs: dict[tuple[str, int], Log] = {}
-        self._hits: list[Hit] = []
         self.events: list[Event] = []
         self.breaches: list[str] = []
         self._producer = ChaosProducer(kafka.bootstrap, BUSY, KEYS, rate=plan.rate)
@@ -133,7 +131,6 @@ class ChaosRun:
         return ClusterHistory(
             produced=self._producer.produced,
             logs=self._logs,
-            hits=self._hits,
             safe_topics=SAFE,
             seen=[
                 Produced(
@@ -226,7 +223,8 @@ class ChaosRun:
             is_numbered=self.plan.is_numbered,
         )
         for first, node in zip(ports, self._nodes.processes, strict=True):
-            tap = Tap({first + n: node.listen_port + n for n in range(BROKER_PORTS)}, topic_of)
+            ways = {first + n: node.listen_port + n for n in range(BROKER_PORTS)}
+            tap = Tap(ways, topic_of, followed=frozenset(BUSY) - SAFE)
             self._taps.append(stack.enter_context(tap))
         stack.callback(self._stop_nodes)
         self._nodes.start()
@@ -294,8 +292,6 @@ class ChaosRun:
             self._say(f"{number}: {kind} {event.what}: {error}")
             self._recover()
             return False
-        finally:
-            self._hits.append(Hit(event.at_s, time.monotonic()))
         event.settled_s = time.monotonic() - event.at_s
         event.machine_load = os.getloadavg()[0]
         self._check_members()

@@ -118,7 +118,7 @@ def judge_groups(
     cluster, groups = chaos.cluster_history(), chaos.group_histories()
     plain = [(each.group, each.partitions, each.events) for each in groups]
     (folder / "history.pickle").write_bytes(
-        pickle.dumps((cluster.produced, cluster.logs, cluster.hits, plain))
+        pickle.dumps((cluster.produced, cluster.logs, cluster.seen, plain))
     )
     counts, breaches, notes = {}, [], []
     for group in groups:
