@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -35,6 +35,7 @@ from tests.integration.nodes import Brokers
 POLL_S: Final = 0.2
 WAIT_S: Final = 45.0
 ASK_S: Final = 3.0
+ENDS_TRIES: Final = 20
 METADATA, METADATA_VERSION = 3, 12
 LENGTH_END: Final = 12
 """A batch's length, at byte 8, counts from here."""
@@ -204,8 +205,18 @@ class ChaosCluster:
         return f"{topic}: {ends}"
 
     def _ends(self, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
-        asked = self.admin.list_offsets({TopicPartition(*place): spec for place in places})
-        return {(at.topic, at.partition): told.result(30).offset for at, told in asked.items()}
+        """Raises: KafkaException, for want of newer metadata after some tries."""
+        for left in range(ENDS_TRIES, -1, -1):
+            asked = self.admin.list_offsets({TopicPartition(*place): spec for place in places})
+            try:
+                return {
+                    (at.topic, at.partition): found.result(30).offset for at, found in asked.items()
+                }
+            except KafkaException:
+                if not left:
+                    raise
+                self._pause.wait(POLL_S)  # the client asks for new metadata meanwhile
+        raise AssertionError("unreachable")
 
     def _set(self, topic: str, **config: str) -> None:
         entries = [

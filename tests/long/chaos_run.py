@@ -42,11 +42,12 @@ from tests.long.chaos_hits import KINDS, ChaosHits
 from tests.long.chaos_topics import (
     BUSY,
     KEYS,
+    LANES,
     NAME_LANES,
     OWN_LANES,
     PARTITIONS,
     SAFE,
-    Lanes,
+    empty_history,
     topic_of,
 )
 from tests.long.group_book import stall
@@ -109,16 +110,6 @@ class ChaosRun:
         self._started_s = time.monotonic()
         self._taps: list[Tap] = []
         self._groups: dict[str, ChaosGroup] = {}
-        self._lanes = {
-            "own": Lanes(OWN_LANES),
-            "lane": Lanes(NAME_LANES),
-            "still": Lanes(OWN_LANES),
-        }
-        self._topics: dict[str, tuple[str, ...]] = {
-            "own": BUSY,
-            "lane": BUSY,
-            "still": ("quiet",),
-        }
         self._logs: dict[tuple[str, int], Log] = {}
         self.events: list[Event] = []
         self.breaches: list[str] = []
@@ -151,9 +142,7 @@ class ChaosRun:
         """What the groups did; to be asked when the run is over."""
         found = []
         for name, group in self._groups.items():
-            history = GroupHistory(
-                group=name, partitions=self._partitions(name), lane_of=self._lanes[name].index
-            )
+            history = empty_history(name)
             history.events += group.events
             for tap in self._taps:
                 for owner, events in tap.events.items():
@@ -161,9 +150,6 @@ class ChaosRun:
                         history.events += events
             found.append(history)
         return found
-
-    def _partitions(self, group: str) -> dict[str, int]:
-        return {topic: PARTITIONS[topic] for topic in self._topics[group]}
 
     # -- the play ---------------------------------------------------------------------------
 
@@ -325,7 +311,7 @@ class ChaosRun:
             (name, Place(topic, lane))
             for name in ("own", "lane")
             for topic in BUSY
-            for lane in range(PARTITIONS[topic] * self._lanes[name].count)
+            for lane in range(PARTITIONS[topic] * LANES[name].count)
         }
 
         def is_done() -> bool:
@@ -361,7 +347,7 @@ class ChaosRun:
             lanes = [
                 TopicPartition(topic, index)
                 for topic in group.topics
-                for index in range(PARTITIONS[topic_of(topic) or ""] * self._lanes[name].count)
+                for index in range(PARTITIONS[topic_of(topic) or ""] * LANES[name].count)
             ]
             self.breaches += ask_positions(self._bootstrap, name, lanes)
         ends = {n: max(self._logs["safe", n].records) + 1 for n in range(PARTITIONS["safe"])}
