@@ -296,12 +296,14 @@ class LaneFetcher:
                 error_code = turn.error_code
                 turn.claim.is_starved = not error_code and poll.could_have_had(turn)
             stats.lane_fetches_empty += not taken.has_records
+            # As a broker's error: librdkafka resets to the log start that came with it, if any.
+            is_known = not error_code
             answers.append(
                 LaneAnswer(
                     error_code,
-                    reader.high_watermark,
-                    reader.last_stable_offset,
-                    reader.log_start_offset,
+                    reader.high_watermark if is_known else -1,
+                    reader.last_stable_offset if is_known else -1,
+                    reader.log_start_offset if is_known else -1,
                     tuple(taken.aborted) if is_committed else None,
                     records,
                     size_bytes,

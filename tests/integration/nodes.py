@@ -119,6 +119,10 @@ class Brokers:
         os.kill(pid, signal.SIGSTOP)
         self._hung.add(place)
 
+    def is_hung(self, place: int) -> bool:
+        """Whether `pause` was the last that happened to it."""
+        return place in self._hung
+
     def resume(self, place: int) -> None:
         """SIGCONT after `pause`; nothing to do without."""
         pid = self[place].pid

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import socket
 import struct
 import threading
 import time
@@ -24,12 +25,18 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
+from kio.schema.metadata.v12.request import MetadataRequest
 
 from keylane.embedded import EmbeddedKafka
+from keylane.wire.header import response_body_position, write_request
+from keylane.wire.messages import read_response, write_message
 from tests.integration.nodes import Brokers
 
 POLL_S: Final = 0.2
 WAIT_S: Final = 45.0
+ASK_S: Final = 3.0
+ENDS_TRIES: Final = 20
+METADATA, METADATA_VERSION = 3, 12
 LENGTH_END: Final = 12
 """A batch's length, at byte 8, counts from here."""
 KEPT: Final = ("meta.properties", "bootstrap.checkpoint", "__cluster_metadata-0")
@@ -53,21 +60,34 @@ class ChaosCluster:
         self.brokers = Brokers(kafka)
         self.admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 2})
         self._pause = threading.Event()
+        self._made: set[tuple[str, int]] = set()
+        # Of its own: how often is asked differs from run to run.
+        self._chance_of_ask = random.Random(0)
 
     def create(self, name: str, partitions: int, replicas: int, **config: str) -> None:
         """Make a topic; `_` stands for dots in names of settings."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         wanted = NewTopic(name, partitions, replicas, config=settings)
         self.admin.create_topics([wanted], operation_timeout=30)[name].result(60)
+        self._made |= {(name, number) for number in range(partitions)}
 
     def partitions(self) -> dict[tuple[str, int], Partition]:
-        """All partitions of all topics, as a broker knows them now. Raises: KafkaException."""
-        topics = self.admin.list_topics(timeout=5).topics
-        return {
-            (name, number): Partition(each.leader, tuple(each.replicas), tuple(each.isrs))
-            for name, topic in topics.items()
-            for number, each in topic.partitions.items()
-        }
+        """All partitions of all topics, as a broker that answers knows them.
+
+        Raises: AssertionError, none answers. A Kafka client would wait for one that hangs.
+        """
+        places = [0, 1, 2]
+        self._chance_of_ask.shuffle(places)
+        for place in places:
+            node = self.kafka.nodes[place]
+            if node.running and not self.brokers.is_hung(place):
+                try:
+                    found = ask_partitions(node.settings.port)
+                except OSError:
+                    continue
+                if found.keys() >= self._made:  # else it has just started
+                    return found
+        raise AssertionError("no broker answers")
 
     def wait(
         self,
@@ -82,8 +102,8 @@ class ChaosCluster:
             try:
                 if condition(self.partitions()):
                     return
-            except KafkaException:
-                pass  # no broker answers at the moment
+            except AssertionError:
+                pass  # none at the moment
             assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
             self._pause.wait(POLL_S)  # Kafka tells no event of it
 
@@ -185,8 +205,18 @@ class ChaosCluster:
         return f"{topic}: {ends}"
 
     def _ends(self, places: list[tuple[str, int]], spec: OffsetSpec) -> dict[tuple[str, int], int]:
-        asked = self.admin.list_offsets({TopicPartition(*place): spec for place in places})
-        return {(at.topic, at.partition): told.result(30).offset for at, told in asked.items()}
+        """Raises: KafkaException, for want of newer metadata after some tries."""
+        for left in range(ENDS_TRIES, -1, -1):
+            asked = self.admin.list_offsets({TopicPartition(*place): spec for place in places})
+            try:
+                return {
+                    (at.topic, at.partition): found.result(30).offset for at, found in asked.items()
+                }
+            except KafkaException:
+                if not left:
+                    raise
+                self._pause.wait(POLL_S)  # the client asks for new metadata meanwhile
+        raise AssertionError("unreachable")
 
     def _set(self, topic: str, **config: str) -> None:
         entries = [
@@ -213,6 +243,27 @@ class ChaosCluster:
 
     def _folder(self, broker: int, topic: str, partition: int) -> Path:
         return self.kafka.nodes[broker - 1].settings.data_path / f"{topic}-{partition}"
+
+
+def ask_partitions(port: int) -> dict[tuple[str, int], Partition]:
+    """One broker's own metadata. Raises: OSError, it does not answer."""
+    body = write_message(MetadataRequest(topics=None, include_topic_authorized_operations=False))
+    with socket.create_connection(("127.0.0.1", port), timeout=ASK_S) as broker:
+        broker.sendall(write_request(METADATA, METADATA_VERSION, 1, "chaos", body))
+        with broker.makefile("rb") as stream:
+            (size,) = struct.unpack(">i", stream.read(4).ljust(4, b"\0"))
+            frame = stream.read(size)
+    if len(frame) < size or size == 0:
+        raise ConnectionResetError("closed before an answer")
+    start = response_body_position(METADATA, METADATA_VERSION)
+    answer = read_response(METADATA, METADATA_VERSION, memoryview(frame)[start:])
+    return {
+        (topic.name, each.partition_index): Partition(
+            each.leader_id, tuple(each.replica_nodes), tuple(each.isr_nodes)
+        )
+        for topic in answer.topics
+        for each in topic.partitions
+    }
 
 
 def batch_places(data: bytes) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple, TypeVar
 
@@ -65,12 +66,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A member's first Fetch of a lane after it learnt a position, or one that goes back."""
+    """A Fetch of a lane by a member: the first after it learnt a position, or one that goes back.
+
+    Of lanes whose logs may be cut all that fetch from another offset than the one before.
+    """
 
     member: str
     place: Place
     offset: int
     at_s: float
+    is_first: bool = True
+    """Or one that goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +148,8 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """Something was done to the cluster; Kafka may have cut logs in that time."""
-
-    begin_s: float
-    end_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Cut:
-    """A log lost all from `offset` on, at some time of a hit."""
+    """A log lost all from `offset` on, at some moment of that time."""
 
     offset: int
     begin_s: float
@@ -164,10 +162,8 @@ class ClusterHistory:
 
     produced: Sequence[Produced]
     logs: Mapping[tuple[str, int], Log]
-    hits: Sequence[Hit]
-    """Ascending, one after the other."""
     safe_topics: frozenset[str]
-    """Whose acknowledged records no hit may cost."""
+    """Whose acknowledged records Kafka must keep, whatever is done to it."""
     seen: Sequence[Produced] = ()
     """Records of other topics that members were handed, and when: some were never acknowledged."""
 
@@ -193,21 +189,36 @@ class ClusterHistory:
 
     @cached_property
     def cuts(self) -> dict[tuple[str, int], list[Cut]]:
-        """By partition, ascending by time: where logs were cut, by what they have lost.
+        """By partition, ascending by time: where logs were cut, by what was written next.
 
-        A record that is lost was lost in the first hit that ended after it was written, or in
-        a later one. The first is taken: that only lowers what is asked of answers.
+        A producer with one request under way is given ascending offsets, until a log is cut:
+        the first record behind a cut is where the log was cut. What a member was handed and no
+        producer was answered may be all that was lost: it tells of a cut at its own offset.
         """
-        lowest: dict[tuple[str, int, int], int] = {}
-        for each in [*self.lost, *filter(self._is_lost, self.seen)]:
-            number = next((n for n, hit in enumerate(self.hits) if hit.end_s > each.at_s), -1)
-            place = each.topic, each.partition, number
-            lowest[place] = min(each.offset, lowest.get(place, each.offset))
+        written: dict[tuple[str, int], list[Produced]] = defaultdict(list)
+        for each in sorted(self.produced, key=lambda each: each.at_s):
+            written[each.topic, each.partition].append(each)
         found: dict[tuple[str, int], list[Cut]] = defaultdict(list)
-        for (topic, partition, number), offset in sorted(lowest.items()):
-            hit = self.hits[number] if number >= 0 else Hit(-inf, inf)
-            found[topic, partition].append(Cut(offset, hit.begin_s, hit.end_s))
-        return dict(found)
+        for place, records in written.items():
+            found[place] = [
+                Cut(after.offset, before.at_s, after.at_s)
+                for before, after in pairwise(records)
+                if after.offset <= before.offset
+            ]
+        for each in filter(self._is_lost, self.seen):
+            place = each.topic, each.partition
+            if not any(cut.offset <= each.offset and cut.end_s > each.at_s for cut in found[place]):
+                later = (
+                    other.at_s
+                    for other in written[place]
+                    if other.at_s > each.at_s and other.offset >= each.offset
+                )
+                found[place].append(Cut(each.offset, each.at_s, next(later, inf)))
+        return {
+            place: sorted(cuts, key=lambda cut: cut.begin_s)
+            for place, cuts in found.items()
+            if cuts
+        }
 
 
 @dataclass(slots=True, kw_only=True)

@@ -25,7 +25,7 @@ of the new one, is `passed`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +90,8 @@ class _Tenure:
     floor: Floor = NO_FLOOR
     next_offset: int = -1
     """Behind the last record it was handed; at first what it was answered."""
+    since_s: float = -inf
+    """When it came there."""
     is_reset: bool = False
     """It asked for an end of the log since then."""
     is_refused: bool = False
@@ -116,13 +118,18 @@ class Judge:
         for commit in group.of(Commit):
             by_place[commit.place].append(commit)
         self._floors = {
-            place: CommitFloor(commits, self._cuts.get(group.partition_of(place), ()))
+            place: CommitFloor(
+                commits, self._cuts.get(group.partition_of(place), ()), is_old=self._is_old
+            )
             for place, commits in by_place.items()
         }
         self._by_answer: dict[Answer, Floor] = {}
-        self._deliveries: dict[Place, list[Delivery]] = defaultdict(list)
-        for each in group.of(Delivery):
-            self._deliveries[each.place].append(each)
+        self._handed: dict[tuple[str, Place], list[Delivery]] = defaultdict(list)
+        for delivery in sorted(group.of(Delivery), key=lambda each: each.at_s):
+            self._handed[delivery.member, delivery.place].append(delivery)
+        self._fetches: dict[Place, list[Fetched]] = defaultdict(list)
+        for each in sorted(group.of(Fetched), key=lambda each: each.at_s):
+            self._fetches[each.place].append(each)
 
     def run(self) -> Verdict:
         """All checks."""
@@ -171,6 +178,16 @@ class Judge:
             if each.topic in self._safe and each.topic in self._group.partitions:
                 self._breach("kafka", f"{each} is acknowledged and not in Kafka's log")
 
+    def _is_old(self, commit: Commit) -> bool:
+        """Whether the record before it, as its member was handed it, is in a log no more."""
+        handed = self._handed[commit.member, commit.place]
+        last = bisect_right(handed, commit.asked_s, key=lambda each: each.at_s)
+        log = self._cluster.logs[self._group.partition_of(commit.place)]
+        for each in reversed(handed[:last]):
+            if each.offset < commit.offset:
+                return log.records.get(each.offset) != (each.key, each.number)
+        return False
+
     # -- answers ----------------------------------------------------------------------------
 
     def _check_answer(self, answer: Answer) -> None:
@@ -198,7 +215,7 @@ class Judge:
         tenure = _Tenure()
         for event in events:
             if isinstance(event, Answer):
-                tenure = _Tenure(event, self._by_answer[event], event.offset)
+                tenure = _Tenure(event, self._by_answer[event], event.offset, since_s=event.asked_s)
             elif isinstance(event, Reset):
                 tenure.is_reset = True
             elif isinstance(event, OutOfRange):
@@ -210,11 +227,12 @@ class Judge:
                 if event.offset < tenure.floor.offset:
                     tenure.floor = NO_FLOOR  # one finding for all that follows from it
                 tenure.next_offset = event.offset + 1
+                tenure.since_s = event.at_s
                 tenure.fetched_back = None
                 tenure.is_reset = tenure.is_refused = False
 
     def _check_fetch(self, tenure: _Tenure, event: Fetched) -> None:
-        self._verdict.counts["fetched offsets"] += 1
+        self._verdict.counts["fetched offsets"] += event.is_first
         if event.offset < tenure.next_offset:
             tenure.fetched_back = event.offset
         if event.offset >= tenure.floor.offset or tenure.answer is None:
@@ -251,7 +269,8 @@ class Judge:
             skipped = log.between(first, each.offset)
             if skipped:
                 said = f"{said}: left out {len(skipped)} records from {skipped[0]}"
-                self._breach("skipped", said)
+                is_old = self._was_cut(each.place, tenure.since_s, each.at_s)
+                (self._note if is_old else self._breach)("passed" if is_old else "skipped", said)
 
     def _check_again(self, tenure: _Tenure, each: Delivery, said: str) -> None:
         assert tenure.answer is not None
@@ -271,6 +290,11 @@ class Judge:
         return position < self._cluster.logs[partition].start or any(
             cut.begin_s < at_s and cut.offset < position for cut in self._cuts.get(partition, ())
         )
+
+    def _was_cut(self, place: Place, first_s: float, last_s: float) -> bool:
+        """Whether the log of a lane was cut between."""
+        cuts = self._cuts.get(self._group.partition_of(place), ())
+        return any(cut.begin_s < last_s and cut.end_s > first_s for cut in cuts)
 
     def _check_identity(self, each: Delivery, said: str) -> bool:
         """Whether Kafka's final log has this record; one that none has had is a breach."""
@@ -313,24 +337,28 @@ class Judge:
         for kind, found, add in (("passed", passed, self._note), ("lost", lost, self._breach)):
             self._verdict.counts[kind] += len(found)
             if found:
-                members = sorted({each.member for each in self._old(place, found[0])})
                 where = f"{place}: {len(found)} records, {found[0]} to {found[-1]}"
-                add(kind, f"{where}; beyond them in a log that was cut: {members}")
+                members = [f"{each.member} at {each.offset}" for each in self._old(place)]
+                add(kind, f"{where}; in a log that was cut were {members}")
 
-    def _old(self, place: Place, first: int) -> list[Delivery]:
-        """What members were handed from an offset on of logs that were cut since."""
-        if place.topic in self._safe:
-            return []
-        log = self._cluster.logs[self._group.partition_of(place)]
+    def _old(self, place: Place) -> list[Fetched]:
+        """Where members fetched in logs that were cut, beyond the cut: the last of each."""
+        cuts = self._cuts.get(self._group.partition_of(place), ())
+        last: dict[tuple[str, float], Fetched] = {}
+        for each in self._fetches[place]:
+            for cut in cuts:
+                if each.at_s < cut.end_s:
+                    last[each.member, cut.end_s] = each
         return [
             each
-            for each in self._deliveries[place]
-            if each.offset >= first and log.records.get(each.offset) != (each.key, each.number)
+            for cut in cuts
+            for (_, end_s), each in last.items()
+            if end_s == cut.end_s and each.offset > cut.offset
         ]
 
     def _old_end(self, place: Place) -> int:
-        """Where members had come to in logs that were cut; 0: none was."""
-        return max((each.offset + 1 for each in self._old(place, 0)), default=0)
+        """How far members had come in logs that were cut; 0: none was."""
+        return max((each.offset for each in self._old(place)), default=0)
 
     def _check_order(self) -> None:
         """First deliveries of one key's records, as the final log has them, ascend."""

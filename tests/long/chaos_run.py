@@ -34,7 +34,6 @@ from tests.long.chaos_history import (
     ClusterHistory,
     Delivery,
     GroupHistory,
-    Hit,
     Log,
     Place,
     Produced,
@@ -43,11 +42,12 @@ from tests.long.chaos_hits import KINDS, ChaosHits
 from tests.long.chaos_topics import (
     BUSY,
     KEYS,
+    LANES,
     NAME_LANES,
     OWN_LANES,
     PARTITIONS,
     SAFE,
-    Lanes,
+    empty_history,
     topic_of,
 )
 from tests.long.group_book import stall
@@ -110,18 +110,7 @@ class ChaosRun:
         self._started_s = time.monotonic()
         self._taps: list[Tap] = []
         self._groups: dict[str, ChaosGroup] = {}
-        self._lanes = {
-            "own": Lanes(OWN_LANES),
-            "lane": Lanes(NAME_LANES),
-            "still": Lanes(OWN_LANES),
-        }
-        self._topics: dict[str, tuple[str, ...]] = {
-            "own": BUSY,
-            "lane": BUSY,
-            "still": ("quiet",),
-        }
         self._logs: dict[tuple[str, int], Log] = {}
-        self._hits: list[Hit] = []
         self.events: list[Event] = []
         self.breaches: list[str] = []
         self._producer = ChaosProducer(kafka.bootstrap, BUSY, KEYS, rate=plan.rate)
@@ -133,7 +122,6 @@ class ChaosRun:
         return ClusterHistory(
             produced=self._producer.produced,
             logs=self._logs,
-            hits=self._hits,
             safe_topics=SAFE,
             seen=[
                 Produced(
@@ -154,9 +142,7 @@ class ChaosRun:
         """What the groups did; to be asked when the run is over."""
         found = []
         for name, group in self._groups.items():
-            history = GroupHistory(
-                group=name, partitions=self._partitions(name), lane_of=self._lanes[name].index
-            )
+            history = empty_history(name)
             history.events += group.events
             for tap in self._taps:
                 for owner, events in tap.events.items():
@@ -164,9 +150,6 @@ class ChaosRun:
                         history.events += events
             found.append(history)
         return found
-
-    def _partitions(self, group: str) -> dict[str, int]:
-        return {topic: PARTITIONS[topic] for topic in self._topics[group]}
 
     # -- the play ---------------------------------------------------------------------------
 
@@ -226,7 +209,8 @@ class ChaosRun:
             is_numbered=self.plan.is_numbered,
         )
         for first, node in zip(ports, self._nodes.processes, strict=True):
-            tap = Tap({first + n: node.listen_port + n for n in range(BROKER_PORTS)}, topic_of)
+            ways = {first + n: node.listen_port + n for n in range(BROKER_PORTS)}
+            tap = Tap(ways, topic_of, followed=frozenset(BUSY) - SAFE)
             self._taps.append(stack.enter_context(tap))
         stack.callback(self._stop_nodes)
         self._nodes.start()
@@ -294,8 +278,6 @@ class ChaosRun:
             self._say(f"{number}: {kind} {event.what}: {error}")
             self._recover()
             return False
-        finally:
-            self._hits.append(Hit(event.at_s, time.monotonic()))
         event.settled_s = time.monotonic() - event.at_s
         event.machine_load = os.getloadavg()[0]
         self._check_members()
@@ -329,7 +311,7 @@ class ChaosRun:
             (name, Place(topic, lane))
             for name in ("own", "lane")
             for topic in BUSY
-            for lane in range(PARTITIONS[topic] * self._lanes[name].count)
+            for lane in range(PARTITIONS[topic] * LANES[name].count)
         }
 
         def is_done() -> bool:
@@ -365,7 +347,7 @@ class ChaosRun:
             lanes = [
                 TopicPartition(topic, index)
                 for topic in group.topics
-                for index in range(PARTITIONS[topic_of(topic) or ""] * self._lanes[name].count)
+                for index in range(PARTITIONS[topic_of(topic) or ""] * LANES[name].count)
             ]
             self.breaches += ask_positions(self._bootstrap, name, lanes)
         ends = {n: max(self._logs["safe", n].records) + 1 for n in range(PARTITIONS["safe"])}

@@ -17,6 +17,7 @@ from typing import Final
 
 from keylane.keyrange.hash import key_hash
 from keylane.keyrange.key_split import even_split
+from tests.long.chaos_history import GroupHistory
 
 PARTITIONS: Final[Mapping[str, int]] = {"safe": 2, "weak": 2, "lone": 1, "quiet": 2}
 OWN_LANES: Final = 4
@@ -43,3 +44,22 @@ class Lanes:
     def index(self, topic: str, partition: int, key: str) -> int:
         """The lane index of a key's records in a partition."""
         return self._of[key] * PARTITIONS[topic] + partition
+
+
+LANES: Final[Mapping[str, Lanes]] = {
+    "own": Lanes(OWN_LANES),
+    "lane": Lanes(NAME_LANES),
+    "still": Lanes(OWN_LANES),
+}
+"""By group."""
+TOPICS: Final[Mapping[str, tuple[str, ...]]] = {"own": BUSY, "lane": BUSY, "still": ("quiet",)}
+"""Kafka's own names, by group."""
+
+
+def empty_history(group: str) -> GroupHistory:
+    """What a group did, to be filled in."""
+    return GroupHistory(
+        group=group,
+        partitions={topic: PARTITIONS[topic] for topic in TOPICS[group]},
+        lane_of=LANES[group].index,
+    )

@@ -14,7 +14,7 @@ again: brokers take the requests of a connection in order, and refuse old genera
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
@@ -39,11 +39,19 @@ NO_FLOOR = Floor(-1, None)
 class CommitFloor:
     """Answers for one lane; its commits are looked at once."""
 
-    def __init__(self, commits: Iterable[Commit], cuts: Sequence[Cut] = ()) -> None:
-        self._cuts = cuts
+    def __init__(
+        self,
+        commits: Iterable[Commit],
+        cuts: Sequence[Cut] = (),
+        *,
+        is_old: Callable[[Commit], bool] = lambda _: False,
+    ) -> None:
+        """is_old: whether a commit stands behind a record of a log that was cut since."""
+        self._cuts, self._is_old = cuts, is_old
         self._commits = sorted(
             (each for each in commits if not each.is_refused), key=lambda each: each.asked_s
         )
+        self._by_offset = sorted(self._commits, key=lambda each: each.offset, reverse=True)
         self._asked_s = [each.asked_s for each in self._commits]
         self._farthest = list(accumulate((each.offset for each in self._commits), max))
         acknowledged = sorted(
@@ -79,12 +87,14 @@ class CommitFloor:
 
     def reach(self, answer: Answer) -> int:
         """The farthest that anyone tried to commit, less what was cut since; -1: nowhere."""
-        last = bisect_left(self._asked_s, answer.answered_s)
         if not self._cuts:
+            last = bisect_left(self._asked_s, answer.answered_s)
             return self._farthest[last - 1] if last else -1
         farthest = -1
-        for each in self._commits[:last]:
-            if each.offset > farthest:
+        for each in self._by_offset:
+            if each.offset <= farthest:
+                break
+            if each.asked_s < answer.answered_s:
                 farthest = max(farthest, self._surely_kept(each, answer))
         return farthest
 
@@ -99,10 +109,12 @@ class CommitFloor:
 
     def _surely_kept(self, commit: Commit, answer: Answer) -> int:
         """Of a commit, after those cuts only that surely came between."""
+        is_old = self._is_old(commit)
         cuts = (
             cut.offset
             for cut in self._cuts
-            if cut.begin_s > commit.answered_s and cut.end_s < answer.asked_s
+            if cut.end_s < answer.asked_s
+            and (cut.begin_s > commit.answered_s or (cut.end_s > commit.asked_s and is_old))
         )
         return min(commit.offset, min(cuts, default=commit.offset))
 

@@ -29,9 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from keylane.embedded import EmbeddedKafka
+from tests.long.chaos_history import ClusterHistory, GroupHistory
 from tests.long.chaos_hits import KINDS
 from tests.long.chaos_judge import Finding, judge
 from tests.long.chaos_run import ChaosRun, Event, Plan
+from tests.long.chaos_topics import SAFE, empty_history
 from tests.long.kafka_history import (
     judge_group_offsets,
     judge_journal_files,
@@ -40,6 +42,7 @@ from tests.long.kafka_history import (
 )
 
 SHOWN_MAX = 12
+HISTORY = "history.pickle"
 BROKER_PROPERTIES = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -81,7 +84,8 @@ def run(plan: Plan, folder: Path) -> dict[str, Any]:
     found, writers = judge_journal_files(node.settings.data_path for node in kafka.nodes)
     breaches += found
     history["journal_writers"] = {place: said for place, said in writers.items() if said}
-    counts, findings, notes = judge_groups(chaos, folder)
+    keep(chaos, folder / HISTORY)
+    counts, findings, notes = judge_groups(chaos.cluster_history(), chaos.group_histories())
     breaches += [f"{each.kind}: {each.text}" for each in findings]
     return {
         "plan": asdict(plan),
@@ -112,14 +116,9 @@ def judge_history(bootstrap: str, history: dict[str, Any]) -> list[str]:
 
 
 def judge_groups(
-    chaos: ChaosRun, folder: Path
+    cluster: ClusterHistory, groups: Iterable[GroupHistory]
 ) -> tuple[dict[str, Counter[str]], list[Finding], list[Finding]]:
-    """Counts by group, breaches and notes; the histories stay in the folder."""
-    cluster, groups = chaos.cluster_history(), chaos.group_histories()
-    plain = [(each.group, each.partitions, each.events) for each in groups]
-    (folder / "history.pickle").write_bytes(
-        pickle.dumps((cluster.produced, cluster.logs, cluster.hits, plain))
-    )
+    """Counts by group, breaches and notes."""
     counts, breaches, notes = {}, [], []
     for group in groups:
         verdict = judge(cluster, group)
@@ -127,6 +126,29 @@ def judge_groups(
         breaches += verdict.breaches
         notes += verdict.notes
     return counts, breaches, notes
+
+
+def keep(chaos: ChaosRun, path: Path) -> None:
+    """Write what happened to a file, for a judge of later."""
+    cluster = chaos.cluster_history()
+    events = {each.group: each.events for each in chaos.group_histories()}
+    path.write_bytes(pickle.dumps((cluster.produced, cluster.logs, cluster.seen, events)))
+
+
+def judge_again(path: Path) -> int:
+    """Judge what `keep` wrote, with nothing started; the exit code."""
+    produced, logs, seen, events = pickle.loads(path.read_bytes())  # noqa: S301  our own file
+    cluster = ClusterHistory(produced=produced, logs=logs, seen=seen, safe_topics=SAFE)
+    groups = [empty_history(name) for name in events]
+    for group in groups:
+        group.events += events[group.group]
+    counts, breaches, notes = judge_groups(cluster, groups)
+    for name, count in counts.items():
+        print(f"{name}: {dict(count)}")
+    for name, found in (("note", notes), ("BREACH", breaches)):
+        kinds = Counter(each.kind for each in found)
+        print("\n".join(show(name, [f"{each.kind}: {each.text}" for each in found], kinds)))
+    return 1 if breaches else 0
 
 
 def summarise(events: list[Event]) -> dict[str, dict[str, float]]:
@@ -206,7 +228,10 @@ def main() -> int:
     parser.add_argument("--heap-mb", type=int, default=256)
     parser.add_argument("--strangers", action="store_true", help="nodes without --node: must fail")
     parser.add_argument("--folder", type=Path, help="where logs and the report stay")
+    parser.add_argument("--judge", type=Path, help="only judge what a run left in this folder")
     args = parser.parse_args()
+    if args.judge:
+        return judge_again(args.judge / HISTORY)
     unknown = set(args.events.split(",")) - {"all", *KINDS}
     if unknown:
         parser.error(f"--events: no event is called {', '.join(sorted(unknown))}")

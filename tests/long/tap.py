@@ -48,17 +48,24 @@ class FrameCutter:
 class Tap:
     """Listens on ports and forwards to others, in a thread of its own, until `stop`."""
 
-    def __init__(self, ports: Mapping[int, int], topic_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        ports: Mapping[int, int],
+        topic_of: Callable[[str], str | None],
+        *,
+        followed: frozenset[str] = frozenset(),
+    ) -> None:
         """ports: where clients connect -> where keylane listens, all on 127.0.0.1.
 
         topic_of: Kafka's name of a topic as clients call it; None: not watched.
+        followed: topics of which all offsets that members fetch from are noted.
         """
-        self._ports, self._topic_of = dict(ports), topic_of
+        self._ports = dict(ports)
         self.events: dict[str, list[Event]] = {}
         """By group; fetches and resets by the client id, which is the member's."""
         self.faults: list[str] = []
         """What could not be read: the tap has seen less than all then."""
-        self._book = TapBook(self._note, topic_of)
+        self._book = TapBook(self._note, topic_of, followed)
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()
         self._stopping: asyncio.Event | None = None

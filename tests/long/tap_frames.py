@@ -58,6 +58,8 @@ class TapBook:
     note: Callable[[str, Event], None]
     """Takes an event and its owner: a group, or a client id where the request names no group."""
     topic_of: Callable[[str], str | None]
+    followed: frozenset[str] = frozenset()
+    """Topics of which all offsets that members fetch from are noted."""
     names: dict[bytes, str] = field(default_factory=dict)
     """Topics by id, as metadata has told them."""
     fetched: dict[tuple[str, Place], int] = field(default_factory=dict)
@@ -177,9 +179,10 @@ class TapConnection:
         fetched = self._book.fetched
         for place, entry in self._book.lanes(body.topics):
             last = fetched.get((member, place))
-            if last is None or entry.fetch_offset < last:
-                event = Fetched(member, place, entry.fetch_offset, at_s)
-                self._book.note(member, event)
+            offset = entry.fetch_offset
+            is_first = last is None or offset < last
+            if is_first or (offset != last and place.topic in self._book.followed):
+                self._book.note(member, Fetched(member, place, offset, at_s, is_first))
             fetched[member, place] = entry.fetch_offset
 
     def _note_fetch_answer(self, asked: _Asked, frame: bytes, at_s: float) -> None:

@@ -111,6 +111,28 @@ def test_an_offset_out_of_range_is_that_lanes_error_alone() -> None:
     run_virtual(main)
 
 
+def test_an_error_tells_no_offsets_of_the_log() -> None:
+    """As a broker's: librdkafka would reset to the log start that came with an OUT_OF_RANGE."""
+
+    async def main() -> None:
+        log = interleaved_log()
+        bench = Bench(log)
+        healthy = await bench.fetch_one(0, 40)
+        log.delete_before(44)
+
+        below = await bench.fetch_one(1, 10)
+
+        assert (healthy.high_watermark, healthy.log_start_offset) == (51, 40)
+        assert below.error_code == 1
+        assert (below.high_watermark, below.last_stable_offset, below.log_start_offset) == (
+            -1,
+            -1,
+            -1,
+        )
+
+    run_virtual(main)
+
+
 def test_a_cut_log_serves_nothing_stale() -> None:
     """After an unclean leader change the log is read anew, and the scan is told."""
 
