@@ -41,7 +41,7 @@ class KeylaneProcess:
         """Plan the proxy; `start` runs it."""
         self._log_path = log_path
         # Fixed from the start, not 0: a client that knows a broker's address finds it again.
-        listen = f"127.0.0.1:{_find_port_run(BROKER_PORTS)}"
+        listen = self.listen = f"127.0.0.1:{_find_port_run(BROKER_PORTS)}"
         control = f"127.0.0.1:{find_free_port()}"
         rules = [part for rule in lanes for part in ("--lanes", rule)]
         command = [sys.executable, "-m", "keylane", "proxy", "--bootstrap", upstream]
@@ -72,7 +72,15 @@ class KeylaneProcess:
 
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> Self:
         """Start and wait until it serves. Raises ChildEnded, with the end of its log."""
+        self.launch()
+        return self.await_ready(timeout_s=timeout_s)
+
+    def launch(self) -> None:
+        """Start; returns at once."""
         self._child.launch()
+
+    def await_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> Self:
+        """Wait until it serves. Raises ChildEnded, with the end of its log."""
         self._child.await_ready(time.monotonic() + timeout_s)
         self.bootstrap, self.control = READY_LINE.findall(self.log)[-1]
         return self
