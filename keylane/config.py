@@ -272,6 +272,11 @@ class ProxyConfig(SecurityConfig):
         description="How long other nodes wait for one that is silent before they take over the "
         "groups that it serves; brokers allow `group.min.session.timeout.ms` (6000) and more.",
     )
+    beside_others: bool = Field(
+        default=False,
+        description="A node without a number starts beside others, and they do not see each other's "
+        "commits: for trials with groups that no other node serves.",
+    )
     workers: int = Field(
         default=1,
         ge=1,

@@ -130,6 +130,14 @@ async def _start(server: ProxyServer, stopping: asyncio.Event) -> bool:
     return True
 
 
+async def _until_the_end(server: ProxyServer, stopping: asyncio.Event) -> None:
+    """Wait for a signal. Raises: KeylaneError, when the node cannot go on."""
+    server.failure.add_done_callback(lambda _: stopping.set())
+    await stopping.wait()
+    if server.failure.done():
+        raise server.failure.result()
+
+
 async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -153,7 +161,7 @@ async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
             print(f"keylane ready bootstrap={server.bootstrap}{control}", flush=True)
         except BrokenPipeError:
             stopping.set()  # whoever waited for it is gone
-        await stopping.wait()
+        await _until_the_end(server, stopping)
     finally:
         await server.stop()
     return 0

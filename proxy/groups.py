@@ -1,10 +1,8 @@
 """Offsets of groups on lanes: states in memory, in step with the journal in Kafka.
 
 In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetState`s.
-Next:  handlers in `apis` through the `Groups` protocol; `offsets.store` writes the journal of the
-       only node, `offsets.owned` that of one among many.
 Shell: asyncio, Kafka.
-Source: DESIGN decisions 6 and 7; REQUIREMENTS S004-10..19, G-04, G-12; docs/decisions/022.
+Source: docs/decisions/022 and 032.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -31,11 +28,10 @@ from kio.static.primitive import i32, i64
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
-from keylane.offsets.epochs import next_epoch
-from keylane.offsets.fenced import FencedJournal
 from keylane.offsets.journal import JournalRecord, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
-from keylane.offsets.owned import Journal, OwnedTables
+from keylane.offsets.openings import JournalOpener, opened_at_start
+from keylane.offsets.owned import Journal, Open, OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -44,10 +40,10 @@ from keylane.offsets.table import OffsetTable
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.late_pushes import LatePushes
+from keylane.proxy.nodes.lone import SEAT_COUNT, LoneSeat
 from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone, Tenure
 from keylane.proxy.reader import ScannedBlock
-from keylane.proxy.tasks import spawn
 from keylane.proxy.topics import LaneView, View
 
 log = logging.getLogger("keylane.groups")
@@ -69,8 +65,9 @@ ScanKey = tuple[uuid.UUID, int, KeySplit]
 class GroupOffsets:
     """Implements `apis.context.Groups`.
 
-    The only node of a cluster has all states in one table. One among many has those of the
-    journal partitions that it owns, each in a table of its own, and only while it owns them.
+    The only node of a cluster has all states in one table, as long as it is the only one. One
+    among many has those of the journal partitions that it owns, each in a table of its own, and
+    only while it owns them.
     Invariant: a state in a table is changed under its group's lock only, by putting another
     in its place.
     """
@@ -99,8 +96,15 @@ class GroupOffsets:
             append_timeout_s=append_timeout_s,
             on_append=on_append,
         )
-        self._tenure, self._on_append = tenure, on_append
-        self._append_timeout_s = append_timeout_s
+        self._opener = JournalOpener(
+            self._store,
+            cluster,
+            individual_commits_max=config.individual_commits_max,
+            wall_clock=wall_clock,
+            append_timeout_s=append_timeout_s,
+            on_append=on_append,
+        )
+        self._tenure = tenure
         self._table: OffsetTable | None = None
         self._owned: OwnedTables | None = None
         self._layouts: dict[str, LayoutValue] = {}
@@ -118,7 +122,7 @@ class GroupOffsets:
         """Load the journal, creating it if need be; pin layouts.
 
         One node of many reads all of the journal for the layouts only: states are loaded with the
-        partitions that it owns, when they are asked for.
+        partitions that it owns, when they are asked for. The only node owns them as one.
         Raises: UpstreamLost; ConfigInvalid, when lanes changed under groups that have offsets.
         """
         commits_max = self._config.individual_commits_max
@@ -126,12 +130,27 @@ class GroupOffsets:
             self._table = await self._store.start(individual_commits_max=commits_max)
             self._pin_known_layouts(self._table)
             return
+        if isinstance(self._tenure, LoneSeat):
+            await self._start_lone()
+            return
         table = await self._store.read(individual_commits_max=commits_max)
         self._pin_known_layouts(table)
-        self._owned = OwnedTables(
+        count = table.partition_count
+        self._owned = self._make_owned(
+            lambda partition: self._opener.open_one(partition, partition_count=count), count
+        )
+
+    async def _start_lone(self) -> None:
+        """Open the journal as one, and load it now."""
+        count = await self._store.prepare()
+        self._owned = self._make_owned(lambda _seat: self._opener.open_all(count), SEAT_COUNT)
+        self._pin_known_layouts((await opened_at_start(self._owned)).table)
+
+    def _make_owned(self, open_partition: Open, count: int) -> OwnedTables:
+        return OwnedTables(
             self._tenure,
-            self._open_partition,
-            partition_count=table.partition_count,
+            open_partition,
+            partition_count=count,
             on_loaded=self._note_layouts,
             on_dropped=self._forget_partition,
         )
@@ -188,7 +207,7 @@ class GroupOffsets:
     @property
     def sees_ends(self) -> bool:
         """Whether the end of each transaction passes this node: there is no other."""
-        return self._owned is None
+        return self._owned is None or isinstance(self._tenure, LoneSeat)
 
     def check_tenure(self, group: str) -> None:
         """Right before something of a state is sent. Raises: NotCoordinator."""
@@ -417,32 +436,7 @@ class GroupOffsets:
             if known is None or layout.timestamp_ms > known.timestamp_ms:
                 self._layouts[name] = layout
 
-    # Among many nodes.
-    async def _open_partition(self, partition: int) -> tuple[OffsetTable, Journal]:
-        """Fence who wrote before, then read. Raises: UpstreamLost, NotCoordinator."""
-        owned = self._owned
-        assert owned is not None, "start comes first"
-        journal = FencedJournal(
-            partition,
-            options=self._store.options,
-            next_epoch=partial(next_epoch, self._cluster),
-            append_timeout_s=self._append_timeout_s,
-            on_append=self._on_append,
-        )
-        try:
-            end = await journal.open(now_ms=int(self._wall_clock() * 1000))
-            table = await self._store.read_partition(
-                partition,
-                partition_count=owned.partition_count,
-                individual_commits_max=self._config.individual_commits_max,
-                end_min=end,
-            )
-            await journal.append(table.take_orphan_tombstones())
-        except BaseException:
-            spawn(journal.close(), "close journal partition")
-            raise
-        return table, journal
-
+    # What is owned, not all of it for ever.
     def _forget_partition(self, partition: int) -> None:
         owned = self._owned
         assert owned is not None, "start comes first"

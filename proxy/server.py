@@ -1,12 +1,10 @@
 """The proxy: one listener for bootstrap, one per upstream broker; start, sweep, drain.
 
 In:    `ProxyConfig`.  Out: a running proxy; `run` returns when it has stopped.
-Next:  `session` per connection, `reader` per partition, `groups` for offsets.
 Shell: asyncio, signals.
 
 A client connection to the address of broker b is paired with one connection to b, so every
-SASL mechanism, quota and ACL works on the real principal (DESIGN decision 1). All listeners of
-brokers that are known at start are bound before the proxy says that it is ready.
+SASL mechanism, quota and ACL works on the real principal. All listeners of brokers that are known at start are bound before the proxy says that it is ready.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Final
 
 from keylane import __version__
 from keylane.config import ProxyConfig, split_address
-from keylane.errors import BrokerUnreachable, ConfigInvalid, UpstreamLost
+from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
 from keylane.offsets.epochs import next_epoch
 from keylane.proxy.admission import Admission, find_heavy
@@ -33,7 +31,8 @@ from keylane.proxy.control import ControlServer, open_control_door
 from keylane.proxy.control_api.settings import Settings
 from keylane.proxy.control_api.topics import ClusterTopics
 from keylane.proxy.control_auth import ControlGuard
-from keylane.proxy.describe import GroupDescriber, ask_group
+from keylane.proxy.describe import GroupDescriber
+from keylane.proxy.dialer import Dialer
 from keylane.proxy.exposition import Exposition, Source
 from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.groups import GroupOffsets
@@ -45,10 +44,11 @@ from keylane.proxy.lane_fetch import LaneFetcher
 from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.nodes.gauges import NodeGauges
-from keylane.proxy.nodes.group import GROUP as NODE_GROUP
 from keylane.proxy.nodes.group import NodeGroup
+from keylane.proxy.nodes.lone import SEAT_COUNT, LoneSeat, is_guarded
 from keylane.proxy.nodes.node_rights import expect_rights
 from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.nodes.process_mark import make_mark
 from keylane.proxy.nodes.scan_feed import ScanFeed
 from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone
@@ -83,6 +83,7 @@ class ProxyServer:
         self.health = Health()
         self._cluster = Cluster(config)
         self._security = self._cluster.security
+        self._dialer = Dialer(config, self._cluster)
         self._admission = Admission(
             connections_max=config.connections_max,
             per_address_max=config.connections_per_address_max,
@@ -102,11 +103,13 @@ class ProxyServer:
         self._sweeper: asyncio.Task[None] | None = None
         self._refused: str | None = None
         self._nodes = None if config.node is None else self._make_nodes(config)
+        self._lone = self._make_lone_seat(config) if is_guarded(config) else None
+        self.failure: asyncio.Future[KeylaneError] = asyncio.Future()
         groups = GroupOffsets(
             config,
             self._cluster,
             wall_clock=time.time,  # noqa: TID251
-            tenure=Alone() if self._nodes is None else self._nodes,
+            tenure=self._nodes or self._lone or Alone(),
             on_append=self.stats.journaled,
         )
         loads, tallies = LaneLoads(time.monotonic), LaneTallies()
@@ -154,6 +157,15 @@ class ProxyServer:
             session_timeout_ms=config.node_session_timeout_ms,
             describe=self._node_info,
             on_membership=self._on_membership,
+        )
+
+    def _make_lone_seat(self, config: ProxyConfig) -> LoneSeat:
+        return LoneSeat(
+            self._cluster,
+            session_timeout_ms=config.node_session_timeout_ms,
+            describe=self._lone_info,
+            on_membership=lambda _: self._shared.groups.drop_lost(),
+            on_refused=self._fail,
         )
 
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
@@ -239,13 +251,15 @@ class ProxyServer:
         """
         keep_freed_memory()
         warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
-        port = await self._listen(None, split_address(self.config.listen)[1], self._any_broker)
+        port = await self._listen(
+            None, split_address(self.config.listen)[1], self._dialer.any_broker
+        )
         self._shared.bootstrap = self.config.advertised_bootstrap(port)
         self._cluster.on_broker = self._bind_broker
         self._cluster.on_grown = None if self._nodes is None else self._nodes.rejoin
         await self._cluster.start()
-        if self._nodes is None:
-            await self._refuse_beside_nodes()
+        if self._lone is not None:
+            await self._lone.start(SEAT_COUNT)
         await asyncio.gather(self._shared.groups.start(), self._settings.start())
         if self._feed is not None:
             await self._feed.start()
@@ -286,29 +300,29 @@ class ProxyServer:
         if self._feed is not None:
             await self._feed.stop()
         await self._shared.groups.stop()
+        if self._lone is not None:
+            # Last: the next one serves at once, and here nothing is under way any more.
+            await self._lone.stop()
         if self.control is not None:
             await self.control.stop()
         await self._settings.stop()
         self._cluster.stop()
 
     # Other nodes.
-    async def _refuse_beside_nodes(self) -> None:
-        """Two that do not know of each other would change the same groups' offsets.
+    def _fail(self, error: ConfigInvalid) -> None:
+        """Others serve the groups by now: this node has to end."""
+        if not self.failure.done():
+            self.failure.set_result(error)
 
-        Raises: ConfigInvalid.
-        """
-        try:
-            _, described = await ask_group(self._cluster, NODE_GROUP)
-        except UpstreamLost as error:
-            # Of a new cluster, or not for our principal's eyes: not what a start depends on.
-            log.debug("nodes are not known reason=%s", error)
-            return
-        hosts = sorted({member.client_host for member in described.members})
-        if hosts:
-            raise ConfigInvalid(
-                f"node: {len(described.members)} nodes are in front of this cluster already "
-                f"({', '.join(hosts)}); give this one a number of its own, or stop them"
-            )
+    def _lone_info(self) -> NodeInfo:
+        """What a node that comes later is told of the only one."""
+        return NodeInfo(
+            number=0,
+            bootstrap=self._shared.bootstrap,
+            version=__version__,
+            lone=True,
+            process=make_mark(),
+        )
 
     def _node_info(self) -> NodeInfo:
         """What the others are told of this node."""
@@ -346,7 +360,7 @@ class ProxyServer:
         port = await self._listen(
             broker.node_id,
             wanted,
-            lambda: self._connect_to(broker.node_id),
+            lambda: self._dialer.broker(broker.node_id),
         )
         self._shared.addresses[broker.node_id] = self._advertised(broker.node_id, port)
         log.info("listening broker=%d port=%d", broker.node_id, port)
@@ -424,34 +438,6 @@ class ProxyServer:
         self._shared.fetcher.release(session.session_id)
         if not self._sessions:
             self._all_closed.set()
-
-    # Upstream.
-    async def _any_broker(self) -> UpstreamLink:
-        addresses = [split_address(address) for address in self.config.bootstrap.split(",")]
-        addresses += [(broker.host, broker.port) for broker in self._cluster.brokers.values()]
-        return await self._connect(list(dict.fromkeys(addresses)))
-
-    async def _connect_to(self, node_id: int) -> UpstreamLink:
-        broker = self._cluster.brokers[node_id]
-        return await self._connect([(broker.host, broker.port)])
-
-    async def _connect(self, addresses: list[tuple[str, int]]) -> UpstreamLink:
-        """A client's connection to the first of these that can be reached."""
-        reasons = []
-        for host, port in addresses:
-            opening = UpstreamLink.open(
-                host,
-                port,
-                response_bytes_max=self.config.response_bytes_max,
-                tls=self._security.upstream,
-            )
-            try:
-                return await self._cluster.reach.watch(host, port, opening)
-            except BrokerUnreachable as error:
-                reasons.append(str(error))
-        for host, port in addresses:
-            self._cluster.reach.turn_away(host, port)
-        raise BrokerUnreachable("; ".join(reasons))
 
     def reload(self) -> None:
         """Read the certificates again: connections made from now on get them."""

@@ -174,7 +174,7 @@ class ServiceLink:
     def __init__(
         self, link: UpstreamLink, *, client_id: str, login: ServiceLogin | None = None
     ) -> None:
-        self._link, self._client_id, self._login = link, client_id, login
+        self._link, self.client_id, self._login = link, client_id, login
         self._renew_s: float | None = None
         """When to log in again, in the loop's time; None: never."""
         self._logging_in = asyncio.Lock()
@@ -255,7 +255,7 @@ class ServiceLink:
         self, api_key: int, api_version: int, body: bytes, *, timeout_s: float
     ) -> memoryview:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        frame = write_request(api_key, api_version, self._correlation_id, self._client_id, body)
+        frame = write_request(api_key, api_version, self._correlation_id, self.client_id, body)
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._link.send((frame,), answer_of(future))
         self._futures.add(future)

@@ -1,8 +1,6 @@
-"""One partition of the journal as its owner writes it: with a producer epoch that fences others.
+"""Partitions of the journal as their owner writes them: with a producer epoch that fences others.
 
-In:    `JournalRecord`s of one partition.  Out: acknowledged records, or why they are not.
-Next:  `offsets.owned` keeps one of these for each partition that this node serves;
-       `proxy.settings_store` takes its producers from here.
+In:    `JournalRecord`s of these partitions.  Out: acknowledged records, or why they are not.
 Shell: asyncio, aiokafka.
 Source: KIP-98 (idempotent producer, fencing); docs/decisions/022.
 
@@ -17,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, ProducerFenced
@@ -27,12 +25,9 @@ from keylane.offsets.journal import JournalRecord, write_fence
 from keylane.offsets.loads import OnAppend, describe_loss, timed_append
 from keylane.offsets.store import APPEND_TIMEOUT_S, BATCH_BYTES, append_all
 
-TRANSACTIONAL_ID_PREFIX: Final = "keylane-ic-"
-"""One id per partition for all nodes: whoever opens it fences who had it before."""
-
 
 class FencedJournal:
-    """Appends to one partition, until somebody else has opened it. Use: `open`, `append`, `close`.
+    """Appends to partitions, until somebody else has opened them. Use: `open`, `append`, `close`.
 
     After any failure it is broken for good: whether its last records count is settled by opening
     the partition anew, behind which none of them can come, and by reading it.
@@ -41,19 +36,21 @@ class FencedJournal:
 
     def __init__(
         self,
-        partition: int,
+        partitions: Sequence[int],
         *,
         options: Callable[[], Mapping[str, Any]],
-        next_epoch: Callable[[str], Awaitable[tuple[int, int]]],
+        next_epoch: Callable[[], Awaitable[tuple[int, int] | None]],
         append_timeout_s: float = APPEND_TIMEOUT_S,
         on_append: OnAppend = lambda *_: None,
     ) -> None:
         """Nothing is asked of Kafka before `open`.
 
         options: gives arguments of aiokafka clients; may raise UpstreamLost.
-        next_epoch: gives the producer id of a transactional id, and its next epoch.
+        next_epoch: gives the producer id that all owners share, and its next epoch; None: the
+            cluster has no transactions, and nobody is fenced.
         """
-        self.partition = partition
+        self._partitions = partitions
+        self._name = f"journal partition {partitions[0]}" if len(partitions) == 1 else "the journal"
         self._options, self._next_epoch = options, next_epoch
         self._append_timeout_s, self._on_append = append_timeout_s, on_append
         self._producer: AIOKafkaProducer | None = None
@@ -67,21 +64,21 @@ class FencedJournal:
         """Nothing can be appended any more: fenced, failed, or closed."""
         return self._failure is not None
 
-    async def open(self, *, now_ms: int) -> int:
-        """Fence who wrote before; the offset up to which the partition has to be read.
+    async def open(self, *, now_ms: int) -> dict[int, int]:
+        """Fence who wrote before; the offset up to which each partition has to be read.
 
         Raises: NotCoordinator, when somebody else did the same a moment later; UpstreamLost.
         """
-        epoch = await self._next_epoch(f"{TRANSACTIONAL_ID_PREFIX}{self.partition}")
+        epoch = await self._next_epoch()
         try:
             async with asyncio.timeout(self._append_timeout_s):
                 self._producer = await start_producer(
                     self._options(), epoch, batch_bytes=BATCH_BYTES
                 )
         except (KafkaError, TimeoutError) as error:
-            raise describe_loss(f"opening journal partition {self.partition}", error) from None
-        (fence,) = await self._append([write_fence(self.partition, now_ms)])
-        return int(fence.offset) + 1
+            raise describe_loss(f"opening {self._name}", error) from None
+        fences = await self._append([write_fence(each, now_ms) for each in self._partitions])
+        return {int(fence.partition): int(fence.offset) + 1 for fence in fences}
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
         """Write records in order and wait until all in-sync replicas have them.
@@ -98,13 +95,13 @@ class FencedJournal:
     async def close(self) -> None:
         """Take nothing more, end what is under way, and close; for as long as brokers take."""
         if self._failure is None:
-            self._failure = NotCoordinator(f"journal partition {self.partition} is closed")
+            self._failure = NotCoordinator(f"{self._name} is closed")
         await self._idle.wait()
         await self._close_producer()
 
     async def _append(self, records: Sequence[JournalRecord]) -> list[Any]:
         """What the broker says to each record."""
-        assert all(record.partition == self.partition for record in records), "of this partition"
+        assert all(record.partition in self._partitions for record in records), "of these"
         producer = self._producer
         if self._failure is not None or producer is None:
             raise NotCoordinator(str(self._failure))
@@ -114,8 +111,7 @@ class FencedJournal:
             async with asyncio.timeout(self._append_timeout_s):
                 return await append_all(producer, records)
         except ProducerFenced:
-            reason = f"journal partition {self.partition} was taken over"
-            raise self._broken(NotCoordinator(reason)) from None
+            raise self._broken(NotCoordinator(f"{self._name} was taken over")) from None
         except TimeoutError:
             reason = f"no ack from the journal in {self._append_timeout_s:g} s"
             raise self._broken(UpstreamLost(reason)) from None
@@ -137,17 +133,18 @@ class FencedJournal:
 
 
 async def start_producer(
-    options: Mapping[str, Any], epoch: tuple[int, int], *, batch_bytes: int
+    options: Mapping[str, Any], epoch: tuple[int, int] | None, *, batch_bytes: int
 ) -> AIOKafkaProducer:
-    """A producer that writes with a producer id and epoch of `offsets.epochs`.
+    """A producer that writes with a producer id and epoch of `offsets.epochs`; None: its own.
 
     batch_bytes: bound on a batch. Raises: KafkaError.
     """
     producer = AIOKafkaProducer(
         **options, acks="all", enable_idempotence=True, max_batch_size=batch_bytes
     )
-    # aiokafka asks for an id of its own at its start, unless it has one.
-    producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
+    if epoch is not None:
+        # aiokafka asks for an id of its own at its start, unless it has one.
+        producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
     try:
         await producer.start()
     except BaseException:

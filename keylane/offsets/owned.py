@@ -136,7 +136,8 @@ class OwnedTables:
             self._loads[partition] = load
         outcome = await asyncio.shield(load)  # others wait for it, too
         if isinstance(outcome, UpstreamLost):
-            raise UpstreamLost(str(outcome))
+            kind = RightMissing if isinstance(outcome, RightMissing) else UpstreamLost
+            raise kind(str(outcome))
         if outcome is None or not self._is_current(outcome):
             raise NotCoordinator(f"journal partition {partition} was lost while it was loaded")
         return outcome

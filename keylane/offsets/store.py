@@ -110,7 +110,7 @@ class JournalStore:
 
         async def load() -> OffsetTable:
             table = OffsetTable(
-                partition_count=await self._ensure_topic(),
+                partition_count=await self.ensure_topic(),
                 individual_commits_max=individual_commits_max,
             )
             await read_partitions(self.options(), range(table.partition_count), table, on_progress)
@@ -120,21 +120,26 @@ class JournalStore:
         finish_load(table)
         return table
 
-    async def read_partition(
-        self, partition: int, *, partition_count: int, individual_commits_max: int, end_min: int
+    async def prepare(self) -> int:
+        """Make the topic if it is missing; its partition count. Raises: UpstreamLost."""
+        return await tried_again("preparing the journal", self.ensure_topic)
+
+    async def read_fenced(
+        self, ends_min: Mapping[int, int], *, partition_count: int, individual_commits_max: int
     ) -> OffsetTable:
-        """What one partition holds, at least up to `end_min`. Raises: UpstreamLost."""
+        """What partitions hold, each at least up to its end in `ends_min`. Raises: UpstreamLost."""
         table = OffsetTable(
             partition_count=partition_count, individual_commits_max=individual_commits_max
         )
         try:
-            ends = await read_partitions(self.options(), [partition], table)
+            ends = await read_partitions(self.options(), ends_min, table)
         except KafkaError as error:
-            raise describe_loss(f"loading journal partition {partition}", error) from None
-        if ends[partition] < end_min:
-            end = ends[partition]
-            raise UpstreamLost(f"journal partition {partition} ends at {end}, not at {end_min}")
-        finish_load(table, partition)
+            raise describe_loss(f"loading journal partitions {[*ends_min]}", error) from None
+        for partition, end_min in ends_min.items():
+            if ends[partition] < end_min:
+                end = ends[partition]
+                raise UpstreamLost(f"journal partition {partition} ends at {end}, not at {end_min}")
+        finish_load(table, next(iter(ends_min)) if len(ends_min) == 1 else None)
         return table
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
@@ -175,7 +180,8 @@ class JournalStore:
         """Arguments of a new aiokafka client. Raises: UpstreamLost."""
         return {**self._where, **self._extra_options()}
 
-    async def _ensure_topic(self) -> int:
+    async def ensure_topic(self) -> int:
+        """Make the topic if it is missing; its partition count. Raises: UpstreamLost, KafkaError."""
         admin = AIOKafkaAdminClient(**self.options())
         try:
             await admin.start()

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.join_group.v7.request import JoinGroupRequest, JoinGroupRequestProtocol
@@ -25,7 +26,7 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestA
 from kio.schema.types import GroupId
 from kio.static.primitive import i32, i32Timedelta
 
-from keylane.errors import LoginRefused, UpstreamLost
+from keylane.errors import LoginRefused, RightMissing, UpstreamLost
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.upstream import ServiceLink
 
@@ -36,8 +37,12 @@ PROTOCOL_TYPE: Final = "consumer"
 class Coordinator:
     """The coordinator of one group. Invariant: one request is under way at most."""
 
-    def __init__(self, cluster: Cluster, group: str, protocol: str) -> None:
+    def __init__(
+        self, cluster: Cluster, group: str, protocol: str, *, client_id: str | None = None
+    ) -> None:
+        """`client_id` is what the coordinator shows of a member in any state of the group."""
         self._cluster, self._group, self._protocol = cluster, GroupId(group), protocol
+        self._client_id = client_id
         self._link: ServiceLink | None = None
         self._node_id = -1
 
@@ -55,7 +60,7 @@ class Coordinator:
     async def find(self, *, timeout_s: float) -> None:
         """Connect to the coordinator; a dead broker on the way costs `timeout_s`.
 
-        Raises: UpstreamLost, LoginRefused.
+        Raises: UpstreamLost, LoginRefused, RightMissing.
         """
         self.drop()
         reasons = []
@@ -65,7 +70,7 @@ class Coordinator:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._find_through(node_id)
-            except LoginRefused:
+            except (LoginRefused, RightMissing):
                 raise
             except (UpstreamLost, TimeoutError) as error:
                 reasons.append(str(error) or f"broker {node_id}: no answer in {timeout_s:g} s")
@@ -143,6 +148,8 @@ class Coordinator:
         try:
             request = FindCoordinatorRequest(key=str(self._group))
             found = await link.request(int(request.__api_key__), request)
+            if found.error_code == ErrorCode.group_authorization_failed:
+                raise RightMissing(found.error_code.name)
             if found.error_code != 0:
                 raise UpstreamLost(f"broker {node_id}: {found.error_code.name}")
             await self._cluster.learn_brokers((found,))
@@ -151,6 +158,8 @@ class Coordinator:
                 self._link, link = link, None
             else:
                 self._link = await self._cluster.link_to(self._node_id)
+            if self._client_id is not None:
+                self._link.client_id = self._client_id
         finally:
             if link is not None:
                 link.close()

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.errors import ConfigInvalid, LoginRefused, NodeInvalid, UpstreamLost
+from keylane.errors import ConfigInvalid, LoginRefused, NodeInvalid, RightMissing, UpstreamLost
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.nodes.coordinator import Coordinator
 from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
@@ -108,6 +108,7 @@ class NodeGroup:
         self._next_beat_s, self._backoff_s = 0.0, BACKOFF_S_MIN
         self._settled, self._changed = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[None] | None = None
         self._last_reason = ""
         self.membership: Membership | None = None
         """Of the last generation that we have seen; None before the first."""
@@ -151,7 +152,7 @@ class NodeGroup:
             LoginRefused: the brokers do not let keylane in.
         """
         self._ic_partition_count = ic_partition_count
-        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        first = self._first = asyncio.get_running_loop().create_future()
         self._task = spawn(self._run(first), "node group")
         waiting: set[asyncio.Future[None]] = {first, self._task}
         try:
@@ -194,6 +195,8 @@ class NodeGroup:
                     first.set_exception(error)
                     return
                 log.error("node is not let in reason=%s", error)
+                if not self._goes_on_after(error):
+                    return
                 await asyncio.sleep(REFUSED_PAUSE_S)
             except UpstreamLost as error:
                 if isinstance(error, LoginRefused) and not first.done():
@@ -205,12 +208,24 @@ class NodeGroup:
                 await asyncio.sleep(self._backoff_s)
                 self._backoff_s = min(2 * self._backoff_s, self._beat_s)
             else:
-                if self._lease.generation_id != NO_GENERATION and not first.done():
-                    first.set_result(None)
+                if self._lease.generation_id != NO_GENERATION:
+                    self._note_started()
+
+    def _note_started(self) -> None:
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+
+    def _goes_on_after(self, error: ConfigInvalid) -> bool:
+        """Whether one of the nodes that was refused tries again; `lone` does not."""
+        del error
+        return True
 
     async def _step(self) -> None:
         if not self._coordinator.is_known:
-            await self._coordinator.find(timeout_s=self._try_s)
+            try:
+                await self._coordinator.find(timeout_s=self._try_s)
+            except RightMissing:
+                self._take(ErrorCode.group_authorization_failed)
         if self._lease.is_joining:
             await self._join()
         else:
@@ -234,12 +249,7 @@ class NodeGroup:
             claim=Claim(generation_id=lease.generation_id, partitions=lease.partitions),
         )
         self._is_in_doubt = bool(self._member_id)
-        joined = await self._coordinator.join(
-            self._member_id,
-            write_hello(hello),
-            session_timeout_ms=self._session_timeout_ms,
-            timeout_s=self._session_s + JOIN_MARGIN_S,
-        )
+        joined = await self._ask_to_join(write_hello(hello))
         self._is_in_doubt = False
         if joined.error_code == ErrorCode.member_id_required:
             self._member_id = joined.member_id
@@ -250,6 +260,14 @@ class NodeGroup:
             await self._sync(joined, info)
         else:
             self._take(joined.error_code)
+
+    async def _ask_to_join(self, metadata: bytes) -> Any:
+        return await self._coordinator.join(
+            self._member_id,
+            metadata,
+            session_timeout_ms=self._session_timeout_ms,
+            timeout_s=self._session_s + JOIN_MARGIN_S,
+        )
 
     async def _is_in_the_way(self) -> bool:
         """Whether a node with our number is to be waited for before we join. See `Predecessor`."""
@@ -293,6 +311,7 @@ class NodeGroup:
             raise ConfigInvalid(f"member {joined.leader}: {error}") from None
         if isinstance(verdict, str):
             raise ConfigInvalid(verdict)
+        self._expect(verdict)
         self._reached(sent_s)
         self._since = generation_id if self._since == NO_GENERATION else self._since
         self._told, self.membership = info, verdict
@@ -305,6 +324,9 @@ class NodeGroup:
         self._lease.synced(generation_id, mine, sent_s=sent_s)
         self._on_membership(verdict)
         self._settled.set()
+
+    def _expect(self, membership: Membership) -> None:
+        """What else must be so for us to be one of these nodes. Raises: ConfigInvalid."""
 
     # Staying.
     async def _beat(self) -> None:
@@ -397,7 +419,7 @@ def _decide(joined: Any) -> dict[str, bytes]:
             hellos[member.member_id] = read_hello(member.metadata, member.member_id)
         except NodeInvalid as error:
             refused[member.member_id] = str(error)
-    admission = admit(hellos)
+    admission = admit(hellos, leader=joined.leader)
     refused.update(admission.refused)
     for member_id, reason in refused.items():
         log.error("member is not let in member_id=%s reason=%s", member_id, reason)

@@ -65,6 +65,7 @@ class Lease:
         self._generation_id = NOT_HELD
         """Of the last sync, with this member id."""
         self._next_term = 0
+        self._is_assumed = False
         self.is_joining = True
         """Whether nothing is held since JoinGroup was sent, or we are no member."""
 
@@ -77,6 +78,11 @@ class Lease:
     def partitions(self) -> frozenset[int]:
         """What the last sync gave us, whether it is held now or not."""
         return frozenset(self._terms)
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether something is held that no generation has given yet."""
+        return self._is_assumed
 
     def is_good(self, now_s: float) -> bool:
         """Whether what the last sync gave us is ours for sure."""
@@ -96,11 +102,11 @@ class Lease:
 
     def suspend(self) -> None:
         """Hold nothing: JoinGroup is about to be sent."""
-        self.is_joining = True
+        self.is_joining, self._is_assumed = True, False
 
     def lose(self) -> None:
         """Hold nothing, and begin new terms: others may have been given all of it."""
-        self.is_joining = True
+        self.is_joining, self._is_assumed = True, False
         self._good_until_s = NEVER
         self._terms, self._generation_id = {}, NOT_HELD
 
@@ -108,12 +114,26 @@ class Lease:
         """Hold what SyncGroup gave; `sent_s` is when the request was sent."""
         # A member that lost an answer is handed the generation that it has.
         unbroken = generation_id - self._generation_id in {0, 1}
-        before = self._terms if self._generation_id != NOT_HELD and unbroken else {}
+        is_known = self._is_assumed or (self._generation_id != NOT_HELD and unbroken)
+        before = self._terms if is_known else {}
+        self._is_assumed = False
         self._next_term += 1
         self._terms = {p: before.get(p, self._next_term) for p in partitions}
         self._generation_id = generation_id
         self._good_until_s = sent_s + self._lease_s
         self.is_joining = False
+
+    def assume(self, partitions: Iterable[int], *, sent_s: float) -> None:
+        """Hold before the first generation is made: the coordinator counts no other member.
+
+        It said so to what was sent at `sent_s`, of a group whose JoinGroup of ours it has. So
+        nobody else is given anything before it has answered that: the same as a generation.
+        """
+        if not self._is_assumed:
+            self._next_term += 1
+            self._terms = dict.fromkeys(partitions, self._next_term)
+        self._is_assumed, self.is_joining = True, False
+        self._good_until_s = sent_s + self._lease_s
 
     def renewed(self, *, sent_s: float) -> None:
         """Go on: a heartbeat of this generation, sent at `sent_s`, was answered well."""

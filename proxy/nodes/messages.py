@@ -80,6 +80,8 @@ class _Node(_Model):
     pinned: Annotated[dict[Text, Int32], Field(max_length=PINS_MAX)] = {}
     control: Text = ""
     version: Text = ""
+    lone: bool = False
+    process: Text = ""
 
     @classmethod
     def of(cls, node: NodeInfo) -> _Node:
@@ -97,6 +99,8 @@ class _Node(_Model):
             pinned=dict(node.pinned),
             control=node.control,
             version=node.version,
+            lone=node.lone,
+            process=node.process,
         )
 
     def value(self) -> NodeInfo:
@@ -113,6 +117,8 @@ class _Node(_Model):
             pinned=self.pinned,
             control=self.control,
             version=self.version,
+            lone=self.lone,
+            process=self.process,
         )
 
 

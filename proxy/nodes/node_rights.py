@@ -17,8 +17,8 @@ from kio.schema.types import TopicName
 
 from keylane.errors import ConfigInvalid, LoginRefused, RightMissing, UpstreamLost
 from keylane.offsets.epochs import Brokers, next_epoch
-from keylane.offsets.fenced import TRANSACTIONAL_ID_PREFIX
 from keylane.offsets.journal import TOPIC_NAME
+from keylane.offsets.openings import TRANSACTIONAL_ID_PREFIX
 from keylane.proxy.apis.context import Operation
 from keylane.proxy.nodes.scan_records import TOPIC_NAME as SCANS
 

@@ -25,20 +25,25 @@ class Admission:
     """Why not, by member id."""
 
 
-def admit(hellos: Mapping[str, Hello]) -> Admission:
+def admit(hellos: Mapping[str, Hello], *, leader: str = "") -> Admission:
     """Let in who was there first; one with a number that is taken stays out.
 
     So does one that sees another number of IC partitions: it would look for a group's offsets
-    elsewhere than the others do. `hellos` is by member id.
+    elsewhere than the others do. Beside a node without a number there is no other; of lone nodes
+    that are new, the leader joined first. `hellos` is by member id, as is `leader`.
     """
     members: dict[int, str] = {}
     refused: dict[str, str] = {}
     oldest: Hello | None = None
-    for member_id in sorted(hellos, key=lambda key: (*_age(hellos[key]), key)):
+    for member_id in sorted(
+        hellos, key=lambda key: (*_turn(hellos[key], is_leader=key == leader), key)
+    ):
         hello = hellos[member_id]
         oldest = oldest or hello
         taken = members.get(hello.node.number)
-        if taken is not None:
+        if oldest is not hello and (oldest.node.lone or hello.node.lone):
+            refused[member_id] = _refuse_beside(hello, oldest)
+        elif taken is not None:
             refused[member_id] = (
                 f"node: {hello.node.number} is the number of the node at "
                 f"{_place(hellos[taken])}; this one, at {_place(hello)}, needs another"
@@ -53,8 +58,23 @@ def admit(hellos: Mapping[str, Hello]) -> Admission:
     return Admission(members=dict(sorted(members.items())), refused=refused)
 
 
-def _age(hello: Hello) -> tuple[bool, int]:
-    return hello.since == NO_GENERATION, hello.since
+def _turn(hello: Hello, *, is_leader: bool) -> tuple[bool, int, bool]:
+    """Ascending: who is let in before whom."""
+    is_new = hello.since == NO_GENERATION
+    return is_new, hello.since, not (hello.node.lone and is_leader)
+
+
+def _refuse_beside(hello: Hello, oldest: Hello) -> str:
+    """Why a node is not let in beside another one, of which one has no number."""
+    if oldest.node.lone:
+        return (
+            f"node: the node at {_place(oldest)} has no number and has to be the only one; stop "
+            f"it, or give it and this one, at {_place(hello)}, a number each"
+        )
+    return (
+        f"node: the node at {_place(oldest)} is in front of this cluster already; give this one, "
+        f"at {_place(hello)}, a number of its own, or stop the others"
+    )
 
 
 def _place(hello: Hello) -> str:

@@ -50,6 +50,10 @@ class NodeInfo:
     control: str = ""
     """URL of its control port, without a path; empty: none."""
     version: str = ""
+    lone: bool = False
+    """Whether it was given no number, and has to be the only one; `number` means nothing then."""
+    process: str = ""
+    """Of a lone node: which process it is (`process_mark`); empty: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,10 @@ class KeylaneFactory(Protocol):
 
 @pytest.fixture
 def keylane(kafka: str, tmp_path: Path) -> Iterator[KeylaneFactory]:
-    """Factory of proxies that belong to one test; they are ended with it."""
+    """Factory of proxies that belong to one test; they are ended with it.
+
+    In front of the session's broker there are others, with topics and groups of their own.
+    """
     started: list[KeylaneProcess] = []
 
     def start(
@@ -159,12 +162,13 @@ def keylane(kafka: str, tmp_path: Path) -> Iterator[KeylaneFactory]:
         args: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> KeylaneProcess:
+        beside = {"KEYLANE_BESIDE_OTHERS": "true"} if bootstrap is None else {}
         proxy = KeylaneProcess(
             bootstrap or kafka,
             lanes,
             log_path=tmp_path / f"keylane-{len(started)}.log",
             args=args,
-            environment=environment,
+            environment={**beside, **(environment or {})},
         )
         started.append(proxy)
         return proxy.start()

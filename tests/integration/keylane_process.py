@@ -42,7 +42,7 @@ class KeylaneProcess:
         self._log_path = log_path
         # Fixed from the start, not 0: a client that knows a broker's address finds it again.
         self.listen_port = find_port_run(BROKER_PORTS)
-        listen = f"127.0.0.1:{self.listen_port}"
+        listen = self.listen = f"127.0.0.1:{self.listen_port}"
         control = f"127.0.0.1:{find_free_port()}"
         rules = [part for rule in lanes for part in ("--lanes", rule)]
         command = [sys.executable, "-m", "keylane", "proxy", "--bootstrap", upstream]
@@ -73,7 +73,15 @@ class KeylaneProcess:
 
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> Self:
         """Start and wait until it serves. Raises ChildEnded, with the end of its log."""
+        self.launch()
+        return self.await_ready(timeout_s=timeout_s)
+
+    def launch(self) -> None:
+        """Start; returns at once."""
         self._child.launch()
+
+    def await_ready(self, *, timeout_s: float = READY_TIMEOUT_S) -> Self:
+        """Wait until it serves. Raises ChildEnded, with the end of its log."""
         self._child.await_ready(time.monotonic() + timeout_s)
         self.bootstrap, self.control = READY_LINE.findall(self.log)[-1]
         return self

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from keylane.embedded import EmbeddedKafka
 from tests.integration.certificates import Authority
@@ -44,6 +45,16 @@ SERVICE_RULES = (
     ),
     rule("keylane", "DESCRIBE_CONFIGS", name="__consumer_offsets"),
     rule("keylane", "DESCRIBE", "GROUP", "keylane"),
+    rule("keylane", "READ", "GROUP", "__keylane_nodes"),
+    AclBinding(
+        ResourceType.TRANSACTIONAL_ID,
+        "keylane-ic-",
+        ResourcePatternType.PREFIXED,
+        "User:keylane",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.ALLOW,
+    ),
 )
 """All that keylane's own principal needs; docs/security.md lists the same."""
 
@@ -115,12 +126,14 @@ class Stage:
             *("control_tls=true", f"control_token_file={self.control_token}"),
             *("connections_per_principal_max=3", "groups_per_principal_max=1"),
             f"buffered_bytes_per_principal_max={1 << 20}",
+            "beside_others=true",
         )
 
     @cached_property
     def renewing(self) -> KeylaneProcess:
         """One whose own login ends every few seconds, as those of clients by this mechanism."""
-        return self.start_keylane(self.direct, "login_mechanism=SCRAM-SHA-512")
+        settings = ("login_mechanism=SCRAM-SHA-512", "beside_others=true")
+        return self.start_keylane(self.direct, *settings)
 
     def topic(self, test_name: str, rounds: int = 3) -> tuple[str, list[str]]:
         """A topic of two partitions and eight lanes, and the values in it."""

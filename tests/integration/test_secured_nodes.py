@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import (
-    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -21,16 +20,6 @@ from tests.integration.secured_stage import SERVICE_RULES, Stage
 pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
 NODES = 2
 NODE_RULES = (
-    AclBinding(
-        ResourceType.TRANSACTIONAL_ID,
-        "keylane-ic-",
-        ResourcePatternType.PREFIXED,
-        "User:keylane",
-        "*",
-        AclOperation.WRITE,
-        AclPermissionType.ALLOW,
-    ),
-    rule("keylane", "READ", "GROUP", "__keylane_nodes"),
     *(
         rule("keylane", operation, name="__keylane_scans")
         for operation in ("CREATE", "WRITE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
@@ -44,6 +33,15 @@ TRANSACTIONS = AclBindingFilter(
     "User:keylane",
     "*",
     AclOperation.WRITE,
+    AclPermissionType.ALLOW,
+)
+SEAT = AclBindingFilter(
+    ResourceType.GROUP,
+    "__keylane_nodes",
+    ResourcePatternType.LITERAL,
+    "User:keylane",
+    "*",
+    AclOperation.READ,
     AclPermissionType.ALLOW,
 )
 
@@ -90,3 +88,20 @@ def test_a_node_without_a_right_ends_at_its_start_and_names_it(stage) -> None:
 
     with pytest.raises(ChildEnded, match="WRITE on transactional ids with the prefix keylane-ic-"):
         stage.start_keylane(upstream, *settings)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "told"),
+    [
+        (TRANSACTIONS, "needs DESCRIBE and WRITE on transactional ids with the prefix keylane-ic-"),
+        (SEAT, "group __keylane_nodes: keylane's principal needs READ on it"),
+    ],
+    ids=["transactional id", "group"],
+)
+def test_a_lone_node_without_a_right_ends_at_its_start_and_names_it(stage, lacking, told) -> None:
+    """It could not keep others out, so it does not serve."""
+    stage.admin.delete_acls([lacking])[lacking].result(30)
+    upstream = stage.kafka.bootstrap_of("SECURED")
+
+    with pytest.raises(ChildEnded, match=told):
+        stage.start_keylane(upstream, "login_mechanism=SCRAM-SHA-256")

@@ -76,7 +76,7 @@ async def test_the_journal_is_loaded_over_lost_connections(monkeypatch) -> None:
         tables.append(table)
         await reads()
 
-    monkeypatch.setattr(JournalStore, "_ensure_topic", ensure)
+    monkeypatch.setattr(JournalStore, "ensure_topic", ensure)
     monkeypatch.setattr(store, "read_partitions", read)
 
     table = await JournalStore("broker:9092").read()

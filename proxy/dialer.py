@@ -1,0 +1,51 @@
+"""Connections to brokers for clients: each is paired with one of a client's own.
+
+In:    which broker, or any.  Out: `UpstreamLink`s.
+Shell: asyncio.
+"""
+
+from __future__ import annotations
+
+from keylane.config import ProxyConfig, split_address
+from keylane.errors import BrokerUnreachable
+from keylane.proxy.cluster import Cluster
+from keylane.proxy.upstream import UpstreamLink
+
+
+class Dialer:
+    """Connects as the configuration says; brokers that cannot be reached are told of."""
+
+    def __init__(self, config: ProxyConfig, cluster: Cluster) -> None:
+        self._config, self._cluster = config, cluster
+
+    async def any_broker(self) -> UpstreamLink:
+        """To the first bootstrap address, or known broker, that can be reached.
+
+        Raises: BrokerUnreachable.
+        """
+        addresses = [split_address(address) for address in self._config.bootstrap.split(",")]
+        addresses += [(broker.host, broker.port) for broker in self._cluster.brokers.values()]
+        return await self._connect(list(dict.fromkeys(addresses)))
+
+    async def broker(self, node_id: int) -> UpstreamLink:
+        """To one broker, where it is now. Raises: BrokerUnreachable."""
+        broker = self._cluster.brokers[node_id]
+        return await self._connect([(broker.host, broker.port)])
+
+    async def _connect(self, addresses: list[tuple[str, int]]) -> UpstreamLink:
+        """To the first of these that can be reached."""
+        reasons = []
+        for host, port in addresses:
+            opening = UpstreamLink.open(
+                host,
+                port,
+                response_bytes_max=self._config.response_bytes_max,
+                tls=self._cluster.security.upstream,
+            )
+            try:
+                return await self._cluster.reach.watch(host, port, opening)
+            except BrokerUnreachable as error:
+                reasons.append(str(error))
+        for host, port in addresses:
+            self._cluster.reach.turn_away(host, port)
+        raise BrokerUnreachable("; ".join(reasons))

@@ -1,0 +1,228 @@
+"""Nodes without a number: one at a time serves a cluster, whatever the others do.
+
+In:    a broker of each test's own.  Out: verdicts.
+Shell: a real broker, keylane as child processes that are killed and stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from keylane.embedded import EmbeddedKafka
+from keylane.embedded.child import ChildEnded
+from tests.integration.conftest import make_topic_factory
+from tests.integration.harness import produce
+from tests.integration.keylane_process import KeylaneProcess
+
+pytestmark = pytest.mark.timeout(300)
+LANES, GROUP = 4, "split"
+DEFAULTS = {"group.initial.rebalance.delay.ms": "3000"}
+"""As brokers have it: what an embedded one leaves out to be fast."""
+MakeNode = Callable[..., KeylaneProcess]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
+    """A broker whose groups take as long to form as anywhere."""
+    with EmbeddedKafka(tmp_path / "kafka", properties=DEFAULTS) as running:
+        yield running
+
+
+@pytest.fixture
+def orders(broker: EmbeddedKafka) -> str:
+    """A topic of one partition with 100 records, seen as four lanes."""
+    name = make_topic_factory(AdminClient({"bootstrap.servers": broker.bootstrap}), "lone")()
+    produce(broker.bootstrap, name, [f"key-{number}" for number in range(20)], rounds=5)
+    return name
+
+
+@pytest.fixture
+def make_node(broker: EmbeddedKafka, orders: str, tmp_path: Path) -> Iterator[MakeNode]:
+    """Plans nodes in front of the broker, each on ports of its own."""
+    made: list[KeylaneProcess] = []
+
+    def make(*args: str) -> KeylaneProcess:
+        log_path = tmp_path / f"keylane-{len(made)}.log"
+        rules = [f"{orders}={LANES}"]
+        made.append(KeylaneProcess(broker.bootstrap, rules, log_path=log_path, args=args))
+        return made[-1]
+
+    yield make
+    for node in made:
+        if node.running:
+            node.kill()
+
+
+def consumer_at(node: KeylaneProcess) -> Consumer:
+    """A stock consumer that commits by hand."""
+    return Consumer(
+        {
+            "bootstrap.servers": node.listen,
+            "group.id": GROUP,
+            "enable.auto.commit": False,
+            "socket.timeout.ms": 5000,
+        }
+    )
+
+
+def commit(node: KeylaneProcess, topic: str, offsets: dict[int, int]) -> None:
+    """Commit lanes as an administrator would, without being a member. Raises: KafkaException."""
+    consumer = consumer_at(node)
+    try:
+        wanted = [TopicPartition(topic, lane, offset) for lane, offset in offsets.items()]
+        for place in consumer.commit(offsets=wanted, asynchronous=False):
+            if place.error is not None:
+                raise KafkaException(place.error)
+    finally:
+        consumer.close()
+
+
+def committed(node: KeylaneProcess, topic: str) -> list[int]:
+    """Where the group stands, by lane."""
+    consumer = consumer_at(node)
+    try:
+        places = [TopicPartition(topic, lane) for lane in range(LANES)]
+        return [place.offset for place in consumer.committed(places, timeout=30)]
+    finally:
+        consumer.close()
+
+
+def test_a_second_lone_node_refuses_to_start(make_node: MakeNode, orders: str) -> None:
+    """It names the process and the address of the first, which goes on undisturbed."""
+    first, second = make_node().start(), make_node()
+    commit(first, orders, {0: 50, 2: 40})
+
+    with pytest.raises(ChildEnded) as ended:
+        second.start()
+
+    assert f"process {first.pid}, at {first.bootstrap} serves this cluster" in str(ended.value)
+    assert "exit 2" in str(ended.value)
+    commit(first, orders, {1: 30})
+    assert committed(first, orders)[:3] == [50, 30, 40]
+    assert "nodes agreed generation_id=2" not in first.log
+
+
+def test_of_two_that_start_at_the_same_moment_one_serves(make_node: MakeNode, orders: str) -> None:
+    """The other ends with a line; what was committed is seen by the one that is left."""
+    nodes = [make_node(), make_node()]
+
+    for node in nodes:
+        node.launch()
+    outcomes = [outcome_of(node) for node in nodes]
+
+    (winner,) = [node for node, outcome in zip(nodes, outcomes, strict=True) if outcome is None]
+    (reason,) = [outcome for outcome in outcomes if outcome is not None]
+    assert "exit 2" in reason
+    assert winner.listen in reason
+    commit(winner, orders, {3: 77})
+    assert committed(winner, orders)[3] == 77
+
+
+def outcome_of(node: KeylaneProcess) -> str | None:
+    """Why a node that was launched did not become ready, or ended then; None: it serves."""
+    try:
+        node.await_ready()
+    except ChildEnded as error:
+        return str(error)
+    return None
+
+
+def test_a_node_that_was_killed_is_replaced_at_once(make_node: MakeNode, orders: str) -> None:
+    """Its session is not waited for, since its process has ended; also right after its start."""
+    first = make_node().start()
+    commit(first, orders, {0: 50})
+    first.kill()
+
+    second = make_node().start()
+    second.kill()
+    third = make_node().start()
+
+    assert committed(third, orders)[0] == 50
+    for node in (second, third):
+        assert "seat of a process that has ended is taken" in node.log
+        assert "it is waited for" not in node.log
+
+
+def test_a_node_that_hung_and_was_replaced_ends_and_writes_nothing(
+    make_node: MakeNode, orders: str
+) -> None:
+    """The second waits for the session of the first; when that wakes up, its commits are refused."""
+    first = make_node("--set", "node_session_timeout_ms=6000").start()
+    commit(first, orders, {0: 50, 1: 40})
+    first.pause()
+    second = make_node("--set", "node_session_timeout_ms=6000").start()
+    commit(second, orders, {0: 60, 1: 70, 2: 80})
+
+    first.resume()
+    with pytest.raises(KafkaException):
+        commit(first, orders, {0: 55, 3: 90})
+
+    first.wait_for_log(f"the node at {second.bootstrap} has no number and has to be the only one")
+    assert first.stop() == 2
+    assert committed(second, orders)[:3] == [60, 70, 80]
+    commit(second, orders, {0: 65})
+    assert committed(second, orders)[0] == 65
+
+
+def test_a_numbered_node_does_not_start_beside_a_lone_one(make_node: MakeNode, orders: str) -> None:
+    """Nor the other way round, also when both start at the same moment: one of them is left."""
+    lone = make_node().start()
+
+    with pytest.raises(ChildEnded, match=f"the node at {lone.bootstrap} has no number"):
+        make_node("--node", "3").start()
+    commit(lone, orders, {0: 50})
+    lone.stop()
+    numbered = make_node("--node", "3").start()
+    with pytest.raises(ChildEnded, match=f"already, such as {numbered.bootstrap}"):
+        make_node().start()
+    numbered.stop()
+    both = [make_node("--node", "3"), make_node()]
+    for node in both:
+        node.launch()
+
+    assert [outcome_of(node) is None for node in both].count(True) == 1
+
+
+def test_two_that_may_stand_beside_each_other(make_node: MakeNode) -> None:
+    """What an operator has asked for: neither keeps the other out."""
+    make_node().start()
+
+    beside = make_node("--set", "beside_others=true").start()
+
+    assert beside.running
+
+
+def test_it_serves_where_brokers_have_no_transactions(
+    tmp_path: Path, make_node_at: Callable[[str], KeylaneProcess]
+) -> None:
+    """A broker alone cannot make their topic of three replicas: no fence, a warning, the seat."""
+    properties = {"transaction.state.log.replication.factor": "3"}
+    with EmbeddedKafka(tmp_path / "poor", properties=properties) as poor:
+        name = make_topic_factory(AdminClient({"bootstrap.servers": poor.bootstrap}), "lone")()
+        node = make_node_at(poor.bootstrap, name).start()
+
+        commit(node, name, {0: 5})
+
+        assert committed(node, name)[0] == 5
+        assert "brokers coordinate no transactions" in node.log
+        node.stop()
+
+
+@pytest.fixture
+def make_node_at(tmp_path: Path) -> Iterator[MakeNode]:
+    """A node in front of another broker."""
+    made: list[KeylaneProcess] = []
+
+    def make(bootstrap: str, topic: str) -> KeylaneProcess:
+        log_path = tmp_path / f"elsewhere-{len(made)}.log"
+        made.append(KeylaneProcess(bootstrap, [f"{topic}={LANES}"], log_path=log_path))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.stop()
