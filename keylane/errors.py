@@ -60,6 +60,17 @@ class BrokerUnreachable(UpstreamLost):
     """No connection to a broker can be made: it is away, or does not show a good certificate."""
 
 
+class TopicNotReady(UpstreamLost):
+    """A broker knows a topic and cannot tell of it yet: it was made, or lost its leader, just now.
+
+    `topic_error_code` is Kafka's code for the topic.
+    """
+
+    def __init__(self, text: str, *, topic_error_code: int) -> None:
+        super().__init__(text)
+        self.topic_error_code = topic_error_code
+
+
 class LoginRefused(UpstreamLost):
     """A broker does not let keylane itself in, or its secret cannot be read; never holds it."""
 

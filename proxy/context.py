@@ -19,7 +19,7 @@ from kio.schema.metadata.v12.request import MetadataRequestTopic as MetadataRequ
 from kio.schema.types import TopicName
 
 from keylane.config import ProxyConfig
-from keylane.errors import UpstreamLost
+from keylane.errors import TopicNotReady
 from keylane.proxy.admission import Admission
 from keylane.proxy.apis.context import Operation
 from keylane.proxy.cluster import Cluster
@@ -46,6 +46,10 @@ from keylane.wire.sequence import SequenceMap
 Result = TypeVar("Result")
 REFUSED_BY_BROKER: Final = (3, TOPIC_AUTHORIZATION_FAILED, 100)
 """UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID beside it."""
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+UNKNOWN_TOPIC_ID: Final = 100
+HIDDEN_MAX: Final = 1_000
+"""Names of one connection; of more it is said that they are unknown, which clients ask again."""
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
 
@@ -111,6 +115,8 @@ class SessionContext:
         )
         self.is_librdkafka = False
         self.login = LoginWatch(subject_claim=self.config.principal_claim)
+        self._hidden: set[str | uuid.UUID] = set()
+        """Topics that the broker did not show for want of a right, as they were last asked for."""
 
     async def pause(self, seconds: float) -> None:
         """Wait for what no event tells."""
@@ -218,11 +224,24 @@ class SessionContext:
         )
         topic = answer.topics[0]
         self._shared.cluster.learn_topic(topic)
-        if int(topic.error_code) in REFUSED_BY_BROKER:
+        code, asked = int(topic.error_code), topic_id or name or ""
+        self._hidden.discard(asked)
+        if code == TOPIC_AUTHORIZATION_FAILED and len(self._hidden) < HIDDEN_MAX:
+            self._hidden.add(asked)
+        if code in REFUSED_BY_BROKER:
             return False
-        if topic.error_code != 0:
-            raise UpstreamLost(f"topic {name or topic_id} is not ready: {topic.error_code.name}")
+        if code != 0:
+            text = f"topic {name or topic_id} is not ready: {topic.error_code.name}"
+            raise TopicNotReady(text, topic_error_code=code)
         return True
+
+    def refusal_of(self, topic: str | uuid.UUID) -> int:
+        """Why the broker did not show a topic when it was looked for: a Kafka code."""
+        asked = topic
+        unknown = UNKNOWN_TOPIC_ID
+        if isinstance(topic, str):
+            asked, unknown = self.registry.physical_name(topic), UNKNOWN_TOPIC_OR_PARTITION
+        return TOPIC_AUTHORIZATION_FAILED if asked in self._hidden else unknown
 
     async def find_topic(self, name: str) -> PhysicalTopic | None:
         """A topic by its own name; asks the client's broker when it is not known yet.

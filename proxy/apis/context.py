@@ -325,6 +325,9 @@ class Context(Protocol):
     async def find_topic(self, name: str) -> PhysicalTopic | None:
         """A topic by its own name; asks the cluster when it is not known yet. None: unknown."""
 
+    def refusal_of(self, topic: str | uuid.UUID) -> int:
+        """Why the broker did not show a topic when it was looked for: a Kafka code."""
+
     async def right_error(self, view: View, operation: Operation) -> int:
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not.
 

@@ -33,6 +33,7 @@ from typing import Final
 from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.endpoints import with_own_endpoints
 from keylane.proxy.apis.lane_topics import are_plain, find_shared
+from keylane.proxy.apis.unresolved import unresolved_lanes
 from keylane.proxy.connection import Buffers
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.range_views import RangeView
@@ -134,6 +135,13 @@ async def plan_fetch(
     for topic in wanted.topics:
         topic_id = None if topic.topic_id is None else uuid.UUID(bytes=topic.topic_id)
         view = await find_shared(client_id, topic.name, topic_id, context)
+        hidden = unresolved_lanes(topic.name, context) if view is None else None
+        if hidden is not None:
+            # Relayed, a broker that learns of the topic now would give whole partitions for lanes.
+            refused = [_refused(e.partition, hidden.error_code) for e in topic.partitions]
+            plan.answered.append((topic, list(refused)))
+            plan.views.append(hidden)
+            continue
         if view is None:
             plan.plain.append(topic)
             continue

@@ -1,13 +1,12 @@
 """What the offset calls share: views of their topics, states of a group, errors.
 
 In:    kio topic entries, a group.  Out: views, copies of `OffsetState`.
-Next:  `offset_commit`, `offset_fetch`, `offset_delete`, `transactions`.
 Pure:  the outside world is the `Context` argument.
-Source: DESIGN decision 6; REQUIREMENTS G-11, G-14.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,13 +16,16 @@ from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRe
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
+from keylane.errors import UpstreamLost
 from keylane.offsets.journal import StateKey
 from keylane.offsets.lane_note import apply_commit
 from keylane.offsets.pushes import Writer
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context, Operation
-from keylane.proxy.apis.lane_topics import find_shared
+from keylane.proxy.apis.unresolved import resolve_view
 from keylane.proxy.topics import View
+
+log = logging.getLogger("keylane.offsets")
 
 NONE: Final = ErrorCode.none
 UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
@@ -65,16 +67,17 @@ async def find_views(
 ) -> list[View | None]:
     """The view of each kio topic entry, by its id where it has one, else by its name.
 
+    None: the topic is plain for certain. What cannot be resolved is a view that refuses all.
     client_id: of the request; without, a client's key ranges do not count.
     """
     views: list[View | None] = []
     for topic in topics:
         if not hasattr(topic, "topic_id"):
-            views.append(await find_shared(client_id, str(topic.name), None, context))
+            views.append(await resolve_view(client_id, str(topic.name), None, context))
         elif topic.topic_id is None:  # the zero id, which is no topic's: the broker says so
             views.append(None)
         else:
-            views.append(await find_shared(client_id, None, topic.topic_id, context))
+            views.append(await resolve_view(client_id, None, topic.topic_id, context))
     return views
 
 
@@ -106,6 +109,7 @@ async def open_drafts(
     trusts_own: what is pending where `writer` had a transaction is of that one; without, it is
     UNSTABLE as well.
     TOO_MANY_GROUPS: the group has no offsets of lanes, and its client may begin no more.
+    BUSY: the log start of the partition is needed, and its leader cannot be asked.
     """
     drafts: dict[Place, Draft] = {}
     unsure: list[Place] = []
@@ -123,10 +127,15 @@ async def open_drafts(
     if not is_known and not context.may_begin_group(group):
         return {}, dict.fromkeys(views, TOO_MANY_GROUPS)
     committed, errors = await fetch_committed(group, unsure, context)
-    adopted = {}
+    adopted: dict[Place, OffsetState] = {}
     for place, (offset, metadata) in committed.items():
-        view = views[place]
-        adopted[place] = await context.groups.adopt(group, view, place[1], offset, metadata)
+        try:
+            adopted[place] = await context.groups.adopt(
+                group, views[place], place[1], offset, metadata
+            )
+        except UpstreamLost as error:
+            note_unknown_start(group, place, error)
+            errors[place] = BUSY
     await _save_before_push(group, views, adopted, context, is_transaction=writer is not None)
     context.groups.check_tenure(group)  # else nothing may be noted of what Kafka has said
     for place, state in adopted.items():
@@ -142,6 +151,14 @@ async def open_drafts(
             del errors[place]
             drafts[place] = own
     return drafts, errors
+
+
+def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:
+    """Where a partition begins cannot be learnt, so its lanes have to wait; others go on."""
+    log.warning(
+        "lanes wait for the log start of their partition group=%s topic=%s partition=%d reason=%s",
+        group, *place, error,
+    )  # fmt: skip
 
 
 async def _save_before_push(

@@ -4,14 +4,15 @@ Behaviour: the broker is asked for the physical partitions with the caller's pri
 says is compared with the state (a group that went on direct, a reset, an expired offset), and
 each lane is answered its own position, -1 where nobody has committed. "All topics" lists lane
 topics under their own name, and under the lane names that the group has used since the start.
+A lane index never reaches the broker, which would answer "no offset" for it: where a topic cannot
+be resolved, or a partition's log start not be learnt, clients are told to ask again.
 A client id with key ranges is answered the least position of its ranges of a partition; one that
 it was not given is refused with TOPIC_AUTHORIZATION_FAILED.
 Not done: offset ranges for native consumers (tagged fields).
 
 In:    requests and answers.  Out: answers per lane.
-Next:  `proxy.groups` keeps the states; `session` writes the answer.
 Pure:  the outside world is the `Context` argument.
-Source: DESIGN decision 6; REQUIREMENTS S004-30, G-07, G-11; KIP-709 (many groups), KIP-447.
+Source: KIP-709 (many groups), KIP-447.
 """
 
 from __future__ import annotations
@@ -26,11 +27,20 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
+from keylane.errors import UpstreamLost
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context, Request
-from keylane.proxy.apis.lane_offsets import BUSY, NONE, Place, find_views, known_offset
+from keylane.proxy.apis.lane_offsets import (
+    BUSY,
+    NONE,
+    UNSTABLE,
+    Place,
+    find_views,
+    known_offset,
+    note_unknown_start,
+)
 from keylane.proxy.apis.list_offsets import relay
-from keylane.proxy.apis.refusals import refused_offsets
+from keylane.proxy.apis.refusals import refused_offsets, refused_topics
 from keylane.proxy.apis.stable_offsets import (
     STABLE_PAUSE_S,
     STABLE_PAUSE_S_MAX,
@@ -38,9 +48,12 @@ from keylane.proxy.apis.stable_offsets import (
     STABLE_WAIT_S,
     pending_places,
 )
+from keylane.proxy.apis.unresolved import UnresolvedView
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import View
 
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+UNKNOWN_TOPIC_ID: Final = 100
 MANY_GROUPS_VERSION: Final = 8
 TOPIC_ID_VERSION: Final = 10
 
@@ -167,6 +180,8 @@ def _physical_question(question: GroupQuestion, api_version: int) -> Any:
     topics: dict[Any, Any] = {}
     wanted: dict[Any, dict[i32, None]] = {}
     for topic, view in zip(question.entry.topics, question.views, strict=True):
+        if isinstance(view, UnresolvedView):
+            continue  # the broker would answer "no offset"
         indexes = topic.partition_indexes
         if view is None:
             key = topic.topic_id if api_version >= TOPIC_ID_VERSION else topic.name
@@ -203,7 +218,7 @@ async def _present(api_version: int, question: GroupQuestion, answer: Any, conte
     found = {topic.topic_id if by_id else str(topic.name): topic for topic in answer.topics}
     if question.entry.topics is None:
         return replace(
-            answer, topics=tuple(await _present_all(question, answer, context, by_id=by_id))
+            answer, topics=tuple(await _present_all(api_version, question, answer, context))
         )
     topics = []
     for topic, view in zip(question.entry.topics, question.views, strict=True):
@@ -213,11 +228,42 @@ async def _present(api_version: int, question: GroupQuestion, answer: Any, conte
                 topics.append(_only(found[key], topic.partition_indexes))
             continue
         physical = found.get(view.topic_id if by_id else view.topic)
-        if physical is None:
+        code = view.error_code if isinstance(view, UnresolvedView) else 0
+        if code or physical is None or _lacks(physical, view, topic.partition_indexes):
+            topics.append(_refused_topic(api_version, topic, refusal_code(api_version, code)))
             continue
-        lanes = await _lanes(question.group, view, physical, topic.partition_indexes, context)
+        lanes = await _lanes(
+            question.group, view, physical, topic.partition_indexes, api_version, context
+        )
         topics.append(_named(physical, view, lanes, by_id=by_id))
     return replace(answer, topics=tuple(topics))
+
+
+def _lacks(physical: Any, view: View, indexes: Sequence[int]) -> bool:
+    """Whether the broker has left out a partition that it was asked for: no offset is known."""
+    found = {int(entry.partition_index) for entry in physical.partitions}
+    return any(view.partition_of(i) not in found for i in indexes if _is_asked(view, i))
+
+
+def refusal_code(api_version: int, code: int = 0) -> ErrorCode:
+    """What says that an offset is not known now, so that clients ask again.
+
+    Of a partition with any other error Java gives up, and librdkafka waits for ever; a partition
+    that is left out, or without an offset, they start by their reset policy.
+    code: what was said of the topic; a missing right, and an id that is no topic's, stay as said.
+    """
+    if code in (TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID):
+        return ErrorCode(code)
+    return UNSTABLE if api_version >= STABLE_VERSION else BUSY
+
+
+def _refused_topic(api_version: int, topic: Any, code: ErrorCode) -> Any:
+    """The answer entry of a topic entry of the request, refused for all that it names."""
+    module: Any = load_payload_module(9, api_version, EntityType.response)
+    suffix = "s" if api_version >= MANY_GROUPS_VERSION else ""
+    of_topic = getattr(module, f"OffsetFetchResponseTopic{suffix}")
+    of_partition = getattr(module, f"OffsetFetchResponsePartition{suffix}")
+    return refused_topics((topic,), of_topic, of_partition, code)[0]
 
 
 def _only(topic: Any, indexes: Sequence[int]) -> Any:
@@ -229,10 +275,11 @@ def _only(topic: Any, indexes: Sequence[int]) -> Any:
 
 
 async def _present_all(
-    question: GroupQuestion, answer: Any, context: Context, *, by_id: bool
+    api_version: int, question: GroupQuestion, answer: Any, context: Context
 ) -> list[Any]:
     """All that the group has offsets of: lanes where the topic's own name means lanes."""
     topics = []
+    by_id = api_version >= TOPIC_ID_VERSION
     lane_names = [
         await context.find_view(name)
         for name in context.groups.lane_names_of(question.group)
@@ -246,6 +293,10 @@ async def _present_all(
         (own,) = await find_views((physical,), context, question.client_id)
         if own is None:
             topics.append(physical)
+        elif isinstance(own, UnresolvedView):
+            # Offsets of partitions, shown as they are, would pass for those of lanes.
+            topics.append(_unknown(physical, refusal_code(api_version, own.error_code)))
+            continue
         known_id = context.registry.id_of_name
         topic_id = physical.topic_id if by_id else known_id(str(physical.name))
         for view in (own, *lane_names):
@@ -256,11 +307,20 @@ async def _present_all(
             ):
                 continue
             indexes = view.indexes
-            lanes = await _lanes(question.group, view, physical, indexes, context)
+            lanes = await _lanes(question.group, view, physical, indexes, api_version, context)
             known = [entry for entry in lanes if entry.committed_offset >= 0 or entry.error_code]
             if known:
                 topics.append(_named(physical, view, known, by_id=by_id))
     return topics
+
+
+def _unknown(physical: Any, code: ErrorCode) -> Any:
+    """The broker's topic entry with no offset in it."""
+    partitions = tuple(
+        replace(entry, committed_offset=i64(-1), metadata="", error_code=code)
+        for entry in physical.partitions
+    )
+    return replace(physical, partitions=partitions)
 
 
 def _named(physical: Any, view: View, lanes: list[Any], *, by_id: bool) -> Any:
@@ -269,11 +329,16 @@ def _named(physical: Any, view: View, lanes: list[Any], *, by_id: bool) -> Any:
 
 
 async def _lanes(
-    group: str, view: View, physical: Any, indexes: Sequence[int], context: Context
+    group: str,
+    view: View,
+    physical: Any,
+    indexes: Sequence[int],
+    api_version: int,
+    context: Context,
 ) -> list[Any]:
     """Answer entries of the lanes `indexes`; the group's lock is held."""
     by_partition = {int(entry.partition_index): entry for entry in physical.partitions}
-    states: dict[int, OffsetState] = {}
+    states: dict[int, OffsetState | None] = {}
     lanes = []
     for index in indexes:
         if not _is_asked(view, index):
@@ -291,13 +356,34 @@ async def _lanes(
                 # No offset there, none here: the broker's own "no commit" fits every lane.
                 lanes.append(replace(entry, partition_index=i32(index)))
                 continue
-            states[partition] = await context.groups.adopt(
-                group, view, partition, committed, entry.metadata
+            states[partition] = await _adopted(
+                group, view, partition, committed, entry.metadata, context
             )
         if entry.error_code == NONE:
-            entry = _positioned(entry, states[partition], view, index)
+            state = states[partition]
+            if state is None:
+                code = refusal_code(api_version)
+                entry = replace(entry, committed_offset=i64(-1), metadata="", error_code=code)
+            else:
+                entry = _positioned(entry, state, view, index)
         lanes.append(replace(entry, partition_index=i32(index)))
     return lanes
+
+
+async def _adopted(
+    group: str,
+    view: View,
+    partition: int,
+    committed: int | None,
+    metadata: str | None,
+    context: Context,
+) -> OffsetState | None:
+    """The state in line with Kafka's offset; None: that cannot be told now (no leader, say)."""
+    try:
+        return await context.groups.adopt(group, view, partition, committed, metadata)
+    except UpstreamLost as error:
+        note_unknown_start(group, (view.topic, partition), error)
+        return None
 
 
 def _positioned(entry: Any, state: OffsetState, view: View, index: int) -> Any:

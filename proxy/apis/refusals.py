@@ -199,7 +199,7 @@ def _offset_fetch(request: Request, code: ErrorCode = NOT_COORDINATOR) -> Any:
             module.OffsetFetchResponseGroup(
                 group_id=group.group_id,
                 # With an error of the whole group brokers name no partitions.
-                topics=() if whole == code else _refused_topics(group.topics, *names, code),
+                topics=() if whole == code else refused_topics(group.topics, *names, code),
                 error_code=whole,
             )
             for group in wanted.groups
@@ -218,12 +218,13 @@ def refused_offsets(wanted: Any, module: Any, code: ErrorCode) -> tuple[Any, ...
     read again.
     """
     of_topic, of_partition = module.OffsetFetchResponseTopic, module.OffsetFetchResponsePartition
-    return _refused_topics(wanted.topics, of_topic, of_partition, code)
+    return refused_topics(wanted.topics, of_topic, of_partition, code)
 
 
-def _refused_topics(
+def refused_topics(
     topics: Any, of_topic: Any, of_partition: Any, code: ErrorCode
 ) -> tuple[Any, ...]:
+    """Answer entries of OffsetFetch for its topic entries, with one error for all partitions."""
     return tuple(
         of_topic(
             partitions=tuple(

@@ -14,8 +14,7 @@ import pprint
 import struct
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from difflib import ndiff
 from typing import Any, TypeVar
@@ -23,23 +22,16 @@ from typing import Any, TypeVar
 from kio.index import load_request_schema, load_response_schema
 
 from keylane.config import LaneRule, ProxyConfig
-from keylane.errors import NotCoordinator, UpstreamLost
-from keylane.keyrange.key_split import KeySplit
-from keylane.offsets.journal import JournalRecord, StateKey
-from keylane.offsets.lane_note import apply_note, read_note
-from keylane.offsets.pushes import Pushes
-from keylane.offsets.scan import ScanIndex
+from keylane.errors import TopicNotReady
+from keylane.offsets.journal import StateKey
 from keylane.offsets.state import OffsetState
-from keylane.offsets.table import OffsetTable
 from keylane.proxy.apis import ROUTES, Route, route_of
 from keylane.proxy.apis.context import Operation, Request
-from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
-from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
@@ -56,6 +48,7 @@ from keylane.wire.header import (
 from keylane.wire.messages import read_request, read_response, write_message
 from keylane.wire.sequence import SequenceMap
 from tests.transcript.entities import Values, build, plain
+from tests.transcript.fake_groups import FakeGroups
 from tests.transcript.fake_loads import FakeLoads
 
 ORDERS, PLAIN, SHOP = (uuid.UUID(int=number) for number in (0xA1, 0xB2, 0xC3))
@@ -82,141 +75,6 @@ class Step:
     """None: any."""
 
 
-class FakeGroups:
-    """Implements `Groups` as `proxy.groups` does, with a list in the place of Kafka."""
-
-    def __init__(self) -> None:
-        self.table = OffsetTable(partition_count=1)
-        self.pushes = Pushes()
-        self.late = LatePushes()
-        self.commit_times = CommitTimes()
-        self.journal: list[JournalRecord] = []
-        self.log_starts: dict[Place, int] = {}
-        self.is_journal_down = False
-        self.events: list[str] = []
-        self.sees_ends = True
-        self.of_others: set[str] = set()
-        """Groups that another node serves."""
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._scans: dict[tuple[uuid.UUID, int, KeySplit], ScanIndex] = {}
-        self._names: dict[str, dict[str, None]] = {}
-
-    def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
-        lock = self._locks.setdefault(group, asyncio.Lock())
-        return self._refused(group) if group in self.of_others else lock
-
-    @asynccontextmanager
-    async def _refused(self, group: str) -> AsyncIterator[None]:
-        self.check_tenure(group)
-        yield
-
-    def check_tenure(self, group: str) -> None:
-        if group in self.of_others:
-            raise NotCoordinator(f"group {group} is another node's")
-
-    def lose(self, group: str) -> None:
-        """Another node serves the group from now on."""
-        self.of_others.add(group)
-        self.pushes.forget_where(lambda key: key.group == group)
-
-    def has_state(self, key: StateKey) -> bool:
-        return self.table.get(key) is not None
-
-    def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
-        if view.is_renamed:
-            self._names.setdefault(group, {})[view.name] = None
-        self.check_tenure(group)
-        return self.table.get(StateKey(group, view.topic_id, partition))
-
-    async def adopt(
-        self,
-        group: str,
-        view: View,
-        partition: int,
-        kafka_committed: int | None,
-        metadata: str | None = None,
-    ) -> OffsetState:
-        assert self._locks[group].locked(), "the group's lock is held"
-        key = StateKey(group, view.topic_id, partition)
-        known = self.table.get(key)
-        note = read_note(metadata, view.topic_id, kafka_committed)
-        if known is not None and known.pushed == kafka_committed and note is None:
-            return known
-        base = self.log_starts.get((view.topic, partition), 0)
-        if known is None:
-            state = OffsetState(committed=kafka_committed, base=base, topic_name=view.topic)
-        else:
-            state = known.copy()
-            if note is None:
-                state.reconcile(kafka_committed, base=base)
-        if note is not None:
-            apply_note(state, note, self.scan_of(view, partition))
-            self.pushes.unsaved.add(key)
-        if kafka_committed is not None or known is not None:
-            self.table.put(key, state)
-        return state
-
-    def scan_of(self, view: View, partition: int) -> ScanIndex:
-        key_split = view.key_split(partition)
-        key = (view.topic_id, partition, key_split)
-        return self._scans.setdefault(key, ScanIndex(key_split))
-
-    async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
-        """There are no other nodes."""
-
-    async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
-        assert self._locks[group].locked(), "the group's lock is held"
-        self.check_tenure(group)
-        keys = [StateKey(group, view.topic_id, partition) for view, partition, _ in states]
-        records: list[JournalRecord] = []
-        for key, (_, _, state) in zip(keys, states, strict=True):
-            self.table.put(key, state)
-            records += self.table.records(key, now_ms=1)
-        self.append(records)
-        for key in keys:
-            self.table.mark_saved(key)
-            self.pushes.unsaved.discard(key)
-
-    async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
-        self._drop([StateKey(group, view.topic_id, partition) for view, partition in places])
-
-    def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
-        self.commit_times.note(group, view.name, view.layout.index_count, indexes, 1)
-
-    async def drop_group(self, group: str) -> None:
-        self._names.pop(group, None)
-        self._drop(list(self.table.of_group(group)))
-
-    def lane_names_of(self, group: str) -> Sequence[str]:
-        return tuple(self._names.get(group, ()))
-
-    def topics_of(self, group: str) -> set[str]:
-        self.check_tenure(group)
-        return {state.topic_name for state in self.table.of_group(group).values()}
-
-    def _drop(self, keys: Sequence[StateKey]) -> None:
-        self.append([record for key in keys for record in self.table.tombstones(key)])
-        for key in keys:
-            self.table.remove(key)
-            self.pushes.forget(key)
-            self.late.forget(key)
-
-    def append(self, records: Sequence[JournalRecord]) -> None:
-        if records:
-            if self.is_journal_down:
-                raise UpstreamLost("no ack from the journal")
-            self.events.append("journal")
-            self.journal += records
-
-    def restarted(self) -> OffsetTable:
-        """What a new proxy would load from the journal."""
-        table = OffsetTable(partition_count=1)
-        for offset, record in enumerate(self.journal):
-            table.apply(record.partition, offset, record.key, record.value)
-        assert table.finish_load().damaged_count == 0
-        return table
-
-
 @dataclass(slots=True, kw_only=True)
 class World:
     """What the fake context serves from; tests change it."""
@@ -230,6 +88,10 @@ class World:
     groups_too_many: set[str] = field(default_factory=set)
     """Groups that the client may not begin."""
     brokers: list[int] = field(default_factory=list)
+    unready: dict[str, int] = field(default_factory=dict)
+    """Topics that the broker cannot tell of yet, with its code."""
+    hidden: set[str] = field(default_factory=set)
+    """Topics that the broker does not show to the client."""
     unknown: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)
     """Topics that the cluster has but keylane has not met yet."""
     sent: list[Values] = field(default_factory=list)
@@ -388,9 +250,17 @@ class FakeContext:
 
     async def find_view(self, name: str) -> LaneView | None:
         found = self.registry.rule_of(name)
+        if found is not None and found[0] in self.world.unready:
+            code = self.world.unready[found[0]]
+            raise TopicNotReady(f"topic {name} is not ready", topic_error_code=code)
         if found is not None and found[0] in self.world.unknown:
             self.registry.learn(found[0], *self.world.unknown.pop(found[0]))
         return self.registry.view(name)
+
+    def refusal_of(self, topic: str | uuid.UUID) -> int:
+        if isinstance(topic, uuid.UUID):
+            return 100
+        return 29 if self.registry.physical_name(topic) in self.world.hidden else 3
 
     async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
         return self.registry.view_by_id(topic_id)

@@ -346,13 +346,12 @@ async def test_an_id_that_nobody_knows_goes_to_the_broker(version) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-async def test_a_lane_topic_that_does_not_exist_goes_to_the_broker(version) -> None:
+async def test_a_lane_topic_that_does_not_exist_is_answered_as_a_broker_does(version) -> None:
     """It says UNKNOWN_TOPIC_OR_PARTITION."""
     context = FakeContext()
     context.registry.forget("orders")
     asked = make_request(FETCH, version, request(topic("orders", {0: 1})))
-    answer = {"responses": [found(version, "orders", {0: b""}, error_code=3)]}
-    context.expect(FETCH, bytes(asked.body), answer)
+    answer = {"responses": [{"partitions": [{"partition_index": 0, "error_code": 3}]}]}
 
     check(answer, plain(asked.decode_answer(await serve(context, asked))))
 
