@@ -203,7 +203,7 @@ def test_it_serves_where_brokers_have_no_transactions(
     """A broker alone cannot make their topic of three replicas: no fence, a warning, the seat."""
     properties = {"transaction.state.log.replication.factor": "3"}
     with EmbeddedKafka(tmp_path / "poor", properties=properties) as poor:
-        name = make_topic_factory(AdminClient({"bootstrap.servers": poor.bootstrap}), "lone")()
+        name = make_topic_factory(AdminClient({"bootstrap.servers": poor.bootstrap}))()
         node = make_node_at(poor.bootstrap, name).start()
 
         commit(node, name, {0: 5})

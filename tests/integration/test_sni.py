@@ -18,7 +18,7 @@ from keylane.embedded.ports import find_free_port
 from keylane.embedded.tools import TOOL_JVM_ARGS
 from tests.integration.certificates import Authority
 from tests.integration.harness import produce
-from tests.integration.keylane_process import BROKER_PORTS, KeylaneProcess, _find_port_run
+from tests.integration.keylane_process import BROKER_PORTS, KeylaneProcess, find_port_run
 from tests.integration.secured import write_properties
 from tests.integration.sni_gateway import SniGateway
 
@@ -48,7 +48,7 @@ class Front:
         self.processes: list[KeylaneProcess] = []
         listeners: dict[str, tuple[str, int]] = {}
         for node in range(NODES):
-            first = _find_port_run(BROKER_PORTS)
+            first = find_port_run(BROKER_PORTS)
             args = ["--listen", f"127.0.0.1:{first}", "--advertise", BOOTSTRAP]
             args += ["--set", f"advertise_pattern=n{{node}}-b{{broker}}.kafka.test:{port}"]
             args += ["--set", f"tls_certificate={certificate}"]
@@ -193,7 +193,7 @@ def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_pat
     port, step, number = 30_900, 20, 7
     args = ["--advertise", "machine.test", "--node", str(number)]
     args += ["--set", f"advertise_port={port}", "--set", f"advertise_port_step={step}"]
-    listen = f"127.0.0.1:{_find_port_run(BROKER_PORTS)}"
+    listen = f"127.0.0.1:{find_port_run(BROKER_PORTS)}"
     process = KeylaneProcess(
         kafka, [], log_path=tmp_path / "keylane.log", args=[*args, "--listen", listen]
     ).start()

@@ -45,6 +45,8 @@ from tests.transcript.fake import CORRELATION_ID, FakeContext, serve
 FRAMES = Path(__file__).parent / "client_frames.txt"
 CLIENTS = {"java", "librdkafka", "aiokafka", "kafka-python", "franz-go", "sarama", "kafkajs"}
 METADATA = 3
+TOPIC_IDS = 10
+"""From this version on offsets are asked for by topic id."""
 
 
 class Recorded(NamedTuple):
@@ -155,6 +157,7 @@ async def _pass(
     struct.pack_into(">i", frame, 8, CORRELATION_ID)
     request = Request(read_request_header(memoryview(frame)[4:]), bytes(frame))
     context = FakeContext()
+    _learn_topics(context, one)
     context.expect(one.api_key, body, answer_body, version=one.version)
     context.world.answer_tags = answer_tags
 
@@ -176,6 +179,16 @@ async def _pass(
             assert entry.get(UNKNOWN) == served[entry["api_key"]].get(UNKNOWN)
         del shown["api_keys"], told["api_keys"]
     assert _without_addresses(shown) == _without_addresses(told)
+
+
+def _learn_topics(context: FakeContext, one: Recorded) -> None:
+    """The topics that offsets are asked of by their ids are known, and have no lanes."""
+    if one.api_key not in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH) or one.version < TOPIC_IDS:
+        return
+    request = read_request(one.api_key, one.version, memoryview(one.body))
+    for group in getattr(request, "groups", (request,)):
+        for topic in group.topics or ():
+            context.registry.learn(f"recorded-{topic.topic_id}", topic.topic_id, 3)
 
 
 def _without_addresses(value: Any) -> Any:
