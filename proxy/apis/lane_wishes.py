@@ -60,6 +60,11 @@ class Target:
         return self.view is None and self.refusal is None
 
 
+def shows_lanes(context: Context) -> bool:
+    """Whether any topic may mean lanes under its own name, as answers name topics."""
+    return bool(context.config.lanes or context.registry.dissenters)
+
+
 async def find_target(name: str, context: Context) -> Target:
     """What a name means. A name that means lanes is never plain, whatever the broker knows."""
     if context.registry.rule_of(name) is None:
