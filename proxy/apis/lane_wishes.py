@@ -227,7 +227,7 @@ class LaneWishes(Generic[Wish]):
         return found
 
     async def judge(self, operation: Operation, context: Context) -> None:
-        """Put the broker's word before keylane's: a client without the right is told no more."""
+        """Put the broker's word before keylane's: a client without the right learns no more."""
         for asked in self._asked:
             view = asked.target.view
             if view is None or not asked.refusals:

@@ -99,13 +99,13 @@ def test_a_lane_topic_is_given_no_partitions_by_a_count_of_lanes(
 ) -> None:
     """kafka-topics --alter --partitions prints the reason, librdkafka gets it; direct it works."""
     name = topic("lanes4", partitions=PARTITIONS)
-    told = failure(
+    printed = failure(
         java,
         "kafka-topics",
         *("--bootstrap-server", shared_keylane.bootstrap, "--alter", "--topic", name),
         *("--partitions", "20"),
     )
-    assert "seen as 2 partitions of 4 lanes each" in told
+    assert "seen as 2 partitions of 4 lanes each" in printed
 
     through = AdminClient({"bootstrap.servers": shared_keylane.bootstrap})
     for seen in (name, f"{name}.lanes-8"):
@@ -140,10 +140,10 @@ def test_leaders_are_elected_by_lanes(shared_keylane, topic, java) -> None:
     name = topic("lanes4", partitions=PARTITIONS)
     tool = "--bootstrap-server", shared_keylane.bootstrap, "--election-type", "preferred"
     for seen, index in ((name, 7), (f"{name}.lanes-8", 15)):
-        told = failure(
+        printed = failure(
             java, "kafka-leader-election", *tool, "--topic", seen, "--partition", str(index)
         )
-        assert f"Valid replica already elected for partitions {seen}-{index}" in told
+        assert f"Valid replica already elected for partitions {seen}-{index}" in printed
         absent = failure(java, "kafka-leader-election", *tool, "--topic", seen, "--partition", "16")
         assert "UnknownTopicOrPartition" in absent
 
@@ -196,10 +196,10 @@ def test_log_folders_are_shown_by_lanes(kafka, shared_keylane, topic, java) -> N
     def sizes(bootstrap: str) -> dict[str, int]:
         args = ("--bootstrap-server", bootstrap, "--describe", "--topic-list", name)
         lines = java.run("kafka-log-dirs", *args).stdout.splitlines()
-        told = json.loads(next(line for line in lines if line.startswith("{")))
+        printed = json.loads(next(line for line in lines if line.startswith("{")))
         return {
             part["partition"]: part["size"]
-            for broker in told["brokers"]
+            for broker in printed["brokers"]
             for folder in broker["logDirs"]
             for part in folder["partitions"]
         }
@@ -250,9 +250,9 @@ def test_configuration_is_that_of_the_topic(kafka, shared_keylane, topic, java) 
     assert "retention.ms=77777777" in configs(kafka, name, "--describe")
     through = AdminClient({"bootstrap.servers": shared_keylane.bootstrap})
     resource = ConfigResource(ConfigResource.Type.TOPIC, lanes)
-    told = through.describe_configs([resource])[resource].result()
-    assert told["retention.ms"].value == "77777777"
-    assert told[throttled].value == ",".join(f"{lane}:1" for lane in range(1, 16, 2))
+    printed = through.describe_configs([resource])[resource].result()
+    assert printed["retention.ms"].value == "77777777"
+    assert printed[throttled].value == ",".join(f"{lane}:1" for lane in range(1, 16, 2))
     assert f"{throttled}=1:1 " in configs(kafka, name, "--describe")
     assert f"{throttled}=1:1,3:1,5:1,7:1 " in configs(shared_keylane.bootstrap, name, "--describe")
 

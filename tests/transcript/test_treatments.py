@@ -22,7 +22,7 @@ DESCRIBE_TRANSACTIONS, CONSUMER_GROUP_DESCRIBE = 65, 69
 IN_BYTES: Final = {10, 11, 14, 15}
 """JoinGroup, SyncGroup, DescribeGroups name topics inside subscriptions and assignments,
 FindCoordinator inside the key of a share group's partition."""
-TELLING: Final = re.compile(r"topic|partition|resource_name")
+NAMING: Final = re.compile(r"topic|partition|resource_name")
 """What fields are called that name topics and partitions, or count them; beside TopicName."""
 NUMBERS: Final = frozenset({"index", "count"})
 
@@ -44,7 +44,7 @@ def naming_fields(entity: Any) -> set[str]:
         path
         for path, hint in leaves(entity)
         if "TopicName" in hint
-        or TELLING.search(path.rpartition(".")[2])
+        or NAMING.search(path.rpartition(".")[2])
         or path.rpartition(".")[2] in NUMBERS
     }
 
@@ -89,10 +89,10 @@ def test_every_field_that_names_topics_or_partitions_is_declared(api_key) -> Non
 @pytest.mark.parametrize("api_key", sorted(ROUTES), ids=lambda key: ROUTES[key].name)
 def test_every_answer_that_names_topics_has_a_treatment(api_key) -> None:
     """And no API has one that names none."""
-    told = in_all_versions(api_key, load_response_schema)
+    answered = in_all_versions(api_key, load_response_schema)
     asked = in_all_versions(api_key, load_request_schema)
 
-    names_topics = bool(told | asked) or api_key in IN_BYTES
+    names_topics = bool(answered | asked) or api_key in IN_BYTES
 
     assert (api_key in TREATMENTS) == names_topics
 
