@@ -30,6 +30,7 @@ from keylane.proxy.apis.lane_wishes import (
     find_target,
     find_targets,
     show_lanes,
+    shows_lanes,
 )
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.connection import Buffers
@@ -38,6 +39,8 @@ from keylane.proxy.connection import Buffers
 async def handle_elect_leaders(request: Request, context: Context) -> Buffers:
     """Ask for partitions, answer for lanes; the broker is asked always, it judges the right."""
     wanted = request.decode()
+    if wanted.topic_partitions is None and not shows_lanes(context):
+        return await relay(request, context)
     if wanted.topic_partitions is None:
         answer = await ask(request, wanted, context)
         shown = [await _present(result, context) for result in answer.replica_election_results]

@@ -19,12 +19,15 @@ from typing import Any
 from kio.static.primitive import i32
 
 from keylane.proxy.apis.context import Context, Request
-from keylane.proxy.apis.lane_wishes import find_target, lanes_of
+from keylane.proxy.apis.lane_wishes import find_target, lanes_of, shows_lanes
+from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.connection import Buffers
 
 
 async def handle_consumer_group_describe(request: Request, context: Context) -> Buffers:
     """Show partitions that members have as lanes, where the topic's own name means lanes."""
+    if not shows_lanes(context):
+        return await relay(request, context)
     pending = context.send((request.frame,))
     context.release()
     frame = await pending

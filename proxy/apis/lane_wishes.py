@@ -60,6 +60,11 @@ class Target:
         return self.view is None and self.refusal is None
 
 
+def shows_lanes(context: Context) -> bool:
+    """Whether any topic may mean lanes under its own name, as answers name topics."""
+    return bool(context.config.lanes or context.registry.dissenters)
+
+
 async def find_target(name: str, context: Context) -> Target:
     """What a name means. A name that means lanes is never plain, whatever the broker knows."""
     if context.registry.rule_of(name) is None:
@@ -89,7 +94,7 @@ async def _code_of(name: str, context: Context) -> ErrorCode:
             include_topic_authorized_operations=False,
         )
     )
-    code: ErrorCode = answer.topics[0].error_code
+    code: ErrorCode = answer.topics[0].error_code if answer.topics else NONE
     return UNKNOWN_PARTITION if code == NONE else code
 
 
@@ -112,7 +117,7 @@ def lanes_text(view: LaneView) -> str:
 def show_lanes(entries: Iterable[Any], view: LaneView, index_field: str) -> tuple[Any, ...]:
     """kio entries of a broker's partitions, each once per lane, in the order of lane indexes."""
     layout = view.layout
-    known = [each for each in entries if getattr(each, index_field) < layout.partition_count]
+    known = [each for each in entries if _has_lanes(getattr(each, index_field), view)]
     return tuple(
         with_index(entry, lane * layout.partition_count + getattr(entry, index_field), index_field)
         for lane in range(layout.lane_count)
@@ -127,12 +132,14 @@ def with_index(entry: Any, index: int, index_field: str) -> Any:
 
 def lanes_of(partitions: Iterable[int], view: LaneView) -> tuple[int, ...]:
     """All lanes of some partitions, ascending."""
-    known = [number for number in partitions if number < view.layout.partition_count]
-    return tuple(sorted(view.layout.lane_index(p, k) for p in known for k in _lanes(view)))
+    known = [number for number in partitions if _has_lanes(number, view)]
+    lanes = range(view.layout.lane_count)
+    return tuple(sorted(view.layout.lane_index(number, lane) for number in known for lane in lanes))
 
 
-def _lanes(view: LaneView) -> range:
-    return range(view.layout.lane_count)
+def _has_lanes(partition: int, view: LaneView) -> bool:
+    """Whether a partition is one that lanes read; those that were added are none (decision 006)."""
+    return 0 <= partition < view.layout.partition_count
 
 
 def any_lane(_view: LaneView, _partition: int, wishes: Mapping[int, Wish]) -> Wish | Refusal:
@@ -222,7 +229,7 @@ class LaneWishes(Generic[Wish]):
         return found
 
     async def judge(self, operation: Operation, context: Context) -> None:
-        """Put the broker's word before keylane's: a client without the right is told no more."""
+        """Put the broker's word before keylane's: a client without the right learns no more."""
         for asked in self._asked:
             view = asked.target.view
             if view is None or not asked.refusals:

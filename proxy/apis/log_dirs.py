@@ -34,6 +34,7 @@ from keylane.proxy.apis.lane_wishes import (
     find_target,
     find_targets,
     show_lanes,
+    shows_lanes,
 )
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.connection import Buffers
@@ -70,6 +71,8 @@ async def handle_describe_log_dirs(request: Request, context: Context) -> Buffer
 
 
 async def _describe_all(request: Request, context: Context) -> Buffers:
+    if not shows_lanes(context):
+        return await relay(request, context)
     pending = context.send((request.frame,))
     context.release()
     frame = await pending

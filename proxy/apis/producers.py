@@ -33,6 +33,7 @@ from keylane.proxy.apis.lane_wishes import (
     find_target,
     find_targets,
     lanes_of,
+    shows_lanes,
 )
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.connection import Buffers
@@ -85,6 +86,8 @@ def _build(request: Request, wishes: LaneWishes[None], answer: Any) -> Any:
 
 async def handle_describe_transactions(request: Request, context: Context) -> Buffers:
     """Show the partitions of transactions as the lanes that clients know."""
+    if not shows_lanes(context):
+        return await relay(request, context)
     pending = context.send((request.frame,))
     context.release()
     frame = await pending

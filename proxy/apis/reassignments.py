@@ -35,6 +35,7 @@ from keylane.proxy.apis.lane_wishes import (
     find_targets,
     lanes_text,
     show_lanes,
+    shows_lanes,
 )
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.places import place_partition, real_ids
@@ -117,6 +118,8 @@ def _build(request: Request, wishes: LaneWishes[Replicas], answer: Any) -> Any:
 async def handle_list_reassignments(request: Request, context: Context) -> Buffers:
     """What is under way, as Metadata shows it; of all topics, or of those that are named."""
     wanted = request.decode()
+    if wanted.topics is None and context.placement.is_alone and not shows_lanes(context):
+        return await relay(request, context)
     if wanted.topics is None:
         pending = context.send((request.frame,))
         context.release()

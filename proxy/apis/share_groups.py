@@ -195,16 +195,16 @@ async def handle_describe_share_offsets(request: Request, context: Context) -> B
     found = {str(group.group_id): group for group in answer.groups}
     shown = []
     for number, group in enumerate(wanted.groups):
-        told = found.get(str(group.group_id))
-        if told is not None and told.error_code == ErrorCode.none:
+        described = found.get(str(group.group_id))
+        if described is not None and described.error_code == ErrorCode.none:
             lanes = [
                 await _refused_topic(request, topic, refused[number, place], context)
                 for place, topic in enumerate(group.topics or ())
                 if (number, place) in refused
             ]
-            told = replace(told, topics=(*told.topics, *lanes))
-        if told is not None:
-            shown.append(told)
+            described = replace(described, topics=(*described.topics, *lanes))
+        if described is not None:
+            shown.append(described)
     return request.answer_entity(replace(answer, groups=tuple(shown)))
 
 

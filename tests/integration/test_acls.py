@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from keylane.embedded import EmbeddedKafka
 from tests.integration.conftest import make_topic_factory
 from tests.integration.harness import produce
+from tests.integration.test_admin_lanes import delete_records
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
@@ -66,3 +68,31 @@ def test_lanes_of_a_topic_that_may_not_be_read(guarded_broker, keylane, java) ->
     refused = re.compile(r"TopicAuthorizationException|Not authorized to access topics")
     assert refused.search(direct.stderr)
     assert refused.search(proxied.stderr)
+
+
+def test_records_of_lanes_are_deleted_with_the_right_to_the_topic(
+    guarded_broker, keylane, java
+) -> None:
+    """Without DELETE the broker refuses all lanes of a partition, and one lane gets no reason."""
+    bootstrap = guarded_broker.bootstrap
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    name = make_topic_factory(admin, "acl")("kept", partitions=1)
+    produce(bootstrap, name, ["key"], rounds=5)
+    proxy = keylane(f"{name}=2", bootstrap=bootstrap)
+    acl = ("--bootstrap-server", bootstrap, "--topic", name, "--force")
+    for operation in ("Read", "Write", "Alter"):
+        java.run(
+            "kafka-acls", "--add", "--allow-principal", "User:ANONYMOUS",
+            "--operation", operation, *acl,
+        )  # fmt: skip
+
+    denied = [delete_records(proxy.bootstrap, name, lanes) for lanes in ({0: 3, 1: 3}, {1: 3})]
+    java.run(
+        "kafka-acls", "--add", "--allow-principal", "User:ANONYMOUS", "--operation", "Delete", *acl
+    )
+    allowed = delete_records(proxy.bootstrap, name, {0: 3, 1: 4})
+
+    code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert denied == [{0: code, 1: code}, {1: code}]
+    assert "DeleteRecords refused" not in proxy.log
+    assert allowed == {0: 3, 1: 3}

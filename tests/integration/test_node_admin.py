@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AdminClient
 
 from keylane.embedded import EmbeddedKafka
+from tests.integration.harness import produce
 from tests.integration.nodes import NODE_ID_STEP, Nodes
+from tests.integration.test_admin_lanes import delete_records, starts
 
 HERE, THERE = 0, NODE_ID_STEP
 """What is added to a broker's id by the nodes 0 and 1."""
@@ -77,6 +79,23 @@ def test_replicas_are_chosen_shown_and_moved(cluster, nodes, java, tmp_path: Pat
     assert "Reassignment of partition lanes-a-0 is completed" in verified
     assert replicas(cluster, "lanes-a")[0] == [2]
     assert "No partition reassignments found" in java.run(*tool, "--list").stdout
+
+
+@pytest.mark.timeout(240)
+def test_records_of_lanes_are_deleted_at_the_nodes_of_their_partitions(
+    cluster, nodes, java
+) -> None:
+    """All lanes of a partition are at one node and one leader, so they come in one request."""
+    create(java, nodes, "lanes-c", (1, 2), (2, 1), (1, 2), (2, 1))
+    for partition in range(4):
+        produce(cluster, "lanes-c", ["a", "b"], rounds=5, partition=partition)
+
+    every = delete_records(nodes.bootstrap, "lanes-c", {lane: 4 + lane for lane in range(16)})
+    alone = delete_records(nodes[1].bootstrap, "lanes-c", {5: 9})
+
+    assert every == {lane: 4 + lane % 4 for lane in range(16)}
+    assert alone == {5: KafkaError.POLICY_VIOLATION}
+    assert starts(cluster, "lanes-c", 4) == [4, 5, 6, 7]
 
 
 @pytest.mark.timeout(180)

@@ -66,7 +66,7 @@ async def test_an_election_for_all_is_answered_for_all_lanes(version) -> None:
     check(results(("orders", {1: 0, 3: 0, 5: 0, 7: 0}), ("plain", {0: 0})), found)
 
 
-async def test_who_may_not_elect_is_refused_by_the_broker() -> None:
+async def test_the_broker_refuses_a_client_that_may_not_elect() -> None:
     """As a whole."""
     context = FakeContext()
     denied = {"error_code": CLUSTER_DENIED, "replica_election_results": []}

@@ -34,7 +34,7 @@ async def test_a_member_of_a_partition_has_all_its_lanes(version) -> None:
 
 @pytest.mark.parametrize("version", versions(DESCRIBE))
 async def test_members_of_plain_topics_pass(version) -> None:
-    """As the broker tells them."""
+    """As the broker answers."""
     context = FakeContext()
     context.expect(DESCRIBE, None, group(plain=[0, 2]), version=version)
 

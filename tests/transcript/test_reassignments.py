@@ -64,8 +64,8 @@ async def test_lanes_of_a_partition_that_differ_are_refused_with_a_reason() -> N
     assert "lanes 0, 2 are one partition, 0" in reason
 
 
-async def test_who_may_not_alter_the_cluster_is_refused_by_the_broker() -> None:
-    """Also where nothing is left to ask; no reason of keylane's is told."""
+async def test_the_broker_refuses_a_client_that_may_not_alter_the_cluster() -> None:
+    """Also where nothing is left to ask; no reason of keylane's is added."""
     context = FakeContext()
     denied = {"error_code": CLUSTER_DENIED, "error_message": "no", "responses": []}
     context.expect(ALTER, {"topics": []}, denied)

@@ -42,7 +42,7 @@ async def test_a_member_of_a_lane_name_is_told_why_it_gets_nothing() -> None:
     "values", [beat("orders", "plain"), beat("orders.lanes-8", epoch=-1)], ids=["own", "leaves"]
 )
 async def test_members_of_topics_pass_as_they_are(values) -> None:
-    """Byte for byte, also of one whose own name means lanes, and whoever leaves."""
+    """Byte for byte, also of one whose own name means lanes, and of members that leave."""
     context = FakeContext()
     asked = make_request(HEARTBEAT, 1, values)
     context.expect(HEARTBEAT, bytes(asked.body), {"error_code": 0})
@@ -103,7 +103,7 @@ async def test_a_lane_beyond_the_partitions_alone_is_refused() -> None:
 
 
 async def test_offsets_of_a_lane_name_are_not_set() -> None:
-    """The reason names the topic; who may not read it is told no more."""
+    """The reason names the topic; without the right to read it there is none."""
     context = FakeContext()
     context.expect(ALTER, starts(), altered())
     found = await call(context, ALTER, 0, starts(("shop.lanes-2", {0: 1})))
@@ -132,7 +132,7 @@ async def test_the_broker_judges_the_right_to_the_group(api_key, values) -> None
     check(denied, await call(context, api_key, 0, values))
 
 
-def described(topics: Any) -> dict[str, Any]:
+def description(topics: Any) -> dict[str, Any]:
     return {"groups": [{"group_id": "g", "topics": topics}]}
 
 
@@ -142,19 +142,19 @@ async def test_offsets_of_a_lane_name_are_not_described(version) -> None:
     context = FakeContext()
     own = {"topic_name": "orders", "partitions": [0, 1]}
     lanes = {"topic_name": "shop.lanes-2", "partitions": [0]}
-    told = {
+    described = {
         "topic_name": "orders",
         "topic_id": ORDERS,
         "partitions": [{"partition_index": 1, "start_offset": 7}],
     }
-    context.expect(DESCRIBE, described([own]), described([told]), version=version)
+    context.expect(DESCRIBE, description([own]), description([described]), version=version)
 
-    found = await call(context, DESCRIBE, version, described([lanes, own]))
+    found = await call(context, DESCRIBE, version, description([lanes, own]))
 
     refused = {"partition_index": 0, "start_offset": -1, "error_code": POLICY}
     view_id = context.lanes("shop.lanes-2").view_id
     shown = {"topic_name": "shop.lanes-2", "topic_id": view_id, "partitions": [refused]}
-    check(described([told, shown]), found)
+    check(description([described, shown]), found)
 
 
 async def test_offsets_of_a_lane_name_are_not_deleted() -> None:
@@ -174,8 +174,8 @@ async def test_offsets_of_a_lane_name_are_not_deleted() -> None:
 @pytest.mark.parametrize(
     ("api_key", "version", "values"),
     [
-        (DESCRIBE, 0, described([{"topic_name": "orders", "partitions": [0, 1]}])),
-        (DESCRIBE, 1, described(None)),
+        (DESCRIBE, 0, description([{"topic_name": "orders", "partitions": [0, 1]}])),
+        (DESCRIBE, 1, description(None)),
         (ALTER, 0, starts(("plain", {0: 1}))),
         (DELETE, 0, {"group_id": "g", "topics": [{"topic_name": "orders"}]}),
     ],

@@ -101,7 +101,7 @@ async def test_a_topic_is_not_deleted_by_the_id_of_a_lane_name() -> None:
     check({"responses": [refused, done["responses"][0]]}, found)
 
 
-async def test_who_may_not_delete_is_not_told_what_a_lane_name_is() -> None:
+async def test_without_the_right_to_delete_no_lane_name_is_explained() -> None:
     """By an id not even the name."""
     context = FakeContext()
     view_id = context.lanes("shop.lanes-2").view_id
@@ -157,7 +157,7 @@ async def test_a_lane_topic_is_given_no_more_partitions(version, name) -> None:
     assert f"more than {count} partitions" in reason
 
 
-async def test_who_may_not_alter_a_lane_topic_is_told_no_counts() -> None:
+async def test_without_the_right_to_alter_no_count_is_explained() -> None:
     """But what the broker says."""
     context = FakeContext()
     context.world.denied.add(("orders", Operation.ALTER))

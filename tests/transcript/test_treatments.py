@@ -15,11 +15,14 @@ from kio.serial._introspect import EntityField, EntityTupleField, classify_field
 
 from keylane.proxy.apis import ROUTES
 from keylane.proxy.apis.treatments import NOT_SERVED, TREATMENTS
+from tests.transcript.fake import FakeContext, make_request, serve
 
+ELECT_LEADERS, LIST_REASSIGNMENTS, DESCRIBE_LOG_DIRS = 43, 46, 35
+DESCRIBE_TRANSACTIONS, CONSUMER_GROUP_DESCRIBE = 65, 69
 IN_BYTES: Final = {10, 11, 14, 15}
 """JoinGroup, SyncGroup, DescribeGroups name topics inside subscriptions and assignments,
 FindCoordinator inside the key of a share group's partition."""
-TELLING: Final = re.compile(r"topic|partition|resource_name")
+NAMING: Final = re.compile(r"topic|partition|resource_name")
 """What fields are called that name topics and partitions, or count them; beside TopicName."""
 NUMBERS: Final = frozenset({"index", "count"})
 
@@ -41,7 +44,7 @@ def naming_fields(entity: Any) -> set[str]:
         path
         for path, hint in leaves(entity)
         if "TopicName" in hint
-        or TELLING.search(path.rpartition(".")[2])
+        or NAMING.search(path.rpartition(".")[2])
         or path.rpartition(".")[2] in NUMBERS
     }
 
@@ -86,12 +89,33 @@ def test_every_field_that_names_topics_or_partitions_is_declared(api_key) -> Non
 @pytest.mark.parametrize("api_key", sorted(ROUTES), ids=lambda key: ROUTES[key].name)
 def test_every_answer_that_names_topics_has_a_treatment(api_key) -> None:
     """And no API has one that names none."""
-    told = in_all_versions(api_key, load_response_schema)
+    answered = in_all_versions(api_key, load_response_schema)
     asked = in_all_versions(api_key, load_request_schema)
 
-    names_topics = bool(told | asked) or api_key in IN_BYTES
+    names_topics = bool(answered | asked) or api_key in IN_BYTES
 
     assert (api_key in TREATMENTS) == names_topics
+
+
+@pytest.mark.parametrize(
+    ("api_key", "values"),
+    [
+        (DESCRIBE_LOG_DIRS, {"topics": None}),
+        (ELECT_LEADERS, {"topic_partitions": None}),
+        (LIST_REASSIGNMENTS, {"topics": None}),
+        (DESCRIBE_TRANSACTIONS, {"transactional_ids": ["t"]}),
+        (CONSUMER_GROUP_DESCRIBE, {"group_ids": ["g"]}),
+    ],
+)
+async def test_answers_about_all_topics_are_not_read_without_rules(api_key, values) -> None:
+    """Where no topic means lanes under its own name they pass as bytes, however large."""
+    context = FakeContext()
+    context.config = context.config.model_copy(update={"lanes": ()})
+    context.expect(api_key, None, b"whatever")
+
+    frame = await serve(context, make_request(api_key, ROUTES[api_key].version_max, values))
+
+    assert frame.endswith(b"whatever")
 
 
 def test_treatments_are_of_apis_that_are_served() -> None:
