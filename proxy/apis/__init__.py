@@ -86,10 +86,17 @@ from keylane.proxy.apis.transactions import (
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 
+PRODUCE: Final = 0
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
 BEFORE_LOGIN: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
+OFFERED_FROM: Final = {PRODUCE: 0, SASL_HANDSHAKE: 0}
+"""Lowest versions that are told where the broker has them, though they are refused.
+
+librdkafka 2.3 compresses with gzip, snappy and lz4 only where Produce v0 is offered (KAFKA-18659),
+and makes a SaslHandshake only where v0 of it is (`rd_kafka_feature_map`); it sends the highest.
+"""
 Handler = Callable[[Request, Context], Awaitable[Buffers]]
 IsRelayed = Callable[[Request, Context], bool]
 Patch = Callable[[Request, Frame, Context], Buffers]
@@ -131,7 +138,10 @@ class Route:
 
 async def handle_api_versions(request: Request, context: Context) -> Buffers:
     """ApiVersions v0-4: what the broker offers, clamped to what is served here."""
-    served = {key: (route.version_min, route.version_max) for key, route in ROUTES.items()}
+    served = {
+        key: (OFFERED_FROM.get(key, route.version_min), route.version_max)
+        for key, route in ROUTES.items()
+    }
     if request.api_version > ROUTES[API_VERSIONS].version_max:
         return refuse_version(request, ROUTES[API_VERSIONS].version_max)
     context.is_librdkafka = names_librdkafka(request)
@@ -163,7 +173,7 @@ def _table() -> dict[int, Route]:
         )
         routes.append(route)
 
-    serve(0, "Produce", 3, 13, handle_produce, relays_produce, with_own_endpoints)
+    serve(PRODUCE, "Produce", 3, 13, handle_produce, relays_produce, with_own_endpoints)
     serve(1, "Fetch", 4, 17, handle_fetch, relays_fetch, with_own_endpoints)
     serve(2, "ListOffsets", 1, 11, handle_list_offsets)
     serve(3, "Metadata", 0, 13, handle_metadata)

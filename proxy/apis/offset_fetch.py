@@ -175,7 +175,7 @@ def _upstream(wanted: Any, questions: list[GroupQuestion], api_version: int) -> 
 
 
 def _physical_question(question: GroupQuestion, api_version: int) -> Any:
-    if question.entry.topics is None:
+    if not any(question.views):
         return question.entry
     topics: dict[Any, Any] = {}
     wanted: dict[Any, dict[i32, None]] = {}
@@ -220,6 +220,8 @@ async def _present(api_version: int, question: GroupQuestion, answer: Any, conte
         return replace(
             answer, topics=tuple(await _present_all(api_version, question, answer, context))
         )
+    if not any(question.views):
+        return answer
     topics = []
     for topic, view in zip(question.entry.topics, question.views, strict=True):
         if view is None:

@@ -32,12 +32,13 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
         physical = context.registry.physical_name(topic.name)
         names.setdefault(physical, []).append(topic.name)
         entries.setdefault(physical, replace(topic, name=TopicName(physical)))
-    cursor = wanted.cursor
+    cursor, frame = wanted.cursor, request.frame
     if cursor is not None:
-        physical = context.registry.physical_name(cursor.topic_name)
-        cursor = replace(cursor, topic_name=type(cursor.topic_name)(physical))
-    upstream = replace(wanted, topics=tuple(entries.values()), cursor=cursor)
-    frame = request.frame if upstream == wanted else request.with_entity(upstream)
+        name = TopicName(context.registry.physical_name(cursor.topic_name))
+        cursor = replace(cursor, topic_name=name)
+    if cursor != wanted.cursor or any(topic.name not in entries for topic in wanted.topics):
+        upstream = replace(wanted, topics=tuple(entries.values()), cursor=cursor)
+        frame = request.with_entity(upstream)
     pending = context.send((frame,))
     context.release()
     answer = request.decode_answer(await pending)

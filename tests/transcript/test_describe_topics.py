@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, check, versions
+from tests.transcript.fake import (
+    ORDERS,
+    PLAIN,
+    FakeContext,
+    call,
+    check,
+    make_request,
+    versions,
+)
 
 PARTITIONS, CONFIGS = 75, 32
 
@@ -94,6 +102,18 @@ def results(*names: tuple[int, str]) -> dict[str, Any]:
             for kind, name in names
         ]
     }
+
+
+async def test_plain_topics_are_asked_for_as_they_came() -> None:
+    """The same bytes go up, a name that stands there twice as well: a broker answers it twice."""
+    context = FakeContext()
+    wanted = request("plain", "plain", cursor=("shop", 0))
+    found = [topic("plain", PLAIN, [0]), topic("plain", PLAIN, [0])]
+    context.expect(PARTITIONS, bytes(make_request(PARTITIONS, 0, wanted).body), {"topics": found})
+
+    seen = await call(context, PARTITIONS, 0, wanted)
+
+    check({"topics": found}, seen)
 
 
 async def test_what_keylane_keeps_is_internal() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy.apis import ROUTES
+from keylane.errors import FrameInvalid
+from keylane.proxy.apis import ROUTES, route_of
 from keylane.wire.messages import read_response
 from tests.transcript.entities import plain
 from tests.transcript.fake import FakeContext, call, check, make_request, serve, versions
@@ -102,6 +103,22 @@ async def test_versions_are_clamped_both_ways(version) -> None:
     seen = await call(context, API_VERSIONS, version, {})
 
     check({"api_keys": CLAMPED, "error_code": 0}, seen)
+
+
+@pytest.mark.parametrize(("low", "seen_low"), [(0, 0), (1, 1)])
+async def test_versions_that_librdkafka_takes_for_features_are_offered(low, seen_low) -> None:
+    """Produce v0 means compression to librdkafka 2.3, SaslHandshake v0 a handshake at all."""
+    context = FakeContext()
+    offer = [{"api_key": key, "min_version": low, "max_version": 9} for key in (0, 17)]
+    context.expect(API_VERSIONS, None, {"api_keys": offer})
+
+    seen = await call(context, API_VERSIONS, 3, {})
+
+    found = [(one["api_key"], one["min_version"], one["max_version"]) for one in seen["api_keys"]]
+    assert found == [(0, seen_low, 9), (17, seen_low, 1)]
+    for key in (0, 17):
+        with pytest.raises(FrameInvalid, match="v0 is not served"):
+            route_of(make_request(key, 0, b""))
 
 
 @pytest.mark.parametrize("version", range(3, 5))

@@ -189,6 +189,24 @@ async def test_all_topics_of_a_group_that_has_none(version) -> None:
 
 
 @pytest.mark.parametrize("version", range(8, 11))
+async def test_a_group_of_plain_topics_beside_all_topics_of_another(version) -> None:
+    """Its question goes up as it came and its answer down, a partition named twice as well."""
+    context = FakeContext()
+    plain = request(version, topic("plain", [0, 0, 1]))["groups"][0]
+    every = request(version, group="other")["groups"][0]
+    told = answer(version, one(version, "plain", {0: 5, 1: 7}))["groups"][0]
+    told["topics"][0]["partitions"].insert(0, told["topics"][0]["partitions"][0])
+    none = answer(version, group="other")["groups"][0]
+    body = make_request(FETCH, version, {"groups": [plain, every]}).body
+    context.expect(FETCH, bytes(body), {"groups": [told, none]})
+
+    seen = await call(context, FETCH, version, {"groups": [plain, every]})
+
+    check({"groups": [told, none]}, seen)
+    assert len(seen["groups"][0]["topics"][0]["partitions"]) == 3
+
+
+@pytest.mark.parametrize("version", range(8, 11))
 async def test_many_groups(version) -> None:
     """Each group gets its own lanes, in whatever order the broker answers them."""
     context = FakeContext()
