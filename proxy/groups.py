@@ -28,6 +28,7 @@ from kio.static.primitive import i32, i64
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.held_back import HeldBack
 from keylane.offsets.journal import JournalRecord, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
 from keylane.offsets.openings import JournalOpener, opened_at_start
@@ -107,6 +108,7 @@ class GroupOffsets:
         self._tenure = tenure
         self._table: OffsetTable | None = None
         self._owned: OwnedTables | None = None
+        self._held_back: str | None = None
         self._layouts: dict[str, LayoutValue] = {}
         self.pushes = Pushes()
         self.commit_times = CommitTimes()
@@ -140,11 +142,17 @@ class GroupOffsets:
             lambda partition: self._opener.open_one(partition, partition_count=count), count
         )
 
+    def hold_back(self, reason: str) -> None:
+        """Refuse all groups on lanes until `start` has ended well; for the only node."""
+        self._held_back = reason
+        self._owned = self._make_owned(lambda _seat: self._opener.open_all(0), SEAT_COUNT)
+
     async def _start_lone(self) -> None:
         """Open the journal as one, and load it now."""
         count = await self._store.prepare()
         self._owned = self._make_owned(lambda _seat: self._opener.open_all(count), SEAT_COUNT)
         self._pin_known_layouts((await opened_at_start(self._owned)).table)
+        self._held_back = None
 
     def _make_owned(self, open_partition: Open, count: int) -> OwnedTables:
         return OwnedTables(
@@ -193,6 +201,8 @@ class GroupOffsets:
 
         Entering it among many nodes loads what is not loaded. Raises: NotCoordinator, UpstreamLost.
         """
+        if self._held_back is not None:
+            return HeldBack(self._held_back)
         lock = self._locks.setdefault(group, asyncio.Lock())
         return lock if self._owned is None else self._owned.hold(group, lock)
 
@@ -201,6 +211,8 @@ class GroupOffsets:
 
         Raises: NotCoordinator, UpstreamLost.
         """
+        if self._held_back is not None:
+            raise UpstreamLost(self._held_back)
         if self._owned is not None:
             await self._owned.ready(group)
 

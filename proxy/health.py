@@ -1,7 +1,6 @@
 """Is this process alive, and may clients be sent to it: `/livez` and `/readyz`.
 
 In:    what the server tells of its start and its stop.  Out: routes of the control port.
-Next:  Kubernetes' probes (helm/keylane), a load balancer's health check.
 Shell: aiohttp.
 Source: Kubernetes API server's /livez and /readyz.
 
@@ -25,6 +24,8 @@ class Health:
     """How far the node is: it starts, serves, stops; never back."""
 
     state: str = STARTING
+    missing: str | None = None
+    """What cannot be served yet, and why; clients are told so in Kafka's own words."""
 
     @property
     def is_ready(self) -> bool:
@@ -40,11 +41,16 @@ class Health:
         self.state = STOPPING
 
     def routes(self) -> list[web.RouteDef]:
-        """`GET /livez`: 200 while the event loop turns. `GET /readyz`: 200 or 503, and why."""
+        """`GET /livez`: 200 while the event loop turns. `GET /readyz`: 200 or 503, and why.
+
+        A node that serves all but groups is ready: it says what is missing.
+        """
         return [web.get("/livez", self._livez), web.get("/readyz", self._readyz)]
 
     async def _livez(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        return web.Response(text=f"{self.state}\n", status=200 if self.is_ready else 503)
+        missing = "" if self.missing is None else f"missing: {self.missing}\n"
+        text = f"{self.state}\n{missing}"
+        return web.Response(text=text, status=200 if self.is_ready else 503)

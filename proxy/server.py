@@ -35,6 +35,7 @@ from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.dialer import Dialer
 from keylane.proxy.exposition import Exposition, Source
 from keylane.proxy.group_gauges import GroupGauges
+from keylane.proxy.group_start import GroupStart
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.health import Health
 from keylane.proxy.heap import keep_freed_memory
@@ -45,7 +46,7 @@ from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.nodes.gauges import NodeGauges
 from keylane.proxy.nodes.group import NodeGroup
-from keylane.proxy.nodes.lone import SEAT_COUNT, LoneSeat, is_guarded
+from keylane.proxy.nodes.lone import LoneSeat, is_guarded
 from keylane.proxy.nodes.node_rights import expect_rights
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.nodes.process_mark import make_mark
@@ -136,6 +137,14 @@ class ProxyServer:
             placement=Placement(config.node),
         )
         self._settings = self._make_settings(self._shared)
+        self._group_start = GroupStart(
+            self._cluster,
+            groups,
+            self._settings,
+            lone=self._lone,
+            health=self.health,
+            on_failed=self._fail,
+        )
         describer = GroupDescriber(self._cluster, groups, loads, tallies, self._shared.generations)
         self.control = None
         if config.control is not None:
@@ -258,9 +267,7 @@ class ProxyServer:
         self._cluster.on_broker = self._bind_broker
         self._cluster.on_grown = None if self._nodes is None else self._nodes.rejoin
         await self._cluster.start()
-        if self._lone is not None:
-            await self._lone.start(SEAT_COUNT)
-        await asyncio.gather(self._shared.groups.start(), self._settings.start())
+        await self._group_start.start()
         if self._feed is not None:
             await self._feed.start()
         if self.control is not None:
@@ -278,6 +285,7 @@ class ProxyServer:
     async def stop(self) -> None:
         """Take no more requests, answer those under way, close."""
         self.health.stops()
+        await self._group_start.stop()
         if self._nodes is not None:
             # First: the others take over at once, while what is under way here is answered.
             await self._nodes.stop()
@@ -300,17 +308,15 @@ class ProxyServer:
         if self._feed is not None:
             await self._feed.stop()
         await self._shared.groups.stop()
-        if self._lone is not None:
-            # Last: the next one serves at once, and here nothing is under way any more.
-            await self._lone.stop()
+        await self._group_start.leave()
         if self.control is not None:
             await self.control.stop()
         await self._settings.stop()
         self._cluster.stop()
 
     # Other nodes.
-    def _fail(self, error: ConfigInvalid) -> None:
-        """Others serve the groups by now: this node has to end."""
+    def _fail(self, error: KeylaneError) -> None:
+        """Groups are served by others by now, or cannot be: this node has to end."""
         if not self.failure.done():
             self.failure.set_result(error)
 
