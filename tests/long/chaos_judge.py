@@ -237,7 +237,11 @@ class Judge:
             tenure.fetched_back = event.offset
         if event.offset >= tenure.floor.offset or tenure.answer is None:
             return
-        if tenure.is_reset:
+        if (
+            tenure.is_reset
+            or tenure.is_refused
+            or self._has_lost(event.place, tenure.next_offset, event.at_s)
+        ):
             return  # judged with the first record that comes of it
         said = f"{event.at_s:.3f} {event.member} fetched {event.place} from {event.offset}"
         said = f"{said}: {tenure.floor.offset} stood, {_of(tenure.floor)}"
