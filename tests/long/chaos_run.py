@@ -76,8 +76,6 @@ class Plan:
     """Libraries of the members of each group."""
     lane: tuple[str, ...] = ("confluent", "aiokafka", "kafka-python")
     still: tuple[str, ...] = ("confluent", "confluent")
-    is_numbered: bool = True
-    """False: nodes that do not know of each other; a run of them must fail."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -206,7 +204,6 @@ class ChaosRun:
                 {"KEYLANE_ADVERTISE_PORT": str(port), "KEYLANE_NODE_SESSION_TIMEOUT_MS": "6000"}
                 for port in ports
             ],
-            is_numbered=self.plan.is_numbered,
         )
         for first, node in zip(ports, self._nodes.processes, strict=True):
             ways = {first + n: node.listen_port + n for n in range(BROKER_PORTS)}
