@@ -41,8 +41,7 @@ class KeylaneProcess:
         """Plan the proxy; `start` runs it."""
         self._log_path = log_path
         # Fixed from the start, not 0: a client that knows a broker's address finds it again.
-        self.listen_port = find_port_run(BROKER_PORTS)
-        listen = f"127.0.0.1:{self.listen_port}"
+        listen = self.listen = f"127.0.0.1:{_find_port_run(BROKER_PORTS)}"
         control = f"127.0.0.1:{find_free_port()}"
         rules = [part for rule in lanes for part in ("--lanes", rule)]
         command = [sys.executable, "-m", "keylane", "proxy", "--bootstrap", upstream]
@@ -107,7 +106,7 @@ class KeylaneProcess:
         os.kill(self.pid, signal.SIGCONT)
 
 
-def find_port_run(length: int) -> int:
+def _find_port_run(length: int) -> int:
     """First of `length` ports in a row that are free now."""
     while True:
         port = find_free_port()
