@@ -37,19 +37,17 @@ class Nodes:
         count: int,
         args: Sequence[str] = (),
         environments: Sequence[Mapping[str, str]] = (),
-        is_numbered: bool = True,
     ) -> None:
         """Plan the nodes; `start` runs them. Logs are `folder/keylane-N.log`.
 
         args: of all nodes; environments: of each.
-        is_numbered: False for nodes that do not know of each other, which must not be.
         """
         self.processes = [
             KeylaneProcess(
                 upstream,
                 lanes,
                 log_path=folder / f"keylane-{number}.log",
-                args=[*args, *(("--node", str(number)) if count > 1 and is_numbered else ())],
+                args=[*args, *(("--node", str(number)) if count > 1 else ())],
                 environment=environments[number] if environments else None,
             )
             for number in range(count)

@@ -237,7 +237,11 @@ class Judge:
             tenure.fetched_back = event.offset
         if event.offset >= tenure.floor.offset or tenure.answer is None:
             return
-        if tenure.is_reset:
+        if (
+            tenure.is_reset
+            or tenure.is_refused
+            or self._has_lost(event.place, tenure.next_offset, event.at_s)
+        ):
             return  # judged with the first record that comes of it
         said = f"{event.at_s:.3f} {event.member} fetched {event.place} from {event.offset}"
         said = f"{said}: {tenure.floor.offset} stood, {_of(tenure.floor)}"
@@ -276,9 +280,10 @@ class Judge:
         assert tenure.answer is not None
         if tenure.answer.offset < tenure.floor.offset:
             self._breach("again", f"{said}; it was answered {tenure.answer.offset}")
+        elif self._has_lost(each.place, tenure.next_offset, each.at_s):
+            self._note("reset", said)
         elif tenure.is_refused or tenure.is_reset:
-            is_cut = self._has_lost(each.place, tenure.next_offset, each.at_s)
-            (self._note if is_cut else self._breach)("reset" if is_cut else "refused", said)
+            self._breach("refused", said)
         else:
             self._note("client", f"{said}; it was answered {tenure.answer.offset}")
 

@@ -22,10 +22,11 @@ from typing import Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from keylane.config import split_address
 from keylane.embedded import EmbeddedKafka
 from keylane.embedded.child import ChildEnded
 from keylane.errors import KafkaUnavailable
-from tests.integration.keylane_process import BROKER_PORTS, find_port_run
+from tests.integration.keylane_process import BROKER_PORTS, _find_port_run
 from tests.integration.nodes import Nodes, coordinator_node
 from tests.long.chaos_cluster import ChaosCluster
 from tests.long.chaos_end import ask_positions, await_stable_offsets, read_logs
@@ -76,8 +77,6 @@ class Plan:
     """Libraries of the members of each group."""
     lane: tuple[str, ...] = ("confluent", "aiokafka", "kafka-python")
     still: tuple[str, ...] = ("confluent", "confluent")
-    is_numbered: bool = True
-    """False: nodes that do not know of each other; a run of them must fail."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,7 +195,7 @@ class ChaosRun:
 
     def _start_nodes(self, stack: ExitStack) -> None:
         """Nodes tell clients the tap's addresses in place of their own."""
-        ports = [find_port_run(BROKER_PORTS) for _ in range(self.plan.nodes)]
+        ports = [_find_port_run(BROKER_PORTS) for _ in range(self.plan.nodes)]
         self._nodes = Nodes(
             self._kafka.bootstrap,
             [f"{topic}={OWN_LANES}" for topic in BUSY],
@@ -206,10 +205,10 @@ class ChaosRun:
                 {"KEYLANE_ADVERTISE_PORT": str(port), "KEYLANE_NODE_SESSION_TIMEOUT_MS": "6000"}
                 for port in ports
             ],
-            is_numbered=self.plan.is_numbered,
         )
         for first, node in zip(ports, self._nodes.processes, strict=True):
-            ways = {first + n: node.listen_port + n for n in range(BROKER_PORTS)}
+            listen_port = split_address(node.listen)[1]
+            ways = {first + n: listen_port + n for n in range(BROKER_PORTS)}
             tap = Tap(ways, topic_of, followed=frozenset(BUSY) - SAFE)
             self._taps.append(stack.enter_context(tap))
         stack.callback(self._stop_nodes)

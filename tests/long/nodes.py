@@ -226,7 +226,6 @@ def main() -> int:
         "--events", default="all", help=f"only these, by comma, of {', '.join(KINDS)}"
     )
     parser.add_argument("--heap-mb", type=int, default=256)
-    parser.add_argument("--strangers", action="store_true", help="nodes without --node: must fail")
     parser.add_argument("--folder", type=Path, help="where logs and the report stay")
     parser.add_argument("--judge", type=Path, help="only judge what a run left in this folder")
     args = parser.parse_args()
@@ -242,7 +241,6 @@ def main() -> int:
         seed=args.seed,
         kinds=KINDS if args.events == "all" else tuple(args.events.split(",")),
         heap_mb=args.heap_mb,
-        is_numbered=not args.strangers,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end_early)
