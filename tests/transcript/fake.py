@@ -10,14 +10,20 @@ step, and a step that was never reached all fail with what was expected and what
 from __future__ import annotations
 
 import asyncio
-import pprint
 import struct
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from difflib import ndiff
 from typing import Any, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
@@ -44,6 +50,7 @@ from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
+from keylane.proxy.refreshes import Refreshes
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
 from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
@@ -55,6 +62,7 @@ from keylane.wire.header import (
 )
 from keylane.wire.messages import read_request, read_response, write_message
 from keylane.wire.sequence import SequenceMap
+from tests.transcript.differences import check as check  # noqa: PLC0414 - tests take it from here
 from tests.transcript.entities import Values, build, plain
 from tests.transcript.fake_loads import FakeLoads
 
@@ -190,9 +198,16 @@ class FakeGroups:
     def lane_names_of(self, group: str) -> Sequence[str]:
         return tuple(self._names.get(group, ()))
 
-    def topics_of(self, group: str) -> set[str]:
+    def has_offsets(self, group: str) -> bool:
         self.check_tenure(group)
-        return {state.topic_name for state in self.table.of_group(group).values()}
+        return self.table.has_group(group)
+
+    def states_of(self, group: str) -> Mapping[StateKey, OffsetState]:
+        self.check_tenure(group)
+        return self.table.of_group(group)
+
+    def topics_of(self, group: str) -> set[str]:
+        return {state.topic_name for state in self.states_of(group).values()}
 
     def _drop(self, keys: Sequence[StateKey]) -> None:
         self.append([record for key in keys for record in self.table.tombstones(key)])
@@ -263,6 +278,7 @@ class FakeContext:
         self.sequences = SequenceMap()
         self.generations = Generations()
         self.group_names = GroupNames()
+        self.refreshes = Refreshes(self.config.offsets_refresh_s)
         self.assignments = RangeTableHolder()
         self.range_views = RangeViews(self.assignments)
         self.switches = SwitchBoard(self.config)
@@ -471,23 +487,6 @@ def is_relayed(context: FakeContext, request: Request) -> bool:
     """Whether the session would not even call a handler."""
     route: Route = route_of(request)
     return route.is_relayed(request, context)
-
-
-def check(wants: Any, got: Any) -> None:
-    """Fail with a diff unless `got` holds all that is wanted."""
-    cut = _cut(wants, got)
-    if cut != wants:
-        lines = ndiff(pprint.pformat(wants).splitlines(), pprint.pformat(cut).splitlines())
-        raise AssertionError("expected (-) and got (+):\n" + "\n".join(lines))
-
-
-def _cut(wants: Any, got: Any) -> Any:
-    """`got` without the fields that `wants` does not name, as far as both have one shape."""
-    if isinstance(wants, dict) and isinstance(got, dict):
-        return {key: _cut(wants[key], got[key]) for key in wants if key in got}
-    if isinstance(wants, list) and isinstance(got, list) and len(wants) == len(got):
-        return [_cut(one, other) for one, other in zip(wants, got, strict=True)]
-    return got
 
 
 def _shown(frame: bytes) -> Values:
