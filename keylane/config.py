@@ -249,6 +249,12 @@ class ProxyConfig(SecurityConfig):
         ge=0,
         description="ListOffsets is answered from what Fetch told within this time.",
     )
+    offsets_refresh_s: float = Field(
+        default=43_200.0,
+        gt=0,
+        description="How often stable offsets of running groups are committed again, so that none "
+        "expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
+    )
     individual_commits_max: int = Field(
         default=100_000,
         ge=1,

@@ -36,6 +36,7 @@ from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.nodes.values import Membership
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
+from keylane.proxy.refreshes import Refreshes
 from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, TopicRights
 from keylane.proxy.session import ClientSession
 from keylane.proxy.stats import ProxyStats
@@ -71,6 +72,7 @@ class Shared:
     sequences: SequenceMap = field(default_factory=SequenceMap)
     assignments: RangeTableHolder = field(default_factory=RangeTableHolder)
     range_views: RangeViews = field(init=False)
+    refreshes: Refreshes = field(init=False)
     patterns: dict[tuple[str, str], str] = field(default_factory=dict)
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Where clients reach each broker through keylane, by broker id."""
@@ -79,7 +81,8 @@ class Shared:
     """Where clients are sent among many nodes; the default is the lone node's."""
 
     def __post_init__(self) -> None:
-        """One cache of views for all sessions."""
+        """One cache of views for all sessions, one clock for all groups."""
+        self.refreshes = Refreshes(self.config.offsets_refresh_s)
         self.range_views = RangeViews(self.assignments)
 
     def hear_nodes(self, membership: Membership) -> None:
@@ -106,7 +109,7 @@ class SessionContext:
         self.placement = shared.placement
         self.patterns = shared.patterns
         self.generations = shared.generations
-        self.group_names = shared.group_names
+        self.group_names, self.refreshes = shared.group_names, shared.refreshes
         self.loads: LaneLoads = shared.loads
         self.stats = shared.stats
         self.clock: Callable[[], float] = time.monotonic

@@ -1,9 +1,10 @@
 """Names by which the members of a group mean its topics: one name for each topic of the broker.
 
 In:    what members join with, what brokers say of the members of a group.
-Out:   the name of a topic that a group goes by, members that go by another one.
+Out:   the name of a topic that a group goes by, members that go by another one; whether an offset
+       may have expired under its members.
 Pure:  no I/O, no clock.
-Source: docs/decisions/024.
+Source: docs/decisions/024, docs/decisions/025.
 
 To an assignor `orders`, `orders.lanes-8` and `orders.lanes-16` are three topics, and it deals out
 each of them in full. A group that goes by two of them has each key at two members.
@@ -20,12 +21,14 @@ from typing import Final
 GROUPS_MAX: Final = 10_000
 """Groups that are remembered; the longest unseen are forgotten first."""
 NAMES_MAX: Final = 1_000_000
-"""Names of all members of all groups: some 100 MB; the longest unseen groups are forgotten."""
+"""Names of all members, and offsets seen, of all groups: some 100 MB at most."""
 
 Names = frozenset[str]
 """Topics that one member subscribes to."""
 NO_NAMES: Final[Names] = frozenset()
 PhysicalName = Callable[[str], str]
+Place = tuple[str, int]
+"""Topic of the broker, partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,12 @@ class _Group:
     chosen: Mapping[str, str] = field(default_factory=dict)
     """By which name the last generation goes, by topic of the broker."""
     logged: set[tuple[str, str]] = field(default_factory=set)
+    seen: set[Place] = field(default_factory=set)
+    """Where the coordinator was seen to have an offset of the group."""
 
     @property
     def cost(self) -> int:
-        return 1 + sum(map(len, self.members.values()))
+        return 1 + sum(map(len, self.members.values())) + len(self.seen)
 
 
 class GroupNames:
@@ -88,10 +93,21 @@ class GroupNames:
         known = self._groups.get(group)
         return known is not None and known.is_complete
 
-    def lives_on(self, group: str) -> bool:
-        """Whether a group that has members may have had them before this process looked at it."""
+    def note_seen(self, group: str, place: Place) -> None:
+        """The coordinator has an offset of the group there; later it is committed in time."""
         known = self._groups.get(group)
-        return known is None or not known.began_here
+        if known is None or (not known.began_here and place not in known.seen):
+            with self._changed(group) as changed:
+                changed.seen.add(place)
+
+    def may_have_expired(self, group: str, place: Place) -> bool:
+        """Whether an offset that is missing may have expired under members that are there.
+
+        It has not under members that came to an empty group since this process looks at it, and
+        not where it was seen before.
+        """
+        known = self._groups.get(group)
+        return known is None or not (known.began_here or place in known.seen)
 
     def is_refused(self, group: str, member_id: str) -> bool:
         """Whether a member was left out of the group's last generation."""
@@ -132,7 +148,7 @@ class GroupNames:
             now = frozenset(ids)
             known.chosen = dict(chosen)
             if known.ids and known.ids.isdisjoint(now):
-                known.began_here = True
+                known.began_here, known.seen = True, set()
             known.ids, known.refused = now, frozenset(refused)
             known.members, known.is_complete = dict(members), True
 
@@ -146,7 +162,7 @@ class GroupNames:
         with self._changed(group) as known:
             known.members, known.is_complete = {}, True
             known.ids, known.refused, known.began_here = frozenset(), frozenset(), True
-            known.chosen = {}
+            known.chosen, known.seen = {}, set()
 
     def keep_only(self, group: str, identities: Collection[str]) -> bool:
         """Forget who is no member any more; whether the names of all these members are known."""

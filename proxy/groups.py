@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Final
@@ -353,12 +353,13 @@ class GroupOffsets:
         table, _ = self._changed(group)
         await self._drop(group, list(table.of_group(group)))
 
-    def topics_of(self, group: str) -> set[str]:
-        """Topics, by their own names, on which the group has offsets of lanes.
+    def states_of(self, group: str) -> Mapping[StateKey, OffsetState]:
+        """All states of a group; not to be changed. Raises: NotCoordinator."""
+        return self._table_of(group).of_group(group)
 
-        Raises: NotCoordinator.
-        """
-        return {state.topic_name for state in self._table_of(group).of_group(group).values()}
+    def topics_of(self, group: str) -> set[str]:
+        """Topics, by their own names, of `states_of`. Raises: NotCoordinator."""
+        return {state.topic_name for state in self.states_of(group).values()}
 
     def has_offsets(self, group: str) -> bool:
         """Whether the group has offsets of lanes anywhere."""

@@ -55,6 +55,7 @@ from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone
 from keylane.proxy.nodes.values import Membership, NodeInfo
 from keylane.proxy.read_behind import read_behind
+from keylane.proxy.retention import follow_retention
 from keylane.proxy.session import ClientSession
 from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
@@ -276,6 +277,8 @@ class ProxyServer:
         for server in self._listeners.values():
             await server.start_serving()
         self._sweeper = spawn(self._sweep(), "sweep")
+        retention = spawn(follow_retention(self._cluster, self._shared.refreshes), "retention")
+        self._sweeper.add_done_callback(lambda _: retention.cancel())
         if self._nodes is not None:
             await expect_rights(self._cluster)
             # Last: from now on the others send clients here.

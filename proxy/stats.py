@@ -159,6 +159,10 @@ class ProxyStats:
         "Times an answer waited for a transaction that had offsets of the group."
     )
 
+    offsets_kept: int = _counter(
+        "Times an offset of a running group that its broker had expired was kept."
+    )
+    offsets_refreshed: int = _counter("Stable offsets of running groups that were committed again.")
     journal_appends: int = _counter("Writes to the log of individual commits.")
     journal_records: int = _counter("Records of these writes.")
     journal_errors: int = _counter("Of these writes, those that were not acknowledged.")

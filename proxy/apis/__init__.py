@@ -36,6 +36,7 @@ from keylane.proxy.apis.group_heartbeat import (
     handle_streams_group_heartbeat,
 )
 from keylane.proxy.apis.group_members import handle_consumer_group_describe
+from keylane.proxy.apis.heartbeat import relays_heartbeat
 from keylane.proxy.apis.joining import (
     handle_join_group,
     judge_join_answer,
@@ -61,7 +62,6 @@ from keylane.proxy.apis.refusals import (
     coordinating,
     refusing,
     relay_or_refuse,
-    relays_all,
 )
 from keylane.proxy.apis.sasl import handle_sasl_handshake, note_login
 from keylane.proxy.apis.share_groups import (
@@ -181,7 +181,7 @@ def _table() -> dict[int, Route]:
     serve(9, "OffsetFetch", 1, 10, refusing(handle_offset_fetch))
     serve(10, "FindCoordinator", 0, 6, handle_find_coordinator)
     serve(11, "JoinGroup", 0, 9, *JOIN_GROUP)
-    serve(12, "Heartbeat", 0, 4, relay_or_refuse, at_coordinator(relays_all))
+    serve(12, "Heartbeat", 0, 4, relay_or_refuse, at_coordinator(relays_heartbeat))
     serve(14, "SyncGroup", 0, 5, coordinating(handle_sync_group), at_coordinator(relays_sync_group))
     serve(16, "ListGroups", 0, 5, handle_list_groups, relays_alone)
     serve(SASL_HANDSHAKE, "SaslHandshake", 1, 1, handle_sasl_handshake)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import struct
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -31,6 +31,7 @@ from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
+from keylane.proxy.refreshes import Refreshes
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
 from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
@@ -213,6 +214,12 @@ class Groups(Protocol):
     def lane_names_of(self, group: str) -> Sequence[str]:
         """Lane names that the group has used since the start."""
 
+    def has_offsets(self, group: str) -> bool:
+        """Whether the group has offsets of lanes. Raises: as `topics_of`."""
+
+    def states_of(self, group: str) -> Mapping[StateKey, OffsetState]:
+        """All states of a group; not to be changed. Raises: NotCoordinator."""
+
     def topics_of(self, group: str) -> set[str]:
         """Topics, by their own names, on which the group has offsets of lanes.
 
@@ -240,6 +247,8 @@ class Context(Protocol):
     """Subscribed patterns of KIP-848 members, by (group, member id)."""
     sequences: SequenceMap
     generations: Generations
+    refreshes: Refreshes
+    """When stable offsets of groups are committed again."""
     group_names: GroupNames
     """By which names the members of groups mean their topics."""
     assignments: RangeTableHolder

@@ -22,6 +22,7 @@ from keylane.offsets.lane_note import apply_commit
 from keylane.offsets.pushes import Writer
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context, Operation
+from keylane.proxy.apis.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.unresolved import resolve_view
 from keylane.proxy.topics import View
 
@@ -127,6 +128,7 @@ async def open_drafts(
     if not is_known and not context.may_begin_group(group):
         return {}, dict.fromkeys(views, TOO_MANY_GROUPS)
     committed, errors = await fetch_committed(group, unsure, context)
+    await _keep_expired(group, views, committed, errors, context)
     adopted: dict[Place, OffsetState] = {}
     for place, (offset, metadata) in committed.items():
         try:
@@ -159,6 +161,27 @@ def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:
         "lanes wait for the log start of their partition group=%s topic=%s partition=%d reason=%s",
         group, *place, error,
     )  # fmt: skip
+
+
+async def _keep_expired(
+    group: str,
+    views: Mapping[Place, View],
+    committed: dict[Place, tuple[int | None, str | None]],
+    errors: dict[Place, ErrorCode],
+    context: Context,
+) -> None:
+    """Put back what a broker has expired under the group's running members."""
+    expired = ExpiredOffsets(group, context)
+    for place, (found, _) in list(committed.items()):
+        if found is not None:
+            context.group_names.note_seen(group, place)
+            continue
+        offset, code = await expired.kept(views[place], place[1])
+        if code != NONE:
+            del committed[place]
+            errors[place] = code
+        elif offset is not None:
+            committed[place] = offset, None
 
 
 async def _save_before_push(

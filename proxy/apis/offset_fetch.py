@@ -30,6 +30,7 @@ from kio.static.primitive import i32, i64
 from keylane.errors import UpstreamLost
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.lane_offsets import (
     BUSY,
     NONE,
@@ -341,6 +342,7 @@ async def _lanes(
     """Answer entries of the lanes `indexes`; the group's lock is held."""
     by_partition = {int(entry.partition_index): entry for entry in physical.partitions}
     states: dict[int, OffsetState | None] = {}
+    expired = ExpiredOffsets(group, context)
     lanes = []
     for index in indexes:
         if not _is_asked(view, index):
@@ -352,6 +354,8 @@ async def _lanes(
         if code := view.error_of(index):
             lanes.append(replace(entry, committed_offset=i64(-1), error_code=ErrorCode(code)))
             continue
+        if entry.error_code == NONE and partition not in states:
+            entry = by_partition[partition] = await _with_kept(entry, view, partition, expired)
         if entry.error_code == NONE and partition not in states:
             committed = known_offset(entry)
             if committed is None and context.groups.state_of(group, view, partition) is None:
@@ -386,6 +390,17 @@ async def _adopted(
     except UpstreamLost as error:
         note_unknown_start(group, (view.topic, partition), error)
         return None
+
+
+async def _with_kept(entry: Any, view: View, partition: int, expired: ExpiredOffsets) -> Any:
+    """The broker's entry, with the offset that it has expired under running members."""
+    if known_offset(entry) is not None:
+        expired.note_seen(view, partition)
+        return entry
+    kept, code = await expired.kept(view, partition)
+    if code != NONE:
+        return replace(entry, error_code=code)
+    return entry if kept is None else replace(entry, committed_offset=i64(kept))
 
 
 def _positioned(entry: Any, state: OffsetState, view: View, index: int) -> Any:

@@ -66,11 +66,6 @@ def refusing(handler: Handler) -> Handler:
     return served
 
 
-def relays_all(_request: Request, _context: Context) -> bool:
-    """Every request, as bytes."""
-    return True
-
-
 def at_coordinator(relays: IsRelayed) -> IsRelayed:
     """As `relays`, where this node serves the group; elsewhere the handler refuses."""
 

@@ -115,7 +115,7 @@ class KeylaneProcess:
         os.kill(self.pid, signal.SIGCONT)
 
 
-def _find_port_run(length: int) -> int:
+def find_port_run(length: int) -> int:
     """First of `length` ports in a row that are free now."""
     while True:
         port = find_free_port()

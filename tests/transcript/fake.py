@@ -10,13 +10,11 @@ step, and a step that was never reached all fail with what was expected and what
 from __future__ import annotations
 
 import asyncio
-import pprint
 import struct
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from difflib import ndiff
 from typing import Any, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
@@ -36,6 +34,7 @@ from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
+from keylane.proxy.refreshes import Refreshes
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
 from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
@@ -47,6 +46,7 @@ from keylane.wire.header import (
 )
 from keylane.wire.messages import read_request, read_response, write_message
 from keylane.wire.sequence import SequenceMap
+from tests.transcript.differences import check as check  # noqa: PLC0414 - tests take it from here
 from tests.transcript.entities import Values, build, plain
 from tests.transcript.fake_groups import FakeGroups
 from tests.transcript.fake_loads import FakeLoads
@@ -127,6 +127,7 @@ class FakeContext:
         self.sequences = SequenceMap()
         self.generations = Generations()
         self.group_names = GroupNames()
+        self.refreshes = Refreshes(self.config.offsets_refresh_s)
         self.assignments = RangeTableHolder()
         self.range_views = RangeViews(self.assignments)
         self.switches = SwitchBoard(self.config)
@@ -347,23 +348,6 @@ def is_relayed(context: FakeContext, request: Request) -> bool:
     """Whether the session would not even call a handler."""
     route: Route = route_of(request)
     return route.is_relayed(request, context)
-
-
-def check(wants: Any, got: Any) -> None:
-    """Fail with a diff unless `got` holds all that is wanted."""
-    cut = _cut(wants, got)
-    if cut != wants:
-        lines = ndiff(pprint.pformat(wants).splitlines(), pprint.pformat(cut).splitlines())
-        raise AssertionError("expected (-) and got (+):\n" + "\n".join(lines))
-
-
-def _cut(wants: Any, got: Any) -> Any:
-    """`got` without the fields that `wants` does not name, as far as both have one shape."""
-    if isinstance(wants, dict) and isinstance(got, dict):
-        return {key: _cut(wants[key], got[key]) for key in wants if key in got}
-    if isinstance(wants, list) and isinstance(got, list) and len(wants) == len(got):
-        return [_cut(one, other) for one, other in zip(wants, got, strict=True)]
-    return got
 
 
 def _shown(frame: bytes) -> Values:

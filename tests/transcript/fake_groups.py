@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -139,9 +139,16 @@ class FakeGroups:
     def lane_names_of(self, group: str) -> Sequence[str]:
         return tuple(self._names.get(group, ()))
 
-    def topics_of(self, group: str) -> set[str]:
+    def has_offsets(self, group: str) -> bool:
         self.check_tenure(group)
-        return {state.topic_name for state in self.table.of_group(group).values()}
+        return self.table.has_group(group)
+
+    def states_of(self, group: str) -> Mapping[StateKey, OffsetState]:
+        self.check_tenure(group)
+        return self.table.of_group(group)
+
+    def topics_of(self, group: str) -> set[str]:
+        return {state.topic_name for state in self.states_of(group).values()}
 
     def _drop(self, keys: Sequence[StateKey]) -> None:
         self.append([record for key in keys for record in self.table.tombstones(key)])

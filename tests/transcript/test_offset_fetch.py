@@ -300,6 +300,7 @@ async def test_a_topic_without_partitions(version) -> None:
 async def test_the_broker_moved_the_offset(kafka, positions) -> None:
     """Equal, forward (a direct member), back (a reset), gone (retention or deletion)."""
     context = FakeContext()
+    context.group_names.note_empty(GROUP)
     await known(context, {0: 100, 2: 200, 4: 50, 6: 70})
     context.expect(FETCH, None, answer(9, one(9, "orders", {0: kafka})))
 

@@ -15,6 +15,7 @@ from keylane.proxy.group_names import (
 )
 
 G = "g"
+PLACE = ("t", 0)
 FOUR, EIGHT, PLAIN = (frozenset({name}) for name in ("t.lanes-4", "t.lanes-8", "t"))
 
 
@@ -109,15 +110,25 @@ def test_one_member_with_two_names_of_a_topic() -> None:
 def test_a_generation_of_new_members_began_with_an_empty_group() -> None:
     """Member ids are given once: with one in common nobody can have been away in between."""
     names = GroupNames()
-    assert names.lives_on(G)
+    assert names.may_have_expired(G, PLACE)
     names.note_generation(G, {"a": FOUR, "b": FOUR}, {}, ["a", "b"])
     names.note_generation(G, {"b": FOUR, "c": FOUR}, {}, ["b", "c"])
-    overlapping = names.lives_on(G)
+    overlapping = names.may_have_expired(G, PLACE)
 
     names.note_generation(G, {"d": FOUR}, {}, ["d"])
 
     assert overlapping
-    assert not names.lives_on(G)
+    assert not names.may_have_expired(G, PLACE)
+
+
+def test_an_offset_that_was_seen_has_not_expired_later() -> None:
+    """It is committed again in time, so that somebody has deleted it."""
+    names = GroupNames()
+
+    names.note_seen(G, PLACE)
+
+    assert not names.may_have_expired(G, PLACE)
+    assert names.may_have_expired(G, ("t", 1))
 
 
 def test_the_refused_of_a_generation_are_those_of_the_newest() -> None:
@@ -174,6 +185,10 @@ class Bounds(RuleBasedStateMachine):
     def joins(self, group: str, is_member: bool) -> None:
         join = self.names.begin_join(group, "m", EIGHT)
         self.names.end_join(group, join, "m" if is_member else None)
+
+    @rule(group=st.sampled_from("ghijk"), partition=st.integers(0, 3))
+    def sees(self, group: str, partition: int) -> None:
+        self.names.note_seen(group, ("t", partition))
 
     @rule(group=st.sampled_from("ghijk"))
     def empties(self, group: str) -> None:
