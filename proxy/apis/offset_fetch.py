@@ -291,9 +291,11 @@ async def _lanes(
                 # No offset there, none here: the broker's own "no commit" fits every lane.
                 lanes.append(replace(entry, partition_index=i32(index)))
                 continue
-            states[partition] = await context.groups.adopt(
-                group, view, partition, committed, entry.metadata
-            )
+            state = await context.groups.adopt(group, view, partition, committed, entry.metadata)
+            if context.groups.is_unsure(group, view, partition):
+                state = state.copy()
+                state.cut(0)
+            states[partition] = state
         if entry.error_code == NONE:
             entry = _positioned(entry, states[partition], view, index)
         lanes.append(replace(entry, partition_index=i32(index)))
