@@ -2,35 +2,27 @@
 
 In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetState`s.
 Shell: asyncio, Kafka.
-Source: docs/decisions/022 and 032.
+Source: docs/decisions/005, 022, 026, 032.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
-
-from kio.schema.list_offsets.v1.request import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
-from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i32, i64
 
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
-from keylane.keyrange.key_split import KeySplit
-from keylane.offsets.held_back import HeldBack
 from keylane.offsets.journal import JournalRecord, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
+from keylane.offsets.lineage import Lineages, Place
 from keylane.offsets.openings import JournalOpener, opened_at_start
 from keylane.offsets.owned import Journal, Open, OwnedTables
 from keylane.offsets.pushes import Pushes
@@ -41,26 +33,22 @@ from keylane.offsets.table import OffsetTable
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.late_pushes import LatePushes
+from keylane.proxy.log_checks import LogChecks
+from keylane.proxy.log_ends import EARLIEST, LATEST, LogEnds
 from keylane.proxy.nodes.lone import SEAT_COUNT, LoneSeat
 from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone, Tenure
 from keylane.proxy.reader import ScannedBlock
+from keylane.proxy.scans import Scans
 from keylane.proxy.topics import LaneView, View
 
 log = logging.getLogger("keylane.groups")
 
 REMEDY: Final = "Stop the groups, then start once with accept_layout naming the topic"
-EARLIEST: Final = -2
-LATEST: Final = -1
-SCANS_MAX: Final = 100_000
-"""Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
 GROUPS_NAMED_MAX: Final = 10_000
 """Groups whose lane names are remembered; the longest unseen are forgotten first."""
 
 ALONE: Final = Alone()
-
-ScanKey = tuple[uuid.UUID, int, KeySplit]
-"""Topic id, partition, how it is split."""
 
 
 class GroupOffsets:
@@ -113,8 +101,10 @@ class GroupOffsets:
         self.pushes = Pushes()
         self.commit_times = CommitTimes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._scans: dict[ScanKey, ScanIndex] = {}
-        self._log_starts: dict[tuple[uuid.UUID, int], int] = {}
+        self.lineages = Lineages()
+        self._scans = Scans(self.lineages)
+        self._log_ends = LogEnds(cluster)
+        self._checks = LogChecks(self._log_ends.ask, self.lineages, clock=time.monotonic)
         self._lane_names: OrderedDict[str, dict[str, None]] = OrderedDict()
         self.late = LatePushes()
         self.scan_waits: ScanWaits | None = None
@@ -130,6 +120,7 @@ class GroupOffsets:
         commits_max = self._config.individual_commits_max
         if isinstance(self._tenure, Alone):
             self._table = await self._store.start(individual_commits_max=commits_max)
+            self._checks.note_loaded(self._table)
             self._pin_known_layouts(self._table)
             return
         if isinstance(self._tenure, LoneSeat):
@@ -159,7 +150,7 @@ class GroupOffsets:
             self._tenure,
             open_partition,
             partition_count=count,
-            on_loaded=self._note_layouts,
+            on_loaded=self._note_loaded,
             on_dropped=self._forget_partition,
         )
 
@@ -178,12 +169,12 @@ class GroupOffsets:
     # What readers tell.
     def on_scanned(self, block: ScannedBlock) -> None:
         """A reader has looked at a block of a partition."""
-        scan = self._scan(block.topic_id, block.partition, block.key_split)
-        scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
         place = (block.topic_id, block.partition)
-        if block.log_start_offset > self._log_starts.get(place, -1):
-            self._log_starts[place] = block.log_start_offset
-            scan.advance_log_start(block.log_start_offset)
+        if self._scans.contradicts(block):
+            # Where it was cut is not known: scans begin anew, states ask the leader.
+            self._scans.truncate(*place, 0)
+            self._checks.note_unsure(self._states_at(place))
+        scan = self._scans.note(block)
         if self.late:
             self.late.note_scanned((*place, block.key_split), scan)
         if self.scan_waits is not None:
@@ -191,20 +182,25 @@ class GroupOffsets:
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end` by a new leader."""
-        for (scanned_id, scanned_partition, _), scan in self._scans.items():
-            if (scanned_id, scanned_partition) == (topic_id, partition):
-                scan.truncate(end)
+        self._scans.truncate(topic_id, partition, end)
+        # Put right when the group's lock is held next, before anybody is answered by them.
+        self._checks.note_cut(self._states_at((topic_id, partition)), end)
 
     # What handlers ask.
-    def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
+    @asynccontextmanager
+    async def lock(self, group: str) -> AsyncIterator[None]:
         """Held while offsets of a group are read or changed: one at a time, in order.
 
-        Entering it among many nodes loads what is not loaded. Raises: NotCoordinator, UpstreamLost.
+        Entering it among many nodes loads what is not loaded, and brings states in line with logs
+        that were cut since. Raises: NotCoordinator, UpstreamLost.
         """
         if self._held_back is not None:
-            return HeldBack(self._held_back)
+            raise UpstreamLost(self._held_back)
         lock = self._locks.setdefault(group, asyncio.Lock())
-        return lock if self._owned is None else self._owned.hold(group, lock)
+        async with lock if self._owned is None else self._owned.hold(group, lock):
+            if self._checks.waits(group):
+                await self._checks.repair(group, self._table_of(group))
+            yield
 
     async def ready(self, group: str) -> None:
         """For who looks at a group without its lock: its states can be asked for on return.
@@ -243,6 +239,10 @@ class GroupOffsets:
         """Whether the group has one, as far as this node serves it and has loaded it."""
         table = self._loaded if self._owned is None else self._owned.find(key.group)
         return table is not None and table.get(key) is not None
+
+    def is_unsure(self, group: str, view: View, partition: int) -> bool:
+        """Whether the leader was away, and only what members said is known to be of its log."""
+        return self._checks.is_unchecked(StateKey(group, view.topic_id, partition))
 
     async def adopt(
         self,
@@ -297,7 +297,7 @@ class GroupOffsets:
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition."""
-        return self._scan(view.topic_id, partition, view.key_split(partition))
+        return self._scans.of((view.topic_id, partition, view.key_split(partition)))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
@@ -320,10 +320,12 @@ class GroupOffsets:
         layouts: dict[str, LayoutValue] = {}
         for view, partition, state in states:
             key = StateKey(group, view.topic_id, partition)
-            log_start = self._log_starts.get((view.topic_id, partition))
-            if log_start is not None:
-                state.advance_log_start(log_start)
+            place = (view.topic_id, partition)
+            self._scans.raise_to_log_start(place, state, table.get(key))
             table.put(key, state)
+            seen = self.lineages.of(place).before(state.concluded_end)
+            if seen is not None and not self._checks.is_unchecked(key):
+                table.note_epoch(key, seen)
             layouts |= self._unpinned(view, now_ms)
             records += table.records(key, now_ms=now_ms)
             keys.append(key)
@@ -371,24 +373,11 @@ class GroupOffsets:
 
     async def log_start(self, view: View, partition: int) -> int:
         """The partition's first offset, as its leader tells it. Raises: UpstreamLost."""
-        return await self._list_offset(view, partition, EARLIEST)
+        return await self._log_ends.offset_at(view, partition, EARLIEST)
 
     async def log_end(self, view: View, partition: int) -> int:
         """The partition's high watermark, as its leader tells it. Raises: UpstreamLost."""
-        return await self._list_offset(view, partition, LATEST)
-
-    async def _list_offset(self, view: View, partition: int, timestamp: int) -> int:
-        leader_id, _ = await self._cluster.leader_of(view.topic, view.topic_id, partition)
-        entry = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
-        topic = ListOffsetsTopic(name=TopicName(view.topic), partitions=(entry,))
-        request = ListOffsetsRequest(replica_id=BrokerId(-1), topics=(topic,))
-        answer = await self._cluster.ask_broker(leader_id, request)
-        found = answer.topics[0].partitions[0]
-        if found.error_code != 0:
-            raise UpstreamLost(
-                f"offset of topic {view.topic} partition {partition}: {found.error_code.name}"
-            )
-        return int(found.offset)
+        return await self._log_ends.offset_at(view, partition, LATEST)
 
     # Layouts.
     def _pin_known_layouts(self, table: OffsetTable) -> None:
@@ -442,8 +431,9 @@ class GroupOffsets:
         partition = None if self._owned is None else ic_partition(group, count)
         return table.pin_layout(name, layout, partition=partition)
 
-    def _note_layouts(self, table: OffsetTable) -> None:
-        """What other nodes have pinned since the start."""
+    def _note_loaded(self, table: OffsetTable) -> None:
+        """Take in what other nodes have pinned since the start, and what is to be checked."""
+        self._checks.note_loaded(table)
         for name, layout in table.layouts().items():
             known = self._layouts.get(name)
             if known is None or layout.timestamp_ms > known.timestamp_ms:
@@ -455,6 +445,7 @@ class GroupOffsets:
         assert owned is not None, "start comes first"
         count = owned.partition_count
         self.pushes.forget_where(lambda key: ic_partition(key.group, count) == partition)
+        self._checks.forget_where(lambda group: ic_partition(group, count) == partition)
 
     # Inside.
     @property
@@ -480,16 +471,10 @@ class GroupOffsets:
             table.remove(key)
             self.pushes.forget(key)
             self.late.forget(key)
+            self._checks.forget(key)
 
-    def _scan(self, topic_id: uuid.UUID, partition: int, key_split: KeySplit) -> ScanIndex:
-        key = (topic_id, partition, key_split)
-        scan = self._scans.get(key)
-        if scan is None:
-            scan = self._scans[key] = ScanIndex(key_split)
-            if len(self._scans) > SCANS_MAX:
-                # The oldest: of a topic that is gone, or else it fills again as it is read.
-                del self._scans[next(iter(self._scans))]
-        return scan
+    def _states_at(self, place: Place) -> list[StateKey]:
+        return [key for key, _ in self.states() if (key.topic_id, key.partition) == place]
 
     def _note_name(self, group: str, view: View) -> None:
         if not view.is_renamed:

@@ -24,6 +24,7 @@ from keylane.config import ProxyConfig, split_address
 from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
 from keylane.offsets.epochs import next_epoch
+from keylane.offsets.lineage import Lineages
 from keylane.proxy.admission import Admission, find_heavy
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
@@ -125,7 +126,7 @@ class ProxyServer:
                 (here.on_scanned, self._feed.note_scanned),
                 (here.on_truncated, self._feed.note_truncated),
             )
-        fetcher = self._make_fetcher(here)
+        fetcher = self._make_fetcher(here, groups.lineages)
         self._shared = Shared(
             config=config,
             cluster=self._cluster,
@@ -179,11 +180,15 @@ class ProxyServer:
         )
 
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
+        # A cut that another node has met is one for this node's readers, too.
+        # (The fetcher is made after the feed, so it is looked up when it is needed.)
+        forget = lambda *cut: self._shared.fetcher.forget_cut(*cut)  # noqa: E731, PLW0108 - see above
+        cut = Hearers((), (forget, *here.truncated))
         feed = ScanFeed(
             self.config.bootstrap,
             number=number,
             on_scanned=here.on_scanned,
-            on_truncated=here.on_truncated,
+            on_truncated=cut.on_truncated,
             on_past=groups.on_scanned,
             wall_clock=time.time,  # noqa: TID251
             client_id=self.config.client_id,
@@ -192,7 +197,7 @@ class ProxyServer:
         groups.scan_waits = ScanWaits(hurry=feed.hurry)
         return feed
 
-    def _make_fetcher(self, hearers: Hearers) -> LaneFetcher:
+    def _make_fetcher(self, hearers: Hearers, lineages: Lineages) -> LaneFetcher:
         config = self.config
         return LaneFetcher(
             lambda topic, topic_id, partition: UpstreamSource.open(
@@ -207,6 +212,7 @@ class ProxyServer:
             on_scanned=hearers.on_scanned,
             on_truncated=hearers.on_truncated,
             told_end=None if self._feed is None else self._feed.told_end,
+            lineages=lineages,
             stats=self.stats,
         )
 

@@ -9,6 +9,7 @@ Source: REQUIREMENTS G-13 (both ends of a range in its key), S004-14 (the group'
             positions (1)  group, topic id, int32 partition
             range     (2)  group, topic id, int32 partition, int64 first, int64 last
             layout    (3)  view name
+            epoch     (6)  group, topic id, int32 partition
     value = int16 version, int64 timestamp in ms, then
             positions      int64 pushed (-1: none), topic name, int32 count, and each interval:
                            int64 last hash, int8 flags (1: committed), int64 offset,
@@ -16,6 +17,8 @@ Source: REQUIREMENTS G-13 (both ends of a range in its key), S004-14 (the group'
             range          int32 leader epoch, member id
             layout         topic id, int32 partition count, int32 lane count, and in version 1,
                            for lanes of unequal ranges, the SHA-256 of their cuts
+            epoch          int32 leader epoch of what stands before the furthest position that a
+                           scan has led to, int64 first offset that was seen of it
 
 A key of kind 4 (fence) has nothing more, and its value no more than version and timestamp: an owner
 among many nodes has opened the partition there. It says nothing of any group.
@@ -34,6 +37,7 @@ from typing import Final, TypeVar
 from keylane.errors import FrameInvalid, JournalInvalid
 from keylane.keyrange.lane import LANE_COUNT_MAX
 from keylane.keyrange.space import HASH_MAX
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.values import NO_LEADER_EPOCH, NO_OFFSET, POSITION_COUNT_MAX, Position
 from keylane.wire.primitives import Buffer, Reader, Writer
 
@@ -46,6 +50,7 @@ POSITIONS: Final = 1
 RANGE: Final = 2
 LAYOUT: Final = 3
 FENCE: Final = 4
+EPOCH: Final = 6
 COMMITTED_FLAG: Final = 1
 INTERVAL_BYTES_MIN: Final = 8 + 1 + 8 + 8 + 4 + 2
 
@@ -77,7 +82,14 @@ class LayoutKey:
     view: str
 
 
-Key = StateKey | RangeKey | LayoutKey
+@dataclass(frozen=True, slots=True)
+class EpochKey:
+    """The leader epoch of a state, in a record of its own: other keylanes do without."""
+
+    state: StateKey
+
+
+Key = StateKey | RangeKey | LayoutKey | EpochKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +124,15 @@ class LayoutValue:
     """SHA-256 of the cuts; none for lanes of equal ranges."""
 
 
-Value = PositionsValue | RangeValue | LayoutValue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochValue:
+    """In which log a state's positions were concluded."""
+
+    timestamp_ms: int
+    seen: EpochStart
+
+
+Value = PositionsValue | RangeValue | LayoutValue | EpochValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +174,9 @@ def write_key(key: Key) -> bytes:
         case LayoutKey():
             writer.int8(LAYOUT)
             writer.string(key.view)
+        case EpochKey():
+            writer.int8(EPOCH)
+            _write_state_key(writer, key.state)
     return writer.to_bytes()
 
 
@@ -199,6 +222,9 @@ def write_value(value: Value) -> bytes:
             writer.int32(value.partition_count)
             writer.int32(value.lane_count)
             writer.raw(value.fingerprint)
+        case EpochValue():
+            writer.int32(value.seen.epoch)
+            writer.int64(value.seen.start)
     return writer.to_bytes()
 
 
@@ -215,6 +241,11 @@ def read_range(data: Buffer, *, place: str) -> RangeValue:
 def read_layout(data: Buffer, *, place: str) -> LayoutValue:
     """Decode the value of a `LayoutKey`. Raises: JournalInvalid."""
     return _read(data, _layout_value, f"{place} layout")
+
+
+def read_epoch(data: Buffer, *, place: str) -> EpochValue:
+    """Decode the value of an `EpochKey`. Raises: JournalInvalid."""
+    return _read(data, _epoch_value, f"{place} epoch")
 
 
 def _read(data: Buffer, read: Callable[[Reader], T], place: str) -> T:
@@ -237,6 +268,8 @@ def _key(reader: Reader) -> Key | None:
         key = RangeKey(state, first, last)
     elif kind == LAYOUT:
         key = LayoutKey(reader.string())
+    elif kind == EPOCH:
+        key = EpochKey(_state_key(reader))
     else:
         return None
     reader.end()
@@ -325,6 +358,14 @@ def _layout_value(reader: Reader) -> LayoutValue:
     _expect(f"{value.lane_count} lanes", that=1 <= value.lane_count <= LANE_COUNT_MAX)
     reader.end()
     return value
+
+
+def _epoch_value(reader: Reader) -> EpochValue:
+    timestamp_ms = _value_head(reader)
+    seen = EpochStart(reader.int32(), reader.int64())
+    _expect(f"epoch {seen.epoch} from {seen.start}", that=min(seen) >= 0)
+    reader.end()
+    return EpochValue(timestamp_ms=timestamp_ms, seen=seen)
 
 
 def _value_head(reader: Reader) -> int:

@@ -42,7 +42,7 @@ class ScanIndex:
     every position back (G-05).
     Single-threaded. Memory: at most REGION_COUNT_MAX * lanes * 8 bytes, and HOLE_COUNT_MAX holes.
     Invariants: regions are not empty, ascending, apart from each other; a lane's last record is
-    NO_RECORD or inside its region (after a truncation it may be an upper bound of the real one).
+    NO_RECORD or inside its region.
     """
 
     __slots__ = ("_ends", "_holes", "_lasts", "_lows", "_outputs", "_starts", "lane_count")
@@ -132,18 +132,18 @@ class ScanIndex:
         return list(zip(self._starts, self._ends, strict=True))
 
     def truncate(self, end: int) -> None:
-        """Forget everything at or after `end`: the log was cut there by a new leader.
+        """Forget everything at or after `end`: another log goes on there.
 
-        A lane whose last record was cut has an unknown one before it; the region's last offset is
-        taken for it, which can only hold a position back.
+        Of a lane whose last record was cut nothing is known but that it has another one before, so
+        its region is forgotten as a whole, to be scanned anew. An upper bound in its place would
+        stay, and hold the lane's position back for as long as the lane is quiet.
         """
         self._holes.remove_from(end)
         for index in reversed(range(len(self._starts))):
-            if self._starts[index] >= end:
+            if self._starts[index] >= end or bool(np.any(self._lasts[index] >= end)):
                 self._drop(index)
             elif self._ends[index] > end:
                 self._ends[index] = end
-                np.minimum(self._lasts[index], end - 1, out=self._lasts[index])
 
     def advance_log_start(self, log_start_offset: int) -> None:
         """Forget everything before `log_start_offset`: retention has deleted it."""

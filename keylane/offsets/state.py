@@ -25,15 +25,13 @@ from dataclasses import replace
 
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.intervals import IntervalMap, Range, RangeEdit, RangeSet
+from keylane.offsets.limits import too_large
 from keylane.offsets.scan import ScanIndex
-from keylane.offsets.unsaved import Unsaved
+from keylane.offsets.unsaved import Unsaved, net_of
 from keylane.offsets.values import (
     INDIVIDUAL_COMMITS_MAX,
-    METADATA_BYTES_MAX,
-    METADATA_SUM_BYTES_MAX,
     NO_LEADER_EPOCH,
     NOT_COMMITTED,
-    POSITION_COUNT_MAX,
     RANGES_PER_COMMIT_MAX,
     WHOLE,
     Changes,
@@ -153,6 +151,13 @@ class OffsetState:
         return max(position.counted for position in self._positions.values())
 
     @property
+    def concluded_end(self) -> int:
+        """Behind the furthest offset that counts though no member named it; 0: there is none."""
+        places = self._positions.values()
+        ends = [p.counted for p in places if p.counted > p.offset or not p.committed]
+        return max([*ends, *(last + 1 for _, last in self._ranges)], default=0)
+
+    @property
     def stable_offset(self) -> int:
         """S of the KIP draft: everything up to and including it is committed by everyone."""
         return self.stable_position - 1
@@ -247,7 +252,7 @@ class OffsetState:
         """
         if offset < 0:
             return self._refused(CommitError.INVALID)
-        error = self._too_large(key_ranges, metadata)
+        error = too_large(self._positions, key_ranges, metadata)
         if error is not None:
             return self._refused(error)
         stable_before = self.stable_position
@@ -356,6 +361,24 @@ class OffsetState:
         self._update(key_range.lo, key_range.hi, lambda _lo, _hi, _old: here)
         self._raise_and_prune()
 
+    def cut(self, end: int) -> bool:
+        """Another log goes on at `end`: what was concluded beyond it counts no more.
+
+        What members said stays, as it does at Kafka: their clients find out that their offset is
+        of another log, and begin where `auto.offset.reset` says. True when something moved.
+        """
+
+        def lowered(_lo: int, _hi: int, old: Position) -> Position:
+            if old.committed:
+                return replace(old, counted=max(old.offset, min(old.counted, end)))
+            start = min(old.counted, end)
+            return replace(old, offset=start, counted=start)
+
+        dropped = self._unsaved.note(self._ranges.remove_from(end))
+        moved = self._update(0, HASH_MAX, lowered)
+        self._raise_and_prune()
+        return moved or bool(dropped.removed)
+
     def advance_log_start(self, log_start_offset: int) -> bool:
         """Move everything below the log start up to it; True when something moved."""
 
@@ -454,23 +477,6 @@ class OffsetState:
         self._unsaved.note(self._ranges.remove_from(0))
         self._update(0, HASH_MAX, lambda _lo, _hi, _old: here)
 
-    def _too_large(
-        self, key_ranges: Iterable[KeyRange], metadata: str | None
-    ) -> CommitError | None:
-        size_bytes = len(metadata.encode()) if metadata else 0
-        if size_bytes > METADATA_BYTES_MAX:
-            return CommitError.METADATA_TOO_LARGE
-        if size_bytes and size_bytes + self._metadata_bytes() > METADATA_SUM_BYTES_MAX:
-            return CommitError.METADATA_TOO_LARGE
-        cuts = sum(self._positions.cuts_added(part.lo, part.hi) for part in key_ranges)
-        if len(self._positions) + cuts > POSITION_COUNT_MAX:
-            return CommitError.MAX_REACHED
-        return None
-
-    def _metadata_bytes(self) -> int:
-        # Four bytes per character at most, so the common case needs no encoding.
-        return sum(4 * len(p.metadata) for p in self._positions.values() if p.metadata)
-
     def _refused(self, error: CommitError) -> CommitOutcome:
         return CommitOutcome(error=error, stable_offset=self.stable_offset)
 
@@ -481,18 +487,12 @@ class OffsetState:
         edits: Iterable[RangeEdit],
         duplicates: tuple[Range, ...] = (),
     ) -> CommitOutcome:
-        removed: set[Range] = set()
-        added: set[Range] = set()
-        for edit in edits:
-            for item in edit.removed:
-                (added if item in added else removed).symmetric_difference_update({item})
-            for item in edit.added:
-                (removed if item in removed else added).symmetric_difference_update({item})
+        removed, added = net_of(edits)
         return CommitOutcome(
             error=error,
             stable_offset=self.stable_offset,
             stable_push=self.stable_offset if self.stable_position != stable_before else None,
-            tombstones=tuple(sorted(removed)),
-            puts=tuple(sorted(added)),
+            tombstones=removed,
+            puts=added,
             duplicates=duplicates,
         )

@@ -18,7 +18,10 @@ from typing import Final
 from keylane.errors import JournalInvalid
 from keylane.offsets.intervals import Range
 from keylane.offsets.journal import (
+    EpochKey,
+    EpochValue,
     JournalRecord,
+    Key,
     LayoutKey,
     LayoutValue,
     PositionsValue,
@@ -26,6 +29,7 @@ from keylane.offsets.journal import (
     RangeValue,
     StateKey,
     ic_partition,
+    read_epoch,
     read_key,
     read_layout,
     read_positions,
@@ -33,6 +37,7 @@ from keylane.offsets.journal import (
     write_key,
     write_value,
 )
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
 
@@ -46,6 +51,7 @@ class _Loading:
 
     positions: PositionsValue | None = None
     ranges: set[Range] = field(default_factory=set)
+    epoch: EpochStart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,10 @@ class OffsetTable:
         self._layouts: dict[str, dict[int, LayoutValue]] = {}
         """By view, and by the journal partition that it stands in; the newest counts."""
         self._loading: dict[StateKey, _Loading] = {}
-        self._orphans: set[RangeKey] = set()
+        self._orphans: set[RangeKey | EpochKey] = set()
+        self._epochs: dict[StateKey, EpochStart] = {}
+        """By state, what the journal says of the log that it was concluded from."""
+        self._new_epochs: set[StateKey] = set()
         self._damaged: list[str] = []
         self._damaged_count = 0
 
@@ -105,7 +114,11 @@ class OffsetTable:
         for key, loading in self._loading.items():
             if loading.positions is None:
                 self._orphans |= {RangeKey(key, *bounds) for bounds in loading.ranges}
+                if loading.epoch is not None:
+                    self._orphans.add(EpochKey(key))
                 continue
+            if loading.epoch is not None:
+                self._epochs[key] = loading.epoch
             state = OffsetState.restore(
                 positions=loading.positions.positions,
                 ranges=loading.ranges,
@@ -125,7 +138,7 @@ class OffsetTable:
         )
 
     def take_orphan_tombstones(self) -> list[JournalRecord]:
-        """Return the records that delete ranges without a state; a second call returns none."""
+        """Return the records that delete what is without a state; a second call returns none."""
         orphans, self._orphans = self._orphans, set()
         return [self._record(key.state.group, key, None) for key in orphans]
 
@@ -141,10 +154,23 @@ class OffsetTable:
 
     def remove(self, key: StateKey) -> None:
         """Forget a state, once the journal has its `tombstones`."""
+        self._epochs.pop(key, None)
+        self._new_epochs.discard(key)
         of_group = self._states.get(key.group, {})
         of_group.pop(key, None)
         if not of_group:
             self._states.pop(key.group, None)
+
+    def epoch_of(self, key: StateKey) -> EpochStart | None:
+        """The leader epoch before the state's furthest conclusion; None: it is not known."""
+        return self._epochs.get(key)
+
+    def note_epoch(self, key: StateKey, seen: EpochStart) -> None:
+        """The state was concluded from a log with this epoch; the next `records` say so."""
+        known = self._epochs.get(key)
+        if known is None or known.epoch != seen.epoch or seen.start < known.start:
+            self._epochs[key] = seen
+            self._new_epochs.add(key)
 
     def groups(self) -> list[str]:
         """Return the groups that have a state, sorted."""
@@ -171,8 +197,9 @@ class OffsetTable:
         """Return what the journal lacks of a state, in the order it has to be written in.
 
         A crash may cut the list anywhere. So what a reset dropped goes first, as its positions
-        must not be seen with the old ranges; then puts, then positions, and last the tombstones
-        of ranges that positions or other ranges have swallowed.
+        must not be seen with the old ranges; then puts, then the epoch, which may be too new for
+        positions but not too old, then positions, and last the tombstones of ranges that positions
+        or other ranges have swallowed.
         """
         state = self._states[key.group][key]
         changes = state.unsaved()
@@ -181,6 +208,9 @@ class OffsetTable:
         in_range = RangeValue(timestamp_ms=now_ms, leader_epoch=leader_epoch, member_id=member_id)
         put = write_value(in_range)
         records = self._ranges(key, dropped, None) + self._ranges(key, changes.puts, put)
+        if key in self._new_epochs:
+            seen = EpochValue(timestamp_ms=now_ms, seen=self._epochs[key])
+            records.append(self._record(key.group, EpochKey(key), write_value(seen)))
         if changes.positions:
             value = PositionsValue(
                 timestamp_ms=now_ms,
@@ -193,6 +223,7 @@ class OffsetTable:
 
     def mark_saved(self, key: StateKey) -> None:
         """Note that the last `records` of the state were acknowledged."""
+        self._new_epochs.discard(key)
         self._states[key.group][key].mark_saved()
 
     def tombstones(self, key: StateKey) -> list[JournalRecord]:
@@ -204,8 +235,10 @@ class OffsetTable:
         state = self.get(key)
         if state is None:
             return []
-        ranges = self._ranges(key, state.ranges_held(), None)
-        return [*ranges, self._record(key.group, key, None)]
+        rest = self._ranges(key, state.ranges_held(), None)
+        if key in self._epochs:
+            rest.append(self._record(key.group, EpochKey(key), None))
+        return [*rest, self._record(key.group, key, None)]
 
     # -- layouts ---------------------------------------------------------------------------
 
@@ -260,6 +293,12 @@ class OffsetTable:
                     loading.positions = read_positions(value, place=place)
             case RangeKey():
                 self._apply_range(decoded, value, place)
+            case EpochKey():
+                loading = self._loading.setdefault(decoded.state, _Loading())
+                loading.epoch = None
+                self._orphans.discard(decoded)
+                if value is not None:
+                    loading.epoch = read_epoch(value, place=place).seen
             case LayoutKey():
                 self._put_layout(decoded.view, partition, None)
                 if value is not None:
@@ -291,16 +330,18 @@ class OffsetTable:
     ) -> list[JournalRecord]:
         return [self._record(key.group, RangeKey(key, *bounds), value) for bounds in ranges]
 
-    def _record(self, group: str, key: StateKey | RangeKey, value: bytes | None) -> JournalRecord:
+    def _record(
+        self, group: str, key: StateKey | RangeKey | EpochKey, value: bytes | None
+    ) -> JournalRecord:
         return JournalRecord(ic_partition(group, self.partition_count), write_key(key), value)
 
 
-def _group(key: StateKey | RangeKey | LayoutKey) -> str | None:
+def _group(key: Key) -> str | None:
     """Return the group whose hash gives the partition; None: any partition will do."""
     match key:
         case StateKey():
             return key.group
-        case RangeKey():
+        case RangeKey() | EpochKey():
             return key.state.group
         case LayoutKey():
             return None

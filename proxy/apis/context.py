@@ -172,6 +172,9 @@ class Groups(Protocol):
     def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
         """The state of a group on a partition; not to be changed, copy it. None: it has none."""
 
+    def is_unsure(self, group: str, view: View, partition: int) -> bool:
+        """Whether only what members said is sure of a state: its log may have been cut since."""
+
     async def adopt(
         self,
         group: str,

@@ -386,10 +386,14 @@ async def _adopted(
 ) -> OffsetState | None:
     """The state in line with Kafka's offset; None: that cannot be told now (no leader, say)."""
     try:
-        return await context.groups.adopt(group, view, partition, committed, metadata)
+        state = await context.groups.adopt(group, view, partition, committed, metadata)
     except UpstreamLost as error:
         note_unknown_start(group, (view.topic, partition), error)
         return None
+    if context.groups.is_unsure(group, view, partition):
+        state = state.copy()
+        state.cut(0)
+    return state
 
 
 async def _with_kept(entry: Any, view: View, partition: int, expired: ExpiredOffsets) -> Any:

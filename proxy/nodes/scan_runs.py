@@ -64,7 +64,8 @@ class ScanRuns:
         run = self._runs[number] if number is not None else None
         if run is not None and run.scan.start <= block.start and block.end <= run.scan.end:
             return  # the reader of the other isolation level has been here
-        if run is not None and block.start == run.scan.end:
+        is_same = run is not None and block.leader_epoch == run.scan.leader_epoch
+        if run is not None and is_same and block.start == run.scan.end:
             self._extend(run, block)
         elif is_told(block.key_split):
             self._open(key, block, now_s)
@@ -128,7 +129,7 @@ class ScanRuns:
         scan, added = run.scan, _columns(block)
         np.maximum(scan.columns[0], added[0], out=scan.columns[0])
         scan.columns[1:] += added[1:]
-        scan.end, scan.leader_epoch = block.end, block.leader_epoch
+        scan.end = block.end
         scan.holes += block.holes
         scan.log_start_offset = max(scan.log_start_offset, block.log_start_offset)
         run.cost += len(block.holes)

@@ -126,6 +126,24 @@ class OffsetHistory(RuleBasedStateMachine):
         self._take(self.state)
         assert self.state.stable_position == len(self.twin.log)
 
+    @rule(at=fractions, fresh=st.lists(atoms_or_holes, max_size=12), forgets=st.booleans())
+    def log_is_replaced(self, at: int, fresh: list[int | None], *, forgets: bool) -> None:
+        """A new leader has another log from some offset on; who stood beyond goes back to there."""
+        end = self._at(at)
+        self.twin.cut(end, fresh)
+        self.scan.truncate(end)
+        if forgets:
+            self.scan = ScanIndex(SCAN_LAYOUT.key_split(0))
+        draft = self.state.copy()
+        draft.cut(end)
+        self.scan_is_whole, self.may_go_back = False, True
+        assert not draft.cut(end), "once is enough"
+        beyond = [atom for atom in range(ATOM_COUNT) if self.twin.atoms[atom].said > end]
+        for atom in beyond:
+            self.twin.commit_keys(ATOMS[atom], offset=end)
+            draft.commit_lane(ATOMS[atom], end)
+        self.state = draft
+
     @rule(cut=st.integers(0, 200))
     def crash_and_load(self, cut: int) -> None:
         """The proxy is killed while it appends; the next one has the journal and Kafka only."""

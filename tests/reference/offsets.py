@@ -105,6 +105,19 @@ class OffsetTwin:
         self.done = {o for o in range(len(self.log)) if o < offset}
         self.atoms = [Progress(said=offset, counted=offset, committed=committed) for _ in ATOMS]
 
+    def cut(self, end: int, fresh: list[int | None]) -> None:
+        """Another log goes on at `end`; what members said stands, as it does at Kafka."""
+        self.log = self.log[:end] + fresh
+        self.scanned, self.holes = set(), set()
+        self.individual = {o for o in self.individual if o < end}
+        self.done = {o for o in self.done if o < end}
+        for number, atom in enumerate(self.atoms):
+            if atom.committed:
+                atom.counted = max(atom.said, min(atom.counted, end))
+                self.done |= {o for o in self.records_of([number]) if o < atom.said}
+            else:
+                atom.said = atom.counted = min(atom.counted, end)
+
     def raise_to(self, offset: int) -> None:
         """A direct consumer has committed everything before `offset`."""
         self.done |= set(range(offset))

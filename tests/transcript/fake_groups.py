@@ -46,6 +46,8 @@ class FakeGroups:
         """Groups that another node serves."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._scans: dict[tuple[uuid.UUID, int, KeySplit], ScanIndex] = {}
+        self.unsure: set[Place] = set()
+        """Partitions whose leader was away when states of them were opened."""
         self._names: dict[str, dict[str, None]] = {}
 
     def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
@@ -74,6 +76,9 @@ class FakeGroups:
             self._names.setdefault(group, {})[view.name] = None
         self.check_tenure(group)
         return self.table.get(StateKey(group, view.topic_id, partition))
+
+    def is_unsure(self, group: str, view: View, partition: int) -> bool:
+        return (view.topic, partition) in self.unsure
 
     async def adopt(
         self,

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from keylane.errors import JournalInvalid
 from keylane.keyrange.space import HASH_MAX
 from keylane.offsets.journal import (
+    EpochKey,
+    EpochValue,
     Key,
     LayoutKey,
     LayoutValue,
@@ -20,6 +22,7 @@ from keylane.offsets.journal import (
     RangeValue,
     StateKey,
     ic_partition,
+    read_epoch,
     read_key,
     read_layout,
     read_positions,
@@ -27,6 +30,7 @@ from keylane.offsets.journal import (
     write_key,
     write_value,
 )
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.values import METADATA_BYTES_MAX, POSITION_COUNT_MAX, Position
 
 STATE = StateKey("group", uuid.UUID(int=7), 3)
@@ -66,7 +70,7 @@ position_values = st.builds(
 )
 
 
-@given(key=state_keys | range_keys | st.builds(LayoutKey, names))
+@given(key=state_keys | range_keys | st.builds(LayoutKey, names) | st.builds(EpochKey, state_keys))
 def test_keys_are_read_as_they_were_written(key: Key) -> None:
     """Decode after encode is the same key."""
     assert read_key(write_key(key), place="here") == key
@@ -84,6 +88,16 @@ def test_ranges_are_read_as_they_were_written(timestamp_ms, leader_epoch, member
     value = RangeValue(timestamp_ms=timestamp_ms, leader_epoch=leader_epoch, member_id=member_id)
 
     assert read_range(write_value(value), place="here") == value
+
+
+@given(timestamp_ms=offsets, epoch=st.integers(0, 2**31 - 1), start=offsets)
+def test_epochs_are_read_as_they_were_written(timestamp_ms, epoch, start) -> None:
+    """Decode after encode is the same value; one that is none is refused."""
+    value = EpochValue(timestamp_ms=timestamp_ms, seen=EpochStart(epoch, start))
+
+    assert read_epoch(write_value(value), place="here") == value
+    with pytest.raises(JournalInvalid, match="here epoch: epoch -1 from"):
+        read_epoch(write_value(replace(value, seen=EpochStart(-1, start))), place="here")
 
 
 def test_layouts_are_read_as_they_were_written() -> None:

@@ -75,10 +75,12 @@ def test_hole_lets_a_position_through_that_more_records_hold() -> None:
 
 
 def test_truncation_can_only_hold_back() -> None:
-    """After a cut at 15 nothing counts beyond, and a cut last record holds up to the cut."""
-    scan = index_of((10, 20, 18, 12), (30, 40, -1, -1))
+    """After a cut at 15 nothing counts beyond; a region whose last record was cut is unknown."""
+    scan = index_of((10, 20, 14, 12), (30, 40, -1, -1))
+    unsure = index_of((0, 5, 3, 3), (10, 20, 18, 12))
 
     scan.truncate(15)
+    unsure.truncate(15)
 
     scan.check()
     assert scan.regions() == [(10, 15)]
@@ -86,6 +88,17 @@ def test_truncation_can_only_hold_back() -> None:
     assert scan.effective(LANES[1], 13) == 15
     add(scan, 15, 20, 17, -1)
     assert scan.effective(LANES[0], 15) == 15
+    assert unsure.regions() == [(0, 5)]
+
+
+def test_a_cut_region_that_is_scanned_anew_holds_nobody_back() -> None:
+    """A quiet lane whose last record is at 12 passes the cut, as it would in a log without."""
+    scan = index_of((10, 20, 18, 12))
+    scan.truncate(15)
+
+    add(scan, 10, 16, 13, 12)
+
+    assert [scan.effective(LANES[0], 14), scan.effective(LANES[1], 13)] == [16, 16]
 
 
 def test_log_start_forgets_what_is_deleted() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.journal import (
+    EpochKey,
     JournalRecord,
     LayoutValue,
     RangeKey,
@@ -21,6 +22,7 @@ from keylane.offsets.journal import (
     write_key,
     write_value,
 )
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import DAMAGED_TOLD_MAX, OffsetTable
 from keylane.offsets.values import WHOLE
@@ -146,6 +148,26 @@ def test_deleted_state_leaves_nothing() -> None:
     assert (len(loaded), len(table), table.groups()) == (0, 0, [])
     assert loaded.take_orphan_tombstones() == []
     assert table.tombstones(KEY) == []
+
+
+def test_the_epoch_of_a_state_comes_back_and_goes_with_it() -> None:
+    """It is written once per epoch, before the positions, and deleted with them."""
+    table = make_table()
+    table.put(KEY, OffsetState(committed=43))
+    table.note_epoch(KEY, EpochStart(5, 40))
+    first = save(table)
+    table.note_epoch(KEY, EpochStart(5, 41))
+    again = save(table)
+    table.note_epoch(KEY, EpochStart(6, 50))
+    records = [*first, *save(table)]
+    loaded = load(records)
+    tombstones = loaded.tombstones(KEY)
+
+    assert [read_key(record.key, place="") for record in first] == [EpochKey(KEY), KEY]
+    assert not again
+    assert loaded.epoch_of(KEY) == EpochStart(6, 50)
+    assert load([*records, *tombstones]).take_orphan_tombstones() == []
+    assert load([*records, tombstones[-1]]).take_orphan_tombstones() == tombstones[:1]
 
 
 def test_states_are_found_by_group() -> None:

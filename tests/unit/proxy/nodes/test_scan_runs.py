@@ -40,6 +40,7 @@ def block(
     split: KeySplit = TWO,
     partition: int = 0,
     log_start: int = 0,
+    epoch: int = 20,
 ) -> ScannedBlock:
     """Each lane has one record, or none and a control batch of 7 bytes."""
     lanes: tuple[Any, ...] = tuple(
@@ -59,7 +60,7 @@ def block(
         lanes=lanes,
         holes=holes,
         log_start_offset=log_start,
-        leader_epoch=end,
+        leader_epoch=epoch,
     )
 
 
@@ -67,6 +68,15 @@ def bounds(runs: ScanRuns, now_s: float = 0.0) -> list[tuple[int, int]]:
     """Start and end of the scans that wait; they wait no more."""
     runs.check()
     return [(item.start, item.end) for item in runs.take(now_s) if isinstance(item, Scan)]
+
+
+def test_a_scan_is_of_one_leader_epoch() -> None:
+    """Who takes it in knows from which offset on the later leader's log was read."""
+    runs = ScanRuns()
+    runs.note(block(0, 10, epoch=1), 0.0)
+    runs.note(block(10, 20, epoch=2), 0.0)
+
+    assert bounds(runs) == [(0, 10), (10, 20)]
 
 
 def test_blocks_that_follow_each_other_become_one_scan() -> None:

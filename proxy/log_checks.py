@@ -1,0 +1,137 @@
+"""States against the logs that are there now: cut where their log is another one.
+
+In:    states that were loaded, cuts, ends of epochs.  Out: cut states in their tables.
+Next:  `groups` has a group's states checked as soon as its lock is held.
+Pure:  the outside world is a function; time is a parameter.
+Source: docs/decisions/026; KIP-320.
+
+A log may be cut while no keylane runs, or while another node serves a group. So a state that was
+loaded is unchecked until its partition's leader has told where the epoch ends that the state was
+concluded in. What was concluded beyond is cut; what members said stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from keylane.offsets.journal import StateKey
+from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
+from keylane.offsets.table import OffsetTable
+from keylane.proxy.log_ends import Question
+
+log = logging.getLogger("keylane.offsets")
+
+RETRY_S: Final = 5.0
+"""How long a leader that did not answer is not asked again for a group."""
+
+AskEnds = Callable[[Iterable[Question]], Awaitable[dict[Question, EpochEnd]]]
+
+
+class LogChecks:
+    """Which states have to be looked at before they are served; used by the event loop alone.
+
+    Invariant: neither dict has an empty value.
+    """
+
+    def __init__(self, ask: AskEnds, lineages: Lineages, *, clock: Callable[[], float]) -> None:
+        self._ask, self._lineages, self._clock = ask, lineages, clock
+        self._unchecked: dict[str, set[StateKey]] = {}
+        self._cuts: dict[str, dict[StateKey, int]] = {}
+        self._retry_s: dict[str, float] = {}
+
+    def note_loaded(self, table: OffsetTable) -> None:
+        """States came from the journal. Those without a conclusion say only what members said."""
+        for key, state in table.items():
+            if state.concluded_end:
+                self.note_unsure([key])
+
+    def note_unsure(self, keys: Iterable[StateKey]) -> None:
+        """Leaders are to be asked before these states are served."""
+        for key in keys:
+            self._unchecked.setdefault(key.group, set()).add(key)
+
+    def note_cut(self, keys: Iterable[StateKey], end: int) -> None:
+        """The log of these states is another one from `end` on."""
+        for key in keys:
+            cuts = self._cuts.setdefault(key.group, {})
+            cuts[key] = min(end, cuts.get(key, end))
+
+    def forget(self, key: StateKey) -> None:
+        """The state was deleted, or is somebody else's now."""
+        for kept in (self._unchecked, self._cuts):
+            of_group = kept.get(key.group)
+            if of_group is not None:
+                of_group.discard(key) if isinstance(of_group, set) else of_group.pop(key, None)
+                if not of_group:
+                    del kept[key.group]
+
+    def forget_where(self, is_lost: Callable[[str], bool]) -> None:
+        """The same for all states of some groups."""
+        for kept in (self._unchecked, self._cuts, self._retry_s):
+            for group in [group for group in kept if is_lost(group)]:
+                del kept[group]
+
+    def waits(self, group: str) -> bool:
+        """Whether `repair` has something to do."""
+        if group in self._cuts:
+            return True
+        return group in self._unchecked and self._retry_s.get(group, 0.0) <= self._clock()
+
+    def is_unchecked(self, key: StateKey) -> bool:
+        """Whether the state may stand beyond its log: only what members said is sure."""
+        return key in self._unchecked.get(key.group, ())
+
+    async def repair(self, group: str, table: OffsetTable) -> None:
+        """Check and cut the states of a group; its lock is held. Raises nothing."""
+        unchecked = self._unchecked.get(group, set())
+        questions = {key: _question(key, table) for key in unchecked if table.get(key) is not None}
+        found = await self._ask(questions.values()) if questions else {}
+        for key, question in questions.items():
+            if question in found and key in unchecked:
+                self._settle(key, found[question], table)
+                unchecked.discard(key)
+        unchecked.difference_update([key for key in unchecked if table.get(key) is None])
+        if unchecked:
+            self._retry_s[group] = self._clock() + RETRY_S
+        elif self._unchecked.get(group) is unchecked:
+            del self._unchecked[group]
+            self._retry_s.pop(group, None)
+        for key, end in self._cuts.pop(group, {}).items():
+            _cut(key, end, table)
+
+    def _settle(self, key: StateKey, found: EpochEnd, table: OffsetTable) -> None:
+        if found.epoch == NO_EPOCH:
+            return
+        seen, end = table.epoch_of(key), found.end
+        if seen is not None and found.epoch < seen.epoch:
+            end = min(end, seen.start)
+        _cut(key, end, table)
+        state = table.get(key)
+        if seen is not None and state is not None:
+            # From now on a reader that meets a new leader compares this as well.
+            lineage = self._lineages.of((key.topic_id, key.partition))
+            lineage.note(min(end, state.concluded_end), ((seen.epoch, seen.start),))
+
+
+def _question(key: StateKey, table: OffsetTable) -> Question:
+    state, seen = table.get(key), table.epoch_of(key)
+    assert state is not None, "the caller has looked"
+    epoch = NO_EPOCH if seen is None else seen.epoch
+    return Question(state.topic_name, key.topic_id, key.partition, epoch)
+
+
+def _cut(key: StateKey, end: int, table: OffsetTable) -> None:
+    state = table.get(key)
+    if state is None:
+        return
+    draft = state.copy()
+    before = draft.stable_position
+    if draft.cut(end):
+        table.put(key, draft)
+        log.warning(
+            "positions are of another log, and go back group=%s topic=%s partition=%d "
+            "cut=%d stable_before=%d stable=%d",
+            key.group, draft.topic_name, key.partition, end, before, draft.stable_position,
+        )  # fmt: skip

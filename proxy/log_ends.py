@@ -1,0 +1,184 @@
+"""Asks leaders where their logs begin and end, and where the epochs in them do.
+
+In:    topics, partitions, epochs.  Out: ends, of those whose leader answered in time.
+Next:  `log_checks` cuts states by them.
+Shell: asyncio, keylane's own connections.
+Source: KIP-320, OffsetForLeaderEpoch v4; ListOffsets v1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v1.request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i32, i64
+
+from keylane.errors import KeylaneError, UpstreamLost
+from keylane.offsets.lineage import NO_EPOCH, EpochEnd
+from keylane.proxy.cluster import Cluster
+from keylane.proxy.topics import View
+
+log = logging.getLogger("keylane.offsets")
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+ANSWER_S_MAX: Final = 2.0
+"""A group's call waits for it with the group's lock held; clients' requests have 30 s or more."""
+KNOWN_MAX: Final = 10_000
+"""Answers that are kept for other groups on the same partition, some 300 bytes each."""
+SILENT: Final = EpochEnd(NO_EPOCH, -1)
+CONSUMER: Final = BrokerId(-1)
+AWAY: Final = (
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+)
+"""Somebody else leads, or nobody: ask again later. Other errors do not pass by themselves."""
+
+
+class Question(NamedTuple):
+    """Where does an epoch end in a partition's log?"""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    epoch: int
+    """NO_EPOCH: where does the log end?"""
+
+
+class LogEnds:
+    """Leaders' answers; each is asked once for all partitions that it leads."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: OrderedDict[Question, tuple[int, EpochEnd]] = OrderedDict()
+        """Leader epoch and answer. An epoch that is over ends at the same place from then on."""
+
+    async def ask(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
+        """What leaders answer within ANSWER_S_MAX; the others are left out. Raises nothing.
+
+        SILENT: it is not going to be known, since the topic is gone or the leader refuses.
+        """
+        found: dict[Question, EpochEnd] = {}
+        open_questions = [question for question in questions if not self._recall(question, found)]
+        if not open_questions:
+            return found
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                for topic in {question.topic for question in open_questions}:
+                    await self._cluster.refresh_topic(topic)
+                by_leader = self._by_leader(open_questions, found)
+                asks = (self._ask(*item, found) for item in by_leader.items())
+                await asyncio.gather(*asks)
+        except TimeoutError:
+            log.warning("ends of epochs are not known, no answer in %g s", ANSWER_S_MAX)
+        except (KeylaneError, OSError) as error:
+            log.warning("ends of epochs are not known reason=%s", error)
+        return found
+
+    async def offset_at(self, view: View, partition: int, timestamp: int) -> int:
+        """ListOffsets: EARLIEST, LATEST, or a time in ms. Raises: UpstreamLost."""
+        leader_id, _ = await self._cluster.leader_of(view.topic, view.topic_id, partition)
+        entry = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
+        topic = ListOffsetsTopic(name=TopicName(view.topic), partitions=(entry,))
+        request = ListOffsetsRequest(replica_id=CONSUMER, topics=(topic,))
+        answer = await self._cluster.ask_broker(leader_id, request)
+        found = answer.topics[0].partitions[0]
+        if found.error_code != 0:
+            raise UpstreamLost(
+                f"offset of topic {view.topic} partition {partition}: {found.error_code.name}"
+            )
+        return int(found.offset)
+
+    def _recall(self, question: Question, found: dict[Question, EpochEnd]) -> bool:
+        known = self._known.get(question)
+        _, epoch = self._cluster.leaders.get(question[1:3], (-1, NO_EPOCH))
+        if known is None or known[0] != epoch:
+            return False
+        found[question] = known[1]
+        return True
+
+    def _by_leader(
+        self, questions: Iterable[Question], found: dict[Question, EpochEnd]
+    ) -> dict[int, list[tuple[Question, int]]]:
+        """Questions by broker, each with its partition's leader epoch."""
+        by_leader: dict[int, list[tuple[Question, int]]] = {}
+        for question in questions:
+            topic = self._cluster.registry.topics.get(question.topic)
+            if topic is None or topic.topic_id != question.topic_id:
+                found[question] = SILENT
+                continue
+            leader_id, epoch = self._cluster.leaders.get(question[1:3], (-1, NO_EPOCH))
+            if leader_id >= 0:
+                by_leader.setdefault(leader_id, []).append((question, epoch))
+        return by_leader
+
+    async def _ask(
+        self,
+        leader_id: int,
+        asked: list[tuple[Question, int]],
+        found: dict[Question, EpochEnd],
+    ) -> None:
+        """Ask one leader. A partition with two epochs to ask for takes two requests."""
+        while asked:
+            batch = {question[:3]: (question, epoch) for question, epoch in asked}
+            asked = [item for item in asked if batch[item[0][:3]][0] != item[0]]
+            try:
+                answer = await self._cluster.ask_broker(leader_id, _request(batch.values()))
+            except (KeylaneError, OSError) as error:
+                log.warning("ends of epochs are not known broker=%d reason=%s", leader_id, error)
+                return
+            for topic in answer.topics:
+                for entry in topic.partitions:
+                    for (name, _, partition), (question, epoch) in batch.items():
+                        if (name, partition) == (str(topic.topic), int(entry.partition)):
+                            self._take(question, epoch, entry, found)
+
+    def _take(
+        self, question: Question, leader_epoch: int, entry: Any, found: dict[Question, EpochEnd]
+    ) -> None:
+        if entry.error_code in AWAY:
+            return
+        if entry.error_code != ErrorCode.none:
+            found[question] = SILENT
+            return
+        end = found[question] = EpochEnd(int(entry.leader_epoch), int(entry.end_offset))
+        if NO_EPOCH < question.epoch < leader_epoch:
+            self._known[question] = leader_epoch, end
+            if len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+
+
+def _request(asked: Iterable[tuple[Question, int]]) -> OffsetForLeaderEpochRequest:
+    by_topic: dict[str, list[OffsetForLeaderPartition]] = {}
+    for question, leader_epoch in asked:
+        epoch = leader_epoch if question.epoch == NO_EPOCH else question.epoch
+        entry = OffsetForLeaderPartition(
+            partition=i32(question.partition),
+            current_leader_epoch=i32(leader_epoch),
+            leader_epoch=i32(epoch),
+        )
+        by_topic.setdefault(question.topic, []).append(entry)
+    topics = tuple(
+        OffsetForLeaderTopic(topic=TopicName(name), partitions=tuple(entries))
+        for name, entries in by_topic.items()
+    )
+    return OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=topics)

@@ -1,0 +1,97 @@
+"""What readers of all nodes have seen of each partition: scanned regions, and where logs begin.
+
+In:    scanned blocks and cuts, as readers tell them.  Out: `ScanIndex`es, log starts.
+Next:  `groups` settles positions with them.
+Pure:  no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.lineage import Lineages, Place
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.proxy.reader_kit import ScannedBlock
+
+SCANS_MAX: Final = 100_000
+"""Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
+
+ScanKey = tuple[uuid.UUID, int, KeySplit]
+"""Topic id, partition, how it is split."""
+
+
+class Scans:
+    """The scans of all partitions that this process has to do with; its event loop's alone.
+
+    Invariant: there are SCANS_MAX at most, and no more log starts than that.
+    """
+
+    def __init__(self, lineages: Lineages) -> None:
+        self._lineages = lineages
+        self._scans: dict[ScanKey, ScanIndex] = {}
+        self._log_starts: dict[Place, int] = {}
+
+    def note(self, block: ScannedBlock) -> ScanIndex:
+        """A block was looked at, here or by another node; its partition's scan."""
+        place = (block.topic_id, block.partition)
+        scan = self.of((*place, block.key_split))
+        scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
+        if not block.epochs:  # of another node; a reader of this one has noted them
+            seen = (block.leader_epoch, block.start)
+            self._lineages.of(place).note(block.end, (seen,))
+        start, known = block.log_start_offset, self._log_starts.get(place, -1)
+        if start >= 0 and start != known:
+            self._log_starts[place] = start
+            if start > known:
+                scan.advance_log_start(start)
+        return scan
+
+    def contradicts(self, block: ScannedBlock) -> bool:
+        """Whether another node has read, of a later leader, what was seen here of an earlier one.
+
+        Ask before `note`. The log was cut there, and who read it had nothing to compare.
+        """
+        lineage = self._lineages.of((block.topic_id, block.partition))
+        return 0 <= lineage.newest < block.leader_epoch and block.start < lineage.end
+
+    def truncate(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """Another log goes on at `end`: it may begin elsewhere, too."""
+        self._log_starts.pop((topic_id, partition), None)
+        self._lineages.of((topic_id, partition)).truncate(end)
+        for (scanned_id, scanned_partition, _), scan in self._scans.items():
+            if (scanned_id, scanned_partition) == (topic_id, partition):
+                scan.truncate(end)
+
+    def of(self, key: ScanKey) -> ScanIndex:
+        """What has been scanned of a partition."""
+        scan = self._scans.get(key)
+        if scan is None:
+            scan = self._scans[key] = ScanIndex(key[2])
+            if len(self._scans) > SCANS_MAX:
+                # The oldest: of a topic that is gone, or else it fills again as it is read.
+                oldest = next(iter(self._scans))
+                del self._scans[oldest]
+                self._log_starts.pop(oldest[:2], None)
+        return scan
+
+    def raise_to_log_start(
+        self, place: Place, state: OffsetState, before: OffsetState | None
+    ) -> None:
+        """Move what is below the log start up to it, as far as that is known.
+
+        before: the state as of the last commit. A member that has just committed below the log
+        start has read there: then the log begins lower than it did, and nothing is moved.
+        """
+        start = self._log_starts.get(place, -1)
+        if state.stable_position >= start:
+            return
+        said = {item.offset for _, _, item in state.positions() if item.committed}
+        if before is not None:
+            said -= {item.offset for _, _, item in before.positions()}
+        if min(said, default=start) < start:
+            del self._log_starts[place]
+        else:
+            state.advance_log_start(start)

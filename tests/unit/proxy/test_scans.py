@@ -1,0 +1,119 @@
+"""Scans and log starts of partitions, as readers and other nodes tell them."""
+
+from __future__ import annotations
+
+import uuid
+
+import numpy as np
+
+from keylane.keyrange.key_split import even_split
+from keylane.offsets.lineage import Lineages
+from keylane.offsets.state import OffsetState
+from keylane.proxy.reader_kit import ScannedBlock
+from keylane.proxy.scans import Scans
+
+PLACE = (uuid.UUID(int=7), 3)
+TWO = even_split(2)
+LANES = [TWO.key_range(lane) for lane in range(2)]
+
+
+def block(
+    start: int, end: int, *, log_start: int = 0, epoch: int = 5, is_own: bool = False
+) -> ScannedBlock:
+    """A block without a record of any lane."""
+    return ScannedBlock(
+        topic="orders",
+        topic_id=PLACE[0],
+        partition=PLACE[1],
+        key_split=TWO,
+        start=start,
+        end=end,
+        last_record_offsets=np.array([-1, -1], np.int64),
+        lanes=(None, None),
+        holes=(),
+        log_start_offset=log_start,
+        leader_epoch=epoch,
+        epochs=((epoch, start),) if is_own else (),
+    )
+
+
+def committed(*offsets: int) -> OffsetState:
+    state = OffsetState(committed=None)
+    for lane, offset in zip(LANES, offsets, strict=True):
+        state.commit_lane(lane, offset)
+    return state
+
+
+def test_positions_below_the_log_start_go_up_to_it() -> None:
+    """Nothing is left to read there, and the stable offset must not wait for it."""
+    scans = Scans(Lineages())
+    scans.note(block(5_000, 6_000, log_start=5_000))
+    before, state = committed(10, 5_500), committed(10, 5_600)
+
+    scans.raise_to_log_start(PLACE, state, before)
+
+    assert state.stable_position == 5_000
+
+
+def test_a_log_start_outlives_no_cut() -> None:
+    """Another log begins where it does: nobody is moved to where the one before began."""
+    scans = Scans(Lineages())
+    scans.note(block(5_000, 6_000, log_start=5_000))
+    state = committed(17, 20)
+
+    scans.truncate(*PLACE, 0)
+    scans.raise_to_log_start(PLACE, state, None)
+
+    assert state.stable_position == 17
+
+
+def test_the_newest_log_start_counts() -> None:
+    """A new leader may have kept more than the one before."""
+    scans = Scans(Lineages())
+    scans.note(block(5_000, 6_000, log_start=5_000))
+    scans.note(block(4_000, 5_000, log_start=4_000))
+    state = committed(10, 20)
+
+    scans.raise_to_log_start(PLACE, state, committed(10, 20))
+
+    assert state.stable_position == 4_000
+
+
+def test_a_member_that_reads_below_the_log_start_is_believed() -> None:
+    """It was told of another log, then: the member's commit is not moved up, nor is the next."""
+    scans = Scans(Lineages())
+    scans.note(block(5_000, 6_000, log_start=5_000))
+    before, state = committed(10, 10), committed(17, 10)
+
+    scans.raise_to_log_start(PLACE, state, before)
+    scans.raise_to_log_start(PLACE, state, state)
+
+    assert [state.position_of(lane).offset for lane in LANES] == [17, 10]
+
+
+def test_a_later_epoch_at_offsets_of_an_earlier_one_contradicts() -> None:
+    """Another node has read a new log without knowing the old one."""
+    lineages = Lineages()
+    scans = Scans(lineages)
+    scans.note(block(0, 100, epoch=5))
+
+    found = [
+        scans.contradicts(block(start, start + 10, epoch=epoch))
+        for start, epoch in ((100, 6), (90, 6), (90, 5), (90, -1))
+    ]
+
+    assert found == [False, True, False, False]
+    assert (lineages.of(PLACE).newest, lineages.of(PLACE).end) == (5, 100)
+
+
+def test_a_cut_ends_scan_and_lineage() -> None:
+    """What comes after it is scanned anew."""
+    lineages = Lineages()
+    scans = Scans(lineages)
+    scan = scans.note(block(0, 100))
+
+    scans.truncate(*PLACE, 40)
+
+    assert scan.regions() == [(0, 40)]
+    assert scans.of((*PLACE, TWO)) is scan
+    assert lineages.of(PLACE).end == 40
