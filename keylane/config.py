@@ -26,6 +26,7 @@ from pydantic import (
 
 from keylane.errors import ConfigInvalid
 from keylane.security import SecurityConfig, is_loopback
+from keylane.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
 
 ENVIRONMENT_PREFIX: Final = "KEYLANE_"
 LISTS: Final = frozenset(
@@ -47,7 +48,6 @@ NODE_NUMBER_MAX: Final = 999
 WORKERS_MAX: Final = 64
 PLAN_SUFFIX: Final = ".json"
 """What tells a plan's file from a count on the command line."""
-LEGAL_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class _Frozen(BaseModel):
@@ -57,7 +57,10 @@ class _Frozen(BaseModel):
 class LaneRule(_Frozen):
     """Topics whose name matches `topic` are seen as `lanes` lanes per partition, or by a plan."""
 
-    topic: str = Field(description="Topic name, or a glob such as `shop-*`.")
+    topic: str = Field(
+        description="Topic name, or a glob such as `shop-*`. Globs leave out brokers' own topics, "
+        "and those that Kafka Streams makes (`*-changelog`, `*-repartition`)."
+    )
     lanes: int | None = Field(
         default=None, ge=1, le=LANES_MAX, description="Lanes per partition, of equal key ranges."
     )
@@ -86,11 +89,7 @@ class LaneRule(_Frozen):
     @field_validator("topic")
     @classmethod
     def _topic_is_legal(cls, value: str) -> str:
-        if not LEGAL_TOPIC.fullmatch(re.sub(r"[*?\[\]!]", "x", value)):
-            raise ValueError("not a legal topic name or glob")
-        if value.startswith("__"):
-            raise ValueError("internal topics have no lanes")
-        return value
+        return check_rule_topic(value)
 
     @model_validator(mode="after")
     def _has_lanes_or_plan(self) -> Self:
@@ -100,7 +99,7 @@ class LaneRule(_Frozen):
 
     def matches(self, topic: str) -> bool:
         """Whether `topic` falls under this rule; internal topics never do."""
-        return not topic.startswith("__") and fnmatch.fnmatchcase(topic, self.topic)
+        return falls_under(topic, self.topic)
 
 
 class GroupRule(_Frozen):

@@ -385,6 +385,8 @@ class GroupOffsets:
         self._layouts = table.layouts()
         used = {key.topic_id for key, _ in table.items()}
         for name, pinned in self._layouts.items():
+            if pinned.topic_id in used and name not in self._config.accept_layout:
+                registry.refuse_left_out(name)
             found = registry.rule_of(name)
             topic = registry.topics.get(found[0]) if found is not None else None
             if found is None or topic is None or topic.topic_id != pinned.topic_id:

@@ -24,6 +24,7 @@ from keylane.proxy.nodes.agreement import (
     node_rules,
     tell_disagreement,
 )
+from keylane.topic_rules import matches_glob
 from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 
 CODECS: Final = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
@@ -268,6 +269,22 @@ class TopicRegistry:
     def dissenters(self) -> tuple[int, ...]:
         """Nodes whose lane rules differ from those of this one, ascending."""
         return tuple(sorted(self._others))
+
+    def refuse_left_out(self, name: str) -> None:
+        """Of a name that groups have offsets of lanes on.
+
+        Raises: ConfigInvalid, when a glob would be of it, were it not named as Streams names its
+        own topics: without a word its lanes would be partitions from now on.
+        """
+        globs = (rule for rule in self._rules if matches_glob(name, rule.topic))
+        rule = next(globs, None)
+        if rule is not None and self._own_rule(name) is None:
+            raise ConfigInvalid(
+                f"lanes: topic {name} has groups with offsets of lanes, and the glob {rule.topic} "
+                "leaves it out, since topics of Kafka Streams have such names. Add a rule with its "
+                "own name and the same lanes, or stop the groups and start once with "
+                "accept_layout naming the topic"
+            )
 
     def physical_name(self, name: str) -> str:
         """The broker's name of what a client calls `name`."""

@@ -3,7 +3,7 @@
 In:    lane rules of this node and of others.  Out: what a name stands for, and why not.
 Next:  `topics.TopicRegistry` refuses names that nodes do not agree on.
 Pure:  no I/O, no clock.
-Source: DESIGN decision 9 (views); the order of rules as in docs/configuration.md.
+Source: the order of rules as in docs/configuration.md.
 
 A client asks one node what a topic is and fetches from another. Would it be 4 lanes to one and
 16 to the other, or lanes and a plain topic, then members would read what others read, or nothing.
@@ -11,7 +11,6 @@ A client asks one node what a topic is and fetches from another. Would it be 4 l
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from keylane.config import LANES_MAX, LaneRule
 from keylane.keyrange.key_split import LaneCuts
 from keylane.proxy.nodes.values import NodeRule
+from keylane.topic_rules import falls_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +68,8 @@ class LaneMeanings:
             lanes = int(match["lanes"])
             if lanes <= LANES_MAX:
                 return Meaning(topic=match["topic"], lanes=lanes, fingerprint=fingerprint)
-        if name.startswith("__"):
-            return None
         for rule in self._rules:
-            if fnmatch.fnmatchcase(name, rule.topic):
+            if falls_under(name, rule.topic):
                 return Meaning(topic=name, lanes=rule.lanes, fingerprint=fingerprint)
         return None
 

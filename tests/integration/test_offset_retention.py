@@ -112,7 +112,7 @@ def commit_without_members(kafka: str, group: str, topic: str) -> None:
     admin.alter_consumer_group_offsets([wanted])[group].result(30)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_offsets_of_running_groups_outlive_the_retention(forgetful, keylane) -> None:
     """Shown to the broker, committed again by heartbeats, and kept where both came too late.
 

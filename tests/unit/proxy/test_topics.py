@@ -382,3 +382,15 @@ def test_compression_is_that_of_the_topic_under_every_name() -> None:
     }
 
     assert codecs == {"orders": 4, "orders.lanes-2": 4, "plain.lanes-2": 0}
+
+
+def test_a_glob_that_leaves_out_a_topic_with_offsets_is_refused() -> None:
+    """Its lanes would become partitions under its groups; a rule with its name keeps them."""
+    name = "db-changelog"
+    registry, named = make(orders(topic="db-*")), make(orders(topic="db-*"), orders(topic=name))
+
+    for other in ("orders", "db-orders", "db-changelog.lanes-4", "__consumer_offsets"):
+        registry.refuse_left_out(other)
+    named.refuse_left_out(name)
+    with pytest.raises(ConfigInvalid, match=r"glob db-\* leaves it out"):
+        registry.refuse_left_out(name)
