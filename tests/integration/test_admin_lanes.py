@@ -89,11 +89,13 @@ def offsets_of(bootstrap: str, topic: str) -> dict[int, set[int]]:
         while left:
             message = consumer.poll(30)
             assert message is not None, f"lanes {left} did not end"
-            if message.error() is None:
-                found[message.partition() % PARTITIONS].add(message.offset())
+            lane, offset, error = message.partition(), message.offset(), message.error()
+            assert lane is not None and offset is not None
+            if error is None:
+                found[lane % PARTITIONS].add(offset)
             else:
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                left.discard(message.partition())
+                assert error.code() == KafkaError._PARTITION_EOF
+                left.discard(lane)
     finally:
         consumer.close()
     return found
