@@ -57,7 +57,6 @@ class Operation(enum.IntEnum):
     DELETE = 6
     ALTER = 7
     DESCRIBE = 8
-    ALTER_CONFIGS = 11
 
 
 @dataclass(frozen=True, slots=True)

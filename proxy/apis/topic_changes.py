@@ -183,8 +183,8 @@ async def _refused_growth(topic: Any, context: Context) -> Refusal | None:
         return Refusal(ErrorCode(code), None)
     return Refusal(
         REFUSED,
-        f"{lanes_text(view)}, {view.layout.index_count} in all, so a count of {topic.count} is not "
-        "one of partitions, and lanes do not read partitions that are added; to add some, stop "
+        f"{lanes_text(view)}, {view.layout.index_count} in all: a count of {topic.count} is one of "
+        "lanes, and lanes do not read partitions that are added; to add some, stop "
         f"the groups, ask a broker's own address for more than {view.layout.partition_count} "
         "partitions, and start keylane with the topic in `accept_layout`",
     )

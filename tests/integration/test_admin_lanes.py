@@ -89,13 +89,13 @@ def offsets_of(bootstrap: str, topic: str) -> dict[int, set[int]]:
         while left:
             message = consumer.poll(30)
             assert message is not None, f"lanes {left} did not end"
-            partition, offset, error = message.partition(), message.offset(), message.error()
-            assert partition is not None and offset is not None
+            lane, offset, error = message.partition(), message.offset(), message.error()
+            assert lane is not None and offset is not None
             if error is None:
-                found[partition % PARTITIONS].add(offset)
+                found[lane % PARTITIONS].add(offset)
             else:
                 assert error.code() == KafkaError._PARTITION_EOF
-                left.discard(partition)
+                left.discard(lane)
     finally:
         consumer.close()
     return found
@@ -140,7 +140,7 @@ def test_a_lane_topic_is_given_no_partitions_by_a_count_of_lanes(
 
     through = AdminClient({"bootstrap.servers": shared_keylane.bootstrap})
     for seen in (name, f"{name}.lanes-8"):
-        with pytest.raises(KafkaException, match="a count of 20 is not one of partitions"):
+        with pytest.raises(KafkaException, match="a count of 20 is one of lanes"):
             through.create_partitions([NewPartitions(seen, 20)])[seen].result()
 
     assert len(admin.list_topics(name, timeout=30).topics[name].partitions) == PARTITIONS
