@@ -279,8 +279,8 @@ class ProxyConfig(SecurityConfig):
     )
     beside_others: bool = Field(
         default=False,
-        description="A node without a number starts beside others, and they do not see each other's "
-        "commits: for trials with groups that no other node serves.",
+        description="A node without a number starts beside others, and they do not see each "
+        "other's commits: for trials with groups that no other node serves.",
     )
     workers: int = Field(
         default=1,

@@ -4,7 +4,8 @@ In:    `ProxyConfig`.  Out: a running proxy; `run` returns when it has stopped.
 Shell: asyncio, signals.
 
 A client connection to the address of broker b is paired with one connection to b, so every
-SASL mechanism, quota and ACL works on the real principal. All listeners of brokers that are known at start are bound before the proxy says that it is ready.
+SASL mechanism, quota and ACL works on the real principal. All listeners of brokers that are known
+at start are bound before the proxy says that it is ready.
 """
 
 from __future__ import annotations
@@ -87,19 +88,7 @@ class ProxyServer:
         self._cluster = Cluster(config)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
-        self._admission = Admission(
-            connections_max=config.connections_max,
-            per_address_max=config.connections_per_address_max,
-            per_principal_max=config.connections_per_principal_max,
-            groups_per_principal_max=config.groups_per_principal_max,
-        )
-        self._door = TlsDoor(
-            self._security.listener,
-            stats=self.stats,
-            connections_max=config.connections_max,
-            per_address_max=config.connections_per_address_max,
-            timeout_s=config.frame_timeout_s,
-        )
+        self._admission, self._door = self._make_entrance(config)
         self._listeners: dict[int | None, asyncio.Server] = {}
         self._sessions: set[ClientSession] = set()
         self._all_closed = asyncio.Event()
@@ -151,6 +140,22 @@ class ProxyServer:
         self.control = None
         if config.control is not None:
             self.control = self._make_control(config.control, describer)
+
+    def _make_entrance(self, config: ProxyConfig) -> tuple[Admission, TlsDoor]:
+        admission = Admission(
+            connections_max=config.connections_max,
+            per_address_max=config.connections_per_address_max,
+            per_principal_max=config.connections_per_principal_max,
+            groups_per_principal_max=config.groups_per_principal_max,
+        )
+        door = TlsDoor(
+            self._security.listener,
+            stats=self.stats,
+            connections_max=config.connections_max,
+            per_address_max=config.connections_per_address_max,
+            timeout_s=config.frame_timeout_s,
+        )
+        return admission, door
 
     def _make_settings(self, shared: Shared) -> SettingsStore:
         return SettingsStore(

@@ -181,7 +181,10 @@ class JournalStore:
         return {**self._where, **self._extra_options()}
 
     async def ensure_topic(self) -> int:
-        """Make the topic if it is missing; its partition count. Raises: UpstreamLost, KafkaError."""
+        """Make the topic if it is missing; its partition count.
+
+        Raises: UpstreamLost, KafkaError.
+        """
         admin = AIOKafkaAdminClient(**self.options())
         try:
             await admin.start()

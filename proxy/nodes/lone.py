@@ -9,7 +9,8 @@ It differs from a numbered node in three points.
 
 - Whoever is there already keeps the seat: a node that runs, or a numbered one, is a reason to end.
 - A dead predecessor holds nobody up. Is the process that is a member proved to have ended, it is
-  put out of the group; else its session has to run out, as Kafka cannot tell it from one that hangs.
+  put out of the group; else its session has to run out, as Kafka cannot tell it from one that
+  hangs.
 - It serves as soon as the coordinator counts it as the only member. The first generation of an
   empty group takes `group.initial.rebalance.delay.ms`, 3 s by default, which it need not wait for.
 """

@@ -47,7 +47,7 @@ def node(broker: EmbeddedKafka, tmp_path: Path) -> Iterator[KeylaneProcess]:
 def test_groups_are_served_as_soon_as_their_topic_can_be_made(
     broker: EmbeddedKafka, node: KeylaneProcess
 ) -> None:
-    """Until then records go in and out, also by lanes, and log and `/readyz` say what is missing."""
+    """Until then records go in and out, by lanes too; log and `/readyz` say what is missing."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     name = make_topic_factory(admin, "fresh")("lanes4")
     node.start()
