@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from keylane.assignor.subscribed_names import read_names
 from tests.integration.harness import Group, Seen, produce
@@ -70,6 +71,65 @@ def test_a_newcomer_by_another_name_is_told(
     assert newcomers.seen.sightings == []
     assert rebalances(group) == before
     group.seen.assert_keys_in_order()
+
+
+def test_a_restarted_node_knows_the_name_of_a_group(kafka, keylane, topic) -> None:
+    """It asks the coordinator: the newcomer is refused, members that run go on by themselves."""
+    name = topic(partitions=1)
+    proxy = keylane()
+    with Group(proxy.bootstrap, f"{name}.lanes-4", f"g-{name}") as group:
+        group.add("confluent", 2)
+        group.wait_for_lanes(4)
+        group.wait_for_values(produce(kafka, name, KEYS, 2))
+        group.wait_for_commits()
+        before = rebalances(group)
+        proxy.kill()
+        proxy.start()
+
+        with Group(proxy.bootstrap, f"{name}.lanes-8", group.group) as newcomers:
+            newcomers.add("confluent")
+            newcomers.wait(
+                lambda seen: bool(refused_members(seen)),
+                timeout_s=90,
+                what="an error at the application",
+            )
+
+        later = produce(kafka, name, KEYS, 2, first=2)
+        group.wait_for_values(later)
+        assert rebalances(group) == before
+        assert newcomers.seen.sightings == []
+
+
+def test_a_stopped_group_goes_on_by_another_name(running, kafka, shared_keylane) -> None:
+    """The way from one count to another: nothing is lost, and nothing committed comes again."""
+    name, group = running
+    group.stop()
+
+    with Group(shared_keylane.bootstrap, f"{name}.lanes-8", group.group) as again:
+        again.add("confluent", 2)
+        again.wait_for_lanes(16)
+        later = produce(kafka, name, KEYS, 5, first=5)
+        again.wait_for_values(later)
+
+    assert again.seen.values() == dict.fromkeys(later, 1)
+
+
+def test_commits_of_a_standalone_consumer_by_another_name(running, kafka, shared_keylane) -> None:
+    """The broker takes none while the group has members, and no lane moves."""
+    name, group = running
+    before = stable_offsets(kafka, group.group, name, 2)
+    alone = Consumer({"bootstrap.servers": shared_keylane.bootstrap, "group.id": group.group})
+    lanes = [TopicPartition(f"{name}.lanes-8", number, 1) for number in range(16)]
+    try:
+        with pytest.raises(KafkaException) as refused:
+            alone.commit(offsets=lanes, asynchronous=False)
+        found = alone.committed(lanes, timeout=30)
+    finally:
+        alone.close()
+
+    assert refused.value.args[0].code() == KafkaError.UNKNOWN_MEMBER_ID
+    assert all(lane.offset > 1 for lane in found)
+    assert stable_offsets(kafka, group.group, name, 2) == before
 
 
 def test_offsets_of_a_running_group_are_not_deleted(running, kafka, shared_keylane, java) -> None:
