@@ -68,6 +68,8 @@ class Cluster:
         self.reach = Reach(self._id_of)
         self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
         self.on_broker: Callable[[Broker], Awaitable[None]] | None = None
+        self.on_leader: Callable[[tuple[uuid.UUID, int], int], None] = lambda *_: None
+        """Told of a later leader epoch of a partition (topic id, index) than was known."""
         self.on_grown: Callable[[], None] | None = None
         """Called when `pins` has changed, but for what other nodes told."""
         self._link: ServiceLink | None = None
@@ -235,10 +237,11 @@ class Cluster:
         self._tell_grown(topic.name)
         self._tell_refused(topic.name)
         for partition in topic.partitions:
-            self.leaders[topic.topic_id, int(partition.partition_index)] = (
-                int(partition.leader_id),
-                int(partition.leader_epoch),
-            )
+            place = topic.topic_id, int(partition.partition_index)
+            known, epoch = self.leaders.get(place), int(partition.leader_epoch)
+            self.leaders[place] = int(partition.leader_id), epoch
+            if known is not None and known[1] < epoch:
+                self.on_leader(place, epoch)
 
     def hear_nodes(self, number: int, membership: Membership) -> None:
         """Take note of other nodes' lane rules and pins; say what nodes do not agree on.

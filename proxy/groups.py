@@ -105,6 +105,7 @@ class GroupOffsets:
         self._scans = Scans(self.lineages)
         self._log_ends = LogEnds(cluster)
         self._checks = LogChecks(self._log_ends.ask, self.lineages, clock=time.monotonic)
+        cluster.on_leader = self._checks.note_leader
         self._lane_names: OrderedDict[str, dict[str, None]] = OrderedDict()
         self.late = LatePushes()
         self.scan_waits: ScanWaits | None = None
@@ -120,7 +121,7 @@ class GroupOffsets:
         commits_max = self._config.individual_commits_max
         if isinstance(self._tenure, Alone):
             self._table = await self._store.start(individual_commits_max=commits_max)
-            self._checks.note_loaded(self._table)
+            self._checks.note_unsure(self._table.items())
             self._pin_known_layouts(self._table)
             return
         if isinstance(self._tenure, LoneSeat):
@@ -184,7 +185,8 @@ class GroupOffsets:
         """A partition's log was cut at `end` by a new leader."""
         self._scans.truncate(topic_id, partition, end)
         # Put right when the group's lock is held next, before anybody is answered by them.
-        self._checks.note_cut(self._states_at((topic_id, partition)), end)
+        cut = [key for key, _ in self._states_at((topic_id, partition))]
+        self._checks.note_cut(cut, end)
 
     # What handlers ask.
     @asynccontextmanager
@@ -198,6 +200,7 @@ class GroupOffsets:
             raise UpstreamLost(self._held_back)
         lock = self._locks.setdefault(group, asyncio.Lock())
         async with lock if self._owned is None else self._owned.hold(group, lock):
+            self._checks.note_led(self.states())
             if self._checks.waits(group):
                 await self._checks.repair(group, self._table_of(group))
             yield
@@ -435,7 +438,7 @@ class GroupOffsets:
 
     def _note_loaded(self, table: OffsetTable) -> None:
         """Take in what other nodes have pinned since the start, and what is to be checked."""
-        self._checks.note_loaded(table)
+        self._checks.note_unsure(table.items())
         for name, layout in table.layouts().items():
             known = self._layouts.get(name)
             if known is None or layout.timestamp_ms > known.timestamp_ms:
@@ -475,8 +478,8 @@ class GroupOffsets:
             self.late.forget(key)
             self._checks.forget(key)
 
-    def _states_at(self, place: Place) -> list[StateKey]:
-        return [key for key, _ in self.states() if (key.topic_id, key.partition) == place]
+    def _states_at(self, place: Place) -> list[tuple[StateKey, OffsetState]]:
+        return [item for item in self.states() if (item[0].topic_id, item[0].partition) == place]
 
     def _note_name(self, group: str, view: View) -> None:
         if not view.is_renamed:

@@ -5,9 +5,9 @@ Next:  `groups` has a group's states checked as soon as its lock is held.
 Pure:  the outside world is a function; time is a parameter.
 Source: docs/decisions/026; KIP-320.
 
-A log may be cut while no keylane runs, or while another node serves a group. So a state that was
-loaded is unchecked until its partition's leader has told where the epoch ends that the state was
-concluded in. What was concluded beyond is cut; what members said stays.
+A log may be cut while no keylane runs, or while nobody reads it. So a state that was loaded, or
+whose partition has a new leader, is unchecked until that leader has told where the epoch ends that
+the state was concluded in. What was concluded beyond is cut; what members said stays.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from keylane.offsets.journal import StateKey
-from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
+from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages, Place
+from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.log_ends import Question
 
@@ -40,17 +41,37 @@ class LogChecks:
         self._unchecked: dict[str, set[StateKey]] = {}
         self._cuts: dict[str, dict[StateKey, int]] = {}
         self._retry_s: dict[str, float] = {}
+        self._led: dict[Place, int] = {}
 
-    def note_loaded(self, table: OffsetTable) -> None:
-        """States came from the journal. Those without a conclusion say only what members said."""
-        for key, state in table.items():
+    def note_unsure(self, states: Iterable[tuple[StateKey, OffsetState]]) -> None:
+        """Leaders are to be asked before these are served: they come from the journal, say.
+
+        Those without a conclusion are left out: they say only what members said.
+        """
+        for key, state in states:
             if state.concluded_end:
-                self.note_unsure([key])
+                self._unchecked.setdefault(key.group, set()).add(key)
+                self._retry_s.pop(key.group, None)
 
-    def note_unsure(self, keys: Iterable[StateKey]) -> None:
-        """Leaders are to be asked before these states are served."""
-        for key in keys:
-            self._unchecked.setdefault(key.group, set()).add(key)
+    def note_leader(self, place: Place, leader_epoch: int) -> None:
+        """A partition has a later leader than was known; `note_led` comes before it counts."""
+        self._led[place] = leader_epoch
+
+    def note_led(self, states: Iterable[tuple[StateKey, OffsetState]]) -> None:
+        """Before a group is served: states of partitions that have new leaders are unsure.
+
+        But for those that a reader has compared since. One pass for any number of new leaders.
+        states: all that are loaded.
+        """
+        if not self._led:
+            return
+        led, self._led = self._led, {}
+        places = {
+            place for place, epoch in led.items() if self._lineages.of(place).leader_epoch < epoch
+        }
+        self.note_unsure(
+            item for item in states if places and (item[0].topic_id, item[0].partition) in places
+        )
 
     def note_cut(self, keys: Iterable[StateKey], end: int) -> None:
         """The log of these states is another one from `end` on."""

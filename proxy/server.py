@@ -186,9 +186,9 @@ class ProxyServer:
 
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
         # A cut that another node has met is one for this node's readers, too.
-        # (The fetcher is made after the feed, so it is looked up when it is needed.)
-        forget = lambda *cut: self._shared.fetcher.forget_cut(*cut)  # noqa: E731, PLW0108 - see above
-        cut = Hearers((), (forget, *here.truncated))
+        # The fetcher is made after the feed, so it is looked up when it is needed.
+        readers = lambda *cut: self._shared.fetcher.forget_cut(*cut)  # noqa: E731, PLW0108
+        cut = Hearers((), (readers, *here.truncated))
         feed = ScanFeed(
             self.config.bootstrap,
             number=number,

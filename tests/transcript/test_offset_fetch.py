@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import numpy as np
 import pytest
 
 from keylane.offsets.journal import StateKey
@@ -74,7 +75,8 @@ async def known(context: FakeContext, offsets: dict[int, int], name: str = "orde
             if found is None:
                 found = await context.groups.adopt(GROUP, view, partition, None)
             state = found.copy()
-            state.commit_keys(view.key_ranges(index), offset, f"m{index}", 6)
+            scan = context.groups.scan_of(view, partition)
+            state.commit_keys(view.key_ranges(index), offset, f"m{index}", 6, scan)
             state.mark_pushed(state.stable_position)
             await context.groups.save(GROUP, [(view, partition, state)])
             context.groups.pushes.note_sure(StateKey(GROUP, view.topic_id, partition))
@@ -103,6 +105,25 @@ async def test_each_lane_has_its_own_position(version) -> None:
     assert first["metadata"] == "m0"
     if version >= 5:
         assert first["committed_leader_epoch"] == 6
+
+
+@pytest.mark.parametrize("version", versions(FETCH))
+async def test_an_unsure_state_answers_what_members_said(version) -> None:
+    """While the partition's leader is away nothing that a scan has led to is told for sure."""
+    context = FakeContext()
+    scan = context.groups.scan_of(context.lanes("orders"), 0)
+    scan.add(0, 500, np.array([499, 99, 499, 499], np.int64))
+    await known(context, {0: 500, 2: 100, 4: 500, 6: 500})
+    asked = request(version, topic("orders", [0, 2]))
+    for is_unsure in (False, True):
+        context.groups.unsure = {("orders", 0)} if is_unsure else set()
+        context.expect(FETCH, None, answer(version, one(version, "orders", {0: 500})))
+
+        found = await call(context, FETCH, version, asked)
+
+        key = ORDERS if version >= 10 else "orders"
+        assert shown(version, found) == {key: {0: 500, 2: 100 if is_unsure else 500}}
+    assert context.state(GROUP, "orders", 0).stable_position == 500, "the state itself waits"
 
 
 @pytest.mark.parametrize("version", versions(FETCH))

@@ -51,7 +51,7 @@ class World:
         self.now_s = 100.0
         self.lineages = Lineages()
         self.checks = LogChecks(self._ask, self.lineages, clock=lambda: self.now_s)
-        self.checks.note_loaded(self.table)
+        self.checks.note_unsure(self.table.items())
 
     async def _ask(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
         asked = list(questions)
@@ -60,6 +60,7 @@ class World:
 
     def open(self) -> list[int]:
         """A call of the group: where its lanes stand."""
+        self.checks.note_led(self.table.items())
         if self.checks.waits(KEY.group):
             asyncio.run(self.checks.repair(KEY.group, self.table))
         state = self.table.get(KEY)
@@ -134,6 +135,23 @@ def test_a_cut_is_applied_before_the_group_is_served_again() -> None:
     lanes = world.open()
 
     assert lanes[3] == 15_000
+
+
+@pytest.mark.parametrize(("compared", "asked"), [(7, 1), (8, 0)])
+def test_a_new_leader_is_asked_before_the_group_is_served_again(compared: int, asked: int) -> None:
+    """Clients ask for offsets before anybody reads; what a reader has compared is not asked."""
+    world = World(concluded_state(), SEEN)
+    world.answer = EpochEnd(5, 25_000)
+    world.open()
+    world.asked.clear()
+    world.answer = EpochEnd(5, 15_000)
+
+    world.lineages.of(PLACE).leader_epoch = compared
+    world.checks.note_leader(PLACE, 8)
+    lanes = world.open()
+
+    assert len(world.asked) == asked
+    assert lanes[3] == (15_000 if asked else 25_000)
 
 
 def test_what_was_checked_is_compared_with_later_leaders() -> None:
