@@ -28,7 +28,7 @@ from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, NodeInvalid, UpstreamLost
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.nodes.coordinator import Coordinator
-from keylane.proxy.nodes.group import GROUP, LOADING, MOVED, PROTOCOL, NodeGroup
+from keylane.proxy.nodes.group import GROUP, LOADING, MOVED, PROTOCOL, NodeGroup, lease_clock
 from keylane.proxy.nodes.messages import read_hello
 from keylane.proxy.nodes.predecessor import PATIENCE_S, PATIENCE_SHARE, STABLE
 from keylane.proxy.nodes.process_mark import Life, look_up, make_mark, pid_of
@@ -64,6 +64,7 @@ class LoneSeat(NodeGroup):
         describe: Callable[[], NodeInfo],
         on_membership: Callable[[Membership], None],
         on_refused: Callable[[ConfigInvalid], None],
+        clock: Callable[[], float] = lease_clock,
     ) -> None:
         """`on_refused` is called when others took over while we could not hold the seat."""
         super().__init__(
@@ -71,6 +72,7 @@ class LoneSeat(NodeGroup):
             session_timeout_ms=session_timeout_ms,
             describe=describe,
             on_membership=on_membership,
+            clock=clock,
         )
         self._on_refused = on_refused
         mark = make_mark()
@@ -153,6 +155,8 @@ class LoneSeat(NodeGroup):
             raise
         finally:
             watching.cancel()
+        if joined.error_code != ErrorCode.none:
+            self._lose()  # also what was held before the answer
         self._until_s = None
         return joined
 

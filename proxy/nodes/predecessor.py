@@ -79,6 +79,6 @@ def _place_of(described: Any, number: int) -> str | None:
             hello = read_hello(bytes(member.member_metadata), member.member_id)
         except NodeInvalid:
             continue  # the leader does not let it in either, and says why
-        if hello.node.number == number:
+        if hello.node.number == number and not hello.node.lone:
             return "{}:{}".format(*hello.node.bootstrap)
     return None

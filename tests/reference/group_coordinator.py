@@ -66,6 +66,9 @@ class GroupTwin:
         """Counts what ends a rebalance's timers."""
         self.stored = Stored()
         self.is_loading = False
+        self.initial_delay_s = 0.0
+        """How long the first generation of an empty group waits for more members."""
+        self._held_round = -1
         self._begin(Stored())
 
     def _begin(self, stored: Stored) -> None:
@@ -146,9 +149,12 @@ class GroupTwin:
             if member.sync_reply is not None:
                 member.sync_reply({"error_code": REBALANCE_IN_PROGRESS})
                 member.sync_reply = None
-        self.state = "PREPARING"
+        was_empty, self.state = self.state == "EMPTY", "PREPARING"
         self._round += 1
         this_round = self._round
+        if was_empty and self.initial_delay_s:
+            self._held_round = this_round
+            self._at(self.initial_delay_s, lambda: self._end_delay(this_round))
         patience_s = max((member.session_s for member in self.members.values()), default=0.0)
 
         def expired() -> None:
@@ -158,7 +164,15 @@ class GroupTwin:
         self._at(patience_s, expired)
         self._maybe_complete()
 
+    def _end_delay(self, this_round: int) -> None:
+        if self._held_round == this_round:
+            self._held_round = -1
+        if self._round == this_round:
+            self._maybe_complete()
+
     def _maybe_complete(self) -> None:
+        if self._held_round == self._round:
+            return
         has_all = all(member.join_reply is not None for member in self.members.values())
         if self.state == "PREPARING" and has_all and not self.pending:
             self._complete()

@@ -210,6 +210,8 @@ class Link:
 class Node:
     """A process with a `NodeGroup`, and all of `Cluster` that this uses."""
 
+    partition_count = IC_PARTITIONS
+
     def __init__(self, world: World, number: int, *, rate: float = 1.0) -> None:
         """`rate` is how fast its clock runs."""
         self.world, self.number, self.rate = world, number, rate
@@ -225,15 +227,19 @@ class Node:
         self.outcome: Exception | None = None
         self.is_started = self.is_stopped = False
         asyncio.set_event_loop(None)
-        self.group = NodeGroup(
+        self.group = self.make_group()
+        world.nodes.append(self)
+        self.loop.call_soon(self._spawn, self._start)
+
+    def make_group(self) -> NodeGroup:
+        """Its seat among the nodes."""
+        return NodeGroup(
             self,  # type: ignore[arg-type]  # stands for its Cluster
             session_timeout_ms=round(SESSION_S * 1000),
-            describe=lambda: NodeInfo(number=number, bootstrap=("h", 1), control=self.control),
+            describe=lambda: NodeInfo(number=self.number, bootstrap=("h", 1), control=self.control),
             on_membership=self._on_membership,
             clock=self.time,
         )
-        world.nodes.append(self)
-        self.loop.call_soon(self._spawn, self._start)
 
     def __repr__(self) -> str:
         return f"node {self.number} ({self.world.nodes.index(self)})"
@@ -243,7 +249,7 @@ class Node:
 
     async def _start(self) -> None:
         try:
-            await self.group.start(IC_PARTITIONS)
+            await self.group.start(self.partition_count)
             self.is_started = True
         except KeylaneError as error:
             self.outcome = error

@@ -41,3 +41,13 @@ async def test_a_node_that_stops_is_alive_and_not_ready() -> None:
     health.stops()
 
     assert await ask(health) == [(200, "ok\n"), (503, "stopping\n")]
+
+
+async def test_a_node_that_serves_all_but_groups_is_ready_and_says_so() -> None:
+    """200, since clients are answered in Kafka's own words; the second line is for the operator."""
+    health = Health()
+    health.serves()
+
+    health.missing = "groups on lanes: no topic"
+
+    assert await ask(health) == [(200, "ok\n"), (200, "ok\nmissing: groups on lanes: no topic\n")]

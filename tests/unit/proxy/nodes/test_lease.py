@@ -105,3 +105,44 @@ def test_what_was_lost_begins_anew(lease) -> None:
 
     lease.synced(4, (1,), sent_s=101.0)
     assert lease.term(1) not in {old, NOT_HELD}
+
+
+def test_what_is_assumed_is_held_and_goes_on_in_the_first_generation() -> None:
+    """Before a generation is made; its sync keeps the term, whatever number it has."""
+    lease = Lease(10.0)
+    lease.suspend()
+
+    lease.assume({0}, sent_s=100.0)
+    held, term = lease.holds(0, 107.9), lease.term(0)
+    lease.synced(7, (0,), sent_s=104.0)
+
+    assert held and not lease.is_assumed
+    assert lease.term(0) == term != NOT_HELD
+    assert lease.holds(0, 111.9)
+
+
+def test_what_is_assumed_lasts_from_when_was_asked_for_it() -> None:
+    """It is asked for again each second, in one term; a coordinator that is silent ends it."""
+    lease = Lease(10.0)
+    lease.assume({0}, sent_s=100.0)
+    term = lease.term(0)
+
+    lease.assume({0}, sent_s=101.0)
+
+    assert lease.holds(0, 108.9) and not lease.holds(0, 109.0)
+    assert lease.term(0) == term
+
+
+@pytest.mark.parametrize("end", ["suspend", "lose"])
+def test_what_was_assumed_and_given_up_begins_a_new_term(end: str) -> None:
+    """Somebody else may have been given it in between."""
+    lease = Lease(10.0)
+    lease.assume({0}, sent_s=100.0)
+    term = lease.term(0)
+
+    getattr(lease, end)()
+    held = lease.holds(0, 100.0)
+    lease.synced(3, (0,), sent_s=102.0)
+
+    assert not held
+    assert lease.term(0) != term
