@@ -90,6 +90,8 @@ class Shared:
         placement, cluster = self.placement, self.cluster
         assert placement.number is not None, "told among many nodes"
         before = placement.update(membership)
+        number = placement.number
+        self.group_names.forget_where(lambda group: placement.node_of_group(group) != number)
         cluster.hear_nodes(placement.number, membership)
         forget_gained(self.sequences, cluster.registry, cluster.leaders, before, placement)
 

@@ -62,6 +62,8 @@ class _Group:
     """Member ids of the last generation that was seen."""
     began_here: bool = False
     """The group had no member since this process looks at it, before those it has now."""
+    is_brokers: bool = False
+    """The broker deals out the group's partitions (KIP-848)."""
     refused: frozenset[str] = frozenset()
     """Member ids of the last generation that go by another name than the rest."""
     chosen: Mapping[str, str] = field(default_factory=dict)
@@ -113,6 +115,16 @@ class GroupNames:
         """Whether a member was left out of the group's last generation."""
         known = self._groups.get(group)
         return known is not None and member_id in known.refused
+
+    def is_brokers(self, group: str) -> bool:
+        """Whether the broker was last seen to deal out the group's partitions."""
+        known = self._groups.get(group)
+        return known is not None and known.is_brokers
+
+    def note_brokers(self, group: str, *, is_brokers: bool) -> None:
+        """An answer has shown who deals out the group's partitions."""
+        with self._changed(group) as known:
+            known.is_brokers = is_brokers
 
     def begin_join(self, group: str, identity: str, names: Names) -> Join:
         """A member's JoinGroup is passed on."""
@@ -204,6 +216,11 @@ class GroupNames:
             is_new = pair not in known.logged
             known.logged.add(pair)
             return is_new
+
+    def forget_where(self, is_lost: Callable[[str], bool]) -> None:
+        """Another node serves these groups: what is known of them here grows old."""
+        for group in [group for group in self._groups if is_lost(group)]:
+            self._cost -= self._groups.pop(group).cost
 
     def check(self) -> None:
         """Assert the invariants; tests call it after every step."""

@@ -34,7 +34,12 @@ from kio.schema.types import GroupId
 from keylane.assignor.subscribed_names import add_hidden_names, shown_names, take_hidden_names
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
 from keylane.proxy.apis.context import SIZE, Context, Request
-from keylane.proxy.apis.group_state import CONSUMER, STABLE, ask_group_state
+from keylane.proxy.apis.group_state import (
+    CONSUMER,
+    STABLE,
+    ask_group_state,
+    has_brokers_members,
+)
 from keylane.proxy.apis.join_group import note_joining, planned_group
 from keylane.proxy.apis.refusals import refuse_join
 from keylane.proxy.connection import Buffers
@@ -123,7 +128,7 @@ def relays_join_group(request: Request, context: Context) -> bool:
     asked = read_asked(request)
     if asked is None:
         return True
-    if any(context.registry.rule_of(name) is not None for name in asked.names):
+    if _lane_names(asked, context):
         return False
     group = asked.join.group_id
     if group in context.group_names:
@@ -185,6 +190,9 @@ async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
     if clash is not None:
         _refuse(asked, clash, context)
         return INCONSISTENT
+    if await _is_brokers(asked, context):
+        _note_brokers(asked, context)
+        return INCONSISTENT
     find = partial(names.find_clash, group, asked.identity, asked.names, physical)
     if names.is_complete(group) and find() is None:
         return ErrorCode.none
@@ -194,6 +202,19 @@ async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
         _refuse(asked, clash, context)
         return INCONSISTENT
     return ErrorCode.none if is_known else LATER
+
+
+async def _is_brokers(asked: Asked, context: Context) -> bool:
+    """Whether the broker deals out the group's partitions, as the last answer has shown.
+
+    The members that it deals out to are then not even rebalanced by one that comes again and again.
+    """
+    names, group = context.group_names, asked.join.group_id
+    if not names.is_brokers(group) or not _lane_names(asked, context):
+        return False
+    is_brokers = await has_brokers_members(group, context)
+    names.note_brokers(group, is_brokers=is_brokers)
+    return is_brokers
 
 
 async def _learn_members(asked: Asked, context: Context) -> bool:
@@ -262,21 +283,33 @@ def _judge_leaderless(
     request: Request, frame: Frame, asked: Asked, answer: JoinAnswer, context: Context
 ) -> Buffers:
     """Of a group whose partitions the broker deals out: nothing for a member of lanes."""
-    lanes = sorted(name for name in asked.names if context.registry.rule_of(name) is not None)
-    if not lanes:
+    if not _lane_names(asked, context):
         return (frame,)
-    log.warning(
-        "member refused, the broker deals out partitions in its group group=%s member_id=%s "
-        "topic=%s; stop the members with group.protocol=consumer, which connect to brokers "
-        "directly, or give them a group id of their own",
-        asked.join.group_id, answer.member_id, lanes[0],
-    )  # fmt: skip
+    _note_brokers(asked, context)
     return _refuse_member(request, asked, answer, context)
+
+
+def _note_brokers(asked: Asked, context: Context) -> None:
+    names, join = context.group_names, asked.join
+    names.note_brokers(join.group_id, is_brokers=True)
+    context.stats.joins_refused += 1
+    topic = _lane_names(asked, context)[0]
+    if names.log_once(join.group_id, Clash(topic, "", topic)):
+        log.warning(
+            "member refused, the broker deals out partitions in its group group=%s member_id=%s "
+            "topic=%s; stop the members with group.protocol=consumer, which connect to brokers "
+            "directly, or give them a group id of their own",
+            join.group_id, identity_of(join.member_id, join.instance_id), topic,
+        )  # fmt: skip
+
+
+def _lane_names(asked: Asked, context: Context) -> list[str]:
+    """Topics of a member that are lanes to it, in order."""
+    return sorted(name for name in asked.names if context.registry.rule_of(name) is not None)
 
 
 def _refuse_member(request: Request, asked: Asked, answer: JoinAnswer, context: Context) -> Buffers:
     """Answer with the refusal, and have the member leave: nothing is to be dealt out to it."""
-    context.stats.joins_refused += 1
     context.aside(partial(_leave, asked.join, answer.member_id, context))
     return request.answer_entity(refuse_join(request, INCONSISTENT, answer.member_id))
 
@@ -305,6 +338,7 @@ def _judge_leader(
         metadata[one.member_id] = bytes(one.metadata.data) if taken is None else taken
     refused = _note_names(asked.join.group_id, answer, metadata, context)
     if answer.member_id in refused:
+        context.stats.joins_refused += 1
         return _refuse_member(request, asked, answer, context)
     dropped = [one for one in answer.members if one.member_id in refused]
     if dropped:

@@ -14,7 +14,7 @@ from tests.transcript.consumer_protocol import subscription
 from tests.transcript.entities import Values
 from tests.transcript.fake import PLAIN, FakeContext, call, is_relayed, make_request, versions
 
-JOIN, LEAVE, SYNC, DESCRIBE = 11, 13, 14, 15
+JOIN, LEAVE, SYNC, DESCRIBE, CONSUMER_DESCRIBE = 11, 13, 14, 15, 69
 GROUP = "g"
 NONE, NOT_COORDINATOR, LATER, INCONSISTENT = 0, 16, 14, 23
 FOUR = subscription("plain.lanes-4", version=3, user_data=b"mine", rack="r") + b"later"
@@ -335,6 +335,32 @@ async def test_a_group_that_the_broker_deals_out_is_no_group_for_lanes(
     context.expect(LEAVE, {"members": [{"member_id": "m"}]}, {"error_code": 0})
     await run_aside(context)
     context.finish()
+
+
+@pytest.mark.parametrize("has_members", [True, False])
+async def test_one_that_was_refused_there_does_not_join_again(has_members, caplog) -> None:
+    """librdkafka comes every two seconds: each time the others would have been rebalanced."""
+    context = FakeContext()
+    context.group_names.note_empty(GROUP)
+    context.expect(JOIN, None, followed(leader=""))
+    await join(context, asked(FOUR))
+    member = {"member_id": "d", "client_id": "c", "client_host": "/h", "subscribed_topic_names": [],
+              "assignment": {"topic_partitions": []}, "target_assignment": {"topic_partitions": []}}  # fmt: skip
+    group = {"group_id": GROUP, "group_state": "Stable", "assignor_name": "uniform"}
+    context.expect(
+        CONSUMER_DESCRIBE,
+        {"group_ids": [GROUP]},
+        {"groups": [{**group, "members": [member] * has_members}]},
+    )
+    if not has_members:
+        context.expect(JOIN, None, followed())
+
+    told = await join(context, asked(FOUR))
+
+    assert told["error_code"] == (INCONSISTENT if has_members else NONE)
+    assert context.stats.joins_refused == 1 + has_members
+    assert len(caplog.records) == 1
+    assert context.group_names.is_brokers(GROUP) is has_members
 
 
 async def test_a_group_that_the_broker_deals_out_serves_plain_topics() -> None:

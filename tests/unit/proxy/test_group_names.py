@@ -146,6 +146,21 @@ def test_the_refused_of_a_generation_are_those_of_the_newest() -> None:
     assert clash(names, "c", EIGHT) is None
 
 
+def test_a_group_that_another_node_serves_is_forgotten() -> None:
+    """When it comes back, its name may be another: the coordinator is asked again."""
+    names = GroupNames()
+    for group in (G, "h"):
+        names.note_members(group, {"a": FOUR})
+    join = names.begin_join(G, "b", FOUR)
+
+    names.forget_where(lambda group: group == G)
+    names.end_join(G, join, "b")
+
+    assert not names.is_complete(G)
+    assert names.is_complete("h")
+    names.check()
+
+
 def test_a_clash_is_logged_once() -> None:
     """A client that joins again every second fills no log."""
     names = GroupNames()
@@ -189,6 +204,11 @@ class Bounds(RuleBasedStateMachine):
     @rule(group=st.sampled_from("ghijk"), partition=st.integers(0, 3))
     def sees(self, group: str, partition: int) -> None:
         self.names.note_seen(group, ("t", partition))
+
+    @rule(lost=st.sets(st.sampled_from("ghijk")))
+    def forgets(self, lost: set[str]) -> None:
+        self.names.forget_where(lost.__contains__)
+        assert not any(group in self.names for group in lost)
 
     @rule(group=st.sampled_from("ghijk"))
     def empties(self, group: str) -> None:
