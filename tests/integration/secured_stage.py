@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from keylane.embedded import EmbeddedKafka

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka
 from tests.integration.conftest import make_topic_factory

@@ -210,7 +210,7 @@ def test_two_that_may_stand_beside_each_other(make_node: MakeNode) -> None:
 
 
 def test_it_serves_where_brokers_have_no_transactions(
-    tmp_path: Path, make_node_at: Callable[[str], KeylaneProcess]
+    tmp_path: Path, make_node_at: MakeNode
 ) -> None:
     """A broker alone cannot make their topic of three replicas: no fence, a warning, the seat."""
     properties = {"transaction.state.log.replication.factor": "3"}
