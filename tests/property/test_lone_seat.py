@@ -1,4 +1,4 @@
-"""One lone node holds the seat, and none beside numbered ones, whatever hangs, dies or gets lost."""
+"""One lone node holds the seat, none beside numbered ones, whatever hangs, dies or gets lost."""
 
 from __future__ import annotations
 

@@ -8,8 +8,10 @@ from keylane.proxy.nodes.plan import admit, plan_owners
 from keylane.proxy.nodes.values import NO_GENERATION, Claim, Hello, NodeInfo
 
 
-def hello(number: int, port: int, *, since: int = NO_GENERATION, count: int = 50) -> Hello:
-    info = NodeInfo(number=number, bootstrap=("h", port))
+def hello(
+    number: int, port: int, *, since: int = NO_GENERATION, count: int = 50, lone: bool = False
+) -> Hello:
+    info = NodeInfo(number=number, bootstrap=("h", port), lone=lone)
     return Hello(node=info, ic_partition_count=count, since=since)
 
 
@@ -45,6 +47,32 @@ def test_another_count_of_partitions_is_refused() -> None:
 
     assert admission.members == {1: "b"}
     assert "sees 60" in admission.refused["a"] and "sees 50" in admission.refused["a"]
+
+
+@pytest.mark.parametrize("is_lone", [True, False])
+def test_nobody_is_let_in_beside_a_lone_node_that_is_there(is_lone: bool) -> None:
+    """Numbered or not, though their numbers differ; both addresses are named."""
+    there, new = hello(0, 9000, since=7, lone=True), hello(3, 9999, lone=is_lone)
+
+    admission = admit({"a": new, "b": there}, leader="a")
+
+    assert admission.members == {0: "b"}
+    assert "h:9000 has no number" in admission.refused["a"] and "h:9999" in admission.refused["a"]
+
+
+def test_a_lone_node_is_not_let_in_beside_a_numbered_one() -> None:
+    """The numbered one was there first."""
+    admission = admit({"a": hello(0, 1, lone=True), "b": hello(3, 9000, since=7)}, leader="a")
+
+    assert admission.members == {3: "b"}
+    assert "node at h:9000 is in front of this cluster already" in admission.refused["a"]
+
+
+def test_of_new_lone_nodes_the_leader_is_let_in() -> None:
+    """It joined first, and may hold the seat already; member ids do not matter."""
+    admission = admit({"a": hello(0, 1, lone=True), "b": hello(0, 2, lone=True)}, leader="b")
+
+    assert admission.members == {0: "b"} and list(admission.refused) == ["a"]
 
 
 def test_nobody_is_nobody() -> None:
