@@ -1,12 +1,12 @@
 """All states that this node serves, kept in step with the journal.
 
 In:    journal records while loading; new states afterwards.  Out: states; records to append.
-Next:  `offsets.store` loads it and writes its records; `proxy.groups` serves from it.
 Pure:  no I/O, no clock: time is a parameter.
-Source: REQUIREMENTS S004-15..19, G-13, G-14.
+Source: docs/decisions/005, 028.
 
-A commit goes: copy the state, commit on the copy, push its stable position to Kafka, `put` the
-copy, append `records`, `mark_saved`. Who does so holds the group's lock from the copy on.
+A commit goes: copy the state, commit on the copy, append `records_before_push`, push its stable
+position to Kafka, `put` the copy, append `records`, `mark_saved`. Who does so holds the group's
+lock from the copy on.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from keylane.errors import JournalInvalid
+from keylane.offsets.intents import Intents
 from keylane.offsets.intervals import Range
 from keylane.offsets.journal import (
+    IntentKey,
+    IntentValue,
     JournalRecord,
     LayoutKey,
     LayoutValue,
@@ -26,6 +29,7 @@ from keylane.offsets.journal import (
     RangeValue,
     StateKey,
     ic_partition,
+    read_intent,
     read_key,
     read_layout,
     read_positions,
@@ -46,6 +50,7 @@ class _Loading:
 
     positions: PositionsValue | None = None
     ranges: set[Range] = field(default_factory=set)
+    intents: dict[int | None, IntentValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,9 @@ class OffsetTable:
         self.partition_count = partition_count
         self.individual_commits_max = individual_commits_max
         self._states: dict[str, dict[StateKey, OffsetState]] = {}
+        self.intents = Intents()
+        self._written: dict[StateKey, int] = {}
+        """The highest `pushed` that the journal may say of a state; -1: none."""
         self._layouts: dict[str, dict[int, LayoutValue]] = {}
         """By view, and by the journal partition that it stands in; the newest counts."""
         self._loading: dict[StateKey, _Loading] = {}
@@ -114,6 +122,8 @@ class OffsetTable:
                 individual_commits_max=self.individual_commits_max,
             )
             self.put(key, state)
+            self.intents.load(key, loading.intents)
+            self._note_written(key, is_sure=True)
         self._loading.clear()
         return LoadReport(
             state_count=len(self),
@@ -139,8 +149,18 @@ class OffsetTable:
         """Put `state` in the place of what was there."""
         self._states.setdefault(key.group, {})[key] = state
 
+    def recognise(self, key: StateKey, found: int | None, now_s: float) -> OffsetState | None:
+        """The state in line with Kafka's own offset, if a push of ours explains it; else None."""
+        state = self.get(key)
+        known = self.intents.recognise(key, state, found, now_s)
+        if known is not None and known is not state:
+            self.put(key, known)
+        return known
+
     def remove(self, key: StateKey) -> None:
         """Forget a state, once the journal has its `tombstones`."""
+        self.intents.forget(key)
+        self._written.pop(key, None)
         of_group = self._states.get(key.group, {})
         of_group.pop(key, None)
         if not of_group:
@@ -172,8 +192,17 @@ class OffsetTable:
 
         A crash may cut the list anywhere. So what a reset dropped goes first, as its positions
         must not be seen with the old ranges; then puts, then positions, and last the tombstones
-        of ranges that positions or other ranges have swallowed.
+        of ranges that positions or other ranges have swallowed, and of intents.
         """
+        records = self._state_records(
+            key, now_ms=now_ms, member_id=member_id, leader_epoch=leader_epoch
+        )
+        renewed = self.intents.renew(key, self._states[key.group][key], now_ms)
+        return records + [self._intent(place, intent) for place, intent in renewed.items()]
+
+    def _state_records(
+        self, key: StateKey, *, now_ms: int, member_id: str = "", leader_epoch: int = -1
+    ) -> list[JournalRecord]:
         state = self._states[key.group][key]
         changes = state.unsaved()
         swallowed = [bounds for bounds in changes.tombstones if state.is_committed(*bounds)]
@@ -189,11 +218,41 @@ class OffsetTable:
                 positions=tuple((hi, position) for _, hi, position in state.positions()),
             )
             records.append(self._record(key.group, key, write_value(value)))
+            self._note_written(key, is_sure=False)
         return records + self._ranges(key, swallowed, None)
+
+    def records_before_push(
+        self, key: StateKey, intent: IntentValue | None, *, now_ms: int
+    ) -> list[JournalRecord]:
+        """Return what the journal has to hold before a push is sent.
+
+        What it lacks of the state, then the intent. Other intents stay: theirs may have come about.
+        """
+        records = self._state_records(key, now_ms=now_ms)
+        if intent is not None:
+            records.append(self._intent(IntentKey(key, intent.after.pushed), intent))
+        return records
+
+    def lacks_before_push(self, key: StateKey, offset: int) -> bool:
+        """Whether a push of `offset` would look like a step back beside what the journal says."""
+        state = self.get(key)
+        return state is not None and offset < self._written.get(key, -1) and bool(state.unsaved())
 
     def mark_saved(self, key: StateKey) -> None:
         """Note that the last `records` of the state were acknowledged."""
         self._states[key.group][key].mark_saved()
+        self.intents.note_saved(key)
+        self._note_written(key, is_sure=True)
+
+    def mark_written(self, key: StateKey) -> None:
+        """Note that the last `records_before_push` were acknowledged."""
+        self._states[key.group][key].mark_saved()
+        self._note_written(key, is_sure=True)
+
+    def _note_written(self, key: StateKey, *, is_sure: bool) -> None:
+        pushed = self._states[key.group][key].pushed
+        written = -1 if pushed is None else pushed
+        self._written[key] = written if is_sure else max(written, self._written.get(key, -1))
 
     def tombstones(self, key: StateKey) -> list[JournalRecord]:
         """Return the records that delete a state from the journal; none when there is none.
@@ -205,7 +264,16 @@ class OffsetTable:
         if state is None:
             return []
         ranges = self._ranges(key, state.ranges_held(), None)
-        return [*ranges, self._record(key.group, key, None)]
+        intents = [self.tombstone(place) for place in self.intents.stored(key)]
+        return [*ranges, *intents, self._record(key.group, key, None)]
+
+    def tombstone(self, place: IntentKey) -> JournalRecord:
+        """Return the record that deletes an intent."""
+        return self._intent(place, None)
+
+    def _intent(self, place: IntentKey, intent: IntentValue | None) -> JournalRecord:
+        value = None if intent is None else write_value(intent)
+        return self._record(place.state.group, place, value)
 
     # -- layouts ---------------------------------------------------------------------------
 
@@ -236,6 +304,7 @@ class OffsetTable:
 
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""
+        self.intents.check()
         for group, of_group in self._states.items():
             assert of_group, "an empty group is removed"
             for key, state in of_group.items():
@@ -260,6 +329,14 @@ class OffsetTable:
                     loading.positions = read_positions(value, place=place)
             case RangeKey():
                 self._apply_range(decoded, value, place)
+            case IntentKey():
+                intents = self._loading.setdefault(decoded.state, _Loading()).intents
+                intents.pop(decoded.offset, None)
+                if value is not None:
+                    intent = read_intent(value, place=place)
+                    if intent.after.pushed != decoded.offset:
+                        raise JournalInvalid(f"{place}: an intent of another offset")
+                    intents[decoded.offset] = intent
             case LayoutKey():
                 self._put_layout(decoded.view, partition, None)
                 if value is not None:
@@ -291,16 +368,18 @@ class OffsetTable:
     ) -> list[JournalRecord]:
         return [self._record(key.group, RangeKey(key, *bounds), value) for bounds in ranges]
 
-    def _record(self, group: str, key: StateKey | RangeKey, value: bytes | None) -> JournalRecord:
+    def _record(
+        self, group: str, key: StateKey | RangeKey | IntentKey, value: bytes | None
+    ) -> JournalRecord:
         return JournalRecord(ic_partition(group, self.partition_count), write_key(key), value)
 
 
-def _group(key: StateKey | RangeKey | LayoutKey) -> str | None:
+def _group(key: StateKey | RangeKey | LayoutKey | IntentKey) -> str | None:
     """Return the group whose hash gives the partition; None: any partition will do."""
     match key:
         case StateKey():
             return key.group
-        case RangeKey():
+        case RangeKey() | IntentKey():
             return key.state.group
         case LayoutKey():
             return None

@@ -379,11 +379,22 @@ async def _adopted(
     context: Context,
 ) -> OffsetState | None:
     """The state in line with Kafka's offset; None: that cannot be told now (no leader, say)."""
+    before = context.groups.state_of(group, view, partition)
     try:
-        return await context.groups.adopt(group, view, partition, committed, metadata)
+        state = await context.groups.adopt(group, view, partition, committed, metadata)
     except UpstreamLost as error:
         note_unknown_start(group, (view.topic, partition), error)
         return None
+    if before is None or not state.unsaved():
+        return state
+    # Somebody has moved Kafka's offset. The next move is judged beside this one, also by a node
+    # that takes over: what lanes are told has to outlive this process.
+    state = state.copy()
+    try:
+        await context.groups.save(group, [(view, partition, state)])
+    except UpstreamLost:
+        return None  # the journal logs the reason; the client asks again
+    return state
 
 
 def _positioned(entry: Any, state: OffsetState, view: View, index: int) -> Any:
