@@ -1,8 +1,9 @@
 """Offsets of groups on lanes: states in memory, in step with the journal in Kafka.
 
 In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetState`s.
-Shell: asyncio, Kafka.
-Source: docs/decisions/005, 022, 026, 032.
+Shell: asyncio, Kafka. `offsets.store` writes the journal of the only node, `offsets.owned` that of
+one among many.
+Source: docs/decisions/005, 022, 026, 028, 032.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from keylane.proxy.log_ends import EARLIEST, LATEST, LogEnds
 from keylane.proxy.nodes.lone import SEAT_COUNT, LoneSeat
 from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone, Tenure
+from keylane.proxy.push_journal import PushJournal
 from keylane.proxy.reader import ScannedBlock
 from keylane.proxy.scans import Scans
 from keylane.proxy.topics import LaneView, View
@@ -67,6 +69,7 @@ class GroupOffsets:
         cluster: Cluster,
         *,
         wall_clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
         tenure: Tenure = ALONE,
         append_timeout_s: float = APPEND_TIMEOUT_S,
         on_append: Callable[[int, float, bool], None] = lambda *_: None,
@@ -77,7 +80,7 @@ class GroupOffsets:
         tenure: which groups this node may serve at a moment; `Alone`: all, as the only node.
         on_append: told of each write to the journal: its records, its seconds, whether it is there.
         """
-        self._config, self._cluster, self._wall_clock = config, cluster, wall_clock
+        self._config, self._cluster, self._clock = config, cluster, clock
         self._store = JournalStore(
             config.bootstrap,
             client_id=config.client_id,
@@ -94,6 +97,7 @@ class GroupOffsets:
             on_append=on_append,
         )
         self._tenure = tenure
+        self._wall_clock = wall_clock
         self._table: OffsetTable | None = None
         self._owned: OwnedTables | None = None
         self._held_back: str | None = None
@@ -261,10 +265,12 @@ class GroupOffsets:
         Raises: UpstreamLost, when the log start is needed and cannot be learnt; NotCoordinator.
         """
         key = StateKey(group, view.topic_id, partition)
-        state = self._table_of(group).get(key)
+        table = self._table_of(group)
+        state = table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
-        if state is not None and state.pushed == kafka_committed and note is None:
-            return state
+        known = None if note else table.recognise(key, kafka_committed, self._clock())
+        if known is not None:
+            return known
         base = await self.log_start(view, partition) if kafka_committed is None else 0
         table = self._table_of(group)
         if state is None:
@@ -274,15 +280,14 @@ class GroupOffsets:
                 topic_name=view.topic,
                 individual_commits_max=self._config.individual_commits_max,
             )
-        elif note is not None:
-            state = state.copy()
         else:
             state = state.copy()
-            how = state.reconcile(kafka_committed, base=base)
-            log.info(
-                "kafka moved the offset group=%s topic=%s partition=%d offset=%s direction=%s",
-                group, view.topic, partition, kafka_committed, how.value,
-            )  # fmt: skip
+            if note is None:
+                how = state.reconcile(kafka_committed, base=base)
+                log.info(
+                    "kafka moved the offset group=%s topic=%s partition=%d offset=%s direction=%s",
+                    group, view.topic, partition, kafka_committed, how.value,
+                )  # fmt: skip
         if note is not None:
             apply_note(state, note, self.scan_of(view, partition))
             self.pushes.unsaved.add(key)
@@ -342,6 +347,10 @@ class GroupOffsets:
         for key in keys:
             table.mark_saved(key)
             self.pushes.unsaved.discard(key)
+
+    def push_journal(self, group: str) -> PushJournal:
+        """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
+        return PushJournal(*self._changed(group), wall_clock=self._wall_clock, clock=self._clock)
 
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
         """Lanes were committed just now: for who looks at the group."""

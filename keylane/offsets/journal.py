@@ -1,14 +1,14 @@
 """Records of the individual commit journal: keys and values of `__individual_commit_offsets`.
 
 In:    positions, offset ranges, pinned layouts.  Out: key and value bytes; and back.
-Next:  `offsets.table` keeps states in step with records; `offsets.store` writes and reads them.
 Pure:  no I/O, no clock.
-Source: REQUIREMENTS G-13 (both ends of a range in its key), S004-14 (the group's partition).
+Source: docs/decisions/005, 006, 022, 028.
 
     key   = int16 version, int8 kind, then
             positions (1)  group, topic id, int32 partition
             range     (2)  group, topic id, int32 partition, int64 first, int64 last
             layout    (3)  view name
+            intent    (5)  group, topic id, int32 partition, int64 offset (-1: none)
             epoch     (6)  group, topic id, int32 partition
     value = int16 version, int64 timestamp in ms, then
             positions      int64 pushed (-1: none), topic name, int32 count, and each interval:
@@ -17,6 +17,7 @@ Source: REQUIREMENTS G-13 (both ends of a range in its key), S004-14 (the group'
             range          int32 leader epoch, member id
             layout         topic id, int32 partition count, int32 lane count, and in version 1,
                            for lanes of unequal ranges, the SHA-256 of their cuts
+            intent         int64 pushed before (-1: none), then as positions from pushed on
             epoch          int32 leader epoch of what stands before the furthest position that a
                            scan has led to, int64 first offset that was seen of it
 
@@ -50,6 +51,7 @@ POSITIONS: Final = 1
 RANGE: Final = 2
 LAYOUT: Final = 3
 FENCE: Final = 4
+INTENT: Final = 5
 EPOCH: Final = 6
 COMMITTED_FLAG: Final = 1
 INTERVAL_BYTES_MIN: Final = 8 + 1 + 8 + 8 + 4 + 2
@@ -83,13 +85,22 @@ class LayoutKey:
 
 
 @dataclass(frozen=True, slots=True)
+class IntentKey:
+    """A push to Kafka's own group offset that the journal has to know before it is sent."""
+
+    state: StateKey
+    offset: int | None
+    """What is about to be pushed; None: the offset is about to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class EpochKey:
     """The leader epoch of a state, in a record of its own: other keylanes do without."""
 
     state: StateKey
 
 
-Key = StateKey | RangeKey | LayoutKey | EpochKey
+Key = StateKey | RangeKey | LayoutKey | IntentKey | EpochKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +136,15 @@ class LayoutValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IntentValue:
+    """A state as it is once its push has reached Kafka, `after.pushed` being what was pushed."""
+
+    before: int | None
+    """What the state's record says was pushed before; it counts beside that record only."""
+    after: PositionsValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochValue:
     """In which log a state's positions were concluded."""
 
@@ -132,7 +152,7 @@ class EpochValue:
     seen: EpochStart
 
 
-Value = PositionsValue | RangeValue | LayoutValue | EpochValue
+Value = PositionsValue | RangeValue | LayoutValue | IntentValue | EpochValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +194,10 @@ def write_key(key: Key) -> bytes:
         case LayoutKey():
             writer.int8(LAYOUT)
             writer.string(key.view)
+        case IntentKey():
+            writer.int8(INTENT)
+            _write_state_key(writer, key.state)
+            writer.int64(_number(key.offset))
         case EpochKey():
             writer.int8(EPOCH)
             _write_state_key(writer, key.state)
@@ -206,14 +230,13 @@ def write_value(value: Value) -> bytes:
     writer = Writer(flexible=False)
     is_cut = isinstance(value, LayoutValue) and value.fingerprint
     writer.int16(CUT_LAYOUT_VERSION if is_cut else VALUE_VERSION)
-    writer.int64(value.timestamp_ms)
+    writer.int64(value.after.timestamp_ms if isinstance(value, IntentValue) else value.timestamp_ms)
     match value:
         case PositionsValue():
-            writer.int64(NO_OFFSET if value.pushed is None else value.pushed)
-            writer.string(value.topic_name)
-            writer.count(len(value.positions))
-            for last_hash, position in value.positions:
-                _write_interval(writer, last_hash, position)
+            _write_positions(writer, value)
+        case IntentValue():
+            writer.int64(_number(value.before))
+            _write_positions(writer, value.after)
         case RangeValue():
             writer.int32(value.leader_epoch)
             writer.string(value.member_id)
@@ -231,6 +254,11 @@ def write_value(value: Value) -> bytes:
 def read_positions(data: Buffer, *, place: str) -> PositionsValue:
     """Decode the value of a `StateKey`. Raises: JournalInvalid."""
     return _read(data, _positions_value, f"{place} positions")
+
+
+def read_intent(data: Buffer, *, place: str) -> IntentValue:
+    """Decode the value of an `IntentKey`. Raises: JournalInvalid."""
+    return _read(data, _intent_value, f"{place} intent")
 
 
 def read_range(data: Buffer, *, place: str) -> RangeValue:
@@ -268,6 +296,8 @@ def _key(reader: Reader) -> Key | None:
         key = RangeKey(state, first, last)
     elif kind == LAYOUT:
         key = LayoutKey(reader.string())
+    elif kind == INTENT:
+        key = IntentKey(_state_key(reader), _offset(reader))
     elif kind == EPOCH:
         key = EpochKey(_state_key(reader))
     else:
@@ -288,10 +318,36 @@ def _state_key(reader: Reader) -> StateKey:
     return StateKey(group, topic_id, partition)
 
 
-def _positions_value(reader: Reader) -> PositionsValue:
+def _number(offset: int | None) -> int:
+    return NO_OFFSET if offset is None else offset
+
+
+def _offset(reader: Reader) -> int | None:
+    offset = reader.int64()
+    _expect(f"pushed offset {offset}", that=offset >= NO_OFFSET)
+    return None if offset == NO_OFFSET else offset
+
+
+def _intent_value(reader: Reader) -> IntentValue:
     timestamp_ms = _value_head(reader)
-    pushed, topic_name = reader.int64(), reader.string()
-    _expect(f"pushed offset {pushed}", that=pushed >= NO_OFFSET)
+    before = _offset(reader)
+    return IntentValue(before=before, after=_positions(reader, timestamp_ms))
+
+
+def _positions_value(reader: Reader) -> PositionsValue:
+    return _positions(reader, _value_head(reader))
+
+
+def _write_positions(writer: Writer, value: PositionsValue) -> None:
+    writer.int64(_number(value.pushed))
+    writer.string(value.topic_name)
+    writer.count(len(value.positions))
+    for last_hash, position in value.positions:
+        _write_interval(writer, last_hash, position)
+
+
+def _positions(reader: Reader, timestamp_ms: int) -> PositionsValue:
+    pushed, topic_name = _offset(reader), reader.string()
     count = reader.count(INTERVAL_BYTES_MIN)
     _expect(f"{count} intervals", that=1 <= count <= POSITION_COUNT_MAX)
     positions: list[tuple[int, Position]] = []
@@ -305,7 +361,7 @@ def _positions_value(reader: Reader) -> PositionsValue:
     reader.end()
     return PositionsValue(
         timestamp_ms=timestamp_ms,
-        pushed=None if pushed == NO_OFFSET else pushed,
+        pushed=pushed,
         topic_name=topic_name,
         positions=tuple(positions),
     )

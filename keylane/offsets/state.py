@@ -2,7 +2,6 @@
 
 In:    commits of lanes and of offset ranges, what Kafka holds, what the reader scanned.
 Out:   the stable offset to push to Kafka, the position of a lane, what the journal must hold.
-Next:  `offsets.journal` turns `Changes` into records; `proxy.apis` forwards the stable offset.
 Pure:  no I/O, no clock.
 Source: KIP draft "Cooperative consumer processing semantic", "Individual Commit", "Offset Commit",
 "Offset Fetch".
@@ -394,8 +393,8 @@ class OffsetState:
 
     # -- bookkeeping ------------------------------------------------------------------------
 
-    def mark_pushed(self, position: int) -> None:
-        """Remember that Kafka's own group offset now is `position`."""
+    def mark_pushed(self, position: int | None) -> None:
+        """Remember that Kafka's own group offset now is `position`; None: there is none."""
         if position != self.pushed:
             self.pushed = position
             self._unsaved.positions = True

@@ -1,12 +1,12 @@
 """All states that this node serves, kept in step with the journal.
 
 In:    journal records while loading; new states afterwards.  Out: states; records to append.
-Next:  `offsets.store` loads it and writes its records; `proxy.groups` serves from it.
 Pure:  no I/O, no clock: time is a parameter.
-Source: REQUIREMENTS S004-15..19, G-13, G-14.
+Source: docs/decisions/005, 028.
 
-A commit goes: copy the state, commit on the copy, push its stable position to Kafka, `put` the
-copy, append `records`, `mark_saved`. Who does so holds the group's lock from the copy on.
+A commit goes: copy the state, commit on the copy, append `records_before_push`, push its stable
+position to Kafka, `put` the copy, append `records`, `mark_saved`. Who does so holds the group's
+lock from the copy on.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from keylane.errors import JournalInvalid
+from keylane.offsets.intents import Intents
 from keylane.offsets.intervals import Range
 from keylane.offsets.journal import (
     EpochKey,
     EpochValue,
+    IntentKey,
+    IntentValue,
     JournalRecord,
     Key,
     LayoutKey,
@@ -30,6 +33,7 @@ from keylane.offsets.journal import (
     StateKey,
     ic_partition,
     read_epoch,
+    read_intent,
     read_key,
     read_layout,
     read_positions,
@@ -52,6 +56,7 @@ class _Loading:
     positions: PositionsValue | None = None
     ranges: set[Range] = field(default_factory=set)
     epoch: EpochStart | None = None
+    intents: dict[int | None, IntentValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,9 @@ class OffsetTable:
         self.partition_count = partition_count
         self.individual_commits_max = individual_commits_max
         self._states: dict[str, dict[StateKey, OffsetState]] = {}
+        self.intents = Intents()
+        self._written: dict[StateKey, int] = {}
+        """The highest `pushed` that the journal may say of a state; -1: none."""
         self._layouts: dict[str, dict[int, LayoutValue]] = {}
         """By view, and by the journal partition that it stands in; the newest counts."""
         self._loading: dict[StateKey, _Loading] = {}
@@ -127,6 +135,8 @@ class OffsetTable:
                 individual_commits_max=self.individual_commits_max,
             )
             self.put(key, state)
+            self.intents.load(key, loading.intents)
+            self._note_written(key, is_sure=True)
         self._loading.clear()
         return LoadReport(
             state_count=len(self),
@@ -152,10 +162,20 @@ class OffsetTable:
         """Put `state` in the place of what was there."""
         self._states.setdefault(key.group, {})[key] = state
 
+    def recognise(self, key: StateKey, found: int | None, now_s: float) -> OffsetState | None:
+        """The state in line with Kafka's own offset, if a push of ours explains it; else None."""
+        state = self.get(key)
+        known = self.intents.recognise(key, state, found, now_s)
+        if known is not None and known is not state:
+            self.put(key, known)
+        return known
+
     def remove(self, key: StateKey) -> None:
         """Forget a state, once the journal has its `tombstones`."""
         self._epochs.pop(key, None)
         self._new_epochs.discard(key)
+        self.intents.forget(key)
+        self._written.pop(key, None)
         of_group = self._states.get(key.group, {})
         of_group.pop(key, None)
         if not of_group:
@@ -199,8 +219,17 @@ class OffsetTable:
         A crash may cut the list anywhere. So what a reset dropped goes first, as its positions
         must not be seen with the old ranges; then puts, then the epoch, which may be too new for
         positions but not too old, then positions, and last the tombstones of ranges that positions
-        or other ranges have swallowed.
+        or other ranges have swallowed, and of intents.
         """
+        records = self._state_records(
+            key, now_ms=now_ms, member_id=member_id, leader_epoch=leader_epoch
+        )
+        renewed = self.intents.renew(key, self._states[key.group][key], now_ms)
+        return records + [self._intent(place, intent) for place, intent in renewed.items()]
+
+    def _state_records(
+        self, key: StateKey, *, now_ms: int, member_id: str = "", leader_epoch: int = -1
+    ) -> list[JournalRecord]:
         state = self._states[key.group][key]
         changes = state.unsaved()
         swallowed = [bounds for bounds in changes.tombstones if state.is_committed(*bounds)]
@@ -219,12 +248,42 @@ class OffsetTable:
                 positions=tuple((hi, position) for _, hi, position in state.positions()),
             )
             records.append(self._record(key.group, key, write_value(value)))
+            self._note_written(key, is_sure=False)
         return records + self._ranges(key, swallowed, None)
+
+    def records_before_push(
+        self, key: StateKey, intent: IntentValue | None, *, now_ms: int
+    ) -> list[JournalRecord]:
+        """Return what the journal has to hold before a push is sent.
+
+        What it lacks of the state, then the intent. Other intents stay: theirs may have come about.
+        """
+        records = self._state_records(key, now_ms=now_ms)
+        if intent is not None:
+            records.append(self._intent(IntentKey(key, intent.after.pushed), intent))
+        return records
+
+    def lacks_before_push(self, key: StateKey, offset: int) -> bool:
+        """Whether a push of `offset` would look like a step back beside what the journal says."""
+        state = self.get(key)
+        return state is not None and offset < self._written.get(key, -1) and bool(state.unsaved())
 
     def mark_saved(self, key: StateKey) -> None:
         """Note that the last `records` of the state were acknowledged."""
         self._new_epochs.discard(key)
         self._states[key.group][key].mark_saved()
+        self.intents.note_saved(key)
+        self._note_written(key, is_sure=True)
+
+    def mark_written(self, key: StateKey) -> None:
+        """Note that the last `records_before_push` were acknowledged."""
+        self._states[key.group][key].mark_saved()
+        self._note_written(key, is_sure=True)
+
+    def _note_written(self, key: StateKey, *, is_sure: bool) -> None:
+        pushed = self._states[key.group][key].pushed
+        written = -1 if pushed is None else pushed
+        self._written[key] = written if is_sure else max(written, self._written.get(key, -1))
 
     def tombstones(self, key: StateKey) -> list[JournalRecord]:
         """Return the records that delete a state from the journal; none when there is none.
@@ -236,9 +295,18 @@ class OffsetTable:
         if state is None:
             return []
         rest = self._ranges(key, state.ranges_held(), None)
+        rest += [self.tombstone(place) for place in self.intents.stored(key)]
         if key in self._epochs:
             rest.append(self._record(key.group, EpochKey(key), None))
         return [*rest, self._record(key.group, key, None)]
+
+    def tombstone(self, place: IntentKey) -> JournalRecord:
+        """Return the record that deletes an intent."""
+        return self._intent(place, None)
+
+    def _intent(self, place: IntentKey, intent: IntentValue | None) -> JournalRecord:
+        value = None if intent is None else write_value(intent)
+        return self._record(place.state.group, place, value)
 
     # -- layouts ---------------------------------------------------------------------------
 
@@ -269,6 +337,7 @@ class OffsetTable:
 
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""
+        self.intents.check()
         for group, of_group in self._states.items():
             assert of_group, "an empty group is removed"
             for key, state in of_group.items():
@@ -299,6 +368,8 @@ class OffsetTable:
                 self._orphans.discard(decoded)
                 if value is not None:
                     loading.epoch = read_epoch(value, place=place).seen
+            case IntentKey():
+                self._apply_intent(decoded, value, place)
             case LayoutKey():
                 self._put_layout(decoded.view, partition, None)
                 if value is not None:
@@ -311,6 +382,16 @@ class OffsetTable:
             found[partition] = layout
         if not found:
             del self._layouts[view]
+
+    def _apply_intent(self, key: IntentKey, value: bytes | None, place: str) -> None:
+        intents = self._loading.setdefault(key.state, _Loading()).intents
+        intents.pop(key.offset, None)
+        if value is None:
+            return
+        intent = read_intent(value, place=place)
+        if intent.after.pushed != key.offset:
+            raise JournalInvalid(f"{place}: an intent of another offset")
+        intents[key.offset] = intent
 
     def _apply_range(self, key: RangeKey, value: bytes | None, place: str) -> None:
         ranges = self._loading.setdefault(key.state, _Loading()).ranges
@@ -331,7 +412,7 @@ class OffsetTable:
         return [self._record(key.group, RangeKey(key, *bounds), value) for bounds in ranges]
 
     def _record(
-        self, group: str, key: StateKey | RangeKey | EpochKey, value: bytes | None
+        self, group: str, key: StateKey | RangeKey | IntentKey | EpochKey, value: bytes | None
     ) -> JournalRecord:
         return JournalRecord(ic_partition(group, self.partition_count), write_key(key), value)
 
@@ -341,7 +422,7 @@ def _group(key: Key) -> str | None:
     match key:
         case StateKey():
             return key.group
-        case RangeKey() | EpochKey():
+        case RangeKey() | IntentKey() | EpochKey():
             return key.state.group
         case LayoutKey():
             return None

@@ -29,6 +29,7 @@ from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
 from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.push_journal import PushJournal
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.refreshes import Refreshes
@@ -203,6 +204,9 @@ class Groups(Protocol):
 
         Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
         """
+
+    def push_journal(self, group: str) -> PushJournal:
+        """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
 
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
         """Lanes were committed just now: for who looks at the group."""

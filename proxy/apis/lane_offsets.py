@@ -119,7 +119,10 @@ async def open_drafts(
         key = StateKey(group, view.topic_id, place[1])
         state = context.groups.state_of(group, view, place[1])
         is_known |= state is not None
-        if state is None or not context.groups.pushes.is_sure(key):
+        # A transaction is applied to what the journal says: an offset that somebody has moved at
+        # Kafka, and an OffsetFetch has found, must stand there first.
+        is_lacking = state is not None and writer is not None and bool(state.unsaved())
+        if state is None or is_lacking or not context.groups.pushes.is_sure(key):
             unsure.append(place)
         else:
             drafts[place] = Draft(view, place[1], state.copy(), group)
@@ -129,20 +132,16 @@ async def open_drafts(
         return {}, dict.fromkeys(views, TOO_MANY_GROUPS)
     committed, errors = await fetch_committed(group, unsure, context)
     await _keep_expired(group, views, committed, errors, context)
-    adopted: dict[Place, OffsetState] = {}
-    for place, (offset, metadata) in committed.items():
-        try:
-            adopted[place] = await context.groups.adopt(
-                group, views[place], place[1], offset, metadata
-            )
-        except UpstreamLost as error:
-            note_unknown_start(group, place, error)
-            errors[place] = BUSY
+    adopted = await _adopt_all(group, views, committed, errors, context)
     await _save_before_push(group, views, adopted, context, is_transaction=writer is not None)
     context.groups.check_tenure(group)  # else nothing may be noted of what Kafka has said
     for place, state in adopted.items():
         draft = Draft(views[place], place[1], state.copy(), group)
-        if context.groups.pushes.may_still_come(draft.key, writer, context.clock()):
+        is_late = context.groups.pushes.may_still_come(draft.key, writer, context.clock())
+        if writer is not None and not is_late:
+            # It would take the transaction's note out of Kafka's metadata.
+            is_late = context.groups.push_journal(group).may_come_late(draft.key)
+        if is_late:
             errors[place] = UNSTABLE
             continue
         context.groups.pushes.note_sure(draft.key)
@@ -153,6 +152,26 @@ async def open_drafts(
             del errors[place]
             drafts[place] = own
     return drafts, errors
+
+
+async def _adopt_all(
+    group: str,
+    views: Mapping[Place, View],
+    committed: Mapping[Place, tuple[int | None, str | None]],
+    errors: dict[Place, ErrorCode],
+    context: Context,
+) -> dict[Place, OffsetState]:
+    """States in line with Kafka's own offsets; BUSY among `errors` where that cannot be told."""
+    adopted: dict[Place, OffsetState] = {}
+    for place, (offset, metadata) in committed.items():
+        try:
+            adopted[place] = await context.groups.adopt(
+                group, views[place], place[1], offset, metadata
+            )
+        except UpstreamLost as error:
+            note_unknown_start(group, place, error)
+            errors[place] = BUSY
+    return adopted
 
 
 def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:

@@ -30,6 +30,7 @@ from kio.static.primitive import i32, i64
 from keylane.errors import KeylaneError
 from keylane.proxy.apis.context import Context
 from keylane.proxy.apis.lane_offsets import Draft, open_drafts
+from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.late_pushes import LatePush
 
 log = logging.getLogger("keylane.offsets")
@@ -66,10 +67,16 @@ async def push_late(wanted: Any, last: Draft, context: Context) -> None:
             draft.state.settle(context.groups.scan_of(draft.view, draft.partition))
             if draft.state.stable_position <= last.state.stable_position:
                 return
+            sent = SentPushes(group, context)
+            if await sent.prepare([draft]):
+                return  # the journal is away
             context.groups.check_tenure(group)
-            code = _code_of(await context.ask(_commit_of(wanted, draft)))
-            if code == ErrorCode.none:
-                draft.state.mark_pushed(draft.state.stable_position)
+            try:
+                code = _code_of(await context.ask(_commit_of(wanted, draft)))
+            except BaseException:
+                sent.note_lost()
+                raise
+            if await sent.settle([draft], [code]):
                 await context.groups.save(group, [(draft.view, draft.partition, draft.state)])
                 note_late(wanted, [draft], context)
         log.debug(

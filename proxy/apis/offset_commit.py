@@ -4,8 +4,8 @@ Behaviour: a member that holds a lane and commits offset X means: all records of
 before X are done (G-23). The stable offset of each physical partition is forwarded with the
 caller's own member id and generation, so the broker fences zombies and a group can leave
 keylane at any time; only when the broker took it, the journal is written (acks=all), and only
-then the client is answered. An admin's commit for an inactive group works the same way, also
-backwards. Topics without lanes ride along as they are; a request with none passes as bytes.
+then the client is answered. A push that does not go forward is in the journal first, as an
+intent. An admin's commit for an inactive group works the same way, also backwards. Topics without lanes ride along as they are; a request with none passes as bytes.
 A client id with key ranges commits its ranges of a partition: an offset X means that all their
 records before X are done. A commit of a whole partition by anybody else passes as it is, and
 moves the group's state there as its next call (G-11).
@@ -15,9 +15,8 @@ refused with INVALID_REQUEST (S004-60).
 Not done: offset ranges of native consumers (tagged fields).
 
 In:    requests and answers.  Out: answers per lane.
-Next:  `proxy.groups` keeps the states; `session` writes the answer.
 Pure:  the outside world is the `Context` argument.
-Source: DESIGN decision 6; REQUIREMENTS G-04, G-11, G-14, G-23; KIP-848 (v9), KIP-516 (v10).
+Source: KIP-848 (v9), KIP-516 (v10); docs/decisions/005, 028.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ from keylane.proxy.apis.lane_offsets import (
 )
 from keylane.proxy.apis.late_offsets import note_late
 from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView, View
 
@@ -88,18 +88,21 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
         errors = apply_commits(wanted, views, drafts, refused, context, reset=is_reset)
         touched = touched_drafts(wanted.topics, views, drafts, errors)
         errors |= refuse_shared(wanted, views, touched, by_id=by_id)
-        answer = await _push(request, wanted, views, touched, context)
+        sent = SentPushes(group, context)
+        held = await sent.prepare(touched)
+        pushed = [draft for draft in touched if draft.place not in held]
+        answer = await _push(request, wanted, views, pushed, sent, context)
         for key in moved:
             context.groups.pushes.note_moved(key)
         codes = error_codes(answer, by_id=by_id)
-        taken = [draft for draft in touched if codes.get(_draft_key(draft, by_id=by_id)) == NONE]
-        for draft in taken:
-            draft.state.mark_pushed(draft.state.stable_position)
+        found = [codes.get(_draft_key(draft, by_id=by_id)) for draft in pushed]
+        taken = await sent.settle(pushed, found)
         saved = await _save(group, taken, context)
         if saved is NONE:
             note_late(wanted, taken, context)
             _note_times(group, wanted.topics, views, errors, taken, context)
     codes |= {_draft_key(draft, by_id=by_id): saved for draft in taken}
+    codes |= {_draft_key(d, by_id=by_id): held[d.place] for d in touched if d.place in held}
     return request.answer_entity(_build(request, wanted, views, errors, codes, answer))
 
 
@@ -238,6 +241,7 @@ async def _push(
     wanted: Any,
     views: Sequence[View | None],
     touched: list[Draft],
+    sent: SentPushes,
     context: Context,
 ) -> Any:
     """Commit stable offsets and plain topics at the broker; None: there is nothing to commit."""
@@ -248,10 +252,14 @@ async def _push(
         return None
     if touched:
         context.groups.check_tenure(str(wanted.group_id))
-    pending = context.send((request.with_entity(replace(wanted, topics=tuple(topics))),))
-    # The next request may go behind this one now; this one's answer waits for the journal.
-    context.release()
-    return request.decode_answer(await pending)
+    try:
+        pending = context.send((request.with_entity(replace(wanted, topics=tuple(topics))),))
+        # The next request may go behind this one now; this one's answer waits for the journal.
+        context.release()
+        return request.decode_answer(await pending)
+    except BaseException:
+        sent.note_lost()
+        raise
 
 
 def physical_topics(

@@ -2,13 +2,13 @@
 
 Behaviour: the broker decides first (a group that still subscribes is refused), then the lanes
 are forgotten. Deleting at the broker removes the whole partition's offset; where other lanes
-of the partition keep their commits, the stable offset is committed again.
+of the partition keep their commits, the stable offset is committed again; both are in the journal
+before they are sent, as intents.
 Not done: nothing.
 
 In:    requests and answers.  Out: answers per lane.
-Next:  `proxy.groups` keeps the states; `session` writes the answer.
 Pure:  the outside world is the `Context` argument.
-Source: KIP-496 (OffsetDelete), KIP-229 (DeleteGroups); REQUIREMENTS G-12.
+Source: KIP-496 (OffsetDelete), KIP-229 (DeleteGroups); docs/decisions/028.
 """
 
 from __future__ import annotations
@@ -33,19 +33,23 @@ from kio.schema.offset_delete.v0.response import (
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
-from keylane.errors import NotCoordinator
+from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.lane_offsets import (
+    BUSY,
     NONE,
     UNKNOWN_PARTITION,
+    UNSTABLE,
     Draft,
     Place,
     find_views,
+    note_unknown_start,
     open_drafts,
 )
 from keylane.proxy.apis.list_offsets import absent_lanes, ask_rounds
 from keylane.proxy.apis.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.physical import PhysicalRounds
+from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.apis.refusals import refuse_groups
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import View
@@ -102,69 +106,116 @@ async def handle_offset_delete(request: Request, context: Context) -> Buffers:
     if not any(views):
         moved = moved_states(group, wanted, views, context, by_id=False)
         return await relay_moving(request, group, moved, context)
-    rounds = PhysicalRounds()
     absent = [
         absent_lanes(view, [int(entry.partition_index) for entry in topic.partitions])
         for topic, view in zip(wanted.topics, views, strict=True)
     ]
-    for topic, view, unknown in zip(wanted.topics, views, absent, strict=True):
-        known = [entry for entry in topic.partitions if int(entry.partition_index) not in unknown]
-        rounds.add_topic(topic, view, known)
     await context.caught_up()
     async with context.groups.lock(group):
-        drafts, _ = await open_drafts(group, committed_places(wanted, views), context)
+        drafts, codes = await open_drafts(group, committed_places(wanted, views), context)
+        held = {place: BUSY for place, code in codes.items() if code in (UNSTABLE, BUSY)}
+        held |= await _forget(wanted, views, drafts, context)
+        sent = SentPushes(group, context)
+        held |= await sent.prepare([d for d in drafts.values() if d.place not in held], offset=None)
+        rounds, refused = _rounds(wanted, views, absent, held)
         context.groups.check_tenure(group)
-        answered = await ask_rounds(request, wanted, rounds, context)
+        try:
+            answered = await ask_rounds(request, wanted, rounds, context)
+        except BaseException:
+            sent.note_lost()
+            raise
         entries = [entries for _, entries in rounds.answers(answered)]
-        await _forget(group, drafts, list(zip(views, entries, strict=True)), context)
-    return request.answer_entity(_build(wanted, entries, absent, answered))
+        pushed = [draft for draft in drafts.values() if draft.place not in held]
+        # With an error of the whole answer there is no entry.
+        whole = answered[0].error_code if answered and answered[0].error_code != NONE else None
+        found = _codes(views, entries)
+        taken = await sent.settle(pushed, [found.get(draft.place, whole) for draft in pushed])
+        await _put_back(group, taken, context)
+    return request.answer_entity(_build(wanted, entries, refused, answered))
 
 
 async def _forget(
-    group: str,
-    drafts: dict[Place, Draft],
-    answers: list[tuple[View | None, list[Any]]],
-    context: Context,
-) -> None:
-    """Take the commits that the broker has deleted out of the states."""
-    deleted: dict[Place, tuple[Draft, int]] = {}
-    for view, entries in answers:
-        for entry in entries if view is not None else ():
-            if view is None or entry.error_code != NONE:
-                continue
+    wanted: Any, views: list[View | None], drafts: dict[Place, Draft], context: Context
+) -> dict[Place, ErrorCode]:
+    """Take the commits out of the drafts; places where that cannot be done now."""
+    bases: dict[Place, int] = {}
+    held: dict[Place, ErrorCode] = {}
+    for topic, view in zip(wanted.topics, views, strict=True):
+        for entry in topic.partitions if view is not None else ():
             index = int(entry.partition_index)
-            draft = drafts.get((view.topic, view.partition_of(index)))
-            if draft is None:
+            if view is None or view.error_of(index):
                 continue
-            if draft.place not in deleted:
-                deleted[draft.place] = draft, await context.log_start(view, draft.partition)
-                draft.state.pushed = None
+            place = view.topic, view.partition_of(index)
+            draft = drafts.get(place)
+            if draft is None or place in held:
+                continue
+            try:
+                if place not in bases:
+                    bases[place] = await context.log_start(view, draft.partition)
+            except UpstreamLost as error:
+                note_unknown_start(draft.group, place, error)
+                held[place] = BUSY
+                continue
             for key_range in view.key_ranges(index):
-                draft.state.delete_lane(key_range, base=deleted[draft.place][1])
-    await _put_back(group, [draft for draft, _ in deleted.values()], context)
+                draft.state.delete_lane(key_range, base=bases[place])
+    return held
 
 
-async def _put_back(group: str, drafts: list[Draft], context: Context) -> None:
-    """Commit the stable offsets of partitions where some lanes keep their commits; save all."""
-    kept = [draft for draft in drafts if draft.state.committed]
-    gone = [(draft.view, draft.partition) for draft in drafts if not draft.state.committed]
+def _rounds(
+    wanted: Any,
+    views: list[View | None],
+    absent: list[list[int]],
+    held: dict[Place, ErrorCode],
+) -> tuple[PhysicalRounds, list[dict[int, ErrorCode]]]:
+    """What the broker is asked; by topic, what it is not asked, with codes."""
+    rounds = PhysicalRounds()
+    refused = []
+    for topic, view, unknown in zip(wanted.topics, views, absent, strict=True):
+        codes = dict.fromkeys(unknown, UNKNOWN_PARTITION)
+        for entry in topic.partitions if view is not None and held else ():
+            index = int(entry.partition_index)
+            if view is not None and index not in codes:
+                code = held.get((view.topic, view.partition_of(index)))
+                codes |= {} if code is None else {index: code}
+        asked = [entry for entry in topic.partitions if int(entry.partition_index) not in codes]
+        rounds.add_topic(topic, view, asked)
+        refused.append(codes)
+    return rounds, refused
+
+
+def _codes(views: list[View | None], entries: list[list[Any]]) -> dict[Place, ErrorCode]:
+    """What the broker said of each partition."""
+    codes: dict[Place, ErrorCode] = {}
+    for view, of_topic in zip(views, entries, strict=True):
+        for entry in of_topic if view is not None else ():
+            if view is not None:
+                index = int(entry.partition_index)
+                codes[view.topic, view.partition_of(index)] = entry.error_code
+    return codes
+
+
+async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
+    """Kafka has deleted these offsets: commit those of lanes that keep their commits again."""
+    kept = [draft for draft in taken if draft.state.committed]
+    gone = [(draft.view, draft.partition) for draft in taken if not draft.state.committed]
+    await context.groups.save(group, [(d.view, d.partition, d.state) for d in kept])
+    await context.groups.drop(group, gone)
+    if not kept:
+        return
+    kept = [replace(draft, state=draft.state.copy()) for draft in kept]
+    sent = SentPushes(group, context)
+    held = await sent.prepare(kept)
+    kept = [draft for draft in kept if draft.place not in held]
+    codes: list[ErrorCode | None] = []
     for draft in kept:
-        stable = draft.state.stable_position
-        entry = OffsetCommitRequestPartition(
-            partition_index=i32(draft.partition),
-            committed_offset=i64(stable),
-            committed_leader_epoch=i32(-1),
-            committed_metadata="",
-        )
-        topic = OffsetCommitRequestTopic(name=TopicName(draft.view.topic), partitions=(entry,))
         context.groups.check_tenure(group)
-        answer = await context.ask(
-            OffsetCommitRequest(group_id=GroupId(group), topics=(topic,), **NO_MEMBER)
-        )
-        code: ErrorCode = answer.topics[0].partitions[0].error_code
-        if code == NONE:
-            draft.state.mark_pushed(stable)
-        else:
+        try:
+            answer = await context.ask(_commit_of(group, draft))
+        except BaseException:
+            sent.note_lost()
+            raise
+        codes.append(answer.topics[0].partitions[0].error_code)
+        if codes[-1] != NONE:
             # A group that is active on other topics takes commits of its members only. The
             # other lanes keep their commits all the same; their next one is pushed again.
             log.warning(
@@ -172,14 +223,28 @@ async def _put_back(group: str, drafts: list[Draft], context: Context) -> None:
                 group,
                 draft.view.topic,
                 draft.partition,
-                code.name,
+                answer.topics[0].partitions[0].error_code.name,
             )
-    await context.groups.save(group, [(d.view, d.partition, d.state) for d in kept])
-    await context.groups.drop(group, gone)
+    taken = await sent.settle(kept, codes)
+    await context.groups.save(group, [(d.view, d.partition, d.state) for d in taken])
+
+
+def _commit_of(group: str, draft: Draft) -> OffsetCommitRequest:
+    entry = OffsetCommitRequestPartition(
+        partition_index=i32(draft.partition),
+        committed_offset=i64(draft.state.stable_position),
+        committed_leader_epoch=i32(-1),
+        committed_metadata="",
+    )
+    topic = OffsetCommitRequestTopic(name=TopicName(draft.view.topic), partitions=(entry,))
+    return OffsetCommitRequest(group_id=GroupId(group), topics=(topic,), **NO_MEMBER)
 
 
 def _build(
-    wanted: Any, entries: list[list[Any]], absent: list[list[int]], answered: list[Any]
+    wanted: Any,
+    entries: list[list[Any]],
+    refused: list[dict[int, ErrorCode]],
+    answered: list[Any],
 ) -> Any:
     if answered and answered[0].error_code != NONE:
         return answered[0]
@@ -189,14 +254,12 @@ def _build(
             partitions=(
                 *found,
                 *(
-                    OffsetDeleteResponsePartition(
-                        partition_index=i32(index), error_code=UNKNOWN_PARTITION
-                    )
-                    for index in unknown
+                    OffsetDeleteResponsePartition(partition_index=i32(index), error_code=code)
+                    for index, code in codes.items()
                 ),
             ),
         )
-        for topic, found, unknown in zip(wanted.topics, entries, absent, strict=True)
+        for topic, found, codes in zip(wanted.topics, entries, refused, strict=True)
     )
     if answered:
         return replace(answered[0], topics=topics)

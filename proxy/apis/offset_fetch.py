@@ -385,11 +385,20 @@ async def _adopted(
     context: Context,
 ) -> OffsetState | None:
     """The state in line with Kafka's offset; None: that cannot be told now (no leader, say)."""
+    before = context.groups.state_of(group, view, partition)
     try:
         state = await context.groups.adopt(group, view, partition, committed, metadata)
     except UpstreamLost as error:
         note_unknown_start(group, (view.topic, partition), error)
         return None
+    if before is not None and state.unsaved():
+        # Kafka's offset was moved. The next move is judged beside this one, also by a node that
+        # takes over: what lanes are answered has to outlive this process.
+        state = state.copy()
+        try:
+            await context.groups.save(group, [(view, partition, state)])
+        except UpstreamLost:
+            return None  # the journal logs the reason; the client asks again
     if context.groups.is_unsure(group, view, partition):
         state = state.copy()
         state.cut(0)

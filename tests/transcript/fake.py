@@ -123,6 +123,7 @@ class FakeContext:
         self.registry.learn("plain", PLAIN, 3)
         self.registry.learn("shop", SHOP, 1)
         self.groups = FakeGroups()
+        self.groups.clock = lambda: self.world.now_s
         self.events = self.groups.events
         self.sequences = SequenceMap()
         self.generations = Generations()

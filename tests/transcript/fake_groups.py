@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.late_pushes import LatePushes
+from keylane.proxy.push_journal import PushJournal
 from keylane.proxy.topics import LaneView, View
 
 Place = tuple[str, int]
@@ -42,6 +43,7 @@ class FakeGroups:
         self.is_journal_down = False
         self.events: list[str] = []
         self.sees_ends = True
+        self.clock: Callable[[], float] = lambda: 1000.0
         self.of_others: set[str] = set()
         """Groups that another node serves."""
         self._locks: dict[str, asyncio.Lock] = {}
@@ -92,8 +94,10 @@ class FakeGroups:
         key = StateKey(group, view.topic_id, partition)
         known = self.table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
-        if known is not None and known.pushed == kafka_committed and note is None:
-            return known
+        if note is None:
+            state = self.table.recognise(key, kafka_committed, self.clock())
+            if state is not None:
+                return state
         if kafka_committed is None and (view.topic, partition) in self.leaderless:
             raise UpstreamLost(f"topic {view.topic} partition {partition} has no leader")
         base = self.log_starts.get((view.topic, partition), 0)
@@ -126,20 +130,25 @@ class FakeGroups:
         for key, (_, _, state) in zip(keys, states, strict=True):
             self.table.put(key, state)
             records += self.table.records(key, now_ms=1)
-        self.append(records)
+        await self.append(records)
         for key in keys:
             self.table.mark_saved(key)
             self.pushes.unsaved.discard(key)
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
-        self._drop([StateKey(group, view.topic_id, partition) for view, partition in places])
+        await self._drop([StateKey(group, view.topic_id, part) for view, part in places])
+
+    def push_journal(self, group: str) -> PushJournal:
+        assert self._locks[group].locked(), "the group's lock is held"
+        self.check_tenure(group)
+        return PushJournal(self.table, self, wall_clock=lambda: 0.001, clock=self.clock)
 
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
         self.commit_times.note(group, view.name, view.layout.index_count, indexes, 1)
 
     async def drop_group(self, group: str) -> None:
         self._names.pop(group, None)
-        self._drop(list(self.table.of_group(group)))
+        await self._drop(list(self.table.of_group(group)))
 
     def lane_names_of(self, group: str) -> Sequence[str]:
         return tuple(self._names.get(group, ()))
@@ -155,14 +164,14 @@ class FakeGroups:
     def topics_of(self, group: str) -> set[str]:
         return {state.topic_name for state in self.states_of(group).values()}
 
-    def _drop(self, keys: Sequence[StateKey]) -> None:
-        self.append([record for key in keys for record in self.table.tombstones(key)])
+    async def _drop(self, keys: Sequence[StateKey]) -> None:
+        await self.append([record for key in keys for record in self.table.tombstones(key)])
         for key in keys:
             self.table.remove(key)
             self.pushes.forget(key)
             self.late.forget(key)
 
-    def append(self, records: Sequence[JournalRecord]) -> None:
+    async def append(self, records: Sequence[JournalRecord]) -> None:
         if records:
             if self.is_journal_down:
                 raise UpstreamLost("no ack from the journal")

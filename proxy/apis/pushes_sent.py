@@ -1,0 +1,93 @@
+"""Pushes of stable offsets: what the journal has to know first, and what came of them.
+
+In:    drafts, the broker's codes.  Out: drafts that may be pushed, and those that Kafka took.
+Pure:  the outside world is the `Context` argument.
+Source: docs/decisions/028; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that timed out
+is answered as one that failed, and may be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from keylane.errors import UpstreamLost
+from keylane.proxy.apis.context import Context
+from keylane.proxy.apis.lane_offsets import BUSY, NONE, Draft, Place
+from keylane.proxy.push_journal import Pushing
+
+NOT_SAVED: Final = ErrorCode.coordinator_not_available
+UNKNOWN_OUTCOMES: Final = frozenset(
+    {
+        None,
+        ErrorCode.unknown_server_error,
+        ErrorCode.request_timed_out,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+    }
+)
+"""After these the offset may be in the broker's log, and come into effect. None: no answer."""
+
+
+class SentPushes:
+    """The pushes of one request; the group's lock is held from `prepare` to `settle`."""
+
+    def __init__(self, group: str, context: Context) -> None:
+        """Nothing is sent yet."""
+        self._group, self._context = group, context
+        self._journal = context.groups.push_journal(group)
+        self._pushes: dict[Place, Pushing] = {}
+
+    async def prepare(
+        self, drafts: Sequence[Draft], *, offset: int | None = -1
+    ) -> dict[Place, ErrorCode]:
+        """Have the journal ready; drafts that must not be pushed now, with what clients are told.
+
+        offset: what is pushed; -1: the stable position of each.
+        """
+        pushes = {
+            d.place: Pushing(d.key, d.state, d.state.stable_position if offset == -1 else offset)
+            for d in drafts
+        }
+        try:
+            waiting = await self._journal.prepare(list(pushes.values()))
+        except UpstreamLost:
+            # The journal logs the reason.
+            return dict.fromkeys(pushes, NOT_SAVED)
+        held = {place: BUSY for place, push in pushes.items() if push.key in waiting}
+        self._pushes = {place: push for place, push in pushes.items() if place not in held}
+        return held
+
+    def note_lost(self) -> None:
+        """They were sent, and there will be no answer."""
+        self._note_unanswered(self._pushes.values())
+
+    async def settle(
+        self, drafts: Sequence[Draft], codes: Sequence[ErrorCode | None]
+    ) -> list[Draft]:
+        """The broker has answered: those that it took, `pushed` noted. Raises: NotCoordinator."""
+        taken, lost, refused = [], [], []
+        for draft, code in zip(drafts, codes, strict=True):
+            push = self._pushes.get(draft.place)
+            if push is None:
+                continue
+            if code == NONE:
+                draft.state.mark_pushed(push.offset)
+                taken.append(draft)
+            elif code in UNKNOWN_OUTCOMES:
+                lost.append(push)
+            else:
+                refused.append(push)
+        self._journal.note_taken([self._pushes[draft.place] for draft in taken])
+        self._note_unanswered(lost)
+        await self._journal.withdraw(refused)
+        return taken
+
+    def _note_unanswered(self, pushes: Collection[Pushing]) -> None:
+        self._journal.note_unanswered(pushes)
+        for push in pushes:
+            self._context.groups.pushes.note_moved(push.key)

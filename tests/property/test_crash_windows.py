@@ -1,0 +1,219 @@
+"""Commits, resets, deletions and transactions over nodes that die anywhere, against a naive twin.
+
+After any order of pushes, appends, lost answers and deaths each lane stands where it was last
+committed: never above what was processed or asked for, never below an acknowledged commit that
+nobody has reset. A node that takes over at this moment says the same as the one that is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from keylane.errors import UpstreamLost
+from keylane.offsets.journal import StateKey
+from tests.reference.crash_world import (
+    COMMIT,
+    DELETE,
+    FETCH,
+    TXN_COMMIT,
+    Bounds,
+    Died,
+    Fault,
+    Kafka,
+    Node,
+)
+from tests.transcript.fake import ORDERS, call
+
+GROUP, LANES = "g", 4
+KEY = StateKey(GROUP, ORDERS, 0)
+SOME_LANES = st.sets(st.integers(0, LANES - 1), min_size=1)
+FAULTS = st.none() | st.builds(
+    Fault,
+    number=st.integers(0, 5),
+    is_done=st.booleans(),
+    is_late=st.booleans(),
+    dies=st.booleans(),
+)
+OFFSETS = st.integers(0, 30).map(lambda tens: 10 * tens)
+
+
+class CrashWindows(RuleBasedStateMachine):
+    """One partition of two (of 4 lanes each) of one group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kafka = Kafka()
+        self.node = Node(self.kafka)
+        self.bounds = [Bounds() for _ in range(LANES)]
+        self.is_one_of_many = False
+        self.direct = 5
+
+    @initialize(many=st.booleans(), ahead=st.booleans())
+    def begin(self, *, many: bool, ahead: bool) -> None:
+        """One node, or one of many, which loads anew when the journal failed."""
+        self.is_one_of_many = many
+        asyncio.run(self.node.start())
+        if ahead:
+            self.commit(lanes={0, 1, 2, 3}, offset=200, fault=None, fenced=False)
+
+    @rule(lanes=SOME_LANES, offset=OFFSETS, fault=FAULTS, fenced=st.booleans())
+    def commit(self, lanes: set[int], offset: int, fault: Fault | None, *, fenced: bool) -> None:
+        """A member commits, forward or back, or a member that was given up."""
+        self._commit(lanes, offset, fault, member="m", fenced=fenced)
+
+    @rule(lanes=SOME_LANES, offset=OFFSETS, fault=FAULTS)
+    def reset(self, lanes: set[int], offset: int, fault: Fault | None) -> None:
+        """An admin sets lanes."""
+        self._commit(lanes, offset, fault, member="", fenced=False)
+
+    @rule(lanes=SOME_LANES, fault=FAULTS)
+    def delete(self, lanes: set[int], fault: Fault | None) -> None:
+        """An admin deletes offsets of lanes."""
+        entries = [{"partition_index": 2 * lane} for lane in sorted(lanes)]
+        wanted = {"group_id": GROUP, "topics": [{"name": "orders", "partitions": entries}]}
+        answer = self._do(call(self.node, DELETE, 0, wanted), fault)
+        self._take(answer, lanes, 0, is_refused=False)
+
+    @rule(lanes=SOME_LANES, offset=OFFSETS, fault=FAULTS, commits=st.booleans())
+    def transaction(
+        self, lanes: set[int], offset: int, fault: Fault | None, *, commits: bool
+    ) -> None:
+        """Offsets in a transaction, which its producer commits if it was told that they are in."""
+        self._all_arrive()
+        entries = [
+            {"partition_index": 2 * lane, "committed_offset": offset} for lane in sorted(lanes)
+        ]
+        wanted = {
+            "transactional_id": "t", "group_id": GROUP, "producer_id": 1, "producer_epoch": 0,
+            "generation_id": 1, "member_id": "m",
+            "topics": [{"name": "orders", "partitions": entries}],
+        }  # fmt: skip
+        answer = self._do(call(self.node, TXN_COMMIT, 3, wanted), fault)
+        codes = _codes(answer)
+        is_in = bool(codes) and set(codes) == {0}
+        held, self.kafka.in_transaction = self.kafka.in_transaction, None
+        if held is not None and is_in and commits:
+            self.kafka.offset, self.kafka.metadata = held
+            for lane in lanes:
+                self.bounds[lane].set(offset)
+
+    @rule()
+    def die(self) -> None:
+        """The process is killed between two requests."""
+        self._take_over()
+
+    @rule()
+    def arrive_late(self) -> None:
+        """A push that had no answer comes into effect after all."""
+        if self.kafka.late:
+            self.kafka.arrive(self.kafka.late.pop(0))
+
+    @rule(forward=st.booleans())
+    def move_directly(self, *, forward: bool) -> None:
+        """Somebody moves the offset at Kafka, past keylane, which sees it at the next look.
+
+        Not where the lanes of a transaction stand beside it, which that would take away.
+        """
+        self._all_arrive()
+        self.look()
+        before = self.kafka.offset
+        self.direct += 10
+        target = 1000 + self.direct if forward else self.direct
+        if before is None or self.kafka.metadata:
+            return
+        self.kafka.arrive(target)
+        for bounds in self.bounds:
+            bounds.at_least(target) if target > before else bounds.set(target)
+        self.look()
+
+    @rule()
+    def look(self) -> None:
+        """OffsetFetch by a member."""
+        asyncio.run(self._check(self.node))
+
+    @invariant()
+    def anybody_says_the_same(self) -> None:
+        """A node that has the journal and Kafka only, at this moment."""
+        asyncio.run(self._check(asyncio.run(Node(self.kafka).start())))
+
+    def _commit(
+        self, lanes: set[int], offset: int, fault: Fault | None, *, member: str, fenced: bool
+    ) -> None:
+        entries = [
+            {"partition_index": 2 * lane, "committed_offset": offset} for lane in sorted(lanes)
+        ]
+        wanted = {
+            "group_id": GROUP,
+            "generation_id_or_member_epoch": 1 if member else -1,
+            "member_id": member,
+            "topics": [{"name": "orders", "partitions": entries}],
+        }
+        self.kafka.is_fenced = fenced
+        answer = self._do(call(self.node, COMMIT, 8, wanted), fault)
+        self.kafka.is_fenced = False
+        self._take(answer, lanes, offset, is_refused=fenced)
+
+    def _do(self, work: Coroutine[Any, Any, Any], fault: Fault | None) -> Any:
+        """The answer; None: there is none."""
+        self.kafka.begin(fault)
+        answer = None
+        try:
+            answer = asyncio.run(work)
+        except Died:
+            self._take_over()
+        except UpstreamLost:
+            pass  # the client's connection is closed
+        self.kafka.begin(None)
+        if self.node.store.has_failed and self.is_one_of_many:
+            self._take_over()
+        self.node.store.has_failed = False
+        table = self.node.offsets._table
+        assert table is not None
+        table.check()
+        return answer
+
+    def _take(self, answer: Any, lanes: set[int], offset: int, *, is_refused: bool) -> None:
+        codes = _codes(answer)
+        for lane in lanes:
+            if codes and set(codes) == {0}:
+                self.bounds[lane].set(offset)
+            elif not is_refused:
+                self.bounds[lane].may_be(offset)
+
+    def _take_over(self) -> None:
+        """Another node, or the same one anew. What nobody has written down cannot come later."""
+        written = {place.offset for place in self.kafka.loaded().intents.stored(KEY)}
+        self.kafka.late = [offset for offset in self.kafka.late if offset in written]
+        self.node = Node(self.kafka)
+        asyncio.run(self.node.start())
+
+    def _all_arrive(self) -> None:
+        for offset in self.kafka.late:
+            self.kafka.arrive(offset)
+        self.kafka.late.clear()
+
+    async def _check(self, node: Node) -> None:
+        indexes = [2 * lane for lane in range(LANES)]
+        wanted = {"group_id": GROUP, "topics": [{"name": "orders", "partition_indexes": indexes}]}
+        answer = await call(node, FETCH, 7, wanted)
+        entries = answer["topics"][0]["partitions"]
+        for lane, (entry, bounds) in enumerate(zip(entries, self.bounds, strict=True)):
+            assert entry["error_code"] == 0
+            offset = max(0, entry["committed_offset"])
+            assert bounds.low <= offset <= bounds.high, (lane, offset, bounds)
+
+
+def _codes(answer: Any) -> list[int]:
+    if answer is None:
+        return []
+    return [entry["error_code"] for topic in answer["topics"] for entry in topic["partitions"]]
+
+
+TestCrashWindows = CrashWindows.TestCase
+TestCrashWindows.settings = settings(stateful_step_count=20)

@@ -1,0 +1,168 @@
+"""Steps back whose outcome is lost: one lane goes back, the others stand, whoever looks."""
+
+from __future__ import annotations
+
+import pytest
+
+from keylane.errors import UpstreamLost
+from keylane.offsets.journal import StateKey, read_key
+from tests.reference.crash_world import COMMIT, DELETE, FETCH, Died, Fault, Kafka, Node
+from tests.transcript.fake import ORDERS, call
+
+GROUP, LANES = "g", 4
+KEY = StateKey(GROUP, ORDERS, 0)
+AFTER_INTENT = 1
+"""The push itself: the intent is appended before it."""
+
+
+async def started(kafka: Kafka) -> Node:
+    return await Node(kafka).start()
+
+
+async def commit(node: Node, offsets: dict[int, int], member: str = "m") -> list[int]:
+    entries = [{"partition_index": 2 * i, "committed_offset": o} for i, o in offsets.items()]
+    wanted = {
+        "group_id": GROUP,
+        "generation_id_or_member_epoch": 1 if member else -1,
+        "member_id": member,
+        "topics": [{"name": "orders", "partitions": entries}],
+    }
+    answer = await call(node, COMMIT, 8, wanted)
+    return [entry["error_code"] for entry in answer["topics"][0]["partitions"]]
+
+
+async def delete(node: Node, lane: int) -> list[int]:
+    topic = {"name": "orders", "partitions": [{"partition_index": 2 * lane}]}
+    answer = await call(node, DELETE, 0, {"group_id": GROUP, "topics": [topic]})
+    return [entry["error_code"] for entry in answer["topics"][0]["partitions"]]
+
+
+async def offsets(node: Node) -> list[int]:
+    indexes = [2 * lane for lane in range(LANES)]
+    topic = {"name": "orders", "partition_indexes": indexes}
+    answer = await call(node, FETCH, 7, {"group_id": GROUP, "topics": [topic]})
+    return [entry["committed_offset"] for entry in answer["topics"][0]["partitions"]]
+
+
+async def at_1000() -> tuple[Kafka, Node]:
+    """All lanes are committed at 1000."""
+    kafka = Kafka()
+    node = await started(kafka)
+    assert await commit(node, dict.fromkeys(range(LANES), 1000)) == [0] * LANES
+    return kafka, node
+
+
+def fault(number: int, *, is_done: bool = True, is_late: bool = False, dies: bool) -> Fault:
+    return Fault(number=number, is_done=is_done, is_late=is_late, dies=dies)
+
+
+@pytest.mark.parametrize("member", ["m", ""])
+async def test_a_node_that_dies_behind_a_step_back_leaves_the_other_lanes(member) -> None:
+    """Kafka has the lower offset, the journal not the positions: a member's seek, an admin's."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(AFTER_INTENT, dies=True))
+    with pytest.raises(Died):
+        await commit(node, {0: 10}, member)
+    kafka.begin(None)
+
+    found = await offsets(await started(kafka))
+
+    assert kafka.offset == 10
+    assert found == [10, 1000, 1000, 1000]
+
+
+async def test_a_connection_that_is_lost_behind_a_step_back_leaves_the_other_lanes() -> None:
+    """The node lives, the client is gone before the broker's answer."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(AFTER_INTENT, dies=False))
+    with pytest.raises(UpstreamLost):
+        await commit(node, {0: 10})
+    kafka.begin(None)
+
+    found = await offsets(node)
+
+    assert found == [10, 1000, 1000, 1000]
+
+
+async def test_a_step_back_that_was_not_sent_changes_nothing() -> None:
+    """The process ends with the intent in the journal."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(0, dies=True))
+    with pytest.raises(Died):
+        await commit(node, {0: 10})
+    kafka.begin(None)
+
+    assert await offsets(await started(kafka)) == [1000] * LANES
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+async def test_a_node_that_dies_behind_a_deletion_leaves_the_other_lanes(number) -> None:
+    """Between the broker's deletion of the partition's offset and the last record of it."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(number, dies=True))
+    with pytest.raises(Died):
+        await delete(node, 0)
+    kafka.begin(None)
+
+    found = await offsets(await started(kafka))
+
+    assert found == [-1, 1000, 1000, 1000]
+
+
+async def test_a_push_that_arrives_behind_a_later_one_moves_no_lane() -> None:
+    """An answer that timed out, a commit of others, and then the first push after all."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(AFTER_INTENT, is_done=False, is_late=True, dies=False))
+    assert await commit(node, {0: 10}) == [15]
+    kafka.begin(None)
+    assert await commit(node, dict.fromkeys(range(LANES), 1200)) == [0] * LANES
+
+    kafka.arrive(kafka.late.pop())
+
+    assert kafka.offset == 10
+    assert await offsets(node) == [1200] * LANES
+    assert await offsets(await started(kafka)) == [1200] * LANES
+
+
+async def test_a_refused_step_back_leaves_no_intent() -> None:
+    """A fenced member: nothing of it is in effect when somebody resets to that very offset."""
+    kafka, node = await at_1000()
+    kafka.is_fenced = True
+    assert await commit(node, {0: 10}) == [22]
+
+    assert kafka.loaded().intents.stored(KEY) == []
+    kafka.arrive(10)
+    assert await offsets(await started(kafka)) == [10] * LANES
+
+
+async def test_a_step_back_is_not_sent_when_the_journal_cannot_be_written() -> None:
+    """The client commits again; Kafka has what it had."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(0, is_done=False, dies=False))
+
+    codes = await commit(node, {0: 10})
+
+    assert codes == [15] and kafka.offset == 1000
+    assert await offsets(node) == [1000] * LANES
+
+
+async def test_a_commit_that_goes_forward_is_appended_once() -> None:
+    """What all commits but steps back are; the journal holds no intent."""
+    kafka, node = await at_1000()
+    before = len(kafka.log)
+
+    await commit(node, dict.fromkeys(range(LANES), 1200))
+
+    assert len(kafka.log) == before + 1
+    assert read_key(kafka.log[-1].key, place="here") == KEY
+
+
+async def test_a_move_at_kafka_is_journaled_before_it_is_answered() -> None:
+    """A second move is judged beside the first one, also by a node that takes over."""
+    kafka, node = await at_1000()
+    kafka.arrive(2000)
+    assert await offsets(node) == [2000] * LANES
+
+    kafka.arrive(1500)
+
+    assert await offsets(await started(kafka)) == [1500] * LANES

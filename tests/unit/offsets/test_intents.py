@@ -1,0 +1,122 @@
+"""Intents: what the journal is told of pushes that do not go forward."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from keylane.errors import JournalInvalid
+from keylane.keyrange.key_split import even_split
+from keylane.offsets.intents import LATE_MAX, LATE_S, Intents, intent_of, needs_intent
+from keylane.offsets.journal import (
+    IntentKey,
+    JournalRecord,
+    StateKey,
+    read_intent,
+    read_key,
+    write_key,
+    write_value,
+)
+from keylane.offsets.state import OffsetState
+from keylane.offsets.table import OffsetTable
+
+KEY = StateKey("g", uuid.UUID(int=1), 0)
+LANES = even_split(4)
+
+
+def at(pushed: int | None) -> OffsetState:
+    """A state of which so much was pushed."""
+    state = OffsetState(committed=1000, topic_name="orders")
+    state.mark_pushed(pushed)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("pushed", "offset", "needs"),
+    [(10, 9, True), (10, 10, False), (10, 11, False), (10, None, True), (None, 5, True),
+     (None, None, False)],
+)  # fmt: skip
+def test_what_needs_an_intent(pushed, offset, needs) -> None:
+    """Whatever would be taken for a move of somebody else."""
+    assert needs_intent(at(pushed), offset) is needs
+
+
+@pytest.mark.parametrize("offset", [10, None])
+def test_an_intent_is_written_and_read(offset) -> None:
+    """Key and value are what they were."""
+    draft = at(1000)
+    draft.commit_lane(LANES.key_range(0), 10, "metadata", 7)
+    intent, place = intent_of(at(1000), draft, offset, 99), IntentKey(KEY, offset)
+
+    key = read_key(write_key(place), place="here")
+    value = read_intent(write_value(intent), place="here")
+
+    assert (key, value) == (place, intent)
+    assert (intent.before, intent.after.pushed) == (1000, offset)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 9, 17, -1])
+def test_a_damaged_intent_is_named(cut) -> None:
+    """As other records of the journal."""
+    value = write_value(intent_of(at(1000), at(1000), 10, 99))
+
+    with pytest.raises(JournalInvalid, match="here"):
+        read_intent(value[:cut], place="here")
+
+
+def test_an_intent_under_the_key_of_another_offset_is_damaged() -> None:
+    """It is counted, and the state is as its own record says."""
+    table, state = OffsetTable(partition_count=1), at(1000)
+    table.put(KEY, state)
+    records = table.records(KEY, now_ms=1)
+    value = write_value(intent_of(state, state, 10, 1))
+    records.append(JournalRecord(0, write_key(IntentKey(KEY, 20)), value))
+
+    loaded = OffsetTable(partition_count=1)
+    for number, record in enumerate(records):
+        loaded.apply(0, number, record.key, record.value)
+
+    assert loaded.finish_load().damaged_count == 1
+    assert loaded.get(KEY) == state and not loaded.intents.stored(KEY)
+
+
+def test_a_push_without_an_answer_is_forgotten_some_time_after_another_was_seen() -> None:
+    """Not before Kafka's offset was seen elsewhere, and then `LATE_S` later."""
+    intents, state = Intents(), at(1000)
+    intents.note_unanswered(KEY, 10)
+    assert intents.may_come_late(KEY, 1e9)
+
+    intents.note_seen(KEY, 1000, 50.0)
+
+    assert intents.may_come_late(KEY, 50.0 + LATE_S - 0.1)
+    assert not intents.may_come_late(KEY, 50.0 + LATE_S)
+    assert intents.recognise(KEY, state, 20, 60.0) is None
+    intents.check()
+
+
+def test_pushes_without_an_answer_are_bounded() -> None:
+    """The oldest go first."""
+    intents = Intents()
+    for offset in range(LATE_MAX + 5):
+        intents.note_unanswered(KEY, offset)
+
+    assert intents.recognise(KEY, at(1000), 0, 1.0) is None
+    assert intents.recognise(KEY, at(1000), LATE_MAX, 1.0) is not None
+    intents.check()
+
+
+def test_a_second_step_back_to_one_offset_waits_until_the_first_is_known() -> None:
+    """With other positions; the same one again, as clients do it, does not wait."""
+    intents, state = Intents(), at(1000)
+    first = intent_of(state, at(1000), 10, 1)
+    other = at(1000)
+    other.commit_lane(LANES.key_range(1), 10)
+    second = intent_of(state, other, 10, 2)
+    intents.note_stored(KEY, 10)
+    intents.open(KEY, first)
+    intents.note_unanswered(KEY, 10)
+    intents.note_seen(KEY, 1000, 0.0)
+
+    assert intents.may_open(KEY, first, 1.0) and not intents.may_open(KEY, second, 1.0)
+    assert intents.may_open(KEY, second, LATE_S + 1.0)
