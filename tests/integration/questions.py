@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from kio.index import load_request_schema
-from kio.schema.types import BrokerId, GroupId, TopicName, TransactionalId
+from kio.schema.types import BrokerId, GroupId, ProducerId, TopicName, TransactionalId
 from kio.serial._introspect import (
     EntityField,
     EntityTupleField,
@@ -47,8 +47,11 @@ WORDS: Final = ("", "diff-@@-word", "ümlaut", "x" * 300)
 CREATE_TOPICS, DELETE_TOPICS, ELECT_LEADERS = 19, 20, 43
 JOINING: Final = frozenset({11, 68, 76, 88})
 """A member waits for those of earlier questions, so each of these has a group of its own."""
-NO_DOUBLES: Final = frozenset({11, 90})
-"""A broker never answers these when a group or protocol is named twice."""
+NO_DOUBLES: Final = frozenset({11, 33, 90})
+"""A broker never answers these when a protocol, resource or group is named twice."""
+OWN_GROUPS: Final = frozenset({42, 47, 78, 79, 91, 92})
+"""The group of the name "" would be one for both sides, and what the first one does to it shows."""
+HARMFUL_NULLS: Final = frozenset({("cluster_id", 80), ("cluster_id", 81)})
 WAITS: Final = (0, 5, 20)
 """Milliseconds that a broker may take."""
 
@@ -91,7 +94,6 @@ CONFIGS: Final = ("retention.ms", "min.insync.replicas", "no.such.key", "")
 NUMBERS: Final[dict[str, tuple[int, ...]]] = {
     "replica_id": (-1,),
     "acks": (-1, 1, 2),
-    "producer_id": (-1, 10**12),
     "max_bytes": (0, 500, 1 << 20),
     "partition_max_bytes": (1, 500, 1 << 20),
     "min_bytes": (0, 1),
@@ -173,8 +175,9 @@ class _Maker:
         kind, rng = classify_field(one), self._rng
         is_entity = isinstance(kind, EntityField | EntityTupleField)
         kafka_type = "" if is_entity else get_schema_field_type(one)
-        # A broker never answers null records.
-        is_nullable = is_optional(one) and kafka_type not in {"uuid", "records"}
+        # A broker never answers null records, and AddRaftVoter without a cluster id ends it.
+        is_harmful = kafka_type == "records" or (one.name, self._api_key) in HARMFUL_NULLS
+        is_nullable = is_optional(one) and kafka_type != "uuid" and not is_harmful
         if is_nullable and rng.random() < 0.2:
             return None
 
@@ -209,12 +212,15 @@ class _Maker:
                 return timedelta(milliseconds=self._interval(name))
             case "datetime_i64":
                 return datetime(2020, 1, 1, tzinfo=UTC)
-        return self._number_of(name, kio_type, owner)
+        number = self._number_of(name, kio_type, owner)
+        return max(0, number) if kafka_type.startswith("uint") else number
 
     def _string(self, name: str, kio_type: Any, owner: str) -> str:
         rng = self._rng
         if self._api_key in JOINING and name == "group_id":
             return f"diff-@@-joins-{self._api_key}-{self._number}-{rng.getrandbits(32)}"
+        if self._api_key in OWN_GROUPS and "group" in name:
+            return rng.choice(GROUP_POOL[:-1])
         if name == "name" and "Config" in owner:
             return rng.choice(CONFIGS)
         if "Feature" in owner:
@@ -244,6 +250,8 @@ class _Maker:
         rng = self._rng
         if name in NUMBERS:
             return rng.choice(NUMBERS[name])
+        if kio_type is ProducerId:
+            return rng.choice((-1, 10**12))  # the broker gives out others to each twin
         if kio_type is BrokerId or name in {"replicas", "broker_ids"}:
             return rng.choice(BROKERS)
         for part, pool in (("partition", INDEXES), ("epoch", EPOCHS), ("offset", OFFSETS)):

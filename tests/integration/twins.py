@@ -12,7 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -26,6 +33,11 @@ from tests.integration.questions import GROUP, SIDES, TOPICS, Question, make_que
 
 SETTINGS: Final = {"auto.create.topics.enable": "false", "log.retention.ms": "-1"}
 WARM_UP_QUESTIONS: Final = 60
+NOT_YET: Final = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
 
 
 @contextmanager
@@ -99,7 +111,7 @@ def commit(member: Consumer, place: TopicPartition) -> None:
         try:
             member.commit(offsets=[place], asynchronous=False)
         except KafkaException as error:
-            if not error.args[0].retriable():
+            if error.args[0].code() not in NOT_YET:
                 raise
         else:
             return
