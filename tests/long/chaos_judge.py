@@ -269,8 +269,7 @@ class Judge:
             else:
                 self._breach("refused" if tenure.is_refused else "again", said)
         elif is_kept:
-            first = log.start if tenure.is_reset or tenure.next_offset < 0 else tenure.next_offset
-            skipped = log.between(first, each.offset)
+            skipped = log.between(tenure.next_offset, each.offset)
             if skipped:
                 said = f"{said}: left out {len(skipped)} records from {skipped[0]}"
                 is_old = self._was_cut(each.place, tenure.since_s, each.at_s)

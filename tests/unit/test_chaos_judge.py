@@ -110,6 +110,20 @@ def test_a_handover_is_clean() -> None:
     assert verdict.counts["answers with a commit"] == 1 and verdict.counts["delivered"] == 10
 
 
+def test_a_client_that_asks_for_the_log_start_twice_is_clean() -> None:
+    """librdkafka sends ListOffsets again when the first answer is late, and then ignores it."""
+    verdict = run(
+        cluster(4),
+        answer(1, -1),
+        Reset("a", LANE, 1.2),
+        *handed(2, 0, 1),
+        Reset("a", LANE, 3),
+        *handed(4, 2, 3),
+    )
+
+    assert verdict.breaches == [] and verdict.notes == []
+
+
 def test_what_was_not_committed_comes_again() -> None:
     """A member that dies before its commit leaves its records to the next one."""
     verdict = run(
