@@ -20,7 +20,8 @@ Notes are what a client did of itself, or what is the same direct. A client that
 position it was answered (librdkafka hands out an old queue after a revoke that meets its
 ListOffsets) is `client`. Where a log was cut, or begins later, a member that reads it again by its
 own reset policy is `reset`, and a position of the old log, by which a client itself passes records
-of the new one, is `passed`.
+of the new one, is `passed`. A commit of a log that was cut stays at Kafka as it was said, and an
+answer that repeats it is `kept`: the client compares epochs, or is out of range, or passes.
 """
 
 from __future__ import annotations
@@ -207,7 +208,9 @@ class Judge:
         passed = log.between(max(reach, 0), answer.offset, answer.asked_s)
         if passed:
             where = f"{len(passed)} records of the lane from {passed[0]} on"
-            self._breach("passes", f"{_say(answer)}: nobody committed beyond {reach}; {where}")
+            said = f"{_say(answer)}: nobody committed beyond {reach}; {where}"
+            is_kept = floors is not None and answer.offset <= floors.said(answer)
+            (self._note if is_kept else self._breach)("kept" if is_kept else "passes", said)
 
     # -- what a member was handed -----------------------------------------------------------
 
@@ -269,8 +272,7 @@ class Judge:
             else:
                 self._breach("refused" if tenure.is_refused else "again", said)
         elif is_kept:
-            first = log.start if tenure.is_reset or tenure.next_offset < 0 else tenure.next_offset
-            skipped = log.between(first, each.offset)
+            skipped = log.between(tenure.next_offset, each.offset)
             if skipped:
                 said = f"{said}: left out {len(skipped)} records from {skipped[0]}"
                 is_old = self._was_cut(each.place, tenure.since_s, each.at_s)

@@ -88,8 +88,7 @@ class CommitFloor:
     def reach(self, answer: Answer) -> int:
         """The farthest that anyone tried to commit, less what was cut since; -1: nowhere."""
         if not self._cuts:
-            last = bisect_left(self._asked_s, answer.answered_s)
-            return self._farthest[last - 1] if last else -1
+            return self.said(answer)
         farthest = -1
         for each in self._by_offset:
             if each.offset <= farthest:
@@ -97,6 +96,11 @@ class CommitFloor:
             if each.asked_s < answer.answered_s:
                 farthest = max(farthest, self._surely_kept(each, answer))
         return farthest
+
+    def said(self, answer: Answer) -> int:
+        """The farthest that anyone tried to commit, in whatever log; -1: nowhere."""
+        last = bisect_left(self._asked_s, answer.answered_s)
+        return self._farthest[last - 1] if last else -1
 
     def _kept(self, commit: Commit, answer: Answer) -> int:
         """Of a commit, after all cuts that may have come between."""
