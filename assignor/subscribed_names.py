@@ -32,7 +32,7 @@ def hidden_names(names: Sequence[str], physical_name: PhysicalName) -> tuple[str
 
     A name that itself stands for lanes is no topic of the broker.
     """
-    behind = (physical_name(name) for name in names if physical_name(name) != name)
+    behind = [topic for name in names if (topic := physical_name(name)) != name]
     return tuple(dict.fromkeys(name for name in behind if physical_name(name) == name))
 
 
@@ -48,23 +48,28 @@ def add_hidden_names(metadata: Buffer, physical_name: PhysicalName) -> bytes | N
 
 def take_hidden_names(metadata: Buffer, physical_name: PhysicalName) -> bytes | None:
     """The metadata as its member sent it; None: nothing was added to it."""
+    return split_names(metadata, physical_name)[1]
+
+
+def shown_names(metadata: Buffer, physical_name: PhysicalName) -> frozenset[str]:
+    """Topics that the member itself has named; none where the bytes are not of the protocol."""
+    return split_names(metadata, physical_name)[0]
+
+
+def split_names(
+    metadata: Buffer, physical_name: PhysicalName
+) -> tuple[frozenset[str], bytes | None]:
+    """`shown_names` and `take_hidden_names` at once."""
     found = _read(metadata)
     if found is None:
-        return None
+        return frozenset(), None
     names, end = found
     hidden = hidden_names(names, physical_name)
     kept = len(names) - len(hidden)
     if not hidden or kept < 1 or names[kept:] != hidden:
-        return None
+        return frozenset(names), None
     start = end - sum(INT16.size + len(name.encode()) for name in hidden)
-    return _with_tail(metadata, kept, start, end, ())
-
-
-def shown_names(metadata: Buffer, physical_name: PhysicalName) -> frozenset[str] | None:
-    """Topics that the member itself has named; None as of `read_names`."""
-    taken = take_hidden_names(metadata, physical_name)
-    names = read_names(metadata if taken is None else taken)
-    return None if names is None else frozenset(names)
+    return frozenset(names[:kept]), _with_tail(metadata, kept, start, end, ())
 
 
 def _read(metadata: Buffer) -> tuple[tuple[str, ...], int] | None:

@@ -72,9 +72,19 @@ class _Group:
     seen: set[Place] = field(default_factory=set)
     """Where the coordinator was seen to have an offset of the group."""
 
+    names_count: int = 0
+    """Of all members."""
+
     @property
     def cost(self) -> int:
-        return 1 + sum(map(len, self.members.values())) + len(self.seen)
+        return 1 + self.names_count + len(self.seen)
+
+    def put_all(self, members: Mapping[str, Names]) -> None:
+        self.members, self.names_count = dict(members), sum(map(len, members.values()))
+
+    def put(self, identity: str, names: Names) -> None:
+        self.names_count += len(names) - len(self.members.get(identity, NO_NAMES))
+        self.members[identity] = names
 
 
 class GroupNames:
@@ -141,7 +151,7 @@ class GroupNames:
         with self._changed(group) as known:
             known.joins = [one for one in known.joins if one is not join]
             if identity is not None:
-                known.members[identity] = join.names
+                known.put(identity, join.names)
 
     def note_generation(
         self,
@@ -162,26 +172,27 @@ class GroupNames:
             if known.ids and known.ids.isdisjoint(now):
                 known.began_here, known.seen = True, set()
             known.ids, known.refused = now, frozenset(refused)
-            known.members, known.is_complete = dict(members), True
+            known.put_all(members)
+            known.is_complete = True
 
     def note_members(self, group: str, members: Mapping[str, Names]) -> None:
         """The coordinator was asked for a group that is stable: its members, all of them."""
         with self._changed(group) as known:
-            known.members, known.is_complete = dict(members), True
+            known.put_all(members)
+            known.is_complete = True
 
     def note_empty(self, group: str) -> None:
         """The coordinator was asked for a group that has no members."""
         with self._changed(group) as known:
-            known.members, known.is_complete = {}, True
+            known.put_all({})
+            known.is_complete = True
             known.ids, known.refused, known.began_here = frozenset(), frozenset(), True
             known.chosen, known.seen = {}, set()
 
     def keep_only(self, group: str, identities: Collection[str]) -> bool:
         """Forget who is no member any more; whether the names of all these members are known."""
         with self._changed(group) as known:
-            known.members = {
-                name: names for name, names in known.members.items() if name in identities
-            }
+            known.put_all({name: n for name, n in known.members.items() if name in identities})
             joining = {join.identity for join in known.joins}
             return all(name in known.members or name in joining for name in identities)
 
@@ -224,6 +235,8 @@ class GroupNames:
 
     def check(self) -> None:
         """Assert the invariants; tests call it after every step."""
+        for known in self._groups.values():
+            assert known.names_count == sum(map(len, known.members.values()))
         assert self._cost == sum(known.cost for known in self._groups.values())
         assert len(self._groups) <= self._groups_max
         assert self._cost <= self._names_max or len(self._groups) <= 1

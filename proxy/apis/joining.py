@@ -31,7 +31,13 @@ from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v4.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.types import GroupId
 
-from keylane.assignor.subscribed_names import add_hidden_names, shown_names, take_hidden_names
+from keylane.assignor.subscribed_names import (
+    PhysicalName,
+    add_hidden_names,
+    read_names,
+    shown_names,
+    split_names,
+)
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
 from keylane.proxy.apis.context import SIZE, Context, Request
 from keylane.proxy.apis.group_state import (
@@ -118,7 +124,7 @@ def _read_asked(request: Request) -> Asked | None:
         return None
     if join.protocol_type != CONSUMER:
         return None
-    said = (shown_names(span.data, str) or NO_NAMES for _, span in join.protocols)
+    said = (read_names(span.data) or () for _, span in join.protocols)
     return Asked(join, NO_NAMES.union(*said))
 
 
@@ -237,7 +243,7 @@ async def _learn_members(asked: Asked, context: Context) -> bool:
     }
     if found.state == STABLE:
         physical = PhysicalNames(context).__getitem__
-        said = {key: shown_names(data, physical) or NO_NAMES for key, data in members.items()}
+        said = {key: shown_names(data, physical) for key, data in members.items()}
         names.note_members(group, said)
         return True
     return names.keep_only(group, members) or asked.identity in members
@@ -330,13 +336,14 @@ def _judge_leader(
     flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
     physical = PhysicalNames(context).__getitem__
     metadata: dict[str, bytes] = {}
+    members: dict[str, Names] = {}
     edits = []
     for one in answer.members:
-        taken = take_hidden_names(one.metadata.data, physical)
+        members[_identity(one)], taken = split_names(one.metadata.data, physical)
         if taken is not None:
             edits.append(replace_bytes(one.metadata, taken, flexible=flexible))
         metadata[one.member_id] = bytes(one.metadata.data) if taken is None else taken
-    refused = _note_names(asked.join.group_id, answer, metadata, context)
+    refused = _note_names(asked.join.group_id, answer, members, physical, context)
     if answer.member_id in refused:
         context.stats.joins_refused += 1
         return _refuse_member(request, asked, answer, context)
@@ -354,20 +361,19 @@ def _judge_leader(
 
 
 def _note_names(
-    group: str, answer: JoinAnswer, metadata: Mapping[str, bytes], context: Context
+    group: str,
+    answer: JoinAnswer,
+    members: Mapping[str, Names],
+    physical: PhysicalName,
+    context: Context,
 ) -> frozenset[str]:
     """Take note of a generation that has lanes; member ids that go by another name."""
     names = context.group_names
-    members = {
-        _identity(one): shown_names(metadata[one.member_id], str) or NO_NAMES
-        for one in answer.members
-    }
     has_lanes = any(
         context.registry.rule_of(name) is not None for name in NO_NAMES.union(*members.values())
     )
     if not has_lanes and group not in names:
         return frozenset()
-    physical = PhysicalNames(context).__getitem__
     chosen = choose_names(members.values(), physical, names.chosen(group))
     clashes = dict(clashes_of(members, chosen, physical))
     refused = frozenset(one.member_id for one in answer.members if _identity(one) in clashes)

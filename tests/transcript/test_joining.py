@@ -344,8 +344,15 @@ async def test_one_that_was_refused_there_does_not_join_again(has_members, caplo
     context.group_names.note_empty(GROUP)
     context.expect(JOIN, None, followed(leader=""))
     await join(context, asked(FOUR))
-    member = {"member_id": "d", "client_id": "c", "client_host": "/h", "subscribed_topic_names": [],
-              "assignment": {"topic_partitions": []}, "target_assignment": {"topic_partitions": []}}  # fmt: skip
+    nothing: Values = {"topic_partitions": []}
+    member = {
+        "member_id": "d",
+        "client_id": "c",
+        "client_host": "/h",
+        "subscribed_topic_names": [],
+        "assignment": nothing,
+        "target_assignment": nothing,
+    }
     group = {"group_id": GROUP, "group_state": "Stable", "assignor_name": "uniform"}
     context.expect(
         CONSUMER_DESCRIBE,

@@ -93,6 +93,6 @@ def test_what_keylane_did_not_add_stays(said) -> None:
 def test_other_bytes_pass_as_they_are(metadata) -> None:
     """Of assignors with a format of their own, or hostile: no names, nothing added or taken."""
     assert read_names(metadata) is None
-    assert shown_names(metadata, physical_name) is None
+    assert shown_names(metadata, physical_name) == frozenset()
     assert add_hidden_names(metadata, physical_name) is None
     assert take_hidden_names(metadata, physical_name) is None
