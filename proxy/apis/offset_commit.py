@@ -51,6 +51,7 @@ from keylane.proxy.apis.lane_offsets import (
 from keylane.proxy.apis.late_offsets import note_late
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.pushes_sent import SentPushes
+from keylane.proxy.apis.steps_back import note_steps_back
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView, View
 
@@ -101,6 +102,7 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
         saved = await _save(group, taken, context)
         if saved is NONE:
             note_late(wanted, taken, context)
+            note_steps_back(group, str(wanted.member_id), taken, context)
             _note_times(group, wanted.topics, views, errors, taken, context)
     codes |= {_draft_key(draft, by_id=by_id): saved for draft in taken}
     codes |= {_draft_key(d, by_id=by_id): held[d.place] for d in touched if d.place in held}
@@ -191,15 +193,22 @@ def apply_commits(
 def _commit_lane(
     entry: Any, view: View, draft: Draft, context: Context, *, reset: bool
 ) -> CommitError:
+    index, offset = int(entry.partition_index), int(entry.committed_offset)
+    key_ranges = view.key_ranges(index)
+    before = draft.state.position_of(*key_ranges).offset
     outcome = draft.state.commit_keys(
-        view.key_ranges(int(entry.partition_index)),
-        int(entry.committed_offset),
+        key_ranges,
+        offset,
         entry.committed_metadata,
         int(getattr(entry, "committed_leader_epoch", NO_LEADER_EPOCH)),
         context.groups.scan_of(view, draft.partition),
         # Of a client with ranges and no group every commit looks like an admin's.
         reset=reset and view.layout is not None,
     )
+    if offset < before and not reset:
+        after = draft.state.position_of(*key_ranges).offset
+        if after < before:
+            draft.steps_back.append((index, before, after))
     return outcome.error
 
 
