@@ -23,6 +23,12 @@ STILL_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Up to Kafka's `max.poll.interval.ms` order of magnitude: a rebalance waits for members' polls."""
 ACK_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Up to the time-out of an append."""
+GROUPS_COUNTED_MAX: Final = 100
+"""Groups that are counted one by one (docs/decisions/018); the others share a series."""
+GROUP_CHARS_MAX: Final = 249
+"""Kafka's bound of a topic name; a group id may be longer, and is cut."""
+OTHER_GROUPS: Final = "(other groups)"
+"""A label that no group's own name should be."""
 
 
 class Sample(NamedTuple):
@@ -163,6 +169,13 @@ class ProxyStats:
         "Times an offset of a running group that its broker had expired was kept."
     )
     offsets_refreshed: int = _counter("Stable offsets of running groups that were committed again.")
+    commits_back: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by(
+            "group", "Lanes that members committed lower than they stood; many groups as one."
+        ),
+    )
+
     journal_appends: int = _counter("Writes to the log of individual commits.")
     journal_records: int = _counter("Records of these writes.")
     journal_errors: int = _counter("Of these writes, those that were not acknowledged.")
@@ -189,6 +202,13 @@ class ProxyStats:
         self.journal_records += record_count
         self.journal_errors += not is_acknowledged
         self.journal_seconds.observe(seconds)
+
+    def stepped_back(self, group: str, lane_count: int) -> None:
+        """Count lanes that a member of a group has committed lower than they stood."""
+        group = group[:GROUP_CHARS_MAX]
+        if group not in self.commits_back and len(self.commits_back) >= GROUPS_COUNTED_MAX:
+            group = OTHER_GROUPS
+        self.commits_back[group] += lane_count
 
     def samples(self) -> Iterator[Sample]:
         """Every number once, in the order of the fields; names start with `keylane_`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -51,6 +51,8 @@ class Draft:
     state: OffsetState
 
     group: str
+    steps_back: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
+    """Lanes that a member commits lower than they stand: index, from, to."""
 
     @property
     def key(self) -> StateKey:

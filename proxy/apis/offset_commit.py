@@ -5,7 +5,8 @@ before X are done (G-23). The stable offset of each physical partition is forwar
 caller's own member id and generation, so the broker fences zombies and a group can leave
 keylane at any time; only when the broker took it, the journal is written (acks=all), and only
 then the client is answered. A push that does not go forward is in the journal first, as an
-intent. An admin's commit for an inactive group works the same way, also backwards. Topics without lanes ride along as they are; a request with none passes as bytes.
+intent. An admin's commit for an inactive group works the same way, also backwards. Topics
+without lanes ride along as they are; a request with none passes as bytes.
 A client id with key ranges commits its ranges of a partition: an offset X means that all their
 records before X are done. A commit of a whole partition by anybody else passes as it is, and
 moves the group's state there as its next call (G-11).
@@ -50,6 +51,7 @@ from keylane.proxy.apis.lane_offsets import (
 from keylane.proxy.apis.late_offsets import note_late
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.pushes_sent import SentPushes
+from keylane.proxy.apis.steps_back import note_steps_back
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView, View
 
@@ -100,6 +102,7 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
         saved = await _save(group, taken, context)
         if saved is NONE:
             note_late(wanted, taken, context)
+            note_steps_back(group, str(wanted.member_id), taken, context)
             _note_times(group, wanted.topics, views, errors, taken, context)
     codes |= {_draft_key(draft, by_id=by_id): saved for draft in taken}
     codes |= {_draft_key(d, by_id=by_id): held[d.place] for d in touched if d.place in held}
@@ -190,15 +193,22 @@ def apply_commits(
 def _commit_lane(
     entry: Any, view: View, draft: Draft, context: Context, *, reset: bool
 ) -> CommitError:
+    index, offset = int(entry.partition_index), int(entry.committed_offset)
+    key_ranges = view.key_ranges(index)
+    before = draft.state.position_of(*key_ranges).offset
     outcome = draft.state.commit_keys(
-        view.key_ranges(int(entry.partition_index)),
-        int(entry.committed_offset),
+        key_ranges,
+        offset,
         entry.committed_metadata,
         int(getattr(entry, "committed_leader_epoch", NO_LEADER_EPOCH)),
         context.groups.scan_of(view, draft.partition),
         # Of a client with ranges and no group every commit looks like an admin's.
         reset=reset and view.layout is not None,
     )
+    if offset < before and not reset:
+        after = draft.state.position_of(*key_ranges).offset
+        if after < before:
+            draft.steps_back.append((index, before, after))
     return outcome.error
 
 

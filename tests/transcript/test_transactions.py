@@ -210,7 +210,8 @@ async def test_a_transaction_commits(version) -> None:
     stands(context, 100, text)
     takes(context, 110, note(110, {0: 110, 2: 115, 3: 110}))
     await commit(context, {0: 110, 2: 115, 3: 110})
-    assert context.events == ["send OffsetFetch", "journal", "send TxnOffsetCommit", "release"]
+    # The look had it written already: what it answers outlives the process.
+    assert context.events == ["send OffsetFetch", "send TxnOffsetCommit", "release"]
     restarted = context.groups.restarted().get(StateKey("g", ORDERS, 0))
     assert restarted == context.state("g", "orders", 0)
     assert at(context) == [100, 120, 100, 100]

@@ -1,0 +1,74 @@
+"""Commits of members that go back are done, logged, and counted by group."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from keylane.proxy.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
+from tests.reference.crash_world import Kafka, Node
+from tests.transcript.test_intents import at_1000, commit, offsets
+
+LINE = "a member has committed a lower offset"
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.getMessage().startswith(LINE)]
+
+
+async def at(caplog: pytest.LogCaptureFixture) -> tuple[Kafka, Node]:
+    caplog.set_level(logging.WARNING, logger="keylane.offsets")
+    return await at_1000()
+
+
+async def test_a_member_that_goes_back_is_named(caplog) -> None:
+    """Group, topic, lane, from, to and member id; the lane is where it was committed."""
+    _, node = await at(caplog)
+
+    await commit(node, {2: 400, 3: 1100})
+
+    (line,) = lines(caplog)
+    assert line.endswith("group=g topic=orders lane=4 from=1000 to=400 member_id=m")
+    assert node.stats.commits_back == {"g": 1}
+    assert await offsets(node) == [1000, 1000, 400, 1100]
+
+
+async def test_an_admin_is_not_counted(caplog) -> None:
+    """A reset without a member is a wish."""
+    _, node = await at(caplog)
+
+    await commit(node, {2: 400}, member="")
+
+    assert not lines(caplog) and not node.stats.commits_back
+
+
+async def test_what_the_broker_refuses_is_not_counted(caplog) -> None:
+    """A fenced member moves nothing."""
+    kafka, node = await at(caplog)
+    kafka.is_fenced = True
+
+    await commit(node, {2: 400})
+
+    assert not lines(caplog) and not node.stats.commits_back
+
+
+async def test_the_same_offset_again_is_no_step_back(caplog) -> None:
+    """Java members repeat their commits on an interval."""
+    _, node = await at(caplog)
+
+    await commit(node, {0: 1000, 1: 1001})
+
+    assert not lines(caplog) and not node.stats.commits_back
+
+
+def test_series_are_bounded() -> None:
+    """Groups beyond the bound share one."""
+    stats = ProxyStats()
+
+    for number in range(GROUPS_COUNTED_MAX + 5):
+        stats.stepped_back(f"group-{number}", 2)
+    stats.stepped_back("group-0", 3)
+
+    assert stats.commits_back["group-0"] == 5 and stats.commits_back[OTHER_GROUPS] == 10
+    assert len(stats.commits_back) == GROUPS_COUNTED_MAX + 1
