@@ -1,7 +1,6 @@
 """All that the proxy reads at start: a YAML file, environment overrides, command line.
 
 In:    a mapping, `KEYLANE_*` variables, flags.  Out: `ProxyConfig`, validated and frozen.
-Next:  `keylane.cli` starts `proxy.server` with it.
 Pure:  no I/O but reading the one file that it is given.
 Source: names of Kafka's own broker configs where one exists; REQUIREMENTS 1.12 for the seed's.
 """
