@@ -171,6 +171,7 @@ def test_a_follower_that_lagged_leads(tmp_path, keylane) -> None:
         first, second = (node.settings.node_id for node in cluster.nodes[1:])
         wanted = NewTopic(
             "orders",
+            num_partitions=1,
             replica_assignment=[[first, second]],
             config={"unclean.leader.election.enable": "true"},
         )
