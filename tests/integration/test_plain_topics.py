@@ -69,7 +69,7 @@ def normal(text: str, *addresses: str) -> str:
     "command",
     [
         ("kafka-topics", "--describe", "--topic", "{topic}"),
-        ("kafka-topics", "--list", "--exclude-internal"),
+        ("kafka-topics", "--list"),
         ("kafka-configs", "--describe", "--entity-type", "topics", "--entity-name", "{topic}"),
         ("kafka-configs", "--describe", "--entity-type", "brokers", "--entity-name", "1"),
         ("kafka-get-offsets", "--topic", "{topic}"),
