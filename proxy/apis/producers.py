@@ -37,7 +37,6 @@ from keylane.proxy.apis.lane_wishes import (
 )
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.connection import Buffers
-from keylane.wire.transaction_topics import find_transaction_topics, with_partitions
 
 
 async def handle_describe_producers(request: Request, context: Context) -> Buffers:
@@ -91,10 +90,17 @@ async def handle_describe_transactions(request: Request, context: Context) -> Bu
     pending = context.send((request.frame,))
     context.release()
     frame = await pending
-    body = request.answer_body(frame)
-    changes = []
-    for place in find_transaction_topics(body):
-        view = (await find_target(place.topic, context)).view
-        if view is not None:
-            changes.append((place, lanes_of(place.partitions, view)))
-    return request.answer(with_partitions(body, changes)) if changes else (frame,)
+    answer = request.decode_answer(frame)
+    states = tuple([await _in_lanes(state, context) for state in answer.transaction_states])
+    if states == tuple(answer.transaction_states):
+        return (frame,)
+    return request.answer_entity(replace(answer, transaction_states=states))
+
+
+async def _in_lanes(state: Any, context: Context) -> Any:
+    topics = []
+    for topic in state.topics:
+        view = (await find_target(topic.topic, context)).view
+        lanes = topic.partitions if view is None else lanes_of(topic.partitions, view)
+        topics.append(replace(topic, partitions=tuple(map(i32, lanes))))
+    return replace(state, topics=tuple(topics))

@@ -159,7 +159,6 @@ def test_every_metric_of_the_page_is_watched() -> None:
         "keylane_sessions_opened_total",
         "keylane_group_series_left_out",
         "keylane_offsets_unstable_waits_total",
-        "keylane_commits_back_total",
     }
 
 

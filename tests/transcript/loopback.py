@@ -17,6 +17,7 @@ from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
+from keylane.proxy.refreshes import Refreshes
 from keylane.proxy.session import ClientSession
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.upstream import UpstreamLink
@@ -117,6 +118,7 @@ class SelfContained(ClientSession):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.login = LoginWatch(subject_claim="sub")
+        self.refreshes = Refreshes(interval_s=3600.0)
 
 
 @asynccontextmanager

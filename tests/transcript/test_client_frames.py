@@ -186,9 +186,11 @@ def _learn_topics(context: FakeContext, one: Recorded) -> None:
     if one.api_key not in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH) or one.version < TOPIC_IDS:
         return
     request = read_request(one.api_key, one.version, memoryview(one.body))
-    for group in getattr(request, "groups", (request,)):
-        for topic in group.topics or ():
-            context.registry.learn(f"recorded-{topic.topic_id}", topic.topic_id, 3)
+    answer = read_response(one.api_key, one.version, memoryview(one.answer_body))
+    for said in (request, answer):
+        for group in getattr(said, "groups", (said,)):
+            for topic in group.topics or ():
+                context.registry.learn(f"recorded-{topic.topic_id}", topic.topic_id, 3)
 
 
 def _without_addresses(value: Any) -> Any:

@@ -6,13 +6,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from kio.index import load_response_schema
 
 from keylane.proxy.apis.context import Operation
+from keylane.wire.messages import write_message
+from tests.transcript.entities import build
 from tests.transcript.fake import FakeContext, call, check, make_request, serve
 
 PRODUCERS, TRANSACTIONS = 61, 65
 UNKNOWN, NOT_LEADER = 3, 6
 START = datetime(2026, 1, 1, tzinfo=UTC)
+NOT_BEGUN = (-1).to_bytes(8, "big", signed=True)
 
 
 def wanted(*topics: tuple[str, list[int]]) -> dict[str, Any]:
@@ -111,3 +115,19 @@ async def test_a_transaction_on_plain_topics_passes_as_it_is() -> None:
         transactions(("plain", [2])),
         await call(context, TRANSACTIONS, 0, {"transactional_ids": ["t"]}),
     )
+
+
+async def test_a_transaction_that_has_not_begun_shows_its_lanes() -> None:
+    """Its start is -1, a time for which kio has no value."""
+    context = FakeContext()
+    begun = write_message(
+        build(load_response_schema(TRANSACTIONS, 0), transactions(("orders", [1])))
+    )
+    start = begun.index(round(START.timestamp() * 1000).to_bytes(8, "big"))
+    context.expect(TRANSACTIONS, None, begun[:start] + NOT_BEGUN + begun[start + 8 :])
+
+    frame = await serve(context, make_request(TRANSACTIONS, 0, {"transactional_ids": ["t"]}))
+
+    assert NOT_BEGUN in frame
+    lanes = b"".join(lane.to_bytes(4, "big") for lane in (1, 3, 5, 7))
+    assert lanes in frame
