@@ -2,7 +2,7 @@
 
 In:    the parts of a node.  Out: groups that are served, or held back until brokers let them be.
 Shell: asyncio, Kafka.
-Source: docs/decisions/032.
+Source: docs/decisions/030.
 
 Where brokers cannot make their offsets topic, and nothing of keylane's own can be there either,
 the only node serves all that needs no group, and groups from when the topic is there.

@@ -3,7 +3,7 @@
 In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetState`s.
 Shell: asyncio, Kafka. `offsets.store` writes the journal of the only node, `offsets.owned` that of
 one among many.
-Source: docs/decisions/005, 022, 026, 028, 032.
+Source: docs/decisions/005, 022, 026, 027, 030.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In:    drafts of states and what is about to be pushed of them; what came of it.
 Out:   records in the journal; which pushes have to wait.
 Shell: asyncio, through the journal.
-Source: docs/decisions/028.
+Source: docs/decisions/027.
 """
 
 from __future__ import annotations
@@ -98,6 +98,10 @@ class PushJournal:
         """They were sent, and nobody knows what came of them, or will."""
         for push in pushes:
             self._table.intents.note_unanswered(push.key, push.offset)
+
+    def is_deleting(self, key: StateKey) -> bool:
+        """Whether a deletion of Kafka's own offset was begun, and may have come about."""
+        return self._table.intents.is_open(key, None)
 
     def may_come_late(self, key: StateKey) -> bool:
         """Whether a push without an answer may still come into effect."""

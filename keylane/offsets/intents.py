@@ -3,7 +3,7 @@
 In:    pushes about to be sent, their outcomes; what Kafka's own group offset is found at.
 Out:   the state that a found offset belongs to; records for the journal.
 Pure:  no I/O; time is a parameter.
-Source: docs/decisions/028.
+Source: docs/decisions/027.
 
 Kafka is told first, and the journal after it, so that a fenced member leaves no trace. A crash in
 between shows as an offset that is not what the journal says was pushed. Forward that is harmless:
@@ -65,6 +65,10 @@ class Intents:
         """Keys of the records that the journal may hold."""
         offsets = sorted(self._stored.get(key, ()), key=lambda o: -1 if o is None else o)
         return [IntentKey(key, offset) for offset in offsets]
+
+    def is_open(self, key: StateKey, offset: int | None) -> bool:
+        """Whether a push of `offset`, or a deletion (None), may have come about."""
+        return offset in self._open.get(key, {})
 
     def is_stored(self, key: StateKey, offset: int | None) -> bool:
         """Whether the journal may hold this intent."""

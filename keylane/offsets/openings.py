@@ -2,7 +2,7 @@
 
 In:    a partition of the journal, or all of them.  Out: their table, and where changes go.
 Shell: asyncio, aiokafka; the brokers are an argument.
-Source: docs/decisions/022 and 032.
+Source: docs/decisions/022 and 030.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Not done: nothing.
 In:    requests and answers.  Out: an answer per lane.
 Next:  `session` writes it.
 Pure:  the outside world is the `Context` argument.
-Source: KIP-107; decision 030 (docs/decisions).
+Source: KIP-107; decision 028 (docs/decisions).
 """
 
 from __future__ import annotations

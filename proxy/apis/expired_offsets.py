@@ -17,6 +17,7 @@ import logging
 
 from kio.schema.errors import ErrorCode
 
+from keylane.offsets.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context
 from keylane.proxy.apis.group_state import CONSUMER, GroupState, ask_group_state
@@ -40,10 +41,10 @@ class ExpiredOffsets:
     async def kept(self, view: View, partition: int) -> tuple[int | None, ErrorCode]:
         """As `kept_of`."""
         state = self._context.groups.state_of(self._group, view, partition)
-        return await self.kept_of((view.topic, partition), state)
+        return await self.kept_of(StateKey(self._group, view.topic_id, partition), state)
 
     async def kept_of(
-        self, place: Place, state: OffsetState | None
+        self, key: StateKey, state: OffsetState | None
     ) -> tuple[int | None, ErrorCode]:
         """The offset to go on from as if the broker had it; None: it is gone.
 
@@ -51,6 +52,9 @@ class ExpiredOffsets:
         """
         if state is None or state.pushed is None:
             return None, ErrorCode.none
+        if self._context.groups.push_journal(self._group).is_deleting(key):
+            return None, ErrorCode.none
+        place = state.topic_name, key.partition
         if not self._context.group_names.may_have_expired(self._group, place):
             return None, ErrorCode.none
         if self._found is None:

@@ -29,11 +29,14 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
+from keylane.offsets.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.join_group import FLEXIBLE_VERSIONS
 from keylane.proxy.apis.lane_offsets import NONE, Place, fetch_committed
+from keylane.proxy.apis.pushes_sent import SentPushes
+from keylane.proxy.push_journal import Pushing
 from keylane.proxy.refreshes import Beat
 from keylane.wire.primitives import Reader
 
@@ -95,7 +98,7 @@ async def refresh_offsets(beat: Beat, context: Context) -> None:
 
 async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
     states = {
-        (state.topic_name, key.partition): state
+        (state.topic_name, key.partition): (key, state)
         for key, state in context.groups.states_of(beat.group).items()
         if state.pushed is not None
     }
@@ -106,10 +109,21 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
         if not offsets:
             continue
         context.groups.check_tenure(beat.group)
-        answer = await context.ask(_commit_of(beat, offsets))
-        said = [entry.error_code for topic in answer.topics for entry in topic.partitions]
-        codes.update(said)
-        count += said.count(NONE)
+        sent = SentPushes(beat.group, context)
+        await sent.repeat({place: Pushing(*states[place], at) for place, at, _ in offsets})
+        try:
+            answer = await context.ask(_commit_of(beat, offsets))
+        except BaseException:
+            sent.note_lost()
+            raise
+        said = {
+            (str(topic.name), int(entry.partition_index)): entry.error_code
+            for topic in answer.topics
+            for entry in topic.partitions
+        }
+        sent.note_repeated(said)
+        codes.update(said.values())
+        count += list(said.values()).count(NONE)
     context.stats.offsets_refreshed += count
     shown = ",".join(sorted(code.name for code in codes - {NONE}))
     log.debug("committed again group=%s offsets=%d errors=%s", beat.group, count, shown or "none")
@@ -123,7 +137,10 @@ def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
 
 
 async def _offsets_of(
-    group: str, places: Sequence[Place], states: Mapping[Place, OffsetState], context: Context
+    group: str,
+    places: Sequence[Place],
+    states: Mapping[Place, tuple[StateKey, OffsetState]],
+    context: Context,
 ) -> list[Offset]:
     """What the broker holds, as the states know it; what it has expired is put back.
 
@@ -133,11 +150,11 @@ async def _offsets_of(
     expired = ExpiredOffsets(group, context)
     offsets: list[Offset] = []
     for place, (offset, metadata) in committed.items():
-        state = states[place]
+        key, state = states[place]
         if offset is not None:
             context.group_names.note_seen(group, place)
         else:
-            offset, _ = await expired.kept_of(place, state)
+            offset, _ = await expired.kept_of(key, state)
             metadata = None
         if offset is not None and offset == state.pushed:
             offsets.append((place, offset, metadata or ""))

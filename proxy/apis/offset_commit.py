@@ -17,7 +17,7 @@ Not done: offset ranges of native consumers (tagged fields).
 
 In:    requests and answers.  Out: answers per lane.
 Pure:  the outside world is the `Context` argument.
-Source: KIP-848 (v9), KIP-516 (v10); docs/decisions/005, 028.
+Source: KIP-848 (v9), KIP-516 (v10); docs/decisions/005, 027.
 """
 
 from __future__ import annotations

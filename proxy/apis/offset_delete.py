@@ -8,7 +8,7 @@ Not done: nothing.
 
 In:    requests and answers.  Out: answers per lane.
 Pure:  the outside world is the `Context` argument.
-Source: KIP-496 (OffsetDelete), KIP-229 (DeleteGroups); docs/decisions/028.
+Source: KIP-496 (OffsetDelete), KIP-229 (DeleteGroups); docs/decisions/027.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 In:    drafts, the broker's codes.  Out: drafts that may be pushed, and those that Kafka took.
 Pure:  the outside world is the `Context` argument.
-Source: docs/decisions/028; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that timed out
+Source: docs/decisions/027; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that timed out
 is answered as one that failed, and may be written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -61,6 +61,20 @@ class SentPushes:
         held = {place: BUSY for place, push in pushes.items() if push.key in waiting}
         self._pushes = {place: push for place, push in pushes.items() if place not in held}
         return held
+
+    async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
+        """As `prepare`, for offsets that Kafka's own group has already, or has lost.
+
+        Raises: UpstreamLost, NotCoordinator: none of them may be sent.
+        """
+        await self._journal.prepare(list(pushes.values()))
+        self._pushes = dict(pushes)
+
+    def note_repeated(self, codes: Mapping[Place, ErrorCode]) -> None:
+        """The broker has answered what was repeated: no state has changed by it."""
+        found = [(push, codes.get(place)) for place, push in self._pushes.items()]
+        self._journal.note_taken([push for push, code in found if code == NONE])
+        self._note_unanswered([push for push, code in found if code in UNKNOWN_OUTCOMES])
 
     def note_lost(self) -> None:
         """They were sent, and there will be no answer."""

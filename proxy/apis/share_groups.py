@@ -12,7 +12,7 @@ Not done: share groups in the order of keys.
 In:    requests and answers.  Out: the same, with refusals.
 Next:  `session` writes them.
 Pure:  the outside world is the `Context` argument.
-Source: KIP-932; decision 030 (docs/decisions).
+Source: KIP-932; decision 028 (docs/decisions).
 """
 
 from __future__ import annotations

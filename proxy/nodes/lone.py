@@ -3,7 +3,7 @@
 In:    as `group`: the nodes' group in Kafka, in which it is a member like any other.
 Out:   a `Tenure` of one pseudo partition, which stands for the whole journal.
 Shell: asyncio, the clock; looks at processes of this machine.
-Source: docs/decisions/032; KIP-134 (initial rebalance delay).
+Source: docs/decisions/030; KIP-134 (initial rebalance delay).
 
 It differs from a numbered node in three points.
 

@@ -109,9 +109,17 @@ class World:
                 await asyncio.sleep(0)
 
 
-class SelfContained(ClientSession):
-    """A session that is its handlers' context; nobody has key ranges."""
+class NoGroups:
+    """Groups without offsets of lanes."""
 
+    def has_offsets(self, _group: str) -> bool:
+        return False
+
+
+class SelfContained(ClientSession):
+    """A session that is its handlers' context; no client has key ranges, no group has lanes."""
+
+    groups = NoGroups()
     range_views = RangeViews(RangeTableHolder())
     placement = Placement()
 

@@ -8,7 +8,9 @@ import pytest
 
 from keylane.offsets.journal import StateKey
 from keylane.offsets.state import OffsetState
+from keylane.offsets.values import WHOLE
 from keylane.proxy.apis import heartbeat
+from keylane.proxy.push_journal import Pushing
 from keylane.proxy.refreshes import AGAIN_S_MAX
 from tests.transcript.entities import Values
 from tests.transcript.fake import (
@@ -23,7 +25,7 @@ from tests.transcript.fake import (
 
 COMMIT, FETCH, BEAT, DESCRIBE = 8, 9, 12, 15
 GROUP = "g"
-NONE, UNKNOWN_TOPIC, REBALANCING, UNSTABLE = 0, 3, 27, 88
+NONE, UNKNOWN_TOPIC, TIMED_OUT, REBALANCING, UNSTABLE = 0, 3, 7, 27, 88
 A_LONG_TIME_S = 1e6
 
 
@@ -210,3 +212,37 @@ async def test_many_partitions_go_in_several_requests(monkeypatch) -> None:
     await becomes_due(context)
 
     assert context.stats.offsets_refreshed == 3
+
+
+async def test_a_refresh_that_arrives_behind_a_later_commit_is_no_reset() -> None:
+    """The broker did not say what came of it; lanes stay where they were committed since."""
+    context = FakeContext()
+    has(context, {("orders", ORDERS, 0): 5})
+    context.expect(FETCH, None, holds({"orders": {0: 5}}))
+    context.expect(COMMIT, None, takes({"orders": {0: TIMED_OUT}}))
+    await becomes_due(context)
+    view = context.lanes("orders")
+
+    async with context.groups.lock(GROUP):
+        state = context.groups.table.get(StateKey(GROUP, ORDERS, 0)).copy()
+        state.commit_lane(WHOLE, 9)
+        state.mark_pushed(9)
+        await context.groups.save(GROUP, [(view, 0, state)])
+        found = await context.groups.adopt(GROUP, view, 0, 5)
+
+    assert (found.stable_position, found.pushed) == (9, 5)
+
+
+async def test_an_offset_that_was_being_deleted_is_not_put_back() -> None:
+    """A node died behind the deletion, before the journal said that it was done."""
+    context = FakeContext()
+    has(context, {("orders", ORDERS, 0): 5})
+    key = StateKey(GROUP, ORDERS, 0)
+    async with context.groups.lock(GROUP):
+        push = Pushing(key, context.groups.table.get(key).copy(), None)
+        assert await context.groups.push_journal(GROUP).prepare([push]) == set()
+    context.expect(FETCH, None, holds({"orders": {0: -1}}))
+
+    await becomes_due(context)
+
+    assert context.stats.offsets_refreshed == 0
