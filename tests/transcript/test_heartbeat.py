@@ -214,6 +214,12 @@ async def test_many_partitions_go_in_several_requests(monkeypatch) -> None:
     assert context.stats.offsets_refreshed == 3
 
 
+def _kept(context: FakeContext) -> OffsetState:
+    state = context.groups.table.get(StateKey(GROUP, ORDERS, 0))
+    assert state is not None
+    return state
+
+
 async def test_a_refresh_that_arrives_behind_a_later_commit_is_no_reset() -> None:
     """The broker did not say what came of it; lanes stay where they were committed since."""
     context = FakeContext()
@@ -224,7 +230,7 @@ async def test_a_refresh_that_arrives_behind_a_later_commit_is_no_reset() -> Non
     view = context.lanes("orders")
 
     async with context.groups.lock(GROUP):
-        state = context.groups.table.get(StateKey(GROUP, ORDERS, 0)).copy()
+        state = _kept(context).copy()
         state.commit_lane(WHOLE, 9)
         state.mark_pushed(9)
         await context.groups.save(GROUP, [(view, 0, state)])
@@ -239,7 +245,7 @@ async def test_an_offset_that_was_being_deleted_is_not_put_back() -> None:
     has(context, {("orders", ORDERS, 0): 5})
     key = StateKey(GROUP, ORDERS, 0)
     async with context.groups.lock(GROUP):
-        push = Pushing(key, context.groups.table.get(key).copy(), None)
+        push = Pushing(key, _kept(context).copy(), None)
         assert await context.groups.push_journal(GROUP).prepare([push]) == set()
     context.expect(FETCH, None, holds({"orders": {0: -1}}))
 
