@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -30,6 +30,7 @@ from tests.reference.crash_world import (
 )
 from tests.transcript.fake import ORDERS, call
 
+T = TypeVar("T")
 GROUP, LANES = "g", 4
 KEY = StateKey(GROUP, ORDERS, 0)
 SOME_LANES = st.sets(st.integers(0, LANES - 1), min_size=1)
@@ -48,6 +49,7 @@ class CrashWindows(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self._loop = asyncio.new_event_loop()
         self.kafka = Kafka()
         self.node = Node(self.kafka)
         self.bounds = [Bounds() for _ in range(LANES)]
@@ -58,7 +60,7 @@ class CrashWindows(RuleBasedStateMachine):
     def begin(self, *, many: bool, ahead: bool) -> None:
         """One node, or one of many, which loads anew when the journal failed."""
         self.is_one_of_many = many
-        asyncio.run(self.node.start())
+        self._run(self.node.start())
         if ahead:
             self.commit(lanes={0, 1, 2, 3}, offset=200, fault=None, fenced=False)
 
@@ -135,12 +137,19 @@ class CrashWindows(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         """OffsetFetch by a member."""
-        asyncio.run(self._check(self.node))
+        self._run(self._check(self.node))
 
     @invariant()
     def anybody_says_the_same(self) -> None:
         """A node that has the journal and Kafka only, at this moment."""
-        asyncio.run(self._check(asyncio.run(Node(self.kafka).start())))
+        self._run(self._check(self._run(Node(self.kafka).start())))
+
+    def teardown(self) -> None:
+        """One loop serves the whole history: to make one takes longer than a step."""
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(work)
 
     def _commit(
         self, lanes: set[int], offset: int, fault: Fault | None, *, member: str, fenced: bool
@@ -164,7 +173,7 @@ class CrashWindows(RuleBasedStateMachine):
         self.kafka.begin(fault)
         answer = None
         try:
-            answer = asyncio.run(work)
+            answer = self._run(work)
         except Died:
             self._take_over()
         except UpstreamLost:
@@ -191,7 +200,7 @@ class CrashWindows(RuleBasedStateMachine):
         written = {place.offset for place in self.kafka.loaded().intents.stored(KEY)}
         self.kafka.late = [offset for offset in self.kafka.late if offset in written]
         self.node = Node(self.kafka)
-        asyncio.run(self.node.start())
+        self._run(self.node.start())
 
     def _all_arrive(self) -> None:
         for offset in self.kafka.late:
@@ -216,4 +225,7 @@ def _codes(answer: Any) -> list[int]:
 
 
 TestCrashWindows = CrashWindows.TestCase
-TestCrashWindows.settings = settings(stateful_step_count=20)
+# A history takes a tenth of a second: a third of what the profile asks for.
+TestCrashWindows.settings = settings(
+    max_examples=max(30, settings().max_examples // 3), stateful_step_count=20
+)
