@@ -1,8 +1,7 @@
 """Offsets of groups on lanes: states in memory, in step with the journal in Kafka.
 
 In:    what handlers commit and ask, what readers have scanned.  Out: `OffsetState`s.
-Shell: asyncio, Kafka. `offsets.store` writes the journal of the only node, `offsets.owned` that of
-one among many.
+Shell: asyncio, Kafka.
 Source: docs/decisions/005, 022, 026, 027, 030.
 """
 
@@ -12,7 +11,6 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,6 +19,7 @@ from weakref import WeakValueDictionary
 
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
+from keylane.offsets.intents import Unanswered
 from keylane.offsets.journal import JournalRecord, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
 from keylane.offsets.lineage import Lineages, Place
@@ -33,6 +32,7 @@ from keylane.offsets.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
+from keylane.proxy.lane_names import LaneNames
 from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.log_checks import LogChecks
 from keylane.proxy.log_ends import EARLIEST, LATEST, LogEnds
@@ -47,8 +47,6 @@ from keylane.proxy.topics import LaneView, View
 log = logging.getLogger("keylane.groups")
 
 REMEDY: Final = "Stop the groups, then start once with accept_layout naming the topic"
-GROUPS_NAMED_MAX: Final = 10_000
-"""Groups whose lane names are remembered; the longest unseen are forgotten first."""
 
 ALONE: Final = Alone()
 
@@ -110,7 +108,8 @@ class GroupOffsets:
         self._log_ends = LogEnds(cluster)
         self._checks = LogChecks(self._log_ends.ask, self.lineages, clock=time.monotonic)
         cluster.on_leader = self._checks.note_leader
-        self._lane_names: OrderedDict[str, dict[str, None]] = OrderedDict()
+        self._lane_names = LaneNames()
+        self._unanswered = Unanswered()
         self.late = LatePushes()
         self.scan_waits: ScanWaits | None = None
         """Set where there are other nodes."""
@@ -125,7 +124,7 @@ class GroupOffsets:
         commits_max = self._config.individual_commits_max
         if isinstance(self._tenure, Alone):
             self._table = await self._store.start(individual_commits_max=commits_max)
-            self._checks.note_unsure(self._table.items())
+            self._note_loaded(self._table)
             self._pin_known_layouts(self._table)
             return
         if isinstance(self._tenure, LoneSeat):
@@ -190,7 +189,10 @@ class GroupOffsets:
         self._scans.truncate(topic_id, partition, end)
         # Put right when the group's lock is held next, before anybody is answered by them.
         cut = [key for key, _ in self._states_at((topic_id, partition))]
-        self._checks.note_cut(cut, end)
+        # A first commit that is under way is in no table yet.
+        busy = [group for group, lock in self._locks.items() if lock.locked()]
+        self._checks.note_cut([*cut, *(StateKey(g, topic_id, partition) for g in busy)], end)
+        self.pushes.note_cut(topic_id, partition)
 
     # What handlers ask.
     @asynccontextmanager
@@ -239,7 +241,8 @@ class GroupOffsets:
 
         Raises: NotCoordinator.
         """
-        self._note_name(group, view)
+        if view.is_renamed:
+            self._lane_names.note(group, view.name)
         return self._table_of(group).get(StateKey(group, view.topic_id, partition))
 
     def has_state(self, key: StateKey) -> bool:
@@ -268,8 +271,10 @@ class GroupOffsets:
         table = self._table_of(group)
         state = table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
-        known = None if note else table.recognise(key, kafka_committed, self._clock())
+        known = table.recognise(key, kafka_committed, self._clock(), is_noted=note is not None)
         if known is not None:
+            if known is not state:  # what was intended may have been concluded from another log
+                self._checks.note_unsure([(key, known)])
             return known
         base = await self.log_start(view, partition) if kafka_committed is None else 0
         table = self._table_of(group)
@@ -289,8 +294,11 @@ class GroupOffsets:
                     group, view.topic, partition, kafka_committed, how.value,
                 )  # fmt: skip
         if note is not None:
+            is_news = state.pushed != note.position and not self.pushes.is_of_this_log(key)
             apply_note(state, note, self.scan_of(view, partition))
             self.pushes.unsaved.add(key)
+            if is_news:
+                self._checks.note_unsure([(key, state)])
         if kafka_committed is not None or table.get(key) is not None:
             table.put(key, state)
         return state
@@ -363,7 +371,7 @@ class GroupOffsets:
 
     async def drop_group(self, group: str) -> None:
         """Delete all states of a group. Raises: UpstreamLost, NotCoordinator."""
-        self._lane_names.pop(group, None)
+        self._lane_names.forget(group)
         table, _ = self._changed(group)
         await self._drop(group, list(table.of_group(group)))
 
@@ -381,7 +389,7 @@ class GroupOffsets:
 
     def lane_names_of(self, group: str) -> Sequence[str]:
         """Lane names that the group has used since the start."""
-        return tuple(self._lane_names.get(group, ()))
+        return self._lane_names.of(group)
 
     async def log_start(self, view: View, partition: int) -> int:
         """The partition's first offset, as its leader tells it. Raises: UpstreamLost."""
@@ -448,6 +456,7 @@ class GroupOffsets:
     def _note_loaded(self, table: OffsetTable) -> None:
         """Take in what other nodes have pinned since the start, and what is to be checked."""
         self._checks.note_unsure(table.items())
+        table.intents.share(self._unanswered)
         for name, layout in table.layouts().items():
             known = self._layouts.get(name)
             if known is None or layout.timestamp_ms > known.timestamp_ms:
@@ -489,11 +498,3 @@ class GroupOffsets:
 
     def _states_at(self, place: Place) -> list[tuple[StateKey, OffsetState]]:
         return [item for item in self.states() if (item[0].topic_id, item[0].partition) == place]
-
-    def _note_name(self, group: str, view: View) -> None:
-        if not view.is_renamed:
-            return
-        self._lane_names.setdefault(group, {})[view.name] = None
-        self._lane_names.move_to_end(group)
-        if len(self._lane_names) > GROUPS_NAMED_MAX:
-            self._lane_names.popitem(last=False)

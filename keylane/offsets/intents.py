@@ -32,6 +32,18 @@ LATE_MAX: Final = 16
 """Pushes without an answer that are remembered per state; the oldest is forgotten."""
 
 
+class Unanswered:
+    """Pushes without an answer, of all tables of a process: one that is loaded anew knows them.
+
+    late: by state, offsets that were pushed, and until when (seconds) they may arrive.
+    overtaken: those of them that a later push has come before.
+    """
+
+    def __init__(self) -> None:
+        self.late: dict[StateKey, dict[int | None, float]] = {}
+        self.overtaken: dict[StateKey, set[int | None]] = {}
+
+
 class Intents:
     """By state. Changed under the group's lock, as the states are.
 
@@ -47,10 +59,7 @@ class Intents:
         self._open: dict[StateKey, dict[int | None, IntentValue]] = {}
         self._stored: dict[StateKey, set[int | None]] = {}
         self._renewed: dict[StateKey, dict[int | None, IntentValue]] = {}
-        self._late: dict[StateKey, dict[int | None, float]] = {}
-        """Pushes without an answer, and until when they may arrive."""
-        self._overtaken: dict[StateKey, set[int | None]] = {}
-        """Those of them that a later push has come before."""
+        self._unanswered = Unanswered()
 
     # -- the journal -----------------------------------------------------------------------
 
@@ -60,6 +69,12 @@ class Intents:
             self.note_stored(key, offset)
             self.open(key, intent)
             self.note_unanswered(key, offset)
+
+    def share(self, unanswered: Unanswered) -> None:
+        """Go on with what the process knows, and add what the journal has said."""
+        for key, late in self._unanswered.late.items():
+            unanswered.late[key] = late | unanswered.late.get(key, {})
+        self._unanswered = unanswered
 
     def stored(self, key: StateKey) -> list[IntentKey]:
         """Keys of the records that the journal may hold."""
@@ -82,7 +97,7 @@ class Intents:
         self, key: StateKey, state: OffsetState, now_ms: int
     ) -> dict[IntentKey, IntentValue | None]:
         """What goes into the journal with the state's own record; None: a tombstone."""
-        late = [o for o in self._late.get(key, ()) if o != state.pushed]
+        late = [o for o in self._unanswered.late.get(key, ()) if o != state.pushed]
         renewed = {o: intent_of(state, state, o, now_ms) for o in late}
         known = self.stored(key)
         for offset in renewed:
@@ -130,31 +145,30 @@ class Intents:
 
     def note_unanswered(self, key: StateKey, offset: int | None) -> None:
         """A push was sent, and what came of it is not known."""
-        late = self._late.setdefault(key, {})
+        late = self._unanswered.late.setdefault(key, {})
         late.pop(offset, None)
         late[offset] = math.inf
-        self._overtaken.get(key, set()).discard(offset)
+        self._unanswered.overtaken.get(key, set()).discard(offset)
         if len(late) > LATE_MAX:
             self._drop_late(key, next(iter(late)))
 
     def note_taken(self, key: StateKey, offset: int | None, now_s: float) -> None:
         """A push was answered: what is still to come comes behind it."""
         self.note_seen(key, offset, now_s)
-        others = {other for other in self._late.get(key, ()) if other != offset}
+        others = {other for other in self._unanswered.late.get(key, ()) if other != offset}
         if others:
-            self._overtaken[key] = others
+            self._unanswered.overtaken[key] = others
 
     def note_seen(self, key: StateKey, offset: int | None, now_s: float) -> None:
-        """Kafka's own offset is this: others, if they are still to come, come soon."""
+        """Kafka's own offset is this: what is still to come comes soon."""
         self._expire(key, now_s, but=offset)
-        late = self._late.get(key, {})
-        for other, until_s in late.items():
-            if other != offset:
-                late[other] = min(until_s, now_s + LATE_S)
+        late = self._unanswered.late.get(key, {})
+        for other, until_s in late.items():  # its own as well: somebody may have set it since
+            late[other] = min(until_s, now_s + LATE_S)
 
     def may_come_late(self, key: StateKey, now_s: float) -> bool:
         """Whether a push without an answer may still arrive."""
-        return any(until_s > now_s for until_s in self._late.get(key, {}).values())
+        return any(until_s > now_s for until_s in self._unanswered.late.get(key, {}).values())
 
     # -- what Kafka is found at ------------------------------------------------------------
 
@@ -172,8 +186,10 @@ class Intents:
         intent = self._open.get(key, {}).get(found)
         if intent is not None and state.pushed == intent.before:
             return _arrived(state, intent.after)
-        is_late = found in self._late.get(key, ())
-        if not is_late or not (needs_intent(state, found) or found in self._overtaken.get(key, ())):
+        is_late = found in self._unanswered.late.get(key, ())
+        if not is_late or not (
+            needs_intent(state, found) or found in self._unanswered.overtaken.get(key, ())
+        ):
             return None
         state = state.copy()
         state.mark_pushed(found)
@@ -184,7 +200,7 @@ class Intents:
         for key, known in self._open.items():
             assert known and known.keys() <= self._stored[key]
             assert all(offset == intent.after.pushed for offset, intent in known.items())
-        assert all(self._stored.values()) and all(self._late.values())
+        assert all(self._stored.values()) and all(self._unanswered.late.values())
 
     def _set(self, key: StateKey, intents: dict[int | None, IntentValue]) -> None:
         self._open.pop(key, None)
@@ -194,19 +210,19 @@ class Intents:
             self.open(key, intent)
 
     def _expire(self, key: StateKey, now_s: float, *, but: int | None = -1) -> None:
-        late = self._late.get(key, {})
+        late = self._unanswered.late.get(key, {})
         for offset in [o for o, until_s in late.items() if until_s <= now_s and o != but]:
             self._drop_late(key, offset)
             self.withdraw(key, offset)
 
     def _drop_late(self, key: StateKey, offset: int | None) -> None:
-        late, overtaken = self._late[key], self._overtaken.get(key, set())
+        late, overtaken = self._unanswered.late[key], self._unanswered.overtaken.get(key, set())
         late.pop(offset, None)
         overtaken.discard(offset)
         if not late:
-            del self._late[key]
+            del self._unanswered.late[key]
         if not overtaken:
-            self._overtaken.pop(key, None)
+            self._unanswered.overtaken.pop(key, None)
 
 
 def needs_intent(state: OffsetState, offset: int | None) -> bool:

@@ -90,12 +90,14 @@ def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
     Doing it again changes nothing, as long as the lanes do not overlap.
 
     Lanes without records were counted on to the stable position by a scan that this process may
-    not have done: what Kafka holds says so all the same.
+    not have done: what Kafka holds says so all the same. It says so once: a log that was cut
+    since takes it back.
     """
     for commit in note.commits:
         apply_commit(state, commit, scan)
     state.settle(scan)
-    state.advance_log_start(note.position)  # what is below is done, as below the log start
+    if state.pushed != note.position:
+        state.advance_log_start(note.position)  # what is below is done, as below the log start
     state.mark_pushed(note.position)
 
 

@@ -9,6 +9,7 @@ Source: KIP-447 (`require_stable`): the broker tells whether a partition has a p
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -56,6 +57,8 @@ class Pushes:
         self._last: dict[StateKey, Push] = {}
         self._of_writer: dict[Writer, set[StateKey]] = {}
         self._waiting: set[Writer] = set()
+        self._cut: set[StateKey] = set()
+        """Whose partition's log was cut since the last push was noted."""
         self.unsaved: set[StateKey] = set()
         """States that hold what the journal lacks and only Kafka's metadata tells besides."""
 
@@ -71,6 +74,10 @@ class Pushes:
     def is_known(self, key: StateKey) -> bool:
         """Whether the last push was seen here, open or ended, and may be pending."""
         return key in self._last
+
+    def is_of_this_log(self, key: StateKey) -> bool:
+        """Whether the last push was seen here, and its partition's log is still the same."""
+        return key in self._last and key not in self._cut
 
     def is_own(self, key: StateKey, writer: Writer | None) -> bool:
         """Whether what is pending there is of the open transaction of `writer`."""
@@ -109,6 +116,11 @@ class Pushes:
         if key in self._last:
             self.note_push(key, push)
 
+    def note_cut(self, topic_id: uuid.UUID, partition: int) -> None:
+        """A partition's log was cut: what pushes have counted on may be gone."""
+        place = (topic_id, partition)
+        self._cut.update(key for key in self._last if (key.topic_id, key.partition) == place)
+
     def end(self, writer: Writer) -> None:
         """The writer ends his transaction: the next one of his is another, of the same epoch."""
         self._of_writer.pop(writer, None)
@@ -141,12 +153,14 @@ class Pushes:
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""
         assert not self._sure & self._last.keys()
+        assert self._cut <= self._last.keys()
         for writer, keys in self._of_writer.items():
             assert all(self._last[key].writer == writer for key in keys)
         assert all(self._of_writer.values()), "an empty set is removed"
 
     def _drop(self, key: StateKey) -> None:
         push = self._last.pop(key, None)
+        self._cut.discard(key)
         keys = self._of_writer.get(push.writer) if push is not None else None
         if push is None or keys is None:
             return

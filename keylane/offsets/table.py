@@ -162,9 +162,17 @@ class OffsetTable:
         """Put `state` in the place of what was there."""
         self._states.setdefault(key.group, {})[key] = state
 
-    def recognise(self, key: StateKey, found: int | None, now_s: float) -> OffsetState | None:
-        """The state in line with Kafka's own offset, if a push of ours explains it; else None."""
+    def recognise(
+        self, key: StateKey, found: int | None, now_s: float, *, is_noted: bool = False
+    ) -> OffsetState | None:
+        """The state in line with Kafka's own offset, if a push of ours explains it; else None.
+
+        is_noted: a transaction's note beside the offset explains it, and no push does.
+        """
         state = self.get(key)
+        if is_noted:
+            self.intents.note_seen(key, found, now_s)
+            return None
         known = self.intents.recognise(key, state, found, now_s)
         if known is not None and known is not state:
             self.put(key, known)

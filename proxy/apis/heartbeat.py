@@ -100,7 +100,9 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
     states = {
         (state.topic_name, key.partition): (key, state)
         for key, state in context.groups.states_of(beat.group).items()
+        # Of a topic that was made anew the states of the old one say nothing.
         if state.pushed is not None
+        and context.registry.id_of_name(state.topic_name) == key.topic_id
     }
     codes: set[ErrorCode] = set()
     count = 0
@@ -108,9 +110,9 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
         offsets = await _offsets_of(beat.group, places, states, context)
         if not offsets:
             continue
-        context.groups.check_tenure(beat.group)
         sent = SentPushes(beat.group, context)
         await sent.repeat({place: Pushing(*states[place], at) for place, at, _ in offsets})
+        context.groups.check_tenure(beat.group)
         try:
             answer = await context.ask(_commit_of(beat, offsets))
         except BaseException:

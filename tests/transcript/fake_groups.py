@@ -94,10 +94,9 @@ class FakeGroups:
         key = StateKey(group, view.topic_id, partition)
         known = self.table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
-        if note is None:
-            state = self.table.recognise(key, kafka_committed, self.clock())
-            if state is not None:
-                return state
+        state = self.table.recognise(key, kafka_committed, self.clock(), is_noted=note is not None)
+        if state is not None:
+            return state
         if kafka_committed is None and (view.topic, partition) in self.leaderless:
             raise UpstreamLost(f"topic {view.topic} partition {partition} has no leader")
         base = self.log_starts.get((view.topic, partition), 0)

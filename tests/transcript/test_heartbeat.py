@@ -252,3 +252,13 @@ async def test_an_offset_that_was_being_deleted_is_not_put_back() -> None:
     await becomes_due(context)
 
     assert context.stats.offsets_refreshed == 0
+
+
+async def test_offsets_of_a_topic_that_was_made_anew_are_not_those_of_the_old_one() -> None:
+    """The group's states of the old topic are still there; the broker has no offset of the new."""
+    context = FakeContext()
+    has(context, {("orders", uuid.UUID(int=99), 0): 5000})
+
+    await becomes_due(context)
+
+    assert context.stats.offsets_refreshed == 0

@@ -5,55 +5,19 @@ from __future__ import annotations
 import pytest
 
 from keylane.errors import UpstreamLost
-from keylane.offsets.journal import StateKey, read_key
-from tests.reference.crash_world import COMMIT, DELETE, FETCH, Died, Fault, Kafka, Node
-from tests.transcript.fake import ORDERS, call
-
-GROUP, LANES = "g", 4
-KEY = StateKey(GROUP, ORDERS, 0)
-AFTER_INTENT = 1
-"""The push itself: the intent is appended before it."""
-
-
-async def started(kafka: Kafka) -> Node:
-    return await Node(kafka).start()
-
-
-async def commit(node: Node, offsets: dict[int, int], member: str = "m") -> list[int]:
-    entries = [{"partition_index": 2 * i, "committed_offset": o} for i, o in offsets.items()]
-    wanted = {
-        "group_id": GROUP,
-        "generation_id_or_member_epoch": 1 if member else -1,
-        "member_id": member,
-        "topics": [{"name": "orders", "partitions": entries}],
-    }
-    answer = await call(node, COMMIT, 8, wanted)
-    return [entry["error_code"] for entry in answer["topics"][0]["partitions"]]
-
-
-async def delete(node: Node, lane: int) -> list[int]:
-    topic = {"name": "orders", "partitions": [{"partition_index": 2 * lane}]}
-    answer = await call(node, DELETE, 0, {"group_id": GROUP, "topics": [topic]})
-    return [entry["error_code"] for entry in answer["topics"][0]["partitions"]]
-
-
-async def offsets(node: Node) -> list[int]:
-    indexes = [2 * lane for lane in range(LANES)]
-    topic = {"name": "orders", "partition_indexes": indexes}
-    answer = await call(node, FETCH, 7, {"group_id": GROUP, "topics": [topic]})
-    return [entry["committed_offset"] for entry in answer["topics"][0]["partitions"]]
-
-
-async def at_1000() -> tuple[Kafka, Node]:
-    """All lanes are committed at 1000."""
-    kafka = Kafka()
-    node = await started(kafka)
-    assert await commit(node, dict.fromkeys(range(LANES), 1000)) == [0] * LANES
-    return kafka, node
-
-
-def fault(number: int, *, is_done: bool = True, is_late: bool = False, dies: bool) -> Fault:
-    return Fault(number=number, is_done=is_done, is_late=is_late, dies=dies)
+from keylane.offsets.journal import read_key
+from tests.reference.crash_world import Died
+from tests.transcript.crashing_node import (
+    AFTER_INTENT,
+    KEY,
+    LANES,
+    at_1000,
+    commit,
+    delete,
+    fault,
+    offsets,
+    started,
+)
 
 
 @pytest.mark.parametrize("member", ["m", ""])

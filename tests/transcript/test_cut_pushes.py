@@ -1,0 +1,151 @@
+"""A log that is cut while pushes are under way: what was concluded beyond the cut counts no more.
+
+Lane 3 has said 101 and counts as 200, since a scan found its last record at 100; the others have
+said 200. The log is cut at 120.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from keylane.errors import UpstreamLost
+from keylane.offsets.lineage import EpochEnd
+from keylane.proxy.log_ends import Question
+from keylane.wire.header import read_request_header
+from tests.reference.crash_world import COMMIT, Died, Kafka, Node
+from tests.transcript.crashing_node import (
+    AFTER_INTENT,
+    LANES,
+    at_1000,
+    commit,
+    fault,
+    offsets,
+    started,
+    transact,
+)
+from tests.transcript.fake import ORDERS
+
+ENDS = {0: 200, 1: 200, 2: 200, 3: 101}
+AN_HOUR_S = 3600.0
+
+
+async def node_with_a_scan(kafka: Kafka) -> Node:
+    """Of `[0, 200)`: lane 3 has nothing behind 100."""
+    node = await started(kafka)
+    scan = node.offsets.scan_of(node.lanes("orders"), 0)
+    scan.add(0, 200, np.array([197, 198, 199, 100], np.int64))
+    return node
+
+
+def is_cut_at_120(node: Node) -> None:
+    """What leaders say of the last epoch."""
+
+    async def ask(questions: Iterable[Question]) -> dict[Question, EpochEnd]:
+        return dict.fromkeys(questions, EpochEnd(0, 120))
+
+    node.offsets._checks._ask = ask
+
+
+async def test_a_cut_takes_back_what_a_transaction_had_counted_on() -> None:
+    """Its note stays in Kafka's metadata, and is read again at each look."""
+    node = await node_with_a_scan(Kafka())
+    for lane, offset in ENDS.items():
+        assert await transact(node, {lane: offset}) == [0]
+    assert await offsets(node) == [200] * LANES
+
+    node.offsets.on_truncated(ORDERS, 0, 120)
+
+    assert await offsets(node) == [200, 200, 200, 120]
+
+
+async def test_a_log_that_is_cut_under_a_transaction_of_a_dead_node() -> None:
+    """The next node reads the note, and asks the leader how far that may count."""
+    kafka = Kafka()
+    node = await node_with_a_scan(kafka)
+    for lane, offset in ENDS.items():
+        assert await transact(node, {lane: offset}) == [0]
+    node = await started(kafka)
+    is_cut_at_120(node)
+
+    found = [await offsets(node) for _ in range(2)]
+
+    assert all(each[:3] == [200] * 3 and each[3] <= 120 for each in found)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_step_back_without_an_answer_does_not_bring_back_what_was_cut(dies) -> None:
+    """Its intent holds positions from before the cut; the node lives, or another one comes."""
+    kafka = Kafka()
+    node = await node_with_a_scan(kafka)
+    assert await commit(node, ENDS) == [0] * LANES
+    kafka.begin(fault(AFTER_INTENT, dies=dies))
+    with pytest.raises(Died if dies else UpstreamLost):
+        await commit(node, {0: 50})
+    kafka.begin(None)
+    if dies:
+        node = await started(kafka)
+    else:
+        node.offsets.on_truncated(ORDERS, 0, 120)
+    is_cut_at_120(node)
+
+    found = [await offsets(node) for _ in range(2)]
+
+    assert all(each[0] <= 50 and each[3] <= 120 for each in found)
+    assert found[-1][:3] == [50, 200, 200]
+
+
+async def test_a_cut_during_the_first_commit_of_a_group() -> None:
+    """No table has its state yet."""
+    node = await node_with_a_scan(Kafka())
+    answer_frame = node.answer_frame
+
+    def answered_after_a_cut(frame: bytes) -> bytes:
+        answer = answer_frame(frame)
+        if read_request_header(frame, 4).api_key == COMMIT:
+            node.offsets.on_truncated(ORDERS, 0, 120)
+        return answer
+
+    node.answer_frame = answered_after_a_cut  # type: ignore[method-assign]
+    assert await commit(node, ENDS) == [0] * LANES
+    node.answer_frame = answer_frame  # type: ignore[method-assign]
+
+    assert await offsets(node) == [200, 200, 200, 120]
+
+
+async def test_transactions_go_on_after_a_reset_whose_answer_was_lost() -> None:
+    """The reset was asked for again, and stands where the lost one would put it."""
+    kafka, node = await at_1000()
+    reset = dict.fromkeys(range(LANES), 500)
+    kafka.begin(fault(AFTER_INTENT, dies=False))
+    with pytest.raises(UpstreamLost):
+        await commit(node, reset, "")
+    kafka.begin(None)
+    assert await commit(node, reset, "") == [0] * LANES
+    codes = []
+
+    for _ in range(3):
+        node.world.now_s += AN_HOUR_S
+        codes.append(await transact(node, dict.fromkeys(range(LANES), 510)))
+
+    assert codes[-2:] == [[0] * LANES] * 2
+
+
+async def test_a_journal_that_is_loaded_anew_knows_of_pushes_without_an_answer() -> None:
+    """A lone node loads it after a failed append, and once a day."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(0, is_done=False, is_late=True, dies=False))
+    assert await commit(node, dict.fromkeys(range(LANES), 1010)) != [0] * LANES
+    kafka.begin(None)
+    table = kafka.loaded()
+    node.offsets._note_loaded(table)
+    node.offsets._table = table
+    node.offsets.pushes.forget_where(lambda _: True)
+    assert await commit(node, dict.fromkeys(range(LANES), 1020)) == [0] * LANES
+    assert await commit(node, {0: 1500, 1: 1500, 2: 1500}) == [0] * 3
+
+    kafka.arrive(kafka.late.pop())
+
+    assert await offsets(node) == [1500, 1500, 1500, 1020]
