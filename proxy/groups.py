@@ -203,7 +203,7 @@ class GroupOffsets:
         that were cut since. Raises: NotCoordinator, UpstreamLost.
         """
         if self._held_back is not None:
-            raise UpstreamLost(self._held_back)
+            raise NotCoordinator(self._held_back)
         lock = self._locks.setdefault(group, asyncio.Lock())
         async with lock if self._owned is None else self._owned.hold(group, lock):
             self._checks.note_led(self.states())
@@ -217,7 +217,7 @@ class GroupOffsets:
         Raises: NotCoordinator, UpstreamLost.
         """
         if self._held_back is not None:
-            raise UpstreamLost(self._held_back)
+            raise NotCoordinator(self._held_back)
         if self._owned is not None:
             await self._owned.ready(group)
 

@@ -40,10 +40,15 @@ async def delete(node: Node, lane: int) -> list[int]:
 
 
 async def offsets(node: Node) -> list[int]:
+    return [offset for offset, _ in await offsets_and_codes(node)]
+
+
+async def offsets_and_codes(node: Node) -> list[tuple[int, int]]:
     indexes = [2 * lane for lane in range(LANES)]
     topic = {"name": "orders", "partition_indexes": indexes}
     answer = await call(node, FETCH, 7, {"group_id": GROUP, "topics": [topic]})
-    return [entry["committed_offset"] for entry in answer["topics"][0]["partitions"]]
+    entries = answer["topics"][0]["partitions"]
+    return [(entry["committed_offset"], entry["error_code"]) for entry in entries]
 
 
 async def at_1000() -> tuple[Kafka, Node]:

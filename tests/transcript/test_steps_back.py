@@ -8,7 +8,7 @@ import pytest
 
 from keylane.proxy.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
 from tests.reference.crash_world import Kafka, Node
-from tests.transcript.test_intents import at_1000, commit, offsets
+from tests.transcript.crashing_node import at_1000, commit, offsets
 
 LINE = "a member has committed a lower offset"
 
