@@ -114,13 +114,22 @@ async def relay(request: Request, context: Context) -> Buffers:
 
 
 async def ask_rounds(
-    request: Request, wanted: Any, rounds: PhysicalRounds, context: Context
+    request: Request,
+    wanted: Any,
+    rounds: PhysicalRounds,
+    context: Context,
+    *,
+    is_judged_whole: bool = False,
 ) -> list[Any]:
-    """The broker's kio answers, one per round; all rounds are sent before the first answer."""
+    """The broker's kio answers, one per round; all rounds are sent before the first answer.
+
+    is_judged_whole: the broker has something to say of a request without topics as well.
+    """
+    asked = [topics for topics in rounds.requests() if topics]
+    if not asked and is_judged_whole:
+        asked = [()]
     pending = [
-        context.send((request.with_entity(replace(wanted, topics=topics)),))
-        for topics in rounds.requests()
-        if topics
+        context.send((request.with_entity(replace(wanted, topics=topics)),)) for topics in asked
     ]
     context.release()
     return [request.decode_answer(await answer) for answer in pending]

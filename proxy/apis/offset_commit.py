@@ -377,7 +377,7 @@ def _build(
 ) -> Any:
     module: Any = load_payload_module(OFFSET_COMMIT, request.api_version, EntityType.response)
     by_id = request.api_version >= TOPIC_ID_VERSION
-    topics = []
+    topics: dict[Any, Any] = {}
     for number, (topic, view) in enumerate(zip(wanted.topics, views, strict=True)):
         partitions = []
         for entry in topic.partitions:
@@ -391,13 +391,16 @@ def _build(
                 )
             )
         names = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
-        topics.append(module.OffsetCommitResponseTopic(partitions=tuple(partitions), **names))
+        # A topic that stands twice is answered once, as by `OffsetCommitResponse.Builder`.
+        before = topics.get(key := next(iter(names.values())))
+        earlier = () if before is None else before.partitions
+        topics[key] = module.OffsetCommitResponseTopic(partitions=(*earlier, *partitions), **names)
     if answer is not None:
-        return replace(answer, topics=tuple(topics))
+        return replace(answer, topics=tuple(topics.values()))
     changes: dict[str, Any] = {}
     if request.api_version >= THROTTLE_VERSION:
         changes["throttle_time"] = timedelta(0)
-    return module.OffsetCommitResponse(topics=tuple(topics), **changes)
+    return module.OffsetCommitResponse(topics=tuple(topics.values()), **changes)
 
 
 def _broker_key(topic: Any, index: int, view: View | None, *, by_id: bool) -> BrokerKey:

@@ -120,7 +120,8 @@ async def handle_offset_delete(request: Request, context: Context) -> Buffers:
         rounds, refused = _rounds(wanted, views, absent, held)
         context.groups.check_tenure(group)
         try:
-            answered = await ask_rounds(request, wanted, rounds, context)
+            # Whether the client may touch the group is for the broker to say, also of no lane.
+            answered = await ask_rounds(request, wanted, rounds, context, is_judged_whole=True)
         except BaseException:
             sent.note_lost()
             raise

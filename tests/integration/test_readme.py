@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
 import subprocess
@@ -177,7 +178,14 @@ def test_another_number_of_lanes_needs_accept_layout(
 
     command = [sys.executable, "-m", "keylane", "proxy", "--bootstrap", kafka]
     command += ["--listen", "127.0.0.1:0", "--lanes", f"{name}=8"]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    refused = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "KEYLANE_BESIDE_OTHERS": "true"},  # others run in front of this broker
+    )
     accepted = keylane(f"{name}=8", args=["--config", accepting_config(name)])
 
     assert refused.returncode == 2

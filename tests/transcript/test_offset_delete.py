@@ -156,12 +156,23 @@ async def test_plain_topics_and_lanes_out_of_range() -> None:
 
 
 async def test_nothing_but_lanes_out_of_range() -> None:
-    """There is nothing to ask the broker."""
+    """The broker is asked about the group alone."""
     context = FakeContext()
+    context.expect(OFFSET_DELETE, request(), answer())
 
     found = await call(context, OFFSET_DELETE, 0, request(("orders", [8, -1])))
 
     check(answer(("orders", {8: 3, -1: 3})), found)
+
+
+async def test_nothing_but_lanes_out_of_range_of_a_group_of_others() -> None:
+    """GROUP_AUTHORIZATION_FAILED comes before anything is said of topics."""
+    context = FakeContext()
+    context.expect(OFFSET_DELETE, request(), answer(error_code=30))
+
+    found = await call(context, OFFSET_DELETE, 0, request(("orders", [8, -1])))
+
+    check(answer(error_code=30), found)
 
 
 async def test_without_lanes_it_passes() -> None:
