@@ -52,6 +52,7 @@ from keylane.proxy.apis.late_offsets import note_late
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.apis.steps_back import note_steps_back
+from keylane.proxy.apis.unresolved import UnresolvedView
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView, View
 
@@ -379,6 +380,8 @@ def _build(
     by_id = request.api_version >= TOPIC_ID_VERSION
     topics: dict[Any, Any] = {}
     for number, (topic, view) in enumerate(zip(wanted.topics, views, strict=True)):
+        if not topic.partitions and not isinstance(view, UnresolvedView):
+            continue  # brokers leave out what is there and of which nothing is asked
         partitions = []
         for entry in topic.partitions:
             index = int(entry.partition_index)
