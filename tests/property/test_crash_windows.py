@@ -114,9 +114,12 @@ class CrashWindows(RuleBasedStateMachine):
 
     @rule()
     def arrive_late(self) -> None:
-        """A push that had no answer comes into effect after all."""
+        """A push that had no answer comes into effect after all.
+
+        Behind a deletion of all lanes it brings the offset back, as a commit does at Kafka itself.
+        """
         if self.kafka.late:
-            self.kafka.arrive(self.kafka.late.pop(0))
+            self._arrive(self.kafka.late.pop(0))
 
     @rule(forward=st.booleans())
     def move_directly(self, *, forward: bool) -> None:
@@ -206,8 +209,14 @@ class CrashWindows(RuleBasedStateMachine):
 
     def _all_arrive(self) -> None:
         for offset in self.kafka.late:
-            self.kafka.arrive(offset)
+            self._arrive(offset)
         self.kafka.late.clear()
+
+    def _arrive(self, offset: int | None) -> None:
+        if self.kafka.offset is None and offset is not None:
+            for bounds in self.bounds:
+                bounds.may_be(offset)
+        self.kafka.arrive(offset)
 
     async def _check(self, node: Node) -> None:
         indexes = [2 * lane for lane in range(LANES)]
