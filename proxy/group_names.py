@@ -132,7 +132,7 @@ class GroupNames:
         return known is not None and known.is_brokers
 
     def note_brokers(self, group: str, *, is_brokers: bool) -> None:
-        """An answer has shown who deals out the group's partitions."""
+        """An answer has shown which side deals out the group's partitions."""
         with self._changed(group) as known:
             known.is_brokers = is_brokers
 
@@ -190,7 +190,7 @@ class GroupNames:
             known.chosen, known.seen = {}, set()
 
     def keep_only(self, group: str, identities: Collection[str]) -> bool:
-        """Forget who is no member any more; whether the names of all these members are known."""
+        """Forget former members; whether the names of all these members are known."""
         with self._changed(group) as known:
             known.put_all({name: n for name, n in known.members.items() if name in identities})
             joining = {join.identity for join in known.joins}

@@ -43,7 +43,7 @@ class Line:
         on_cut: Callable[[int], None],
         on_unsure: Callable[[], None],
     ) -> None:
-        """`on_cut` is told from where on the leader's log is another one than what was seen.
+        """`on_cut` takes the offset from which the leader's log is another one than was seen.
 
         on_unsure: a leader was reached that cannot be compared, so it may be.
         """

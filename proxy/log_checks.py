@@ -5,8 +5,8 @@ Next:  `groups` has a group's states checked as soon as its lock is held.
 Pure:  the outside world is a function; time is a parameter.
 Source: docs/decisions/026; KIP-320.
 
-A log may be cut while no keylane runs, or while nobody reads it. So a state that was loaded, or
-whose partition has a new leader, is unchecked until that leader has told where the epoch ends that
+A log may be cut while no keylane runs, or while it is not read. So a state that was loaded, or
+whose partition has a new leader, is unchecked until that leader has said where the epoch ends that
 the state was concluded in. What was concluded beyond is cut; what members said stays.
 """
 

@@ -95,7 +95,7 @@ class PushJournal:
             self._table.intents.note_taken(push.key, push.offset, self._clock())
 
     def note_unanswered(self, pushes: Collection[Pushing]) -> None:
-        """They were sent, and nobody knows what came of them, or will."""
+        """They were sent, and what came of them is not known, and will not be."""
         for push in pushes:
             self._table.intents.note_unanswered(push.key, push.offset)
 

@@ -46,7 +46,7 @@ class Refreshes:
         self._due_s: OrderedDict[str, float] = OrderedDict()
 
     def note_retention(self, retention_s: float) -> None:
-        """How long brokers keep offsets that nobody commits."""
+        """How long brokers keep offsets without a commit."""
         self.interval_s = min(self._wanted_s, retention_s / RETENTION_PARTS)
 
     def knows(self, group: str) -> bool:
@@ -56,7 +56,7 @@ class Refreshes:
     def is_due(self, group: str, now_s: float) -> bool:
         """A member of a group with offsets of lanes lives; True: its offsets are due, once.
 
-        A group that is new here gets a turn soon: nobody knows when its offsets were committed.
+        A group that is new here gets a turn soon: when its offsets were committed is not known.
         """
         due_s = self._due_s.get(group)
         if due_s is None:

@@ -36,7 +36,7 @@ class EmbeddedKafka:
 
     Ports stay the same for the life of the object, so clients find a node again after `kill`
     and `start`. Data stays in `folder`; the object never deletes it. From `start` to `stop` or
-    `kill` nobody else can use the folder. Usable as a context manager, and from any thread, one
+    `kill` no other process may use it. Usable as a context manager, and from any thread, one
     call at a time.
     """
 

@@ -6,7 +6,7 @@ Source: KIP-98 (idempotent producer, fencing); docs/decisions/022.
 
 The leader of a partition refuses a batch whose epoch is lower than that of the last one of the
 same producer id. So an owner asks the transaction coordinator for the next epoch of an id that all
-nodes share per partition, and writes one record with it: behind that record nobody else's can be.
+nodes share per partition, and writes one record with it: no other owner's record can follow it.
 What stands before it is read, and from then on each append is one plain idempotent write.
 """
 
@@ -47,7 +47,7 @@ class FencedJournal:
 
         options: gives arguments of aiokafka clients; may raise UpstreamLost.
         next_epoch: gives the producer id that all owners share, and its next epoch; None: the
-            cluster has no transactions, and nobody is fenced.
+            cluster has no transactions, and no owner is fenced.
         """
         self._partitions = partitions
         self._name = f"journal partition {partitions[0]}" if len(partitions) == 1 else "the journal"

@@ -5,7 +5,7 @@ Out:   the state that a found offset belongs to; records for the journal.
 Pure:  no I/O; time is a parameter.
 Source: docs/decisions/027.
 
-Kafka is told first, and the journal after it, so that a fenced member leaves no trace. A crash in
+A push goes to Kafka first, then to the journal, so a fenced member leaves no trace. A crash in
 between shows as an offset that is not what the journal says was pushed. Forward that is harmless:
 what lies below is raised, and all lanes had passed it. Backward it is what a reset by an admin
 looks like, for which all lanes go back. So a push that does not go forward is written to the
@@ -125,7 +125,7 @@ class Intents:
     # -- pushes ----------------------------------------------------------------------------
 
     def may_open(self, key: StateKey, intent: IntentValue, now_s: float) -> bool:
-        """Whether the push can be told from another of the same offset that may still arrive."""
+        """Whether no other push of the same offset, with other positions, may still arrive."""
         self._expire(key, now_s)
         known = self._open.get(key, {}).get(intent.after.pushed)
         return known is None or (
@@ -238,7 +238,7 @@ def needs_intent(state: OffsetState, offset: int | None) -> bool:
 def intent_of(
     before: OffsetState, after: OffsetState, offset: int | None, now_ms: int
 ) -> IntentValue:
-    """What the journal is told of a push of `offset`; `after` is the draft that it is made of."""
+    """The journal's value for a push of `offset`; `after` is the draft that it is made of."""
     return IntentValue(
         before=before.pushed,
         after=PositionsValue(

@@ -24,7 +24,7 @@ from keylane.proxy.tasks import spawn
 log = logging.getLogger("keylane.offsets")
 
 TRANSACTIONAL_ID_PREFIX: Final = "keylane-ic-"
-"""One id per partition for all nodes: whoever opens it fences who had it before."""
+"""One id per partition for all nodes: the node that opens it fences the one before."""
 ALL: Final = f"{TRANSACTIONAL_ID_PREFIX}all"
 """The id of a node that is the only one: it writes to all partitions."""
 EPOCH_PATIENCE_S: Final = 5.0

@@ -1,6 +1,6 @@
 """Heartbeat v0-4: passed on as bytes; now and then the group's stable offsets are committed again.
 
-Behaviour: brokers expire offsets that nobody commits for `offsets.retention.minutes`, unless they
+Behaviour: brokers expire offsets without a commit for `offsets.retention.minutes`, unless they
 know the group as subscribed to the topic. What a running group has committed of lanes is committed
 again well before, just as the broker has it, in the name of the member whose heartbeat it is and
 over its connection. What the broker refuses is tried again at a later heartbeat.

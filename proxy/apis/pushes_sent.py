@@ -45,7 +45,7 @@ class SentPushes:
     async def prepare(
         self, drafts: Sequence[Draft], *, offset: int | None = -1
     ) -> dict[Place, ErrorCode]:
-        """Have the journal ready; drafts that must not be pushed now, with what clients are told.
+        """Have the journal ready; drafts that must not be pushed now, and why.
 
         offset: what is pushed; -1: the stable position of each.
         """

@@ -8,7 +8,7 @@ Source: docs/decisions/030; KIP-134 (initial rebalance delay).
 It differs from a numbered node in three points.
 
 - Whoever is there already keeps the seat: a node that runs, or a numbered one, is a reason to end.
-- A dead predecessor holds nobody up. Is the process that is a member proved to have ended, it is
+- A dead predecessor holds no start up. Is the process that is a member proved to have ended, it is
   put out of the group; else its session has to run out, as Kafka cannot tell it from one that
   hangs.
 - It serves as soon as the coordinator counts it as the only member. The first generation of an
@@ -45,7 +45,7 @@ SEAT_COUNT: Final = 1
 PREPARING: Final = "PreparingRebalance"
 """A JoinGroup waits for others."""
 LOOK_S: Final = 0.02
-"""Between two looks at the group while nobody is counted yet: a start waits for it."""
+"""Between two looks at the group while no member is counted yet: a start waits for it."""
 
 
 def is_guarded(config: ProxyConfig) -> bool:
@@ -83,7 +83,7 @@ class LoneSeat(NodeGroup):
         self._watch = Coordinator(cluster, GROUP, PROTOCOL)
         self._patience_s = PATIENCE_SHARE * self._session_s + PATIENCE_S
         self._until_s: float | None = None
-        """How long another one is waited for before we end; None: nobody was in the way yet."""
+        """How long another one is waited for before we end; None: there was none yet."""
 
     async def stop(self) -> None:
         """See `NodeGroup.stop`."""
@@ -161,7 +161,7 @@ class LoneSeat(NodeGroup):
         return joined
 
     async def _assume_when_alone(self) -> None:
-        """Hold the seat as long as the coordinator counts nobody else in the first generation."""
+        """Hold the seat while the coordinator counts no other member in the first generation."""
         while True:
             pause_s, sent_s = LOOK_S, self._clock()
             try:
