@@ -25,6 +25,7 @@ from keylane.proxy.apis.context import Operation
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
+from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.groups import GroupOffsets
@@ -72,6 +73,7 @@ class Shared:
     sequences: SequenceMap = field(default_factory=SequenceMap)
     assignments: RangeTableHolder = field(default_factory=RangeTableHolder)
     range_views: RangeViews = field(init=False)
+    gained_lanes: GainedLanes = field(default_factory=GainedLanes)
     refreshes: Refreshes = field(init=False)
     patterns: dict[tuple[str, str], str] = field(default_factory=dict)
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -119,6 +121,8 @@ class SessionContext:
             session.ask, ttl_s=self.config.authorization_ttl_s, clock=self.clock
         )
         self.is_librdkafka = False
+        self.gained_lanes = shared.gained_lanes
+        self.member_lanes = MemberLanes(shared.gained_lanes)
         self.login = LoginWatch(subject_claim=self.config.principal_claim)
         self._hidden: set[str | uuid.UUID] = set()
         """Topics that the broker did not show for want of a right, as they were last asked for."""

@@ -456,6 +456,7 @@ class ProxyServer:
         self._admission.leave(session.address, session.principal)
         self.stats.sessions = len(self._sessions)
         self._shared.fetcher.release(session.session_id)
+        session.context.member_lanes.clear()
         if not self._sessions:
             self._all_closed.set()
 

@@ -175,6 +175,13 @@ class ProxyStats:
             "group", "Lanes that members committed lower than they stood; many groups as one."
         ),
     )
+    commits_left_over: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by(
+            "group",
+            "Lanes that stayed, as such a commit was of an earlier turn; many groups as one.",
+        ),
+    )
 
     journal_appends: int = _counter("Writes to the log of individual commits.")
     journal_records: int = _counter("Records of these writes.")
@@ -205,10 +212,11 @@ class ProxyStats:
 
     def stepped_back(self, group: str, lane_count: int) -> None:
         """Count lanes that a member of a group has committed lower than they stood."""
-        group = group[:GROUP_CHARS_MAX]
-        if group not in self.commits_back and len(self.commits_back) >= GROUPS_COUNTED_MAX:
-            group = OTHER_GROUPS
-        self.commits_back[group] += lane_count
+        _count(self.commits_back, group, lane_count)
+
+    def stayed(self, group: str, lane_count: int) -> None:
+        """Count lanes that such a commit of an earlier turn has not moved."""
+        _count(self.commits_left_over, group, lane_count)
 
     def samples(self) -> Iterator[Sample]:
         """Every number once, in the order of the fields; names start with `keylane_`."""
@@ -225,3 +233,11 @@ class ProxyStats:
             for label_value in sorted(value):
                 labels = ((entry.metadata["label"], label_value),)
                 yield Sample(name, kind, text, labels, value[label_value])
+
+
+def _count(by_group: Counter[str], group: str, count: int) -> None:
+    """Count for a group; those beyond the bound are one."""
+    group = group[:GROUP_CHARS_MAX]
+    if group not in by_group and len(by_group) >= GROUPS_COUNTED_MAX:
+        group = OTHER_GROUPS
+    by_group[group] += count

@@ -168,6 +168,7 @@ def samples_of_all() -> Iterator[Sample]:
     """One sample of each metric, with its labels."""
     stats = ProxyStats()
     stats.requests["Fetch"], stats.commits_back["group"] = 1, 1
+    stats.commits_left_over["group"] = 1
     key = StateKey("group", uuid.UUID(int=1), 0)
     state = OffsetState(committed=0, topic_name="topic")
     gauges = GroupGauges(lambda: [(key, state)], lambda: {(key.topic_id, 0): 1}, lambda: 1)

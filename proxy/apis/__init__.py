@@ -70,6 +70,7 @@ from keylane.proxy.apis.share_groups import (
     handle_describe_share_offsets,
     handle_share_group_heartbeat,
 )
+from keylane.proxy.apis.steps_back import note_given
 from keylane.proxy.apis.sync_group import handle_sync_group, relays_sync_group
 from keylane.proxy.apis.topic_changes import (
     handle_create_partitions,
@@ -104,6 +105,9 @@ Patch = Callable[[Request, Frame, Context], Buffers]
 
 JOIN_GROUP: Final[tuple[Handler, IsRelayed, Patch]] = (
     coordinating(handle_join_group), at_coordinator(relays_join_group), judge_join_answer,
+)  # fmt: skip
+SYNC_GROUP_ROUTE: Final[tuple[Handler, IsRelayed, Patch]] = (
+    coordinating(handle_sync_group), at_coordinator(relays_sync_group), note_given,
 )  # fmt: skip
 PATCHED: Final[Mapping[int, Patch]] = {15: without_hidden_names}
 """Answers of `RELAYED` that are looked at on the way back."""
@@ -182,7 +186,7 @@ def _table() -> dict[int, Route]:
     serve(10, "FindCoordinator", 0, 6, handle_find_coordinator)
     serve(11, "JoinGroup", 0, 9, *JOIN_GROUP)
     serve(12, "Heartbeat", 0, 4, relay_or_refuse, at_coordinator(relays_heartbeat))
-    serve(14, "SyncGroup", 0, 5, coordinating(handle_sync_group), at_coordinator(relays_sync_group))
+    serve(14, "SyncGroup", 0, 5, *SYNC_GROUP_ROUTE)
     serve(16, "ListGroups", 0, 5, handle_list_groups, relays_alone)
     serve(SASL_HANDSHAKE, "SaslHandshake", 1, 1, handle_sasl_handshake)
     serve(API_VERSIONS, "ApiVersions", 0, 4, handle_api_versions)

@@ -23,6 +23,7 @@ from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
+from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
@@ -268,6 +269,10 @@ class Context(Protocol):
     """Where clients are sent among many nodes."""
     is_librdkafka: bool
     """The client said so in ApiVersions (KIP-511)."""
+    gained_lanes: GainedLanes
+    """Lanes that are new to their members, of all connections."""
+    member_lanes: MemberLanes
+    """What the member behind this connection was given and answered."""
     login: LoginWatch
 
     @property

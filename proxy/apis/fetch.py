@@ -101,6 +101,7 @@ async def handle_fetch(request: Request, context: Context) -> Buffers:
     client_id = request.header.client_id
     reads_zstd = request.api_version >= ZSTD_VERSION
     plan = await plan_fetch(wanted, context, client_id, reads_zstd=reads_zstd)
+    _note_fetched(plan, client_id or "", context)
     # In a session a request need not name what it fetches, and so a broker would go on with whole
     # partitions of which the client has since been given ranges.
     is_sessionless = context.range_views.has_ranges(client_id)
@@ -165,6 +166,15 @@ async def plan_fetch(
         plan.answered.append((topic, places))
         plan.views.append(view)
     return plan
+
+
+def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
+    """Where a client reads, for those that have been given lanes just now (see `steps_back`)."""
+    if client_id not in context.gained_lanes.by_client:
+        return
+    for (topic, _), view in zip(plan.answered, plan.views, strict=True):
+        positions = ((entry.partition, entry.fetch_offset) for entry in topic.partitions)
+        context.gained_lanes.note_fetched(client_id, view.name, positions)
 
 
 def lane_request(

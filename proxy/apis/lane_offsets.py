@@ -53,6 +53,8 @@ class Draft:
     group: str
     steps_back: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
     """Lanes that a member commits lower than they stand: index, from, to."""
+    left_over: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
+    """The same of an earlier turn of the member, which its lanes do not follow."""
 
     @property
     def key(self) -> StateKey:

@@ -197,6 +197,13 @@ def _commit_lane(
     index, offset = int(entry.partition_index), int(entry.committed_offset)
     key_ranges = view.key_ranges(index)
     before = draft.state.position_of(*key_ranges).offset
+    if (
+        offset < before
+        and not reset
+        and context.member_lanes.is_left_over(draft.group, (view.name, index), offset)
+    ):
+        draft.left_over.append((index, before, offset))
+        return CommitError.NONE
     outcome = draft.state.commit_keys(
         key_ranges,
         offset,

@@ -49,6 +49,7 @@ from keylane.proxy.apis.stable_offsets import (
     STABLE_WAIT_S,
     pending_places,
 )
+from keylane.proxy.apis.steps_back import note_answered
 from keylane.proxy.apis.unresolved import UnresolvedView
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import View
@@ -238,6 +239,7 @@ async def _present(api_version: int, question: GroupQuestion, answer: Any, conte
         lanes = await _lanes(
             question.group, view, physical, topic.partition_indexes, api_version, context
         )
+        note_answered(question.group, view, lanes, context)
         topics.append(_named(physical, view, lanes, by_id=by_id))
     return replace(answer, topics=tuple(topics))
 

@@ -51,6 +51,7 @@ from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.join_group import note_syncing, planned_group, read_member
 from keylane.proxy.apis.refusals import refuse_sync
+from keylane.proxy.apis.steps_back import note_given
 from keylane.proxy.connection import Buffers
 from keylane.proxy.generations import Joined, JoinedMember, Planned
 from keylane.proxy.topics import LaneView
@@ -127,7 +128,7 @@ async def handle_sync_group(request: Request, context: Context) -> Buffers:
             frame = request.with_entity(replace(wanted, assignments=assignments))
     pending = context.send((frame,))
     context.release()
-    return (await pending,)
+    return note_given(request, await pending, context)
 
 
 async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, ...] | None:

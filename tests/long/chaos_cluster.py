@@ -35,7 +35,7 @@ from tests.integration.nodes import Brokers
 POLL_S: Final = 0.2
 WAIT_S: Final = 45.0
 ASK_S: Final = 3.0
-ENDS_TRIES: Final = 20
+ENDS_TRIES: Final = 50
 METADATA, METADATA_VERSION = 3, 12
 LENGTH_END: Final = 12
 """A batch's length, at byte 8, counts from here."""
@@ -58,7 +58,7 @@ class ChaosCluster:
     def __init__(self, kafka: EmbeddedKafka, chance: random.Random) -> None:
         self.kafka, self._chance = kafka, chance
         self.brokers = Brokers(kafka)
-        self.admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 2})
+        self.admin = self._connect()
         self._pause = threading.Event()
         self._made: set[tuple[str, int]] = set()
         # Of its own: how often is asked differs from run to run.
@@ -215,8 +215,13 @@ class ChaosCluster:
             except KafkaException:
                 if not left:
                     raise
-                self._pause.wait(POLL_S)  # the client asks for new metadata meanwhile
+                self._pause.wait(POLL_S)
+                # librdkafka keeps the leader epochs that a broker has refused.
+                self.admin = self._connect()
         raise AssertionError("unreachable")
+
+    def _connect(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.kafka.bootstrap, "log_level": 2})
 
     def _set(self, topic: str, **config: str) -> None:
         entries = [

@@ -155,6 +155,8 @@ def summarise(events: list[Event]) -> dict[str, dict[str, float]]:
     """By kind of event: how many, and median and maximum of the time without progress."""
     kinds: dict[str, list[Event]] = defaultdict(list)
     for event in events:
+        if not event.settled_s:
+            continue  # a hit that failed, which the breaches name
         kinds[event.kind].append(event)
         if event.is_coordinator is not None:
             kinds[f"{event.kind}, {'' if event.is_coordinator else 'not '}coordinator"].append(

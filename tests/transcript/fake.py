@@ -27,6 +27,7 @@ from keylane.proxy.apis import ROUTES, Route, route_of
 from keylane.proxy.apis.context import Operation, Request
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
+from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
@@ -137,6 +138,8 @@ class FakeContext:
         self.patterns: dict[tuple[str, str], str] = {}
         self.clock: Callable[[], float] = lambda: self.world.now_s
         self.is_librdkafka = False
+        self.gained_lanes = GainedLanes()
+        self.member_lanes = MemberLanes(self.gained_lanes)
         self.login = LoginWatch(subject_claim=self.config.principal_claim)
         self.placement = Placement()
 

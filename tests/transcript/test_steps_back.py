@@ -62,6 +62,25 @@ async def test_the_same_offset_again_is_no_step_back(caplog) -> None:
     assert not lines(caplog) and not node.stats.commits_back
 
 
+async def test_what_is_left_over_of_an_earlier_turn_moves_nothing(caplog) -> None:
+    """Beside it another lane of the commit goes on, and a third one, which was sought, back."""
+    _, node = await at(caplog)
+    member = node.member_lanes
+    for lanes in ([], [("orders", 4), ("orders", 6)]):
+        member.note_given("g", "client", lanes)
+    assert await offsets(node) == [1000] * 4
+    node.gained_lanes.note_fetched("client", "orders", [(4, 1000), (6, 300)])
+
+    assert await commit(node, {1: 1100, 2: 400, 3: 400}) == [0, 0, 0]
+
+    back, stays = lines(caplog)
+    assert back.endswith("lane=6 from=1000 to=400 member_id=m")
+    assert "; its lane stays" in stays
+    assert stays.endswith("group=g topic=orders lane=4 from=1000 to=400 member_id=m")
+    assert node.stats.commits_back == node.stats.commits_left_over == {"g": 1}
+    assert await offsets(node) == [1000, 1100, 1000, 400]
+
+
 def test_series_are_bounded() -> None:
     """Groups beyond the bound share one."""
     stats = ProxyStats()
