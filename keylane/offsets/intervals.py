@@ -208,7 +208,8 @@ class IntervalMap(Generic[V]):
         start = bisect_right(self._starts, first) - 1
         stop = bisect_right(self._starts, last)
         pieces = [(lo, change(lo, hi, value)) for lo, hi, value in self.items(first, last)]
-        if all(new == old for (_, new), old in zip(pieces, self._values[start:stop], strict=True)):
+        olds = self._values[start:stop]
+        if all(new is old or new == old for (_, new), old in zip(pieces, olds, strict=True)):
             return False
         if self._starts[start] < first:
             pieces.insert(0, (self._starts[start], self._values[start]))

@@ -33,6 +33,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from keylane.errors import FrameInvalid, JournalInvalid
@@ -55,6 +56,8 @@ INTENT: Final = 5
 EPOCH: Final = 6
 COMMITTED_FLAG: Final = 1
 INTERVAL_BYTES_MIN: Final = 8 + 1 + 8 + 8 + 4 + 2
+GROUPS_REMEMBERED: Final = 512
+"""Of which the partition is known; a commit asks for it several times."""
 
 T = TypeVar("T")
 
@@ -164,6 +167,7 @@ class JournalRecord:
     value: bytes | None
 
 
+@lru_cache(maxsize=GROUPS_REMEMBERED)
 def ic_partition(group: str, count: int) -> int:
     """Return the journal partition of a group: the one that Kafka's offsets topic has for it.
 

@@ -172,7 +172,7 @@ class ScanIndex:
         stop = bisect_right(self._lows, key_range.hi)
         lasts = self._lasts[index]
         if self._outputs is None:
-            return int(lasts[first:stop].max())
+            return int(lasts[first] if stop == first + 1 else lasts[first:stop].max())
         outputs = set(self._outputs[first:stop])
         # Of an output with several intervals this may be the last record of another one, which
         # can only hold a position back.

@@ -255,7 +255,11 @@ class OffsetState:
         if error is not None:
             return self._refused(error)
         stable_before = self.stable_position
-        goes_back = self._goes_back(key_ranges, offset, reset=reset)
+        pieces = self._pieces(key_ranges)
+        goes_back = self._goes_back(pieces, offset, reset=reset)
+        back_from = None
+        if goes_back and any(piece.committed for piece in pieces):
+            back_from = min(piece.counted for piece in pieces)
         here = Position(
             offset=offset, counted=offset, committed=True,
             metadata=metadata, leader_epoch=leader_epoch,
@@ -266,7 +270,7 @@ class OffsetState:
                 return here
             if old.committed and offset < old.offset:
                 return old
-            return replace(here, counted=max(offset, old.counted))
+            return here if old.counted <= offset else replace(here, counted=old.counted)
 
         edits: list[RangeEdit] = []
         if goes_back:
@@ -275,7 +279,7 @@ class OffsetState:
             self._update(key_range.lo, key_range.hi, moved)
             self._settle(key_range, scan)
         edits.append(self._prune())
-        return self._outcome(CommitError.NONE, stable_before, edits)
+        return replace(self._outcome(CommitError.NONE, stable_before, edits), back_from=back_from)
 
     def commit_ranges(self, ranges: Sequence[Range]) -> CommitOutcome:
         """Take a commit of inclusive offset ranges, for all keys.
@@ -434,8 +438,8 @@ class OffsetState:
             for _, _, value in self._positions.items(key_range.lo, key_range.hi)
         ]
 
-    def _goes_back(self, key_ranges: Iterable[KeyRange], offset: int, *, reset: bool) -> bool:
-        pieces = self._pieces(key_ranges)
+    @staticmethod
+    def _goes_back(pieces: Iterable[Position], offset: int, *, reset: bool) -> bool:
         if reset:  # all of the range is wanted from there on, also where parts of it differ
             return offset < max(piece.counted for piece in pieces)
         # `offset`, not `counted`: a member goes on to commit below what was scanned ahead of it.
@@ -452,6 +456,8 @@ class OffsetState:
                 if scan is not None:
                     skipped = scan.effective(KeyRange(lo=lo, hi=hi), skipped)
                 if skipped == counted:
+                    if counted == old.counted and committed == old.committed:
+                        return old
                     return replace(old, counted=counted, committed=committed)
                 counted = skipped
 

@@ -100,6 +100,8 @@ class CommitOutcome:
     """S when this commit moved it; None when it stayed."""
     tombstones: tuple[Range, ...] = ()
     puts: tuple[Range, ...] = ()
+    back_from: int | None = None
+    """Where a committed range stood that this commit sends back on purpose; None: none did."""
     duplicates: tuple[Range, ...] = ()
     """Entries that were committed before: no error, worth a warning in the log."""
 

@@ -33,6 +33,9 @@ from kio.serial.errors import SerialError
 from keylane.errors import FrameInvalid
 from keylane.wire.entities import read_entity, write_entity
 
+# kio looks the module up by its name each time.
+_request_schema, _response_schema = cache(load_request_schema), cache(load_response_schema)
+
 
 class _UnknownTag(Exception):
     """A message has a tagged field that its schema lacks: kio would drop it."""
@@ -191,13 +194,13 @@ def _read(entity_type: Any, body: memoryview, *, left_over_max: int = 0) -> Any:
 
 def read_request(api_key: int, api_version: int, body: memoryview) -> Any:
     """Decode a request body with kio. Raises: FrameInvalid."""
-    schema = load_request_schema(api_key, api_version)
+    schema = _request_schema(api_key, api_version)
     return _read(schema, body, left_over_max=LEFT_OVER_MAX.get(api_key, 0))
 
 
 def read_response(api_key: int, api_version: int, body: memoryview) -> Any:
     """Decode a response body with kio. Raises: FrameInvalid."""
-    return _read(load_response_schema(api_key, api_version), body)
+    return _read(_response_schema(api_key, api_version), body)
 
 
 def write_message(entity: Any) -> bytes:

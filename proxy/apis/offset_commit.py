@@ -196,27 +196,26 @@ def _commit_lane(
 ) -> CommitError:
     index, offset = int(entry.partition_index), int(entry.committed_offset)
     key_ranges = view.key_ranges(index)
-    before = draft.state.position_of(*key_ranges).offset
-    if (
-        offset < before
-        and not reset
-        and context.member_lanes.is_left_over(draft.group, (view.name, index), offset)
-    ):
-        draft.left_over.append((index, before, offset))
-        return CommitError.NONE
+    lane = view.name, index
+    if not reset and context.member_lanes.is_left_over(draft.group, lane, offset):
+        stands = draft.state.position_of(*key_ranges).offset
+        if offset < stands:
+            draft.left_over.append((index, stands, offset))
+            return CommitError.NONE
     outcome = draft.state.commit_keys(
         key_ranges,
         offset,
         entry.committed_metadata,
         int(getattr(entry, "committed_leader_epoch", NO_LEADER_EPOCH)),
-        context.groups.scan_of(view, draft.partition),
+        # Not through what was scanned: the whole state goes, when all lanes are committed.
         # Of a client with ranges and no group every commit looks like an admin's.
         reset=reset and view.layout is not None,
     )
-    if offset < before and not reset:
+    if outcome.back_from is not None and not reset:
+        draft.state.settle(context.groups.scan_of(view, draft.partition))
         after = draft.state.position_of(*key_ranges).offset
-        if after < before:
-            draft.steps_back.append((index, before, after))
+        if after < outcome.back_from:
+            draft.steps_back.append((index, outcome.back_from, after))
     return outcome.error
 
 
