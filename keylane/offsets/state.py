@@ -39,6 +39,7 @@ from keylane.offsets.values import (
     LanePosition,
     Position,
     Reconciled,
+    is_below,
 )
 
 
@@ -256,7 +257,7 @@ class OffsetState:
             return self._refused(error)
         stable_before = self.stable_position
         pieces = self._pieces(key_ranges)
-        goes_back = self._goes_back(pieces, offset, reset=reset)
+        goes_back = is_below(pieces, offset, reset=reset)
         back_from = None
         if goes_back and any(piece.committed for piece in pieces):
             back_from = min(piece.counted for piece in pieces)
@@ -437,13 +438,6 @@ class OffsetState:
             for key_range in key_ranges
             for _, _, value in self._positions.items(key_range.lo, key_range.hi)
         ]
-
-    @staticmethod
-    def _goes_back(pieces: Iterable[Position], offset: int, *, reset: bool) -> bool:
-        if reset:  # all of the range is wanted from there on, also where parts of it differ
-            return offset < max(piece.counted for piece in pieces)
-        # `offset`, not `counted`: a member goes on to commit below what was scanned ahead of it.
-        return offset < min(piece.offset for piece in pieces)
 
     def _settle(self, key_range: KeyRange, scan: ScanIndex | None) -> bool:
         def settled(lo: int, hi: int, old: Position) -> Position:

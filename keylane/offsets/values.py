@@ -9,6 +9,7 @@ guide, "Error Codes".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -75,6 +76,14 @@ class Position:
     """False: the group never committed here, so OffsetFetch must not answer a position."""
     metadata: str | None = None
     leader_epoch: int = NO_LEADER_EPOCH
+
+
+def is_below(positions: Iterable[Position], offset: int, *, reset: bool) -> bool:
+    """Whether a commit of `offset` sends what stands at `positions` back."""
+    if reset:  # all of the range is wanted from there on, also where parts of it differ
+        return offset < max(position.counted for position in positions)
+    # `offset`, not `counted`: a member goes on to commit below what was scanned ahead of it.
+    return offset < min(position.offset for position in positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
