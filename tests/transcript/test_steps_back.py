@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from keylane.proxy.reader_kit import ScannedBlock
 from keylane.proxy.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
 from tests.reference.crash_world import Kafka, Node
-from tests.transcript.crashing_node import at_1000, commit, offsets
+from tests.transcript.crashing_node import LANES, at_1000, commit, offsets
+from tests.transcript.fake import ORDERS
 
 LINE = "a member has committed a lower offset"
 
@@ -32,6 +36,29 @@ async def test_a_member_that_goes_back_is_named(caplog) -> None:
     assert line.endswith("group=g topic=orders lane=4 from=1000 to=400 member_id=m")
     assert node.stats.commits_back == {"g": 1}
     assert await offsets(node) == [1000, 1000, 400, 1100]
+
+
+async def test_a_lower_offset_with_no_record_above_it_is_no_step_back(caplog) -> None:
+    """Lanes stand behind what holds no record of theirs, where their members have not read."""
+    _, node = await at(caplog)
+    scanned = ScannedBlock(
+        topic="orders",
+        topic_id=ORDERS,
+        partition=0,
+        key_split=node.lanes("orders").key_split(0),
+        start=0,
+        end=2000,
+        last_record_offsets=np.array([1999, 1999, 399, 1999]),
+        lanes=(None,) * LANES,
+        holes=(),
+        log_start_offset=0,
+    )
+    cast("Any", node.groups).on_scanned(scanned)
+
+    await commit(node, {2: 400})
+
+    assert not lines(caplog) and not node.stats.commits_back
+    assert (await offsets(node))[2] == 2000
 
 
 async def test_an_admin_is_not_counted(caplog) -> None:
