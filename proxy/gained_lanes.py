@@ -20,6 +20,8 @@ from keylane.assignor.model import Lane
 
 LANES_MAX: Final = 200_000
 """Lanes of all members together; those beyond are not watched, and commits count as they come."""
+WATCHERS_MAX: Final = 64
+"""Of one lane by one client id, each in a group of its own: a Fetch looks at all of them."""
 NEVER: Final = 2**63 - 1
 
 
@@ -53,9 +55,13 @@ class GainedLanes:
             for lane in lanes.get((topic, index), ()):
                 lane.fetched_min = min(lane.fetched_min, offset)
 
-    def add(self, client_id: str, lane: Lane, gained: GainedLane) -> None:
-        """Watch a lane."""
-        self.by_client.setdefault(client_id, {}).setdefault(lane, []).append(gained)
+    def add(self, client_id: str, lane: Lane) -> GainedLane | None:
+        """Watch a lane; None: as many as may be are watched already."""
+        watchers = self.by_client.setdefault(client_id, {}).setdefault(lane, [])
+        if len(watchers) >= WATCHERS_MAX:
+            return None
+        watchers.append(GainedLane())
+        return watchers[-1]
 
     def remove(self, client_id: str, lane: Lane, gained: GainedLane) -> None:
         """Watch it no longer."""
@@ -93,8 +99,9 @@ class MemberLanes:
         self._group, self._client_id, self._given = group, client_id, given
         self._shared.lane_count += len(given)
         for lane in given - before if is_known else ():
-            self._gained[lane] = GainedLane()
-            self._shared.add(client_id, lane, self._gained[lane])
+            gained = self._shared.add(client_id, lane)
+            if gained is not None:
+                self._gained[lane] = gained
 
     def note_answered(self, group: str, lane: Lane, offset: int) -> None:
         """The member was answered a committed offset; only the first one of a generation counts.

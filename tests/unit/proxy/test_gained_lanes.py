@@ -119,6 +119,22 @@ def test_beyond_the_bound_commits_count_as_they_come(monkeypatch: pytest.MonkeyP
     assert shared == GainedLanes()
 
 
+def test_a_lane_has_a_bounded_number_of_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client id in very many groups cannot make each Fetch of that id dear."""
+    monkeypatch.setattr(gained_lanes, "WATCHERS_MAX", 1)
+    shared, first = gained()
+    second = MemberLanes(shared)
+    second.note_given("h", "rdkafka", [])
+    second.note_given("h", "rdkafka", [A])
+    second.note_answered("h", A, 500)
+
+    assert first.is_left_over("g", A, 1)
+    assert not second.is_left_over("h", A, 1)
+    second.clear()
+    first.clear()
+    assert shared == GainedLanes()
+
+
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("given"), st.integers(0, 1), st.sets(st.sampled_from([A, B]))),
