@@ -280,7 +280,7 @@ class OffsetState:
             self._update(key_range.lo, key_range.hi, moved)
             self._settle(key_range, scan)
         edits.append(self._prune())
-        return replace(self._outcome(CommitError.NONE, stable_before, edits), back_from=back_from)
+        return self._outcome(CommitError.NONE, stable_before, edits, back_from=back_from)
 
     def commit_ranges(self, ranges: Sequence[Range]) -> CommitOutcome:
         """Take a commit of inclusive offset ranges, for all keys.
@@ -485,6 +485,8 @@ class OffsetState:
         stable_before: int,
         edits: Iterable[RangeEdit],
         duplicates: tuple[Range, ...] = (),
+        *,
+        back_from: int | None = None,
     ) -> CommitOutcome:
         removed, added = net_of(edits)
         return CommitOutcome(
@@ -493,5 +495,6 @@ class OffsetState:
             stable_push=self.stable_offset if self.stable_position != stable_before else None,
             tombstones=removed,
             puts=added,
+            back_from=back_from,
             duplicates=duplicates,
         )

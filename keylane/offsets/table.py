@@ -242,9 +242,10 @@ class OffsetTable:
         changes = state.unsaved()
         swallowed = [bounds for bounds in changes.tombstones if state.is_committed(*bounds)]
         dropped = [bounds for bounds in changes.tombstones if not state.is_committed(*bounds)]
-        in_range = RangeValue(timestamp_ms=now_ms, leader_epoch=leader_epoch, member_id=member_id)
-        put = write_value(in_range)
-        records = self._ranges(key, dropped, None) + self._ranges(key, changes.puts, put)
+        records = self._ranges(key, dropped, None)
+        if changes.puts:
+            put = RangeValue(timestamp_ms=now_ms, leader_epoch=leader_epoch, member_id=member_id)
+            records += self._ranges(key, changes.puts, write_value(put))
         if key in self._new_epochs:
             seen = EpochValue(timestamp_ms=now_ms, seen=self._epochs[key])
             records.append(self._record(key.group, EpochKey(key), write_value(seen)))
