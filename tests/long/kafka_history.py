@@ -127,14 +127,18 @@ class OffsetHistory:
     unconfirmed: list[str] = field(default_factory=list)
     """Steps back from what no answer had confirmed: a broker died, or the commit did not end."""
     breaches: list[str] = field(default_factory=list)
-    """Steps back from what the journal says was pushed."""
+    """Steps back from what the journal says all lanes were committed to."""
 
 
 def judge_group_offsets(
     offsets: Iterable[Message], journal: Iterable[Message], group: str
 ) -> OffsetHistory:
-    """Once the journal has told that an offset was pushed, Kafka's own is never below it."""
-    confirmed = _pushed_over_time(journal, group)
+    """Once the journal says how far all lanes are committed, Kafka's own offset is never below.
+
+    It may go back from what was pushed: a push that nobody answered has come late, and what it
+    stood for was not acknowledged.
+    """
+    confirmed = _stable_over_time(journal, group)
     history = OffsetHistory()
     last: dict[tuple[str, int], int] = {}
     for message in offsets:
@@ -150,17 +154,17 @@ def judge_group_offsets(
         floor = told[before - 1][1] if before else -1
         where = f"{place} at {message.partition()}/{message.offset()}, {at_ms} ms"
         if offset < floor:
-            history.breaches.append(f"group offset {offset} of {where}: {floor} was pushed before")
+            history.breaches.append(f"group offset {offset} of {where}: all stood at {floor}")
         elif offset < last.get(place, -1):
             history.unconfirmed.append(f"{last[place]} to {offset} of {where}")
         last[place] = offset
     return history
 
 
-def _pushed_over_time(
+def _stable_over_time(
     journal: Iterable[Message], group: str
 ) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """By topic and partition: (ms, the highest offset that was pushed until then), ascending."""
+    """By topic and partition: (ms, how far all lanes were committed until then), ascending."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for message in journal:
         where = f"journal {message.partition()}/{message.offset()}"
@@ -170,7 +174,8 @@ def _pushed_over_time(
             continue
         value = read_positions(data, place=where)
         told = found[value.topic_name, key.partition]
-        highest = max(told[-1][1] if told else -1, value.pushed or -1)
+        stable = min(place.counted for _, place in value.positions)
+        highest = max(told[-1][1] if told else -1, stable)
         told.append((max(message.timestamp()[1], told[-1][0] if told else 0), highest))
     return found
 

@@ -88,6 +88,23 @@ async def test_a_push_that_arrives_behind_a_later_one_moves_no_lane() -> None:
     assert await offsets(await started(kafka)) == [1200] * LANES
 
 
+async def test_a_push_that_came_late_is_no_floor() -> None:
+    """It stood for commits that were not acknowledged: the group goes on from those that were."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(0, is_done=False, is_late=True, dies=False))
+    assert await commit(node, dict.fromkeys(range(LANES), 1249)) == [15] * LANES
+    kafka.begin(None)
+    assert await commit(node, {0: 1300, 1: 1244, 2: 1300, 3: 1300}) == [0] * LANES
+    kafka.arrive(kafka.late.pop())
+    assert kafka.offset == 1249
+    assert await offsets(node) == [1300, 1244, 1300, 1300]
+
+    assert await commit(node, {0: 1310}) == [0]
+
+    assert kafka.offset == 1244
+    assert await offsets(await started(kafka)) == [1310, 1244, 1300, 1300]
+
+
 async def test_a_refused_step_back_leaves_no_intent() -> None:
     """A fenced member: nothing of it is in effect when somebody resets to that very offset."""
     kafka, node = await at_1000()
