@@ -133,12 +133,12 @@ class OffsetHistory:
 def judge_group_offsets(
     offsets: Iterable[Message], journal: Iterable[Message], group: str
 ) -> OffsetHistory:
-    """Once the journal says how far all lanes are committed, Kafka's own offset is never below.
+    """Once the journal says what members committed of all lanes, Kafka's own is never below it.
 
-    It may go back from what was pushed: a push that nobody answered has come late, and what it
-    stood for was not acknowledged.
+    It may go back from what was pushed: what a scan had concluded counts no more when the log may
+    have been cut, and a push that came late stands for commits that were not acknowledged.
     """
-    confirmed = _stable_over_time(journal, group)
+    confirmed = _committed_over_time(journal, group)
     history = OffsetHistory()
     last: dict[tuple[str, int], int] = {}
     for message in offsets:
@@ -154,17 +154,19 @@ def judge_group_offsets(
         floor = told[before - 1][1] if before else -1
         where = f"{place} at {message.partition()}/{message.offset()}, {at_ms} ms"
         if offset < floor:
-            history.breaches.append(f"group offset {offset} of {where}: all stood at {floor}")
+            history.breaches.append(
+                f"group offset {offset} of {where}: all were committed to {floor}"
+            )
         elif offset < last.get(place, -1):
             history.unconfirmed.append(f"{last[place]} to {offset} of {where}")
         last[place] = offset
     return history
 
 
-def _stable_over_time(
+def _committed_over_time(
     journal: Iterable[Message], group: str
 ) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """By topic and partition: (ms, how far all lanes were committed until then), ascending."""
+    """By topic and partition: (ms, the lowest commit of all lanes until then), ascending."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for message in journal:
         where = f"journal {message.partition()}/{message.offset()}"
@@ -174,8 +176,8 @@ def _stable_over_time(
             continue
         value = read_positions(data, place=where)
         told = found[value.topic_name, key.partition]
-        stable = min(place.counted for _, place in value.positions)
-        highest = max(told[-1][1] if told else -1, stable)
+        lowest = min(place.offset for _, place in value.positions)
+        highest = max(told[-1][1] if told else -1, lowest)
         told.append((max(message.timestamp()[1], told[-1][0] if told else 0), highest))
     return found
 

@@ -44,10 +44,10 @@ def group_offset(at_ms: int, offset: int) -> Told:
     return Told((key, struct.pack(">hq", 3, offset)), at_ms)
 
 
-def state(at_ms: int, pushed: int, *lanes: int) -> Told:
-    """Of two lanes, and what was pushed."""
+def state(at_ms: int, pushed: int, *lanes: int, scanned: int = 0) -> Told:
+    """Of two lanes, what was pushed, and where a scan has led them."""
     places = tuple(
-        (last, Position(offset=lane, counted=lane, committed=True))
+        (last, Position(offset=lane, counted=max(lane, scanned), committed=True))
         for last, lane in zip((HALF, HASH_MAX), lanes, strict=True)
     )
     value = PositionsValue(timestamp_ms=at_ms, pushed=pushed, topic_name="orders", positions=places)
@@ -67,7 +67,7 @@ def test_an_offset_below_what_all_lanes_were_committed_to_is_a_breach() -> None:
 
     assert found.count == 2 and not found.unconfirmed
     (breach,) = found.breaches
-    assert breach == "group offset 99 of ('orders', 0) at 0/5, 5 ms: all stood at 100"
+    assert breach == "group offset 99 of ('orders', 0) at 0/5, 5 ms: all were committed to 100"
 
 
 def test_going_back_from_a_push_that_came_late_is_none() -> None:
@@ -79,3 +79,14 @@ def test_going_back_from_a_push_that_came_late_is_none() -> None:
 
     assert not found.breaches
     assert found.unconfirmed == ["130 to 100 of ('orders', 0) at 0/5, 5 ms"]
+
+
+def test_going_back_from_what_a_scan_concluded_is_none() -> None:
+    """A log that may have been cut: only what members said counts, and that is kept."""
+    found = judged(
+        [group_offset(1, 125), group_offset(5, 121)],
+        [state(2, 125, 121, 130, scanned=125), state(4, 125, 121, 130)],
+    )
+
+    assert not found.breaches
+    assert found.unconfirmed == ["125 to 121 of ('orders', 0) at 0/5, 5 ms"]
