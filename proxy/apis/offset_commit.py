@@ -207,7 +207,7 @@ def _commit_lane(
         offset,
         entry.committed_metadata,
         int(getattr(entry, "committed_leader_epoch", NO_LEADER_EPOCH)),
-        # Not through what was scanned: the whole state goes, when all lanes are committed.
+        # No scan: it is applied to the whole state once, when all lanes are committed.
         # Of a client with ranges and no group every commit looks like an admin's.
         reset=reset and view.layout is not None,
     )

@@ -127,7 +127,7 @@ class OffsetHistory:
     unconfirmed: list[str] = field(default_factory=list)
     """Steps back from what no answer had confirmed: a broker died, or the commit did not end."""
     breaches: list[str] = field(default_factory=list)
-    """Steps back from what the journal says all lanes were committed to."""
+    """Steps back from what the journal says members had committed of all lanes."""
 
 
 def judge_group_offsets(

@@ -7,12 +7,21 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from kio.index import load_response_schema
 
+from keylane.assignor.protocol import write_assignment
+from keylane.proxy.apis.steps_back import note_given
+from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.reader_kit import ScannedBlock
 from keylane.proxy.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
+from keylane.wire.header import write_response
+from keylane.wire.messages import write_message
 from tests.reference.crash_world import Kafka, Node
 from tests.transcript.crashing_node import LANES, at_1000, commit, offsets
-from tests.transcript.fake import ORDERS
+from tests.transcript.entities import build
+from tests.transcript.fake import ORDERS, FakeContext, make_request
+
+SYNC = 14
 
 LINE = "a member has committed a lower offset"
 
@@ -118,3 +127,59 @@ def test_series_are_bounded() -> None:
 
     assert stats.commits_back["group-0"] == 5 and stats.commits_back[OTHER_GROUPS] == 10
     assert len(stats.commits_back) == GROUPS_COUNTED_MAX + 1
+
+
+def synced(context: FakeContext, assignment: bytes, *, code: int = 0) -> None:
+    """A SyncGroup of the group `g` is answered."""
+    request = make_request(SYNC, 3, {"group_id": "g", "generation_id": 1, "member_id": "m"})
+    answer = {"error_code": code, "assignment": assignment}
+    body = write_message(build(load_response_schema(SYNC, 3), answer))
+    frame = b"".join(write_response(SYNC, 3, request.header.correlation_id, [body]))
+
+    assert note_given(request, frame, context) == (frame,), "it passes as it came"
+
+
+def watched(context: FakeContext) -> list[tuple[str, int]]:
+    """Lanes that are new to the member."""
+    return sorted(context.gained_lanes.by_client.get("client", {}))
+
+
+def member_of(placement: Placement, *, is_librdkafka: bool) -> FakeContext:
+    """A member that had lane 0, and has been given lane 1 beside it."""
+    context = FakeContext()
+    context.placement, context.is_librdkafka = placement, is_librdkafka
+    synced(context, write_assignment([("orders", 0)], version=0))
+    synced(context, write_assignment([("orders", 0), ("orders", 1)], version=0))
+    return context
+
+
+@pytest.mark.parametrize(
+    ("placement", "is_librdkafka", "lanes"),
+    [
+        (Placement(), True, [("orders", 1)]),
+        (Placement(), False, []),
+        (Placement(0), True, []),
+    ],
+)
+def test_where_a_member_s_new_lanes_are_watched(placement, is_librdkafka, lanes) -> None:
+    """Of librdkafka, on a lone node: fetches of a client pass the other ones."""
+    assert watched(member_of(placement, is_librdkafka=is_librdkafka)) == lanes
+
+
+def test_a_refused_sync_leaves_what_is_watched() -> None:
+    """The member goes on with the lanes that it has."""
+    context = member_of(Placement(), is_librdkafka=True)
+
+    synced(context, b"", code=27)
+
+    assert watched(context) == [("orders", 1)]
+
+
+def test_an_assignment_that_cannot_be_read_ends_the_watch(caplog) -> None:
+    """It goes to the member as it is; which lanes it holds is not known, so all commits count."""
+    context = member_of(Placement(), is_librdkafka=True)
+
+    synced(context, b"\xff")
+
+    assert watched(context) == [] and context.gained_lanes.lane_count == 0
+    assert "SyncGroup not read session_id=s1" in caplog.text
