@@ -13,16 +13,15 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Final
 from weakref import WeakValueDictionary
 
 from keylane.config import ProxyConfig
-from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
+from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.offsets.intents import Unanswered
-from keylane.offsets.journal import JournalRecord, LayoutValue, StateKey, ic_partition
+from keylane.offsets.journal import LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
-from keylane.offsets.lineage import Lineages, Place
+from keylane.offsets.lineage import EpochStart, Lineages, Place
 from keylane.offsets.openings import JournalOpener, opened_at_start
 from keylane.offsets.owned import Journal, Open, OwnedTables
 from keylane.offsets.pushes import Pushes
@@ -34,6 +33,7 @@ from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.lane_names import LaneNames
 from keylane.proxy.late_pushes import LatePushes
+from keylane.proxy.layouts import Layouts
 from keylane.proxy.log_checks import LogChecks
 from keylane.proxy.log_ends import EARLIEST, LATEST, LogEnds
 from keylane.proxy.nodes.lone import SEAT_COUNT, LoneSeat
@@ -45,8 +45,6 @@ from keylane.proxy.scans import Scans
 from keylane.proxy.topics import LaneView, View
 
 log = logging.getLogger("keylane.groups")
-
-REMEDY: Final = "Stop the groups, then start once with accept_layout naming the topic"
 
 ALONE: Final = Alone()
 
@@ -99,7 +97,7 @@ class GroupOffsets:
         self._table: OffsetTable | None = None
         self._owned: OwnedTables | None = None
         self._held_back: str | None = None
-        self._layouts: dict[str, LayoutValue] = {}
+        self._layouts = Layouts(config, cluster.registry)
         self.pushes = Pushes()
         self.commit_times = CommitTimes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -107,7 +105,7 @@ class GroupOffsets:
         self._scans = Scans(self.lineages)
         self._log_ends = LogEnds(cluster)
         self._checks = LogChecks(self._log_ends.ask, self.lineages, clock=time.monotonic)
-        cluster.on_leader = self._checks.note_leader
+        cluster.on_leader = self._note_leader
         self._lane_names = LaneNames()
         self._unanswered = Unanswered()
         self.late = LatePushes()
@@ -125,13 +123,13 @@ class GroupOffsets:
         if isinstance(self._tenure, Alone):
             self._table = await self._store.start(individual_commits_max=commits_max)
             self._note_loaded(self._table)
-            self._pin_known_layouts(self._table)
+            self._layouts.start(self._table)
             return
         if isinstance(self._tenure, LoneSeat):
             await self._start_lone()
             return
         table = await self._store.read(individual_commits_max=commits_max)
-        self._pin_known_layouts(table)
+        self._layouts.start(table)
         count = table.partition_count
         self._owned = self._make_owned(
             lambda partition: self._opener.open_one(partition, partition_count=count), count
@@ -146,7 +144,7 @@ class GroupOffsets:
         """Open the journal as one, and load it now."""
         count = await self._store.prepare()
         self._owned = self._make_owned(lambda _seat: self._opener.open_all(count), SEAT_COUNT)
-        self._pin_known_layouts((await opened_at_start(self._owned)).table)
+        self._layouts.start((await opened_at_start(self._owned)).table)
         self._held_back = None
 
     def _make_owned(self, open_partition: Open, count: int) -> OwnedTables:
@@ -183,6 +181,10 @@ class GroupOffsets:
             self.late.note_scanned((*place, block.key_split), scan)
         if self.scan_waits is not None:
             self.scan_waits.note((*place, block.key_split), scan)
+
+    def _note_leader(self, place: Place, leader_epoch: int) -> None:
+        self._checks.note_leader(place, leader_epoch)
+        self._scans.note_leader(place, leader_epoch)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end` by a new leader."""
@@ -271,7 +273,8 @@ class GroupOffsets:
         table = self._table_of(group)
         state = table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
-        known = table.recognise(key, kafka_committed, self._clock(), is_noted=note is not None)
+        is_noted = note is not None and not note.is_push
+        known = table.recognise(key, kafka_committed, self._clock(), is_noted=is_noted)
         if known is not None:
             if known is not state:  # what was intended may have been concluded from another log
                 self._checks.note_unsure([(key, known)])
@@ -287,6 +290,8 @@ class GroupOffsets:
             )
         else:
             state = state.copy()
+            if note is not None and note.is_push and note.position < (state.pushed or 0):
+                note = None  # somebody has set offset and metadata back to what they were
             if note is None:
                 how = state.reconcile(kafka_committed, base=base)
                 log.info(
@@ -297,6 +302,8 @@ class GroupOffsets:
             is_news = state.pushed != note.position and not self.pushes.is_of_this_log(key)
             apply_note(state, note, self.scan_of(view, partition))
             self.pushes.unsaved.add(key)
+            if note.seen is not None:
+                table.note_epoch(key, note.seen)
             if is_news:
                 self._checks.note_unsure([(key, state)])
         if kafka_committed is not None or table.get(key) is not None:
@@ -313,7 +320,7 @@ class GroupOffsets:
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition."""
-        return self._scans.of((view.topic_id, partition, view.key_split(partition)))
+        return self._scans.known((view.topic_id, partition, view.key_split(partition)))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
@@ -339,22 +346,29 @@ class GroupOffsets:
             place = (view.topic_id, partition)
             self._scans.raise_to_log_start(place, state, table.get(key))
             table.put(key, state)
-            seen = self.lineages.of(place).before(state.concluded_end)
-            if seen is not None and not self._checks.is_unchecked(key):
+            seen = self._led_from(key, state)
+            if seen is not None:
                 table.note_epoch(key, seen)
-            layouts |= self._unpinned(view, now_ms)
+            layouts |= self._layouts.unpinned(view, now_ms)
             records += table.records(key, now_ms=now_ms)
             keys.append(key)
-        pins = [record for pin in layouts.items() for record in self._pin(group, table, *pin)]
+        seat = None if self._owned is None else ic_partition(group, table.partition_count)
+        pins = self._layouts.pin(table, layouts, seat)
         try:
             await journal.append([*pins, *records])
         except (UpstreamLost, NotCoordinator):
-            for name in layouts:
-                self._layouts.pop(name, None)  # so that the next one writes it again
+            self._layouts.unpin(layouts)
             raise
         for key in keys:
             table.mark_saved(key)
             self.pushes.unsaved.discard(key)
+
+    def led_from(self, key: StateKey, state: OffsetState) -> EpochStart | None:
+        """The leader epoch before the furthest conclusion of a state; None: it is not known.
+
+        Raises: NotCoordinator.
+        """
+        return self._led_from(key, state) or self._table_of(key.group).epoch_of(key)
 
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
@@ -399,68 +413,12 @@ class GroupOffsets:
         """The partition's high watermark, as its leader tells it. Raises: UpstreamLost."""
         return await self._log_ends.offset_at(view, partition, LATEST)
 
-    # Layouts.
-    def _pin_known_layouts(self, table: OffsetTable) -> None:
-        registry = self._cluster.registry
-        self._layouts = table.layouts()
-        used = {key.topic_id for key, _ in table.items()}
-        for name, pinned in self._layouts.items():
-            if pinned.topic_id in used and name not in self._config.accept_layout:
-                registry.refuse_left_out(name)
-            found = registry.rule_of(name)
-            topic = registry.topics.get(found[0]) if found is not None else None
-            if found is None or topic is None or topic.topic_id != pinned.topic_id:
-                continue
-            if topic.topic_id not in used or topic.name in self._config.accept_layout:
-                continue
-            if found[1] != pinned.lane_count:
-                raise ConfigInvalid(
-                    f"lanes: topic {topic.name} has {pinned.lane_count} lanes per partition, and "
-                    f"groups with offsets; {found[1]} would move lanes under them. {REMEDY}"
-                )
-            if registry.fingerprint_of(name) != pinned.fingerprint:
-                raise ConfigInvalid(
-                    f"lanes: topic {topic.name} has groups with offsets, whose lanes were cut at "
-                    f"other hashes than now. {REMEDY}"
-                )
-            registry.pin_partitions(topic.name, pinned.partition_count)
-
-    def _unpinned(self, view: View, now_ms: int) -> dict[str, LayoutValue]:
-        """The layout to pin by the view's name; none when it is pinned already, or has no lanes."""
-        if view.layout is None:
-            return {}
-        layout = LayoutValue(
-            timestamp_ms=now_ms,
-            topic_id=view.topic_id,
-            partition_count=view.layout.partition_count,
-            lane_count=view.layout.lane_count,
-            fingerprint=view.layout.fingerprint,
-        )
-        known = self._layouts.get(view.name)
-        if known is None:
-            return {view.name: layout}
-        if replace(known, timestamp_ms=now_ms) == layout:
-            return {}
-        # It may stand in another partition than the one before: the newer one counts.
-        return {view.name: replace(layout, timestamp_ms=max(now_ms, known.timestamp_ms + 1))}
-
-    def _pin(
-        self, group: str, table: OffsetTable, name: str, layout: LayoutValue
-    ) -> list[JournalRecord]:
-        """Pin a layout where this node may write; what to append for that."""
-        self._layouts[name] = layout
-        count = table.partition_count
-        partition = None if self._owned is None else ic_partition(group, count)
-        return table.pin_layout(name, layout, partition=partition)
-
+    # What is loaded.
     def _note_loaded(self, table: OffsetTable) -> None:
-        """Take in what other nodes have pinned since the start, and what is to be checked."""
+        """States are to be checked, and other nodes may have pinned layouts since the start."""
         self._checks.note_unsure(table.items())
         table.intents.share(self._unanswered)
-        for name, layout in table.layouts().items():
-            known = self._layouts.get(name)
-            if known is None or layout.timestamp_ms > known.timestamp_ms:
-                self._layouts[name] = layout
+        self._layouts.note_loaded(table)
 
     # What is owned, not all of it for ever.
     def _forget_partition(self, partition: int) -> None:
@@ -495,6 +453,11 @@ class GroupOffsets:
             self.pushes.forget(key)
             self.late.forget(key)
             self._checks.forget(key)
+
+    def _led_from(self, key: StateKey, state: OffsetState) -> EpochStart | None:
+        if self._checks.is_unchecked(key):
+            return None
+        return self.lineages.of((key.topic_id, key.partition)).before(state.concluded_end)
 
     def _states_at(self, place: Place) -> list[tuple[StateKey, OffsetState]]:
         return [item for item in self.states() if (item[0].topic_id, item[0].partition) == place]

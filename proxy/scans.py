@@ -26,13 +26,28 @@ ScanKey = tuple[uuid.UUID, int, KeySplit]
 class Scans:
     """The scans of all partitions that this process has to do with; its event loop's alone.
 
-    Invariant: there are SCANS_MAX at most, and no more log starts than that.
+    Invariant: there are SCANS_MAX at most, and no more log starts and new leaders than that.
     """
 
     def __init__(self, lineages: Lineages) -> None:
         self._lineages = lineages
         self._scans: dict[ScanKey, ScanIndex] = {}
         self._log_starts: dict[Place, int] = {}
+        self._led: dict[Place, int] = {}
+        """Leader epochs that metadata has named, of scanned logs: to be compared with theirs."""
+
+    def note_leader(self, place: Place, leader_epoch: int) -> None:
+        """A partition has a later leader than was known: its log may be another one."""
+        lineage = self._lineages.find(place)
+        if lineage is not None and lineage.leader_epoch < leader_epoch:
+            self._led[place] = leader_epoch
+
+    def known(self, key: ScanKey) -> ScanIndex:
+        """What has been scanned of a partition's log; nothing until its new leader's was compared.
+
+        A reader that connects does so. Not to be added to.
+        """
+        return ScanIndex(key[2]) if self._is_unsure(key[:2]) else self.of(key)
 
     def note(self, block: ScannedBlock) -> ScanIndex:
         """A block was looked at, here or by another node; its partition's scan."""
@@ -54,19 +69,33 @@ class Scans:
 
         Ask before `note`. The log was cut there, and who read it had nothing to compare.
         """
-        lineage = self._lineages.of((block.topic_id, block.partition))
+        place = (block.topic_id, block.partition)
+        if not block.epochs and self._is_unsure(place):
+            return self._led[place] <= block.leader_epoch
+        lineage = self._lineages.of(place)
         return 0 <= lineage.newest < block.leader_epoch and block.start < lineage.end
 
     def truncate(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """Another log goes on at `end`: it may begin elsewhere, too."""
         self._log_starts.pop((topic_id, partition), None)
+        self._led.pop((topic_id, partition), None)
         self._lineages.of((topic_id, partition)).truncate(end)
         for (scanned_id, scanned_partition, _), scan in self._scans.items():
             if (scanned_id, scanned_partition) == (topic_id, partition):
                 scan.truncate(end)
 
+    def _is_unsure(self, place: Place) -> bool:
+        """Whether the log was scanned under an earlier leader than it has now."""
+        leader_epoch = self._led.get(place)
+        if leader_epoch is None:
+            return False
+        if self._lineages.of(place).leader_epoch < leader_epoch:
+            return True
+        del self._led[place]
+        return False
+
     def of(self, key: ScanKey) -> ScanIndex:
-        """What has been scanned of a partition."""
+        """What has been scanned of a partition, to add to."""
         scan = self._scans.get(key)
         if scan is None:
             scan = self._scans[key] = ScanIndex(key[2])
@@ -75,6 +104,7 @@ class Scans:
                 oldest = next(iter(self._scans))
                 del self._scans[oldest]
                 self._log_starts.pop(oldest[:2], None)
+                self._led.pop(oldest[:2], None)
         return scan
 
     def raise_to_log_start(

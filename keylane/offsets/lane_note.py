@@ -1,8 +1,8 @@
-"""What a transaction commits of lanes, written as the metadata of Kafka's own group offset.
+"""What stands beside a stable position in Kafka, as the metadata of the group's own offset.
 
 In:    commits of lanes, the stable position that goes with them.  Out: text; and back; states.
-Next:  `proxy.apis.transactions` puts the text beside the stable position in the client's
-       transaction; whoever sees the offset again applies it.
+Next:  `proxy.apis` puts the text beside the stable position; `proxy.groups` applies it when the
+       offset is seen again.
 Pure:  no I/O, no clock.
 Source: KIP-98 and KIP-447 (TxnOffsetCommit carries metadata per partition).
 
@@ -12,6 +12,9 @@ The text is JSON:
 
     {"keylane":1,"topic":"<topic id>","at":<stable position>,"lanes":[[count,lane,offset],...]}
 
+Beside a push of keylane's own there are no lanes, as the journal has them: the note says that the
+position may stand beyond what members said. Of which log that was concluded is said by
+`"epoch":[<leader epoch>,<first offset seen of it>]`, where it is known.
 A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
 and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
 there are any. A note that does not fit the offset and topic it stands beside was copied there by
@@ -29,6 +32,7 @@ from typing import Any, Final
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LANE_COUNT_MAX
 from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome
@@ -54,13 +58,31 @@ class LaneNote:
 
     position: int
     commits: tuple[LaneCommit, ...]
+    """Of a transaction."""
+    seen: EpochStart | None = None
+    """The leader epoch before the furthest conclusion of the state; None: it is not known."""
+
+    @property
+    def is_push(self) -> bool:
+        """Whether it stands beside a push of keylane's own, outside a transaction."""
+        return not self.commits
 
 
 def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
     """Encode a note; about 12 characters per lane."""
     lanes = [_entry(commit, note.position) for commit in note.commits]
     fields = {"keylane": 1, "topic": topic_id.hex, "at": note.position, "lanes": lanes}
+    if note.seen is not None:
+        fields["epoch"] = note.seen
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+
+def push_note(topic_id: uuid.UUID, state: OffsetState, seen: EpochStart | None) -> str:
+    """What goes beside a push of the state's stable position; "" where members said all of it."""
+    stable = state.stable_position
+    if all(each.committed and each.offset >= stable for _, _, each in state.positions()):
+        return ""
+    return write_note(topic_id, LaneNote(stable, (), seen))
 
 
 def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> LaneNote | None:
@@ -72,7 +94,8 @@ def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> L
         position = fields["at"]
         if fields["topic"] != topic_id.hex or type(position) is not int or position != committed:
             return None
-        return LaneNote(position, tuple(_commit(entry, position) for entry in fields["lanes"]))
+        commits = tuple(_commit(entry, position) for entry in fields["lanes"])
+        return LaneNote(position, commits, _seen(fields.get("epoch")))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -108,6 +131,18 @@ def merged(earlier: Iterable[LaneCommit], later: Iterable[LaneCommit]) -> tuple[
         commits.pop(commit.key_range, None)
         commits[commit.key_range] = commit
     return tuple(commits.values())
+
+
+def _seen(entry: Any) -> EpochStart | None:
+    """Raises: ValueError, TypeError."""
+    if entry is None:
+        return None
+    epoch, start = entry
+    if type(epoch) is not int or type(start) is not int:
+        raise ValueError("not a number")
+    if not (0 <= epoch <= LEADER_EPOCH_MAX and 0 <= start <= OFFSET_MAX):
+        raise ValueError("out of bounds")
+    return EpochStart(epoch, start)
 
 
 def _entry(commit: LaneCommit, position: int) -> list[Any]:

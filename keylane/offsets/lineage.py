@@ -143,3 +143,7 @@ class Lineages:
                 self._lineages.popitem(last=False)
         self._lineages.move_to_end(place)
         return lineage
+
+    def find(self, place: Place) -> Lineage | None:
+        """The lineage of a partition; None where nothing was seen yet."""
+        return self._lineages.get(place)

@@ -59,6 +59,8 @@ class Pushes:
         self._waiting: set[Writer] = set()
         self._cut: set[StateKey] = set()
         """Whose partition's log was cut since the last push was noted."""
+        self.has_notes = True
+        """Whether pushes have notes beside them; not where brokers take no metadata that long."""
         self.unsaved: set[StateKey] = set()
         """States that hold what the journal lacks and only Kafka's metadata tells besides."""
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from keylane.config import ProxyConfig
 from keylane.offsets.journal import StateKey
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -204,6 +205,12 @@ class Groups(Protocol):
         """Put states in place, write what is new to the journal and wait for the ack.
 
         Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
+        """
+
+    def led_from(self, key: StateKey, state: OffsetState) -> EpochStart | None:
+        """The leader epoch before the furthest conclusion of a state; None: it is not known.
+
+        Raises: NotCoordinator.
         """
 
     def push_journal(self, group: str) -> PushJournal:

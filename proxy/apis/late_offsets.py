@@ -72,7 +72,7 @@ async def push_late(wanted: Any, last: Draft, context: Context) -> None:
                 return  # the journal is away
             context.groups.check_tenure(group)
             try:
-                code = _code_of(await context.ask(_commit_of(wanted, draft)))
+                code = _code_of(await context.ask(_commit_of(wanted, draft, sent.note_of(draft))))
             except BaseException:
                 sent.note_lost()
                 raise
@@ -88,12 +88,12 @@ async def push_late(wanted: Any, last: Draft, context: Context) -> None:
         log.debug("not pushed late group=%s reason=%s", group, error)
 
 
-def _commit_of(wanted: Any, draft: Draft) -> OffsetCommitRequest:
+def _commit_of(wanted: Any, draft: Draft, note: str) -> OffsetCommitRequest:
     entry = OffsetCommitRequestPartition(
         partition_index=i32(draft.partition),
         committed_offset=i64(draft.state.stable_position),
         committed_leader_epoch=i32(NO_LEADER_EPOCH),
-        committed_metadata="",
+        committed_metadata=note,
     )
     return OffsetCommitRequest(
         group_id=GroupId(str(wanted.group_id)),

@@ -50,7 +50,7 @@ from keylane.proxy.apis.lane_offsets import (
 )
 from keylane.proxy.apis.late_offsets import note_late
 from keylane.proxy.apis.list_offsets import relay
-from keylane.proxy.apis.pushes_sent import SentPushes
+from keylane.proxy.apis.pushes_sent import TOO_LONG, SentPushes
 from keylane.proxy.apis.steps_back import note_steps_back
 from keylane.proxy.apis.unresolved import UnresolvedView
 from keylane.proxy.connection import Buffers
@@ -100,6 +100,8 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
         codes = error_codes(answer, by_id=by_id)
         found = [codes.get(_draft_key(draft, by_id=by_id)) for draft in pushed]
         taken = await sent.settle(pushed, found)
+        # The note beside it was too long, and is left out when the client commits again.
+        held |= {d.place: BUSY for d, code in zip(pushed, found, strict=True) if code == TOO_LONG}
         saved = await _save(group, taken, context)
         if saved is NONE:
             note_late(wanted, taken, context)
@@ -264,7 +266,9 @@ async def _push(
     """Commit stable offsets and plain topics at the broker; None: there is nothing to commit."""
     by_id = request.api_version >= TOPIC_ID_VERSION
     plain = [topic for topic, view in zip(wanted.topics, views, strict=True) if view is None]
-    topics = merge_topics(plain, physical_topics(wanted, views, touched, by_id=by_id), by_id=by_id)
+    notes = {draft.place: sent.note_of(draft) for draft in touched}
+    lanes = physical_topics(wanted, views, touched, by_id=by_id, notes=notes)
+    topics = merge_topics(plain, lanes, by_id=by_id)
     if not topics:
         return None
     if touched:
@@ -285,10 +289,9 @@ def physical_topics(
     drafts: list[Draft],
     *,
     by_id: bool,
-    notes: Mapping[Place, str] | None = None,
+    notes: Mapping[Place, str],
 ) -> list[Any]:
     """kio topic entries that commit the stable offset of each draft, and a note beside it."""
-    texts = notes or {}
     lanes = [topic for topic, view in zip(wanted.topics, views, strict=True) if view is not None]
     by_topic: dict[str, list[Draft]] = {}
     for draft in drafts:
@@ -297,8 +300,7 @@ def physical_topics(
     for name, of_topic in by_topic.items():
         template = next(topic for topic in lanes if topic.partitions)
         partitions = tuple(
-            _physical_entry(template.partitions[0], draft, texts.get(draft.place, ""))
-            for draft in of_topic
+            _physical_entry(template.partitions[0], draft, notes[draft.place]) for draft in of_topic
         )
         key = {"topic_id": of_topic[0].view.topic_id} if by_id else {"name": name}
         entries.append(replace(template, partitions=partitions, **key))

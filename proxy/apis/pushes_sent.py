@@ -8,16 +8,21 @@ is answered as one that failed, and may be written.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
+from keylane.offsets.lane_note import push_note
 from keylane.proxy.apis.context import Context
 from keylane.proxy.apis.lane_offsets import BUSY, NONE, Draft, Place
 from keylane.proxy.push_journal import Pushing
 
+log = logging.getLogger("keylane.offsets")
+
+TOO_LONG: Final = ErrorCode.offset_metadata_too_large
 NOT_SAVED: Final = ErrorCode.coordinator_not_available
 UNKNOWN_OUTCOMES: Final = frozenset(
     {
@@ -62,6 +67,14 @@ class SentPushes:
         self._pushes = {place: push for place, push in pushes.items() if place not in held}
         return held
 
+    def note_of(self, draft: Draft) -> str:
+        """The metadata that goes beside a draft's stable position."""
+        groups = self._context.groups
+        if not groups.pushes.has_notes:
+            return ""
+        seen = groups.led_from(draft.key, draft.state)
+        return push_note(draft.view.topic_id, draft.state, seen)
+
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
         """As `prepare`, for offsets that Kafka's own group has already, or has lost.
 
@@ -83,7 +96,17 @@ class SentPushes:
     async def settle(
         self, drafts: Sequence[Draft], codes: Sequence[ErrorCode | None]
     ) -> list[Draft]:
-        """The broker has answered: those that it took, `pushed` noted. Raises: NotCoordinator."""
+        """The broker has answered: those that it took, `pushed` noted. Raises: NotCoordinator.
+
+        Where it refused the note beside the offset, the next pushes have none.
+        """
+        if TOO_LONG in codes and self._context.groups.pushes.has_notes:
+            self._context.groups.pushes.has_notes = False
+            log.warning(
+                "broker refuses metadata of 80 characters beside offsets; pushes go without it "
+                "group=%s. Raise offset.metadata.max.bytes of the brokers to its default, 4096",
+                self._group,
+            )
         taken, lost, refused = [], [], []
         for draft, code in zip(drafts, codes, strict=True):
             push = self._pushes.get(draft.place)

@@ -282,7 +282,7 @@ async def _commit(
     writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
     earlier = {draft.place: pushes.commits_of(draft.key, writer) for draft in touched}
     commits = _commits(wanted, views, earlier, errors)
-    notes = {draft.place: _note(draft, commits[draft.place]) for draft in touched}
+    notes = {draft.place: _note(draft, commits[draft.place], context) for draft in touched}
     lanes = physical_topics(wanted, views, touched, by_id=False, notes=notes)
     plain = [topic for topic, view in zip(wanted.topics, views, strict=True) if view is None]
     topics = merge_topics(plain, lanes, by_id=False)
@@ -332,8 +332,9 @@ def _commits(
     return commits
 
 
-def _note(draft: Draft, commits: tuple[LaneCommit, ...]) -> str:
-    return write_note(draft.view.topic_id, LaneNote(draft.state.stable_position, commits))
+def _note(draft: Draft, commits: tuple[LaneCommit, ...], context: Context) -> str:
+    seen = context.groups.led_from(draft.key, draft.state)
+    return write_note(draft.view.topic_id, LaneNote(draft.state.stable_position, commits, seen))
 
 
 def _build(

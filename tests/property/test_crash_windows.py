@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import StateKey
+from keylane.offsets.lane_note import read_note
 from keylane.offsets.pushes import Writer
 from tests.reference.crash_world import (
     COMMIT,
@@ -119,7 +120,24 @@ class CrashWindows(RuleBasedStateMachine):
         Behind a deletion of all lanes it brings the offset back, as a commit does at Kafka itself.
         """
         if self.kafka.late:
-            self._arrive(self.kafka.late.pop(0))
+            self._arrive(*self.kafka.late.pop(0))
+
+    @rule(more=st.integers(1, 30))
+    def read(self, more: int) -> None:
+        """Records are published, and a reader of the node looks at them."""
+        start, self.kafka.end = self.kafka.end, self.kafka.end + 10 * more
+        self.node.scan(start, self.kafka.end)
+        if self.kafka.is_first_log:
+            for bounds in self.bounds[1:]:
+                bounds.led = self.kafka.end
+
+    @rule(is_read=st.booleans())
+    def lose_log(self, *, is_read: bool) -> None:
+        """The log is gone, and another one is as long by now: it has records of every lane."""
+        self.kafka.epoch += 1
+        for bounds in self.bounds:
+            bounds.led = 0
+        self.node.lose_log(is_read=is_read)
 
     @rule(forward=st.booleans())
     def move_directly(self, *, forward: bool) -> None:
@@ -132,7 +150,8 @@ class CrashWindows(RuleBasedStateMachine):
         before = self.kafka.offset
         self.direct += 10
         target = 1000 + self.direct if forward else self.direct
-        if before is None or self.kafka.metadata:
+        note = read_note(self.kafka.metadata, ORDERS, before)
+        if before is None or (note is not None and not note.is_push):
             return
         self.kafka.arrive(target)
         for bounds in self.bounds:
@@ -152,6 +171,11 @@ class CrashWindows(RuleBasedStateMachine):
     def teardown(self) -> None:
         """One loop serves the whole history: to make one takes longer than a step."""
         self._loop.close()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the journal has something of the group."""
+        return self.kafka.loaded().get(KEY) is not None
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
@@ -194,6 +218,10 @@ class CrashWindows(RuleBasedStateMachine):
 
     def _take(self, answer: Any, lanes: set[int], offset: int, *, is_refused: bool) -> None:
         codes = _codes(answer)
+        if not self.is_known and not is_refused:
+            # Of a group's first commit the journal may have nothing: Kafka's own offset is all.
+            for bounds in self.bounds:
+                bounds.high = max(bounds.high, offset)
         for lane in lanes:
             if codes and set(codes) == {0}:
                 self.bounds[lane].set(offset)
@@ -203,20 +231,20 @@ class CrashWindows(RuleBasedStateMachine):
     def _take_over(self) -> None:
         """Another node, or the same one anew. What nobody has written down cannot come later."""
         written = {place.offset for place in self.kafka.loaded().intents.stored(KEY)}
-        self.kafka.late = [offset for offset in self.kafka.late if offset in written]
+        self.kafka.late = [push for push in self.kafka.late if push[0] in written]
         self.node = Node(self.kafka)
         self._run(self.node.start())
 
     def _all_arrive(self) -> None:
-        for offset in self.kafka.late:
-            self._arrive(offset)
+        for push in self.kafka.late:
+            self._arrive(*push)
         self.kafka.late.clear()
 
-    def _arrive(self, offset: int | None) -> None:
+    def _arrive(self, offset: int | None, metadata: str) -> None:
         if self.kafka.offset is None and offset is not None:
             for bounds in self.bounds:
                 bounds.may_be(offset)
-        self.kafka.arrive(offset)
+        self.kafka.arrive(offset, metadata)
 
     async def _check(self, node: Node) -> None:
         indexes = [2 * lane for lane in range(LANES)]
@@ -226,7 +254,7 @@ class CrashWindows(RuleBasedStateMachine):
         for lane, (entry, bounds) in enumerate(zip(entries, self.bounds, strict=True)):
             assert entry["error_code"] == 0
             offset = max(0, entry["committed_offset"])
-            assert bounds.low <= offset <= bounds.high, (lane, offset, bounds)
+            assert bounds.low <= offset <= max(bounds.high, bounds.led), (lane, offset, bounds)
 
 
 def _codes(answer: Any) -> list[int]:

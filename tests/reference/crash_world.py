@@ -6,24 +6,27 @@ Pure:  no I/O. What is real here: handlers, `GroupOffsets`, states, table, journ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
+import numpy as np
 from kio.index import load_response_schema
-from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import JournalRecord
+from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.groups import GroupOffsets
+from keylane.proxy.log_ends import Question
+from keylane.proxy.reader_kit import ScannedBlock
 from keylane.proxy.topics import View
 from keylane.wire.header import read_request_header, write_response
 from keylane.wire.messages import read_request, write_message
 from tests.transcript.entities import Values, build, plain
-from tests.transcript.fake import FakeContext
+from tests.transcript.fake import ORDERS, FakeContext
 
 COMMIT, FETCH, TXN_COMMIT, DELETE = 8, 9, 28, 47
 FENCED, TIMED_OUT = 22, 15
@@ -47,19 +50,29 @@ class Fault:
     """Whether the process ends; else the answer is lost, or an error."""
 
 
+Late = tuple[int | None, str]
+"""A push that was sent and has not arrived: offset and metadata."""
+
+
 @dataclass
 class Kafka:
-    """Kafka's own offset of one partition of a group, and the journal's log."""
+    """One partition: its log, Kafka's own offset of a group there; and the journal's log.
+
+    Lane 0 has a record at every offset of the first log, and the other lanes have none. The log
+    may be gone, and begin anew; each record of the new one may be of any lane.
+    """
 
     offset: int | None = None
     metadata: str = ""
     log: list[JournalRecord] = field(default_factory=list)
-    late: list[int | None] = field(default_factory=list)
-    """Offsets of pushes that were sent and have not arrived."""
+    late: list[Late] = field(default_factory=list)
     fault: Fault | None = None
     count: int = 0
     is_fenced: bool = False
     in_transaction: tuple[int, str] | None = None
+    epoch: int = 0
+    """Of the partition's leader; with the first there is the first log."""
+    end: int = 0
 
     def loaded(self) -> OffsetTable:
         """What a node reads from the journal."""
@@ -80,9 +93,20 @@ class Kafka:
         number, self.count = self.count, self.count + 1
         return self.fault if self.fault is not None and self.fault.number == number else None
 
-    def arrive(self, offset: int | None) -> None:
+    def arrive(self, offset: int | None, metadata: str = "") -> None:
         """A push comes into effect."""
-        self.offset, self.metadata = offset, ""
+        self.offset, self.metadata = offset, metadata
+
+    @property
+    def is_first_log(self) -> bool:
+        """Whether the log has not been lost yet."""
+        return self.epoch == 0
+
+    def epoch_end(self, epoch: int) -> EpochEnd:
+        """As `LeaderEpochFileCache.endOffsetFor` of a log that has one epoch."""
+        if epoch in (NO_EPOCH, self.epoch):
+            return EpochEnd(self.epoch, self.end)
+        return EpochEnd(epoch, 0)
 
 
 class Store:
@@ -117,10 +141,12 @@ class Node(FakeContext):
         cluster: Any = SimpleNamespace(
             security=SimpleNamespace(aiokafka_options=dict),
             registry=self.registry,
-            leader_of=self._leader_of,
-            ask_broker=self._ask_broker,
         )
-        with mock.patch("keylane.proxy.groups.JournalStore", return_value=self.store):
+        ends = SimpleNamespace(ask=self._ask_ends, offset_at=self._offset_at)
+        with (
+            mock.patch("keylane.proxy.groups.JournalStore", return_value=self.store),
+            mock.patch("keylane.proxy.groups.LogEnds", return_value=ends),
+        ):
             offsets = GroupOffsets(
                 self.config, cluster, wall_clock=lambda: 1.0, clock=lambda: self.world.now_s
             )
@@ -134,6 +160,30 @@ class Node(FakeContext):
 
     async def log_start(self, view: View, partition: int) -> int:
         return await self.offsets.log_start(view, partition)
+
+    def scan(self, start: int, end: int) -> None:
+        """A reader compares the log with what was seen of it, and looks at a part of it."""
+        key_split, epoch = self.lanes("orders").key_split(0), self.kafka.epoch
+        lineage = self.offsets.lineages.of((ORDERS, 0))
+        if 0 <= lineage.newest < epoch:
+            self.offsets.on_truncated(ORDERS, 0, 0)
+        lineage.leader_epoch = epoch
+        lineage.note(end, ((epoch, start),))
+        lasts = np.full(4, -1 if self.kafka.is_first_log else end - 1, np.int64)
+        lasts[0] = end - 1
+        self.offsets.on_scanned(
+            ScannedBlock(
+                topic="orders", topic_id=ORDERS, partition=0, key_split=key_split,
+                start=start, end=end, last_record_offsets=lasts, lanes=(None,) * 4, holes=(),
+                log_start_offset=0, leader_epoch=epoch, epochs=((epoch, start),),
+            )
+        )  # fmt: skip
+
+    def lose_log(self, *, is_read: bool) -> None:
+        """The log is gone, which a reader has seen, or metadata with another leader."""
+        if is_read:
+            self.offsets.on_truncated(ORDERS, 0, 0)
+        self.offsets._note_leader((ORDERS, 0), self.kafka.epoch)
 
     def answer_frame(self, frame: bytes) -> bytes:
         header = read_request_header(frame, 4)
@@ -166,9 +216,9 @@ class Node(FakeContext):
             if header.api_key == TXN_COMMIT:
                 self.kafka.in_transaction = offset or 0, entry["committed_metadata"]
             else:
-                self.kafka.arrive(offset)
+                self.kafka.arrive(offset, entry.get("committed_metadata", ""))
         elif code == 0 and fault is not None and fault.is_late and header.api_key != TXN_COMMIT:
-            self.kafka.late.append(offset)
+            self.kafka.late.append((offset, entry.get("committed_metadata", "")))
             code = TIMED_OUT
         if fault is not None and fault.dies:
             raise Died
@@ -177,12 +227,11 @@ class Node(FakeContext):
         entry = {"partition_index": 0, "error_code": code}
         return {"error_code": 0, "topics": [{"name": "orders", "partitions": [entry]}]}
 
-    async def _leader_of(self, *_: Any) -> tuple[int, int]:
-        return 1, 0
+    async def _ask_ends(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
+        return {question: self.kafka.epoch_end(question.epoch) for question in questions}
 
-    async def _ask_broker(self, *_: Any) -> Any:
-        found = SimpleNamespace(error_code=ErrorCode.none, offset=0)
-        return SimpleNamespace(topics=[SimpleNamespace(partitions=[found])])
+    async def _offset_at(self, *_: Any) -> int:
+        return 0
 
 
 def header_key(header: Any) -> tuple[int, int]:
@@ -198,6 +247,8 @@ class Bounds:
     """Nothing below it was asked for since it was acknowledged."""
     high: int = 0
     """Nothing above it was said to be processed, or asked for."""
+    led: int = 0
+    """Up to here the log has no record of the lane."""
 
     def set(self, offset: int) -> None:
         """Acknowledged: exactly this."""

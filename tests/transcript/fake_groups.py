@@ -16,6 +16,7 @@ from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.journal import JournalRecord, StateKey
 from keylane.offsets.lane_note import apply_note, read_note
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -94,7 +95,8 @@ class FakeGroups:
         key = StateKey(group, view.topic_id, partition)
         known = self.table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
-        state = self.table.recognise(key, kafka_committed, self.clock(), is_noted=note is not None)
+        is_noted = note is not None and not note.is_push
+        state = self.table.recognise(key, kafka_committed, self.clock(), is_noted=is_noted)
         if state is not None:
             return state
         if kafka_committed is None and (view.topic, partition) in self.leaderless:
@@ -112,6 +114,9 @@ class FakeGroups:
         if kafka_committed is not None or known is not None:
             self.table.put(key, state)
         return state
+
+    def led_from(self, key: StateKey, state: OffsetState) -> EpochStart | None:
+        return None
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         key_split = view.key_split(partition)

@@ -13,6 +13,7 @@ import pytest
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.lineage import EpochEnd
+from keylane.proxy.log_checks import AskEnds
 from keylane.proxy.log_ends import Question
 from keylane.wire.header import read_request_header
 from tests.reference.crash_world import COMMIT, Died, Kafka, Node
@@ -40,13 +41,17 @@ async def node_with_a_scan(kafka: Kafka) -> Node:
     return node
 
 
-def is_cut_at_120(node: Node) -> None:
+def ends_at(end: int) -> AskEnds:
     """What leaders say of the last epoch."""
 
     async def ask(questions: Iterable[Question]) -> dict[Question, EpochEnd]:
-        return dict.fromkeys(questions, EpochEnd(0, 120))
+        return dict.fromkeys(questions, EpochEnd(0, end))
 
-    node.offsets._checks._ask = ask
+    return ask
+
+
+def is_cut_at_120(node: Node) -> None:
+    node.offsets._checks._ask = ends_at(120)
 
 
 async def test_a_cut_takes_back_what_a_transaction_had_counted_on() -> None:
@@ -95,6 +100,86 @@ async def test_a_step_back_without_an_answer_does_not_bring_back_what_was_cut(di
 
     assert all(each[0] <= 50 and each[3] <= 120 for each in found)
     assert found[-1][:3] == [50, 200, 200]
+
+
+BEHIND_ALL = {0: 180, 1: 150, 2: 200, 3: 101}
+"""A later commit pushes 200: lane 3 was led on to there, and said no more than 101."""
+
+
+async def pushed_without_journal(kafka: Kafka, *, dies: bool) -> Node:
+    """Kafka has the push of the last commit, and the journal knows nothing of it."""
+    node = await node_with_a_scan(kafka)
+    assert await commit(node, BEHIND_ALL) == [0] * LANES
+    kafka.begin(fault(1, is_done=False, dies=dies))
+    if dies:
+        with pytest.raises(Died):
+            await commit(node, {0: 200, 1: 200})
+    else:
+        assert await commit(node, {0: 200, 1: 200}) == [15] * 2
+    kafka.begin(None)
+    assert kafka.offset == 200
+    return await started(kafka)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_push_that_the_journal_lacks_is_no_word_of_lanes_that_were_led_on(dies) -> None:
+    """The log is cut before anybody looks: lane 3 has said 101, and goes on from the cut."""
+    node = await pushed_without_journal(Kafka(), dies=dies)
+    is_cut_at_120(node)
+
+    found = [await offsets(node) for _ in range(2)]
+
+    assert all(each[3] <= 120 for each in found)
+    assert found[-1] == [180, 150, 200, 120]
+
+
+async def test_a_push_that_the_journal_lacks_counts_in_the_log_that_it_was_made_in() -> None:
+    """Nothing was cut: all that it stands for is done."""
+    node = await pushed_without_journal(Kafka(), dies=True)
+    node.offsets._checks._ask = ends_at(200)
+
+    assert await offsets(node) == [180, 150, 200, 101]  # said for sure, until the leader is asked
+    assert await offsets(node) == [200] * LANES
+
+
+async def test_a_log_cut_after_a_push_that_the_journal_lacks_was_found() -> None:
+    """A reader sees the cut: lane 3 goes back to it, and so it does from the journal."""
+    node = await pushed_without_journal(Kafka(), dies=True)
+    node.offsets._checks._ask = ends_at(200)
+    assert [await offsets(node) for _ in range(2)][-1] == [200] * LANES
+
+    node.offsets.on_truncated(ORDERS, 0, 120)
+
+    assert await offsets(node) == [180, 150, 200, 120]
+    node = await started(node.kafka)
+    is_cut_at_120(node)
+    assert await offsets(node) == [180, 150, 200, 120]
+
+
+async def test_a_member_that_goes_on_is_no_step_back_after_a_push_that_the_journal_lacks() -> None:
+    """Lane 3 commits 110, behind its own 101 and before the push: Kafka's offset stays."""
+    node = await pushed_without_journal(Kafka(), dies=True)
+    node.offsets._checks._ask = ends_at(200)
+    assert [await offsets(node) for _ in range(2)][-1] == [200] * LANES
+
+    assert await commit(node, {3: 110}) == [0]
+
+    assert node.kafka.offset == 200 and await offsets(node) == [200] * LANES
+    assert not node.stats.commits_back
+
+
+async def test_offset_and_metadata_that_are_put_back_are_a_reset() -> None:
+    """A tool has kept both, and restores them: all lanes go back."""
+    kafka = Kafka()
+    node = await node_with_a_scan(kafka)
+    assert await commit(node, BEHIND_ALL) == [0] * LANES
+    kept = kafka.offset, kafka.metadata
+    assert kept[0] == 150
+    assert await commit(node, {0: 210, 1: 210, 2: 210, 3: 210}) == [0] * LANES
+
+    kafka.arrive(*kept)
+
+    assert await offsets(node) == [150] * LANES
 
 
 async def test_a_cut_during_the_first_commit_of_a_group() -> None:
@@ -146,6 +231,6 @@ async def test_a_journal_that_is_loaded_anew_knows_of_pushes_without_an_answer()
     assert await commit(node, dict.fromkeys(range(LANES), 1020)) == [0] * LANES
     assert await commit(node, {0: 1500, 1: 1500, 2: 1500}) == [0] * 3
 
-    kafka.arrive(kafka.late.pop())
+    kafka.arrive(*kafka.late.pop())
 
     assert await offsets(node) == [1500, 1500, 1500, 1020]

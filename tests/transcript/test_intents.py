@@ -81,7 +81,7 @@ async def test_a_push_that_arrives_behind_a_later_one_moves_no_lane() -> None:
     kafka.begin(None)
     assert await commit(node, dict.fromkeys(range(LANES), 1200)) == [0] * LANES
 
-    kafka.arrive(kafka.late.pop())
+    kafka.arrive(*kafka.late.pop())
 
     assert kafka.offset == 10
     assert await offsets(node) == [1200] * LANES
@@ -95,7 +95,7 @@ async def test_a_push_that_came_late_is_no_floor() -> None:
     assert await commit(node, dict.fromkeys(range(LANES), 1249)) == [15] * LANES
     kafka.begin(None)
     assert await commit(node, {0: 1300, 1: 1244, 2: 1300, 3: 1300}) == [0] * LANES
-    kafka.arrive(kafka.late.pop())
+    kafka.arrive(*kafka.late.pop())
     assert kafka.offset == 1249
     assert await offsets(node) == [1300, 1244, 1300, 1300]
 

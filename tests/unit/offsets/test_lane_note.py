@@ -1,9 +1,10 @@
-"""What a transaction commits of lanes, as metadata of Kafka's own offset."""
+"""What a transaction commits of lanes, or a push counts on, as metadata of Kafka's offset."""
 
 from __future__ import annotations
 
 import uuid
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +16,11 @@ from keylane.offsets.lane_note import (
     LaneNote,
     apply_note,
     merged,
+    push_note,
     read_note,
     write_note,
 )
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 
@@ -52,7 +55,8 @@ def notes(draw: st.DrawFn, lane_count: int | None = None) -> LaneNote:
                 metadata=text,
             )
         )
-    return LaneNote(draw(st.integers(0, 2**63 - 1)), tuple(commits))
+    epochs = st.builds(EpochStart, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
+    return LaneNote(draw(st.integers(0, 2**63 - 1)), tuple(commits), draw(st.none() | epochs))
 
 
 @given(notes())
@@ -66,6 +70,36 @@ def test_a_note_is_short() -> None:
     note = LaneNote(10**12, tuple(commit(lane, 10**12 + 999, count=256) for lane in range(256)))
 
     assert len(write_note(TOPIC, note)) < 4096
+
+
+def test_a_push_of_what_members_said_has_no_note() -> None:
+    """Who finds it knows that all lanes were committed so far."""
+    state = OffsetState(committed=None)
+    for lane in range(4):
+        state.commit_lane(even_split(4).key_range(lane), 10 + lane)
+
+    assert push_note(TOPIC, state, None) == ""
+
+
+def test_a_push_that_a_scan_has_led_on_to_says_of_which_log() -> None:
+    """Lane 3 has said 5, and nothing of it stands before 20."""
+    state, scanned = OffsetState(committed=None), scan()
+    for lane, offset in enumerate((10, 10, 10, 5)):
+        state.commit_lane(even_split(4).key_range(lane), offset)
+    scanned.add(0, 20, np.array([19, 19, 19, 4]))
+    state.settle(scanned)
+
+    text = push_note(TOPIC, state, EpochStart(7, 3))
+
+    assert read_note(text, TOPIC, 10) == LaneNote(10, (), EpochStart(7, 3))
+
+
+@pytest.mark.parametrize("epoch", ["7", "[7]", "[-1,0]", "[7,-1]", '["7",0]', "[true,0]", "{}"])
+def test_an_epoch_that_is_none_makes_no_note(epoch: str) -> None:
+    """Anybody can write metadata."""
+    text = f'{{"keylane":1,"topic":"{TOPIC.hex}","at":7,"lanes":[],"epoch":{epoch}}}'
+
+    assert read_note(text, TOPIC, 7) is None
 
 
 def test_a_note_beside_another_offset_or_topic_is_nobodys() -> None:

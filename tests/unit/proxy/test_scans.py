@@ -117,3 +117,57 @@ def test_a_cut_ends_scan_and_lineage() -> None:
     assert scan.regions() == [(0, 40)]
     assert scans.of((*PLACE, TWO)) is scan
     assert lineages.of(PLACE).end == 40
+
+
+KEY = (*PLACE, TWO)
+
+
+def passes(scans: Scans, offset: int) -> bool:
+    """Whether a lane at 0 is led on to an offset."""
+    return scans.known(KEY).effective(LANES[0], 0) >= offset
+
+
+def test_scans_do_not_count_until_the_log_of_a_new_leader_was_compared() -> None:
+    """Metadata names the leader before any reader has met it; its log may be another one."""
+    lineages = Lineages()
+    scans = Scans(lineages)
+    scans.note(block(0, 100))
+    lineages.of(PLACE).leader_epoch = 5
+    assert passes(scans, 100)
+
+    scans.note_leader(PLACE, 6)
+
+    assert not passes(scans, 1)
+    lineages.of(PLACE).leader_epoch = 6  # a reader has compared it, and found nothing cut
+    assert passes(scans, 100)
+
+
+def test_a_cut_by_a_new_leader_leaves_what_was_scanned_since() -> None:
+    """The reader that has compared it goes on."""
+    scans = Scans(Lineages())
+    scans.note(block(0, 100))
+    scans.note_leader(PLACE, 6)
+
+    scans.truncate(*PLACE, 0)
+    scans.note(block(0, 50, epoch=6))
+
+    assert passes(scans, 50) and not passes(scans, 51)
+
+
+def test_what_another_node_reads_of_a_new_leader_is_no_continuation() -> None:
+    """That node has compared its own reading, and not what was scanned here."""
+    scans = Scans(Lineages())
+    scans.note(block(0, 100))
+    scans.note_leader(PLACE, 6)
+
+    assert not scans.contradicts(block(100, 200, epoch=5))
+    assert scans.contradicts(block(100, 200, epoch=6))
+
+
+def test_a_leader_of_a_log_that_was_never_scanned_is_not_kept() -> None:
+    """Metadata names the leaders of all partitions of a cluster."""
+    scans = Scans(Lineages())
+
+    scans.note_leader(PLACE, 6)
+
+    assert not scans._led

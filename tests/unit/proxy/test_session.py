@@ -151,10 +151,11 @@ async def test_pipelining_is_bounded_and_goes_on() -> None:
         for number in range(PIPELINED_MAX):
             assert await world.broker.request() == (HEARTBEAT, number)
         assert world.broker.requests.empty()
-        for number in range(total):
-            world.broker.answer(number)
         for number in range(PIPELINED_MAX, total):
+            world.broker.answer(number - PIPELINED_MAX)
             assert await world.broker.request() == (HEARTBEAT, number)
+        for number in range(total - PIPELINED_MAX, total):
+            world.broker.answer(number)
 
         assert await world.client.answers(total) == list(range(total))
 
