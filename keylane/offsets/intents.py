@@ -7,7 +7,8 @@ Source: docs/decisions/027.
 
 A push goes to Kafka first, then to the journal, so a fenced member leaves no trace. A crash in
 between shows as an offset that is not what the journal says was pushed. Forward that is harmless:
-what lies below is raised, and all lanes had passed it. Backward it is what a reset by an admin
+what lies below is raised, as all lanes had passed it, and a note beside it tells what only a scan
+had led past (docs/decisions/032). Backward it is what a reset by an admin
 looks like, for which all lanes go back. So a push that does not go forward is written to the
 journal first, as an intent: with it, the whole state as it will be.
 
