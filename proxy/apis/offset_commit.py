@@ -5,8 +5,9 @@ before X are done (G-23). The stable offset of each physical partition is forwar
 caller's own member id and generation, so the broker fences zombies and a group can leave
 keylane at any time; only when the broker took it, the journal is written (acks=all), and only
 then the client is answered. A push that does not go forward is in the journal first, as an
-intent; one that is beyond what members said of some lane carries a note as its metadata. An admin's commit for an inactive group works the same way, also backwards. Topics
-without lanes ride along as they are; a request with none passes as bytes.
+intent; one that is beyond what members said of some lane carries a note as its metadata. An
+admin's commit for an inactive group works the same way, also backwards. Topics without lanes ride
+along as they are; a request with none passes as bytes.
 A client id with key ranges commits its ranges of a partition: an offset X means that all their
 records before X are done. A commit of a whole partition by anybody else passes as it is, and
 moves the group's state there as its next call (G-11).

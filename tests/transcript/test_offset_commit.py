@@ -472,8 +472,7 @@ async def test_metadata_and_epoch_stay_with_their_lane() -> None:
         {"topics": [codes(8, {0: 0})]},
     )
 
-    lanes = dict.fromkeys((0, 2, 4, 6), 1)
-    await commit(context, 8, topic("orders", lanes, committed_leader_epoch=4))
+    await commit(context, 8, topic("orders", {0: 1, 2: 1, 4: 1, 6: 1}, committed_leader_epoch=4))
 
     layout = context.lanes("orders").layout
     position = context.state(GROUP, "orders", 0).position_of(layout.key_range(0, 0))
