@@ -176,11 +176,13 @@ class GroupOffsets:
             # Where it was cut is not known: scans begin anew, states ask the leader.
             self._scans.truncate(*place, 0)
             self._checks.note_unsure(self._states_at(place))
-        scan = self._scans.note(block)
+        self._scans.note(block)
+        key = (*place, block.key_split)
+        scan = self._scans.known(key)
         if self.late:
-            self.late.note_scanned((*place, block.key_split), scan)
+            self.late.note_scanned(key, scan)
         if self.scan_waits is not None:
-            self.scan_waits.note((*place, block.key_split), scan)
+            self.scan_waits.note(key, scan)
 
     def _note_leader(self, place: Place, leader_epoch: int) -> None:
         self._checks.note_leader(place, leader_epoch)
@@ -302,9 +304,9 @@ class GroupOffsets:
             is_news = state.pushed != note.position and not self.pushes.is_of_this_log(key)
             apply_note(state, note, self.scan_of(view, partition))
             self.pushes.unsaved.add(key)
-            if note.seen is not None:
-                table.note_epoch(key, note.seen)
             if is_news:
+                if note.seen is not None:
+                    table.note_epoch(key, note.seen)
                 self._checks.note_unsure([(key, state)])
         if kafka_committed is not None or table.get(key) is not None:
             table.put(key, state)

@@ -49,8 +49,8 @@ class Scans:
         """
         return ScanIndex(key[2]) if self._is_unsure(key[:2]) else self.of(key)
 
-    def note(self, block: ScannedBlock) -> ScanIndex:
-        """A block was looked at, here or by another node; its partition's scan."""
+    def note(self, block: ScannedBlock) -> None:
+        """A block was looked at, here or by another node."""
         place = (block.topic_id, block.partition)
         scan = self.of((*place, block.key_split))
         scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
@@ -62,7 +62,6 @@ class Scans:
             self._log_starts[place] = start
             if start > known:
                 scan.advance_log_start(start)
-        return scan
 
     def contradicts(self, block: ScannedBlock) -> bool:
         """Whether another node has read, of a later leader, what was seen here of an earlier one.

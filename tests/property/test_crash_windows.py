@@ -126,7 +126,7 @@ class CrashWindows(RuleBasedStateMachine):
     def read(self, more: int) -> None:
         """Records are published, and a reader of the node looks at them."""
         start, self.kafka.end = self.kafka.end, self.kafka.end + 10 * more
-        self.node.scan(start, self.kafka.end)
+        self.node.read(start, self.kafka.end)
         if self.kafka.is_first_log:
             for bounds in self.bounds[1:]:
                 bounds.led = self.kafka.end

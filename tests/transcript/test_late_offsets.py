@@ -7,6 +7,9 @@ import pytest
 
 from keylane.offsets.journal import StateKey
 from keylane.proxy.late_pushes import PATIENCE_S
+from tests.reference.crash_world import Kafka
+from tests.transcript.crashing_node import commit as commit_lanes
+from tests.transcript.crashing_node import started
 from tests.transcript.fake import ORDERS, FakeContext
 from tests.transcript.test_offset_commit import (
     COMMIT,
@@ -37,6 +40,22 @@ def scanned(context: FakeContext, *lasts: int, start: int = 0, end: int = 8) -> 
     scan.add(start, end, np.array(lasts, dtype=np.int64))
     context.groups.late.note_scanned((ORDERS, 0, view.key_split(0)), scan)
     context.groups.late.check()
+
+
+async def test_a_push_is_due_until_the_log_of_a_new_leader_was_compared() -> None:
+    """Another node still reads of the old one what it would be pushed to; that does not count."""
+    kafka = Kafka()
+    node = await started(kafka)
+    node.read(0, 50)
+    assert await commit_lanes(node, {0: 80, 1: 60, 2: 60, 3: 60}) == [0] * 4
+    kafka.epoch = 1
+    node.lose_log(is_read=False)
+
+    node.scan(50, 100, epoch=0, is_own=False)
+
+    assert len(node.offsets.late) == 1 and not node.world.aside
+    node.read(50, 100)  # the reader has the new leader, whose log is the same
+    assert len(node.offsets.late) == 0 and len(node.world.aside) == 1
 
 
 async def run_aside(context: FakeContext) -> None:

@@ -14,6 +14,7 @@ from keylane.proxy.scans import Scans
 
 PLACE = (uuid.UUID(int=7), 3)
 TWO = even_split(2)
+KEY = (*PLACE, TWO)
 LANES = [TWO.key_range(lane) for lane in range(2)]
 
 
@@ -110,16 +111,14 @@ def test_a_cut_ends_scan_and_lineage() -> None:
     """What comes after it is scanned anew."""
     lineages = Lineages()
     scans = Scans(lineages)
-    scan = scans.note(block(0, 100))
+    scans.note(block(0, 100))
+    scan = scans.of(KEY)
 
     scans.truncate(*PLACE, 40)
 
     assert scan.regions() == [(0, 40)]
-    assert scans.of((*PLACE, TWO)) is scan
+    assert scans.of(KEY) is scan
     assert lineages.of(PLACE).end == 40
-
-
-KEY = (*PLACE, TWO)
 
 
 def passes(scans: Scans, offset: int) -> bool:
