@@ -74,7 +74,7 @@ class GroupOffsets:
 
         wall_clock: gives seconds since 1970, for the timestamps of journal records.
         tenure: which groups this node may serve at a moment; `Alone`: all, as the only node.
-        on_append: told of each write to the journal: its records, its seconds, whether it is there.
+        on_append: called after each write to the journal with its records, seconds, and success.
         """
         self._config, self._cluster, self._clock = config, cluster, clock
         self._store = JournalStore(
@@ -168,7 +168,7 @@ class GroupOffsets:
             await self._owned.stop()
         await self._store.stop()
 
-    # What readers tell.
+    # What readers have seen.
     def on_scanned(self, block: ScannedBlock) -> None:
         """A reader has looked at a block of a partition."""
         place = (block.topic_id, block.partition)
@@ -321,7 +321,7 @@ class GroupOffsets:
             yield from self._table.items()
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
-        """What has been scanned of a partition."""
+        """What has been scanned of a partition's log; not to be added to."""
         return self._scans.known((view.topic_id, partition, view.key_split(partition)))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
@@ -348,7 +348,7 @@ class GroupOffsets:
             place = (view.topic_id, partition)
             self._scans.raise_to_log_start(place, state, table.get(key))
             table.put(key, state)
-            seen = self._led_from(key, state)
+            seen = self._concluded_epoch(table, key, state)
             if seen is not None:
                 table.note_epoch(key, seen)
             layouts |= self._layouts.unpinned(view, now_ms)
@@ -365,12 +365,12 @@ class GroupOffsets:
             table.mark_saved(key)
             self.pushes.unsaved.discard(key)
 
-    def led_from(self, key: StateKey, state: OffsetState) -> EpochStart | None:
+    def concluded_epoch(self, key: StateKey, state: OffsetState) -> EpochStart | None:
         """The leader epoch before the furthest conclusion of a state; None: it is not known.
 
         Raises: NotCoordinator.
         """
-        return self._led_from(key, state) or self._table_of(key.group).epoch_of(key)
+        return self._concluded_epoch(self._table_of(key.group), key, state)
 
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
@@ -408,11 +408,11 @@ class GroupOffsets:
         return self._lane_names.of(group)
 
     async def log_start(self, view: View, partition: int) -> int:
-        """The partition's first offset, as its leader tells it. Raises: UpstreamLost."""
+        """The partition's first offset, of its leader. Raises: UpstreamLost."""
         return await self._log_ends.offset_at(view, partition, EARLIEST)
 
     async def log_end(self, view: View, partition: int) -> int:
-        """The partition's high watermark, as its leader tells it. Raises: UpstreamLost."""
+        """The partition's high watermark, of its leader. Raises: UpstreamLost."""
         return await self._log_ends.offset_at(view, partition, LATEST)
 
     # What is loaded.
@@ -456,10 +456,14 @@ class GroupOffsets:
             self.late.forget(key)
             self._checks.forget(key)
 
-    def _led_from(self, key: StateKey, state: OffsetState) -> EpochStart | None:
-        if self._checks.is_unchecked(key):
-            return None
-        return self.lineages.of((key.topic_id, key.partition)).before(state.concluded_end)
+    def _concluded_epoch(
+        self, table: OffsetTable, key: StateKey, state: OffsetState
+    ) -> EpochStart | None:
+        seen = None
+        if not self._checks.is_unchecked(key):
+            place = (key.topic_id, key.partition)
+            seen = self.lineages.of(place).before(state.concluded_end)
+        return table.epoch_of(key) if seen is None else seen
 
     def _states_at(self, place: Place) -> list[tuple[StateKey, OffsetState]]:
         return [item for item in self.states() if (item[0].topic_id, item[0].partition) == place]

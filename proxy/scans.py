@@ -1,6 +1,6 @@
 """What readers of all nodes have seen of each partition: scanned regions, and where logs begin.
 
-In:    scanned blocks and cuts, as readers tell them.  Out: `ScanIndex`es, log starts.
+In:    scanned blocks and cuts, as readers find them.  Out: `ScanIndex`es, log starts.
 Next:  `groups` settles positions with them.
 Pure:  no I/O, no clock.
 """
@@ -33,14 +33,14 @@ class Scans:
         self._lineages = lineages
         self._scans: dict[ScanKey, ScanIndex] = {}
         self._log_starts: dict[Place, int] = {}
-        self._led: dict[Place, int] = {}
+        self._new_leaders: dict[Place, int] = {}
         """Leader epochs that metadata has named, of scanned logs: to be compared with theirs."""
 
     def note_leader(self, place: Place, leader_epoch: int) -> None:
         """A partition has a later leader than was known: its log may be another one."""
         lineage = self._lineages.find(place)
-        if lineage is not None and lineage.leader_epoch < leader_epoch:
-            self._led[place] = leader_epoch
+        if lineage is not None and lineage.leader_epoch < leader_epoch and lineage.newest >= 0:
+            self._new_leaders[place] = leader_epoch
 
     def known(self, key: ScanKey) -> ScanIndex:
         """What has been scanned of a partition's log; nothing until its new leader's was compared.
@@ -70,14 +70,14 @@ class Scans:
         """
         place = (block.topic_id, block.partition)
         if not block.epochs and self._is_unsure(place):
-            return self._led[place] <= block.leader_epoch
+            return self._new_leaders[place] <= block.leader_epoch
         lineage = self._lineages.of(place)
         return 0 <= lineage.newest < block.leader_epoch and block.start < lineage.end
 
     def truncate(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """Another log goes on at `end`: it may begin elsewhere, too."""
         self._log_starts.pop((topic_id, partition), None)
-        self._led.pop((topic_id, partition), None)
+        self._new_leaders.pop((topic_id, partition), None)
         self._lineages.of((topic_id, partition)).truncate(end)
         for (scanned_id, scanned_partition, _), scan in self._scans.items():
             if (scanned_id, scanned_partition) == (topic_id, partition):
@@ -85,12 +85,12 @@ class Scans:
 
     def _is_unsure(self, place: Place) -> bool:
         """Whether the log was scanned under an earlier leader than it has now."""
-        leader_epoch = self._led.get(place)
+        leader_epoch = self._new_leaders.get(place)
         if leader_epoch is None:
             return False
         if self._lineages.of(place).leader_epoch < leader_epoch:
             return True
-        del self._led[place]
+        del self._new_leaders[place]
         return False
 
     def of(self, key: ScanKey) -> ScanIndex:
@@ -103,7 +103,7 @@ class Scans:
                 oldest = next(iter(self._scans))
                 del self._scans[oldest]
                 self._log_starts.pop(oldest[:2], None)
-                self._led.pop(oldest[:2], None)
+                self._new_leaders.pop(oldest[:2], None)
         return scan
 
     def raise_to_log_start(
@@ -115,7 +115,7 @@ class Scans:
         start has read there: then the log begins lower than it did, and nothing is moved.
         """
         start = self._log_starts.get(place, -1)
-        if state.stable_position >= start:
+        if state.stable_position >= start or self._is_unsure(place):
             return
         said = {item.offset for _, _, item in state.positions() if item.committed}
         if before is not None:

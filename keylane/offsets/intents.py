@@ -1,4 +1,4 @@
-"""Pushes of stable offsets whose outcome may have to be told from the moves of somebody else.
+"""Pushes of stable offsets whose outcome may look like the move of somebody else.
 
 In:    pushes about to be sent, their outcomes; what Kafka's own group offset is found at.
 Out:   the state that a found offset belongs to; records for the journal.
@@ -7,10 +7,10 @@ Source: docs/decisions/027.
 
 A push goes to Kafka first, then to the journal, so a fenced member leaves no trace. A crash in
 between shows as an offset that is not what the journal says was pushed. Forward that is harmless:
-what lies below is raised, as all lanes had passed it, and a note beside it tells what only a scan
-had led past (docs/decisions/032). Backward it is what a reset by an admin
-looks like, for which all lanes go back. So a push that does not go forward is written to the
-journal first, as an intent: with it, the whole state as it will be.
+what lies below is raised, as all lanes had passed it, and a note beside it marks what only a scan
+has led past (docs/decisions/032). Backward it is what a reset by an admin looks like, for which
+all lanes go back. So a push that does not go forward is written to the journal first, as an
+intent: with it, the whole state as it will be.
 
     found in Kafka                          what it means
     state.pushed                            nothing has happened

@@ -18,7 +18,7 @@ position may stand beyond what members said. Of which log that was concluded is 
 A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
 and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
 there are any. A note that does not fit the offset and topic it stands beside was copied there by
-some tool: it is nobody's.
+some tool, and does not count.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In:    stable positions put into clients' transactions; ends of transactions; Ka
 Out:   whether Kafka's offset is as the state says; what an open transaction holds already.
 Next:  `proxy.apis` asks Kafka before it commits on what is not sure.
 Pure:  no I/O, no clock: time is a parameter.
-Source: KIP-447 (`require_stable`): the broker tells whether a partition has a pending offset.
+Source: KIP-447 (`require_stable`): the broker says whether a partition has a pending offset.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Pushes:
         self.has_notes = True
         """Whether pushes have notes beside them; not where brokers take no metadata that long."""
         self.unsaved: set[StateKey] = set()
-        """States that hold what the journal lacks and only Kafka's metadata tells besides."""
+        """States that hold what else only Kafka's metadata has, and not the journal."""
 
     @property
     def is_idle(self) -> bool:
@@ -70,7 +70,7 @@ class Pushes:
         return not self._of_writer and not self._waiting
 
     def is_sure(self, key: StateKey) -> bool:
-        """Whether Kafka's own offset is what the state was last told, and nothing is pending."""
+        """Whether Kafka's own offset is the one that the state knows, and nothing is pending."""
         return key in self._sure
 
     def is_known(self, key: StateKey) -> bool:
@@ -95,7 +95,7 @@ class Pushes:
         return push is not None and push.writer != writer and now_s < push.unanswered_until_s
 
     def note_sure(self, key: StateKey) -> None:
-        """Kafka has no pending offset there, and the state was told Kafka's."""
+        """Kafka has no pending offset there, and the state knows Kafka's."""
         self._drop(key)
         self._sure.add(key)
 

@@ -207,7 +207,7 @@ class Groups(Protocol):
         Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
         """
 
-    def led_from(self, key: StateKey, state: OffsetState) -> EpochStart | None:
+    def concluded_epoch(self, key: StateKey, state: OffsetState) -> EpochStart | None:
         """The leader epoch before the furthest conclusion of a state; None: it is not known.
 
         Raises: NotCoordinator.
@@ -294,7 +294,7 @@ class Context(Protocol):
         """Compute what takes long beside the event loop."""
 
     async def pause(self, seconds: float) -> None:
-        """Wait for what no event tells."""
+        """Wait for what has no event."""
 
     def send(self, frame: Buffers) -> Awaitable[Frame]:
         """Write to the client's own broker connection now; the answer can be awaited."""
@@ -347,7 +347,7 @@ class Context(Protocol):
         """The lanes a name stands for; asks the cluster when the topic is not known yet."""
 
     async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
-        """As `find_view`, by the id that the client was told."""
+        """As `find_view`, by the id that Metadata has given the client."""
 
     async def find_topic(self, name: str) -> PhysicalTopic | None:
         """A topic by its own name; asks the cluster when it is not known yet. None: unknown."""
@@ -367,7 +367,7 @@ class Context(Protocol):
     def log_end(
         self, view: LaneView, partition: int, isolation_level: int
     ) -> tuple[int, int] | None:
-        """(log end, log start) from what Fetch told a moment ago, None when not fresh."""
+        """(log end, log start) of a Fetch answer of a moment ago, None when not fresh."""
 
     async def log_start(self, view: View, partition: int) -> int:
         """The partition's first offset. Raises: UpstreamLost."""

@@ -1,8 +1,8 @@
 """Stable offsets pushed again, once it is known what lies behind them.
 
-Behaviour: with the member and generation of the group's last commit, over his own connection,
-so that the broker judges it as it judged his commit; whatever it refuses is left alone. The
-client is told nothing: what he committed stands.
+Behaviour: with the member and generation of the group's last commit, over the
+connection that it came by, so that the broker judges both alike; whatever it refuses is left
+alone. The client sees nothing of it: its commit stands.
 Not done: commits without a member (an admin's, or a consumer's in no group).
 
 In:    a commit that was taken.  Out: an OffsetCommit of keylane's own, and the journal.

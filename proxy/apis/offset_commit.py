@@ -1,7 +1,7 @@
 """OffsetCommit v2-10: a lane's commit becomes an individual commit and a stable offset.
 
 Behaviour: a member that holds a lane and commits offset X means: all records of that lane
-before X are done (G-23). The stable offset of each physical partition is forwarded with the
+before X are done. The stable offset of each physical partition is forwarded with the
 caller's own member id and generation, so the broker fences zombies and a group can leave
 keylane at any time; only when the broker took it, the journal is written (acks=all), and only
 then the client is answered. A push that does not go forward is in the journal first, as an
@@ -10,10 +10,10 @@ admin's commit for an inactive group works the same way, also backwards. Topics 
 along as they are; a request with none passes as bytes.
 A client id with key ranges commits its ranges of a partition: an offset X means that all their
 records before X are done. A commit of a whole partition by anybody else passes as it is, and
-moves the group's state there as its next call (G-11).
+moves the group's state there as its next call.
 A partition that one request commits both as lanes and as itself is refused for the latter:
 Kafka holds one offset for both. While the switch `accept.individual.commit` is off, lanes are
-refused with INVALID_REQUEST (S004-60).
+refused with INVALID_REQUEST.
 Not done: offset ranges of native consumers (tagged fields).
 
 In:    requests and answers.  Out: answers per lane.
@@ -61,10 +61,10 @@ OFFSET_COMMIT: Final = 8
 TOPIC_ID_VERSION: Final = 10
 THROTTLE_VERSION: Final = 3
 COMMIT_NOT_ALLOWED: Final = ErrorCode.invalid_request
-"""Stands for the seed's INDIVIDUAL_COMMIT_NOT_ALLOWED, whose number is taken (K-01b)."""
+"""Of the KIP draft's INDIVIDUAL_COMMIT_NOT_ALLOWED the number means another error today."""
 
 Errors = dict[tuple[int, int], ErrorCode]
-"""(number of the topic in the request, its partition or lane) -> what the client is told."""
+"""(number of the topic in the request, its partition or lane) -> what is answered."""
 BrokerKey = tuple[str | uuid.UUID, int]
 """Topic name, from v10 its id, and partition."""
 Codes = dict[BrokerKey, ErrorCode]
@@ -116,7 +116,7 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
 def moved_states(
     group: str, wanted: Any, views: Sequence[View | None], context: Context, *, by_id: bool
 ) -> list[StateKey]:
-    """States of the group whose partition the request names as a whole (G-11)."""
+    """States of the group whose partition the request names as a whole."""
     keys: list[StateKey] = []
     for topic, view in zip(wanted.topics, views, strict=True):
         topic_id = topic.topic_id if by_id else context.registry.id_of_name(str(topic.name))
@@ -344,7 +344,7 @@ def error_codes(answer: Any, *, by_id: bool) -> Codes:
 
 
 async def _save(group: str, taken: list[Draft], context: Context) -> ErrorCode:
-    """Write the journal; what to tell the client of what Kafka has taken already."""
+    """Write the journal; the code for what Kafka has taken already."""
     if not taken:
         return NONE
     try:

@@ -72,7 +72,7 @@ class SentPushes:
         groups = self._context.groups
         if not groups.pushes.has_notes:
             return ""
-        seen = groups.led_from(draft.key, draft.state)
+        seen = groups.concluded_epoch(draft.key, draft.state)
         return push_note(draft.view.topic_id, draft.state, seen)
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
@@ -103,8 +103,9 @@ class SentPushes:
         if TOO_LONG in codes and self._context.groups.pushes.has_notes:
             self._context.groups.pushes.has_notes = False
             log.warning(
-                "broker refuses metadata of 80 characters beside offsets; pushes go without it "
-                "group=%s. Raise offset.metadata.max.bytes of the brokers to its default, 4096",
+                "broker refuses the note beside an offset, of some 90 characters; offsets are "
+                "committed without notes from now on group=%s. Set the brokers' "
+                "offset.metadata.max.bytes back to its default, 4096",
                 self._group,
             )
         taken, lost, refused = [], [], []

@@ -7,8 +7,8 @@ own transaction, and beside each, as its metadata, the positions of the lanes
 does not. The member id and generation pass through, so the broker fences zombies. Kafka keeps the
 metadata of the last one that was written, so transactions of one group take turns on a partition,
 from the TxnOffsetCommit to the end: the next one waits, as long as Kafka has a pending offset
-there. EndTxn is looked at, so that two transactions of one producer epoch are told apart; among
-many nodes it may pass another one, and the broker's word stands for it (decision 014).
+there. EndTxn is looked at, so that one transaction of a producer epoch is not taken for the next;
+among many nodes it may pass another one, and the broker's word stands for it (decision 014).
 Not done: offset ranges of native consumers.
 
 In:    requests and answers.  Out: answers per lane.
@@ -69,14 +69,14 @@ MEMBER_VERSION: Final = 3
 """From here on a request names the member, and clients know that a member may be fenced."""
 ABORTABLE_VERSION: Final = 5
 TURN_WAIT_S: Final = 2.0
-"""How long a request waits for its turn before the client is told to ask again. Well below
+"""How long a request waits for its turn before the client is answered to ask again. Well below
 the time-outs of requests and sessions, as other requests of the connection stand behind it."""
 TURN_PAUSE_S: Final = 0.002
 TURN_PAUSE_S_MAX: Final = 0.05
+"""Pauses between questions whether the broker still has a pending offset, of which there is no
+event: the first is about a round trip, the last 20 questions a second."""
 OWN_PAUSE_S: Final = 0.02
 """Before 4.0 a broker's coordinator forgets a transaction some time after its markers are there."""
-"""Pauses between questions whether the broker still has a pending offset, which no event tells:
-the first is about a round trip, the last 20 questions a second."""
 
 
 async def handle_add_partitions(request: Request, context: Context) -> Buffers:
@@ -236,7 +236,7 @@ def _busy_code(
     places: dict[Place, View],
     context: Context,
 ) -> ErrorCode:
-    """What a client is told whose turn does not come.
+    """The code for a client whose turn does not come.
 
     It comes when the transaction before it ends, so the client asks again. Unless this proxy does
     not know whose transaction that is, since it was started after the push: it may be the
@@ -333,7 +333,7 @@ def _commits(
 
 
 def _note(draft: Draft, commits: tuple[LaneCommit, ...], context: Context) -> str:
-    seen = context.groups.led_from(draft.key, draft.state)
+    seen = context.groups.concluded_epoch(draft.key, draft.state)
     return write_note(draft.view.topic_id, LaneNote(draft.state.stable_position, commits, seen))
 
 

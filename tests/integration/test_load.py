@@ -26,7 +26,7 @@ from keylane.wire.header import write_request
 from tests.integration.harness import Group
 from tests.integration.keylane_process import KeylaneProcess
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="memory and files are told in /proc")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc has memory and files")
 
 CONNECTIONS = 2000
 WAVES = 4

@@ -115,7 +115,7 @@ class FakeGroups:
             self.table.put(key, state)
         return state
 
-    def led_from(self, key: StateKey, state: OffsetState) -> EpochStart | None:
+    def concluded_epoch(self, key: StateKey, state: OffsetState) -> EpochStart | None:
         return None
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:

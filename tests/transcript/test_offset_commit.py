@@ -485,12 +485,11 @@ async def test_two_commits_of_a_group_take_turns() -> None:
     no_history(context, 0)
     for _ in range(2):
         context.expect(COMMIT, None, {"topics": [codes(8, {0: 0})]})
-    requests = [
-        make_request(COMMIT, 8, request(topic("orders", {index: 10 + index}))) for index in (0, 2)
-    ]
+    wanted = [request(topic("orders", {index: 10 + index})) for index in (0, 2)]
+    requests = [make_request(COMMIT, 8, each) for each in wanted]
     await context.groups.lock(GROUP).__aenter__()
     both = [spawn(handle_offset_commit(one, context), "commit") for one in requests]
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # both run up to the lock
     assert context.events == []
 
     context.groups._locks[GROUP].release()

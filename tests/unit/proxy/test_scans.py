@@ -56,6 +56,22 @@ def test_positions_below_the_log_start_go_up_to_it() -> None:
     assert state.stable_position == 5_000
 
 
+def test_a_log_start_does_not_count_until_the_log_of_a_new_leader_was_compared() -> None:
+    """The new log may begin lower, at records that no lane has read."""
+    lineages = Lineages()
+    scans = Scans(lineages)
+    scans.note(block(5_000, 6_000, log_start=5_000))
+    before, state = committed(10, 5_500), committed(10, 5_600)
+    scans.note_leader(PLACE, 6)
+
+    scans.raise_to_log_start(PLACE, state, before)
+    assert state.stable_position == 10
+
+    lineages.of(PLACE).leader_epoch = 6
+    scans.raise_to_log_start(PLACE, state, before)
+    assert state.stable_position == 5_000
+
+
 def test_a_log_start_outlives_no_cut() -> None:
     """Another log begins where it does: nobody is moved to where the one before began."""
     scans = Scans(Lineages())
@@ -165,8 +181,10 @@ def test_what_another_node_reads_of_a_new_leader_is_no_continuation() -> None:
 
 def test_a_leader_of_a_log_that_was_never_scanned_is_not_kept() -> None:
     """Metadata names the leaders of all partitions of a cluster."""
-    scans = Scans(Lineages())
+    lineages = Lineages()
+    scans = Scans(lineages)
+    lineages.of(PLACE)  # is asked for, by who compares states
 
     scans.note_leader(PLACE, 6)
 
-    assert not scans._led
+    assert not scans._new_leaders
