@@ -148,7 +148,7 @@ def run_kafka_python(args: argparse.Namespace) -> None:
     """A kafka-python member."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaError, RetriableError
     from kafka.structs import OffsetAndMetadata
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -174,7 +174,11 @@ def run_kafka_python(args: argparse.Namespace) -> None:
     consumer.subscribe([args.topic], listener=Listener())
     while not STOPPING.is_set():
         # A poll that ends in the same moment as a rebalance loses its outcome (docs/clients.md).
-        polled = consumer.poll(timeout_ms=10_000)
+        try:
+            polled = consumer.poll(timeout_ms=10_000)
+        except RetriableError as error:  # what its refresh of metadata met (docs/clients.md)
+            tell("poll_failed", error=repr(error))
+            continue
         if not polled:
             continue
         tell_records(

@@ -19,9 +19,9 @@ Breaches, by kind:
 Notes are what a client did of itself, or what is the same direct. A client that goes below the
 position it was answered (librdkafka hands out an old queue after a revoke that meets its
 ListOffsets) is `client`. Where a log was cut, or begins later, a member that reads it again by its
-own reset policy is `reset`, and a position of the old log, by which a client itself passes records
-of the new one, is `passed`. A commit of a log that was cut stays at Kafka as it was said, and an
-answer that repeats it is `kept`: the client compares epochs, or is out of range, or passes.
+own reset policy is `reset`. A commit of a log that was cut stays at Kafka as it was said, and an
+answer that repeats it is `kept`: the client compares epochs, or is out of range, or passes. Records
+of the new log that it passes so, or by a position of its own in the old one, are `passed`.
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ class Judge:
             for place, commits in by_place.items()
         }
         self._by_answer: dict[Answer, Floor] = {}
+        self._kept: dict[Place, set[int]] = defaultdict(set)
+        """Records that an answer passed with a commit of a log that was cut since."""
         self._handed: dict[tuple[str, Place], list[Delivery]] = defaultdict(list)
         for delivery in sorted(group.of(Delivery), key=lambda each: each.at_s):
             self._handed[delivery.member, delivery.place].append(delivery)
@@ -209,8 +211,11 @@ class Judge:
         if passed:
             where = f"{len(passed)} records of the lane from {passed[0]} on"
             said = f"{_say(answer)}: nobody committed beyond {reach}; {where}"
-            is_kept = floors is not None and answer.offset <= floors.said(answer)
+            stands = floors.stands(answer) if floors else -1
+            is_kept = not log.between(max(stands, 0), answer.offset, answer.asked_s)
             (self._note if is_kept else self._breach)("kept" if is_kept else "passes", said)
+            if is_kept:
+                self._kept[answer.place].update(passed)
 
     # -- what a member was handed -----------------------------------------------------------
 
@@ -337,10 +342,10 @@ class Judge:
                 self._name_missing(place, missing)
 
     def _name_missing(self, place: Place, missing: Sequence[int]) -> None:
-        """Records before what a member was handed of a log that was cut: as direct."""
-        old_end = self._old_end(place)
-        passed = [offset for offset in missing if offset < old_end]
-        lost = [offset for offset in missing if offset >= old_end]
+        """Records before what a member had read or committed of a log that was cut: as direct."""
+        old_end, kept = self._old_end(place), self._kept[place]
+        passed = [offset for offset in missing if offset < old_end or offset in kept]
+        lost = [offset for offset in missing if offset >= old_end and offset not in kept]
         for kind, found, add in (("passed", passed, self._note), ("lost", lost, self._breach)):
             self._verdict.counts[kind] += len(found)
             if found:

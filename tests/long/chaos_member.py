@@ -137,7 +137,7 @@ def run_kafka_python(args: argparse.Namespace) -> None:
     """A kafka-python member."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaError, RetriableError
     from kafka.structs import OffsetAndMetadata
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -162,7 +162,11 @@ def run_kafka_python(args: argparse.Namespace) -> None:
     consumer.subscribe(args.topics, listener=Listener())
     while not STOPPING.is_set():
         # A poll that ends in the same moment as a rebalance loses its outcome (docs/clients.md).
-        polled = consumer.poll(timeout_ms=10_000)
+        try:
+            polled = consumer.poll(timeout_ms=10_000)
+        except RetriableError as error:  # what its refresh of metadata met (docs/clients.md)
+            publish("poll_failed", error=repr(error))
+            continue
         if not polled:
             continue
         publish_records(

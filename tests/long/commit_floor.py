@@ -70,20 +70,17 @@ class CommitFloor:
 
     def floor(self, answer: Answer) -> Floor:
         """The lowest that a register could hold for this reader, cuts of the log considered."""
-        count = bisect_left(self._answered_s, answer.asked_s)
-        if count == 0:  # nothing is known to be written: it may hold nothing
-            return NO_FLOOR
-        barrier_s = self._barriers_s[count - 1]
-        last = bisect_left(self._asked_s, answer.answered_s)
-        first = bisect_left(self._asked_s, barrier_s - LONGEST_COMMIT_S)
-        current = [each for each in self._commits[first:last] if barrier_s <= each.answered_s < inf]
-        current += [
-            each
-            for each, over_s in self._unanswered
-            if each.asked_s < answer.answered_s and over_s >= answer.asked_s
-        ]
-        floors = [Floor(self._kept(each, answer), each) for each in current]
+        if not bisect_left(self._answered_s, answer.asked_s):
+            return NO_FLOOR  # nothing is known to be written: it may hold nothing
+        floors = [Floor(self._kept(each, answer), each) for each in self._current(answer)]
         return min(floors, key=lambda each: each.offset)
+
+    def stands(self, answer: Answer) -> int:
+        """The farthest that the register could hold for this reader, as it was said; -1: nothing.
+
+        Whatever log it was said of.
+        """
+        return max((each.offset for each in self._current(answer)), default=-1)
 
     def reach(self, answer: Answer) -> int:
         """The farthest that anyone tried to commit, less what was cut since; -1: nowhere."""
@@ -101,6 +98,19 @@ class CommitFloor:
         """The farthest that anyone tried to commit, in whatever log; -1: nowhere."""
         last = bisect_left(self._asked_s, answer.answered_s)
         return self._farthest[last - 1] if last else -1
+
+    def _current(self, answer: Answer) -> list[Commit]:
+        """The commits of which one is in the register, if any is."""
+        count = bisect_left(self._answered_s, answer.asked_s)
+        barrier_s = self._barriers_s[count - 1] if count else -inf
+        last = bisect_left(self._asked_s, answer.answered_s)
+        first = bisect_left(self._asked_s, barrier_s - LONGEST_COMMIT_S)
+        current = [each for each in self._commits[first:last] if barrier_s <= each.answered_s < inf]
+        return current + [
+            each
+            for each, over_s in self._unanswered
+            if each.asked_s < answer.answered_s and over_s >= answer.asked_s
+        ]
 
     def _kept(self, commit: Commit, answer: Answer) -> int:
         """Of a commit, after all cuts that may have come between."""

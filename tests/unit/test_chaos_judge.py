@@ -296,6 +296,25 @@ def test_a_commit_of_a_log_that_was_cut_is_kept_as_direct() -> None:
     assert "passes" in kinds(concluded)
 
 
+def test_records_that_a_kept_commit_passes_are_not_lost() -> None:
+    """The member was sent back to the cut, and its commit of the old log was repeated after it."""
+    went_back = Fetched("a", LANE, 2, 21)
+    repeated = commit(22, 4), answer(30, 4, "b")
+
+    kept = run(cut_cluster(), *OLD_READ, went_back, *repeated)
+    nothing_said = run(cut_cluster(), *OLD_READ[:-1], commit(7, 2), went_back, answer(30, 4, "b"))
+
+    assert kept.breaches == [] and notes(kept) == {"kept", "passed"}
+    assert kinds(nothing_said) == {"passes", "lost"}
+
+
+def test_a_commit_that_another_one_has_replaced_is_not_kept() -> None:
+    """The register holds what was said last: an answer that repeats what was before passes."""
+    replaced = commit(22, 2, "b", generation=2), answer(30, 4, "b")
+
+    assert "passes" in kinds(run(cut_cluster(), *OLD_READ, *replaced))
+
+
 def test_a_reset_after_a_cut_is_as_direct() -> None:
     """The client's own policy reads the log from its start."""
     verdict = run(
@@ -380,13 +399,13 @@ def test_the_floor_is_that_of_the_definition(commits, cuts, at_s, took_s) -> Non
 
     assert found.floor(asked).offset == naive_floor(commits, cuts, asked)
     assert found.reach(asked) == naive_reach(commits, cuts, asked)
+    current = naive_current(commits, asked)
+    assert found.stands(asked) == max((each.offset for each in current), default=-1)
 
 
-def naive_floor(commits, cuts, asked) -> int:
+def naive_current(commits, asked) -> list[Commit]:
     taken = [each for each in commits if each.error != 22]
     done = [each for each in taken if each.is_acknowledged and each.answered_s < asked.asked_s]
-    if not done:
-        return -1
     possible = []
     for each in taken:
         if each.asked_s >= asked.answered_s:
@@ -400,13 +419,24 @@ def naive_floor(commits, cuts, asked) -> int:
                 for later in done
             )
         if not is_over:
-            between = [
+            possible.append(each)
+    return possible
+
+
+def naive_floor(commits, cuts, asked) -> int:
+    if not any(each.is_acknowledged and each.answered_s < asked.asked_s for each in commits):
+        return -1
+    return min(
+        min(
+            [each.offset]
+            + [
                 cut.offset
                 for cut in cuts
                 if cut.end_s > each.asked_s and cut.begin_s < asked.answered_s
             ]
-            possible.append(min([each.offset, *between]))
-    return min(possible)
+        )
+        for each in naive_current(commits, asked)
+    )
 
 
 def naive_reach(commits, cuts, asked) -> int:
