@@ -109,6 +109,17 @@ class GuardedChild:
         self._release()
         return code
 
+    def await_end(self, timeout_s: float) -> int:
+        """Wait until the child has ended by itself; the exit code as of `stop`.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on.
+        """
+        assert self._guard is not None, "the child does not run"
+        code = self._guard.wait(timeout_s)
+        self._release()
+        return code
+
     def kill(self) -> None:
         """kill -9, as a machine that loses power would end it.
 

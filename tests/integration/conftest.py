@@ -25,6 +25,7 @@ from confluent_kafka.cimpl import NewTopic
 from keylane.embedded import EmbeddedKafka, run_java_tool, start_java_tool
 
 from .keylane_process import KeylaneProcess
+from .made_topics import make_topic
 
 if TYPE_CHECKING:
     from .secured_stage import Stage
@@ -221,7 +222,7 @@ def make_topic_factory(admin: AdminClient, test_name: str) -> TopicFactory:
     ) -> str:
         name = f"{label}-{next(_topic_numbers)}-{stem}"
         wanted = NewTopic(name, partitions, 1, config=config or {})
-        admin.create_topics([wanted], operation_timeout=30)[name].result(30)
+        make_topic(admin, wanted)
         return name
 
     return create

@@ -97,6 +97,10 @@ class KeylaneProcess:
         """SIGTERM and wait; the exit code, or None when it did not run."""
         return self._child.stop()
 
+    def await_end(self, *, timeout_s: float = 60.0) -> int:
+        """Wait until it has ended by itself; the exit code. Raises: TimeoutExpired."""
+        return self._child.await_end(timeout_s)
+
     def kill(self) -> None:
         """kill -9 and wait until it is gone."""
         self._child.kill()

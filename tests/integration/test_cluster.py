@@ -9,6 +9,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka
 from tests.integration.harness import Group
+from tests.integration.made_topics import make_topic
 
 KEYS = [f"key-{number}" for number in range(100)]
 
@@ -36,7 +37,7 @@ def test_a_broker_of_three_dies_under_load(tmp_path, keylane) -> None:
     with EmbeddedKafka(tmp_path / "kafka", node_count=3, heap_mb=384) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         wanted = NewTopic("orders", 3, 3, config={"min.insync.replicas": "2"})
-        admin.create_topics([wanted], operation_timeout=30)["orders"].result(60)
+        make_topic(admin, wanted)
         proxy = keylane("orders=4", bootstrap=cluster.bootstrap)
         with Group(proxy.bootstrap, "orders", "g-orders") as group:
             group.add("aiokafka", 2)

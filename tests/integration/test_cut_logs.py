@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from keylane.embedded import EmbeddedKafka
 from keylane.keyrange.hash import key_hash
 from keylane.keyrange.key_split import even_split
+from tests.integration.made_topics import make_topic
 from tests.integration.test_group_handover import log_ends, stable_offsets
 
 LANES = 4
@@ -135,7 +136,7 @@ def test_a_log_that_begins_anew_is_read_from_its_start(
 ) -> None:
     """A lost disk under keylane, or while it is down; the new log is longer or shorter."""
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
-    admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(60)
+    make_topic(admin, NewTopic("orders", 1, 1))
     proxy = keylane("orders=4", bootstrap=own_broker.bootstrap)
     old = produce(own_broker.bootstrap, "old", old_lanes())
     assert sorted(consume(proxy.bootstrap, OLD)) == sorted(old)
@@ -175,7 +176,7 @@ def test_a_follower_that_lagged_leads(tmp_path, keylane) -> None:
             replica_assignment=[[first, second]],
             config={"unclean.leader.election.enable": "true"},
         )
-        admin.create_topics([wanted], operation_timeout=30)["orders"].result(60)
+        make_topic(admin, wanted)
         proxy = keylane("orders=4", bootstrap=cluster.bootstrap)
         kept = produce(cluster.bootstrap, "kept", [3] * 10 + [n % 3 for n in range(990)])
         cluster.nodes[2].kill()

@@ -174,7 +174,7 @@ def test_a_node_that_hung_and_was_replaced_ends_and_writes_nothing(
 
     assert place.error is None
     first.wait_for_log("node is not let in")
-    assert first.stop() == 2
+    assert first.await_end() == 2
     assert second.bootstrap in first.log.splitlines()[-1]
     assert committed(second, orders) == [60, 70, 80, 90]
     # What stands in the journal, whoever wrote it.

@@ -14,6 +14,7 @@ from keylane.embedded import EmbeddedKafka
 from keylane.embedded.child import ChildEnded
 from tests.integration.harness import Group, produce
 from tests.integration.keylane_process import KeylaneProcess
+from tests.integration.made_topics import make_topic
 from tests.integration.nodes import (
     NODE_ID_STEP,
     Nodes,
@@ -39,7 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def create(cluster: str, topic: str) -> str:
     wanted = NewTopic(topic, PARTITIONS, 1)
     admin = AdminClient({"bootstrap.servers": cluster})
-    admin.create_topics([wanted], operation_timeout=30)[topic].result(60)
+    make_topic(admin, wanted)
     return topic
 
 

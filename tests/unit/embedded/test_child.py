@@ -127,3 +127,14 @@ def test_an_end_by_itself_is_noticed(make_child: ChildFactory) -> None:
     assert readable
     assert child.has_ended()
     assert start(child).is_running()
+
+
+def test_an_end_by_itself_can_be_waited_for(make_child: ChildFactory) -> None:
+    """The exit code is the child's own, and it can start again."""
+    child = make_child(SERVES)
+    start(child).kill()
+
+    code = child.await_end(TIMEOUT_S)
+
+    assert code == 128 + signal.SIGKILL
+    assert start(child).is_running()
