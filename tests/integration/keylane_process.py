@@ -91,7 +91,7 @@ class KeylaneProcess:
         deadline_s = time.monotonic() + timeout_s
         while self.log.count(text) < count:
             assert time.monotonic() < deadline_s, f"the log does not say {text!r}"
-            time.sleep(0.05)  # a file tells no event
+            time.sleep(0.05)  # a log file has no event; the deadline bounds it
 
     def stop(self) -> int | None:
         """SIGTERM and wait; the exit code, or None when it did not run."""

@@ -149,7 +149,7 @@ def partitions_per_member(group: Group) -> Counter[str]:
     ],
 )
 def test_a_group_grows_and_shrinks_under_load(library, assignor, kafka, keylane, topic) -> None:
-    """S004-82: 1, 7, 2, 12 members on 3 partitions: no loss, order; kept lanes never revoked.
+    """1, 7, 2, 12 members on 3 partitions: no loss, order; kept lanes never revoked.
 
     With a cooperative assignor a member stops reading a lane only where a plan has moved it to
     another one: members join one by one, and each of these generations counts.

@@ -26,7 +26,9 @@ from keylane.wire.header import write_request
 from tests.integration.harness import Group
 from tests.integration.keylane_process import KeylaneProcess
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc has memory and files")
+on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="memory and open files are read from /proc"
+)
 
 CONNECTIONS = 2000
 WAVES = 4

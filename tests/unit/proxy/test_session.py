@@ -222,7 +222,7 @@ async def test_no_request_is_started_while_the_client_does_not_read(serve) -> No
     async with running() as world:
         world.client.send(*((1, number) for number in range(50)))
         await world.until(lambda: world.session._is_client_full)
-        for _ in range(20):  # turns of the loop, in which one that may start would
+        for _ in range(20):  # not pauses: turns of the loop, in which one that may start would
             await asyncio.sleep(0)
         assert len(started) < 10
 
