@@ -131,9 +131,23 @@ class SecurityConfig(BaseModel):
         "are closed at once. Each costs about 0.1 MB.",
     )
     connections_per_address_max: int = Field(
-        default=10_000,
+        default=1_000,
         ge=1,
-        description="Client connections from one address, Kafka's `max.connections.per.ip`.",
+        description="Client connections from one address, Kafka's `max.connections.per.ip`. More "
+        "are needed where clients come through a load balancer that hides their addresses.",
+    )
+    connections_before_login_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Client connections that have not logged in yet, or where there is no login, "
+        "have had no request answered. At the bound the one that has been silent longest is "
+        "closed.",
+    )
+    login_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="How long a client connection may take for its login, or where there is none, "
+        "for its first request to be answered.",
     )
     connections_per_principal_max: int = Field(
         default=10_000,

@@ -151,9 +151,9 @@ class SessionContext:
         """Wait until every other handler of this connection has its answer."""
         await self._session.others_done()
 
-    def note_login(self) -> None:
-        """The broker took a token of the client's login."""
-        self._session.note_login()
+    def note_login(self, *, is_over: bool) -> None:
+        """The broker took a token; whether the login is over by that, as far as can be told."""
+        self._session.note_login(is_over=is_over)
 
     def note_principal(self, principal: str) -> None:
         """The broker says that the client is logged in, as this principal."""

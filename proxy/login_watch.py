@@ -1,7 +1,9 @@
 """Who a client is, once its broker has taken its login: read from the tokens that pass.
 
-In:    the mechanism, each token with the broker's answer to it.  Out: a name, when it is proven.
-Next:  `apis.sasl` feeds it; `admission` counts connections and groups by the name.
+In:    the mechanism, each token with the broker's answer to it.
+Out:   whether the login is over by that, and the name, when it is proven.
+Next:  `apis.sasl` feeds it; `admission` counts connections and groups by the name, `session`
+       takes large requests from then on.
 Pure:  no I/O, no clock.
 Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER); Kafka's `PlainSaslServer`,
 `ScramFormatter`, `OAuthBearerClientInitialResponse`, KIP-48 (delegation tokens).
@@ -9,6 +11,11 @@ Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER); Kafka's `Pla
 A name is what the client claims until the broker says that the login is over: only then it
 counts. It is for bounds alone, never for rights, which the broker is asked for. No password and no
 token is kept, and where a name cannot be told (Kerberos, tokens that are no JWT) there is none.
+
+An answer without an error code does not end a login: a SCRAM challenge has none, and the answer
+to an OAUTHBEARER token that was refused says so in its bytes. Of mechanisms that are not known
+here the end is told by an answer without bytes, as Kerberos ends, or by a lifetime, which brokers
+give at the end alone; where it has neither, it cannot be told.
 """
 
 from __future__ import annotations
@@ -18,13 +25,27 @@ import binascii
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 NAME_LENGTH_MAX: Final = 1024
 """Longer names count by their beginning: what is kept of a client is bounded."""
 SCRAM_FIRST: Final = re.compile(rb"n,(?:a=[^,]*)?,(?:m=[^,]*,)?n=([^,]+),r=[^,]+(,.*)?", re.DOTALL)
 DELEGATED: Final = b"tokenauth=true"
+BEARER_PARTS_MAX: Final = 16
+"""Of a token's key-value pairs, so many are looked at; Kafka's clients send `auth` first."""
 BEARER: Final = re.compile(rb"auth=\w+ +[-\w]+\.([-\w]+)\.[-\w]*\s*")
+
+
+class Step(NamedTuple):
+    """How far a login is by the broker's answer to a token."""
+
+    is_over: bool | None
+    """The broker has taken the login; None: its mechanism does not say."""
+    principal: str | None = None
+    """As Kafka writes it: `User:alice`, for a delegation token `Token:` and its id."""
+
+
+NOT_OVER: Final = Step(is_over=False)
 
 
 class LoginWatch:
@@ -44,24 +65,21 @@ class LoginWatch:
         """A handshake is sent to the broker: tokens of this mechanism follow."""
         self._mechanism, self._claimed, self._taken = mechanism, "", 0
 
-    def answered(self, token: bytes, error_code: int, answer: bytes) -> str | None:
-        """The broker answered a token; who the client is, if the login is over by that.
-
-        As Kafka writes principals: `User:alice`, for a delegation token `Token:` and its id.
-        """
-        if not self.is_watching:
-            return None
+    def answered(self, token: bytes, error_code: int, answer: bytes, lifetime_ms: int = 0) -> Step:
+        """The broker answered a token: with a code, bytes, and how long the login is good for."""
         if error_code != 0:
             self.begin("")
-            return None
+            return NOT_OVER
+        if not self.is_watching:
+            return Step(is_over=True if not answer or lifetime_ms > 0 else None)
         if self._taken == 0:
             self._claimed = _READERS[self._mechanism](token, self._subject_claim)[:NAME_LENGTH_MAX]
         self._taken += 1
         if not _IS_OVER[self._mechanism](self._taken, answer):
-            return None
+            return NOT_OVER
         claimed = self._claimed
         self.begin("")
-        return claimed or None
+        return Step(is_over=True, principal=claimed or None)
 
 
 def _plain_name(token: bytes, _claim: str) -> str:
@@ -78,7 +96,7 @@ def _scram_name(token: bytes, _claim: str) -> str:
 
 
 def _bearer_name(token: bytes, claim: str) -> str:
-    for part in token.split(b"\x01"):
+    for part in token.split(b"\x01", BEARER_PARTS_MAX):
         found = BEARER.fullmatch(part)
         if found is None:
             continue

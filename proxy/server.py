@@ -26,7 +26,6 @@ from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
 from keylane.offsets.epochs import next_epoch
 from keylane.offsets.lineage import Lineages
-from keylane.proxy.admission import Admission, find_heavy
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
 from keylane.proxy.control import ControlServer, open_control_door
@@ -35,6 +34,7 @@ from keylane.proxy.control_api.topics import ClusterTopics
 from keylane.proxy.control_auth import ControlGuard
 from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.dialer import Dialer
+from keylane.proxy.entrance import Entrance
 from keylane.proxy.exposition import Exposition, Source
 from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.group_start import GroupStart
@@ -88,12 +88,10 @@ class ProxyServer:
         self._cluster = Cluster(config)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
-        self._admission, self._door = self._make_entrance(config)
+        self._entrance = Entrance(config, self.stats)
+        self._door = self._make_door(config)
         self._listeners: dict[int | None, asyncio.Server] = {}
-        self._sessions: set[ClientSession] = set()
-        self._all_closed = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
-        self._refused: str | None = None
         self._nodes = None if config.node is None else self._make_nodes(config)
         self._lone = self._make_lone_seat(config) if is_guarded(config) else None
         self.failure: asyncio.Future[KeylaneError] = asyncio.Future()
@@ -123,7 +121,7 @@ class ProxyServer:
             groups=groups,
             loads=loads,
             stats=self.stats,
-            admission=self._admission,
+            admission=self._entrance.admission,
             switches=SwitchBoard(config),
             placement=Placement(config.node),
         )
@@ -141,21 +139,14 @@ class ProxyServer:
         if config.control is not None:
             self.control = self._make_control(config.control, describer)
 
-    def _make_entrance(self, config: ProxyConfig) -> tuple[Admission, TlsDoor]:
-        admission = Admission(
-            connections_max=config.connections_max,
-            per_address_max=config.connections_per_address_max,
-            per_principal_max=config.connections_per_principal_max,
-            groups_per_principal_max=config.groups_per_principal_max,
-        )
-        door = TlsDoor(
+    def _make_door(self, config: ProxyConfig) -> TlsDoor:
+        return TlsDoor(
             self._security.listener,
             stats=self.stats,
             connections_max=config.connections_max,
             per_address_max=config.connections_per_address_max,
             timeout_s=config.frame_timeout_s,
         )
-        return admission, door
 
     def _make_settings(self, shared: Shared) -> SettingsStore:
         return SettingsStore(
@@ -305,17 +296,7 @@ class ProxyServer:
             await self._nodes.stop()
         for server in self._listeners.values():
             server.close()
-        for session in list(self._sessions):
-            session.drain("proxy stops")
-        if self._sessions:
-            self._all_closed.clear()
-            try:
-                async with asyncio.timeout(self.config.drain_timeout_s):
-                    await self._all_closed.wait()
-            except TimeoutError:
-                log.warning("drain timed out sessions=%d", len(self._sessions))
-        for session in list(self._sessions):
-            session.close("proxy stops")
+        await self._entrance.drain("proxy stops", timeout_s=self.config.drain_timeout_s)
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self._shared.fetcher.stop()
@@ -418,8 +399,11 @@ class ProxyServer:
             stats=self.stats,
             request_bytes_max=self.config.request_bytes_max,
             on_closed=self._closed,
-            admit=self._admit,
-            admit_principal=self._admit_principal,
+            admit=self._entrance.admit,
+            admit_principal=self._entrance.admit_principal,
+            on_heard=self._entrance.heard,
+            on_proven=self._entrance.proven,
+            lines=self._entrance.lines,
             is_login_required=self._security.is_login_required,
             age_s_max=self._age_s_max(),
         )
@@ -429,36 +413,10 @@ class ProxyServer:
         age_s = self.config.connection_max_age_s
         return age_s * random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER) if age_s else math.inf
 
-    def _admit(self, session: ClientSession) -> str | None:
-        """Count a session that is connected, its TLS handshake done; why it is refused."""
-        refused = self._admission.enter(session.address)
-        if refused is not None:
-            self.stats.sessions_refused += 1
-            self._refused = refused
-            return refused
-        self._sessions.add(session)
-        self.stats.sessions = len(self._sessions)
-        self.stats.sessions_opened += 1
-        return None
-
-    def _admit_principal(self, principal: str) -> str | None:
-        """Count a session that has logged in; why it is refused."""
-        refused = self._admission.log_in(principal)
-        if refused is not None:
-            self.stats.sessions_refused += 1
-            self._refused = refused
-        return refused
-
     def _closed(self, session: ClientSession) -> None:
-        if session not in self._sessions:
-            return  # it was never let in
-        self._sessions.discard(session)
-        self._admission.leave(session.address, session.principal)
-        self.stats.sessions = len(self._sessions)
-        self._shared.fetcher.release(session.session_id)
-        session.context.member_lanes.clear()
-        if not self._sessions:
-            self._all_closed.set()
+        if self._entrance.left(session):
+            self._shared.fetcher.release(session.session_id)
+            session.context.member_lanes.clear()
 
     def reload(self) -> None:
         """Read the certificates again: connections made from now on get them."""
@@ -473,28 +431,7 @@ class ProxyServer:
             self.stats.loop_delay_seconds = max(0.0, now_s - due_s)
             self.stats.tasks = running_count()
             self._security.poll()
-            if self._refused is not None:
-                log.warning("connections are refused reason=%s", self._refused)
-                self._refused = None
-            for session in list(self._sessions):
-                session.check_timeouts(
-                    now_s,
-                    frame_s=self.config.frame_timeout_s,
-                    idle_s=self.config.idle_timeout_s,
-                    unread_s=self.config.unread_timeout_s,
-                )
-            self._close_heavy()
+            self._entrance.sweep(now_s)
             for late in self._shared.groups.late.overdue(time.monotonic()):
                 spawn(read_behind(late, self._shared.fetcher), "read behind a stable offset")
             self._shared.fetcher.sweep(now_s)
-
-    def _close_heavy(self) -> None:
-        """Close what holds too much memory, since nobody takes what it sends."""
-        held = [(each, each.principal, each.held_bytes) for each in self._sessions]
-        for session, reason in find_heavy(
-            [each for each in held if each[2]],
-            per_principal_max=self.config.buffered_bytes_per_principal_max,
-            in_all_max=self.config.buffered_bytes_max,
-        ):
-            self.stats.sessions_heavy += 1
-            session.close(reason, warn=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -22,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
 from keylane.proxy.apis import Route, route_of
 from keylane.proxy.apis.context import Request
+from keylane.proxy.closing_lines import ClosingLines
 from keylane.proxy.connection import Buffers, ResponseOrder, Slot
 from keylane.proxy.framing import Frame, FrameReader
+from keylane.proxy.proof import Proof
 from keylane.proxy.sockets import acknowledged_bytes, keep_alive
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.tasks import spawn
@@ -33,8 +34,6 @@ from keylane.wire.messages import read_response, write_message
 
 if TYPE_CHECKING:
     from keylane.proxy.context import SessionContext
-
-log = logging.getLogger("keylane.session")
 
 PIPELINED_MAX: Final = 128
 """Requests of one connection under way; Kafka producers have 5, grepplabs' proxy allows 256."""
@@ -65,17 +64,24 @@ class ClientSession(asyncio.BufferedProtocol):
         on_closed: Callable[[ClientSession], None],
         admit: Callable[[ClientSession], str | None] = lambda _session: None,
         admit_principal: Callable[[str], str | None] = lambda _principal: None,
+        on_heard: Callable[[ClientSession], None] = lambda _session: None,
+        on_proven: Callable[[ClientSession], None] = lambda _session: None,
+        lines: ClosingLines | None = None,
         is_login_required: bool = False,
         age_s_max: float = math.inf,
     ) -> None:
         """`admit` is asked once it is connected; what it returns is why it is closed again.
 
-        `admit_principal` is asked the same once a broker has taken its login.
+        `admit_principal` is asked the same once a broker has taken its login. `on_proven` is called
+        when the login is over; where none is required, when the first request is answered; until
+        then `on_heard` is, whenever the client has sent something.
         """
         self.session_id = f"s{next(_numbers)}"
         self._connect, self._on_closed, self._stats = connect, on_closed, stats
-        self._admit, self._is_logged_in = admit, not is_login_required
-        self._admit_principal = admit_principal
+        self._admit, self._admit_principal = admit, admit_principal
+        self._on_heard, self._on_proven = on_heard, on_proven
+        self._lines = lines or ClosingLines()
+        self._proof = Proof(is_login_required=is_login_required, on_proven=self._proven)
         self.principal: str | None = None
         """As the broker took it; None before a login, and where its name cannot be told."""
         self._request_bytes_max = request_bytes_max
@@ -106,6 +112,11 @@ class ClientSession(asyncio.BufferedProtocol):
         self.context = make_context(self)
 
     # What the server calls.
+    @property
+    def is_proven(self) -> bool:
+        """Its login is over; where none is required, a request was answered."""
+        return self._proof.is_given
+
     @property
     def is_idle(self) -> bool:
         """No request is open."""
@@ -160,8 +171,10 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def _end(self, reason: str, *, warn: bool) -> None:
         self._is_closed = True
-        level = logging.WARNING if warn else logging.DEBUG
-        log.log(level, "closed session_id=%s peer=%s reason=%s", self.session_id, self.peer, reason)
+        self._lines.write(
+            self.session_id, self.peer, reason, warn=warn, is_proven=self.is_proven,
+            now_s=self.clock(),
+        )  # fmt: skip
         for task in self._tasks:
             task.cancel()
         if self._link is not None:
@@ -245,11 +258,13 @@ class ClientSession(asyncio.BufferedProtocol):
         self._tasks.add(task)
         task.add_done_callback(self._served)
 
-    def note_login(self) -> None:
-        """The broker took a token: the client may go on, as far as the broker lets it."""
-        if not self._is_logged_in:
-            self._is_logged_in = True
-            self._reader.allow(self._request_bytes_max)
+    def note_login(self, *, is_over: bool) -> None:
+        """The broker took a token; whether the login is over by that, as far as can be told."""
+        self._proof.token_taken(is_over=is_over)
+
+    def _proven(self) -> None:
+        self._reader.allow(self._request_bytes_max)
+        self._on_proven(self)
 
     def note_principal(self, principal: str) -> None:
         """The broker says who the client is; a principal with too many connections gets no more."""
@@ -274,6 +289,8 @@ class ClientSession(asyncio.BufferedProtocol):
     def _send(self, frame: Buffers, on_response: OnResponse | None) -> None:
         if self._link is None:
             raise UpstreamLost("not connected to the broker")
+        if on_response is not None and not self._proof.is_given:
+            on_response = self._proof.noting(on_response)
         self._link.send(frame, on_response)
 
     # asyncio calls what follows.
@@ -298,6 +315,8 @@ class ClientSession(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Cut requests and work on them."""
         self.active_s = self.clock()
+        if not self._proof.is_given:
+            self._on_heard(self)
         try:
             frames = self._reader.received(nbytes)
         except FrameInvalid as error:
@@ -349,7 +368,7 @@ class ClientSession(asyncio.BufferedProtocol):
             header = read_request_header(memoryview(frame)[4:])
             request = Request(header, frame)
             route = route_of(request)
-            if not self._is_logged_in and not route.is_before_login:
+            if not self._proof.may_relay and not route.is_before_login:
                 raise FrameInvalid(f"{route.name} before the login")
             is_relayed = self._link is not None and route.is_relayed(request, self.context)
         except FrameInvalid as error:

@@ -63,7 +63,11 @@ from keylane.proxy.apis.refusals import (
     refusing,
     relay_or_refuse,
 )
-from keylane.proxy.apis.sasl import handle_sasl_handshake, note_login
+from keylane.proxy.apis.sasl import (
+    handle_sasl_handshake,
+    note_login,
+    relays_sasl_authenticate,
+)
 from keylane.proxy.apis.share_groups import (
     handle_alter_share_offsets,
     handle_delete_share_offsets,
@@ -194,7 +198,7 @@ def _table() -> dict[int, Route]:
     serve(24, "AddPartitionsToTxn", 0, 3, handle_add_partitions)
     serve(26, "EndTxn", 0, 5, handle_end_txn, relays_end_txn)
     serve(28, "TxnOffsetCommit", 0, 5, refusing(handle_txn_offset_commit))
-    serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, None, None, note_login)
+    serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, None, relays_sasl_authenticate, note_login)
     serve(42, "DeleteGroups", 0, 2, refusing(handle_delete_groups))
     serve(47, "OffsetDelete", 0, 0, refusing(handle_offset_delete))
     serve(60, "DescribeCluster", 0, 2, handle_describe_cluster)

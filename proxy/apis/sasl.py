@@ -18,7 +18,7 @@ Source: KIP-43, KIP-152, KIP-368.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.context import Context, Request
@@ -26,6 +26,9 @@ from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 
 ERROR_CODE: Final = struct.Struct(">h")
+LIFETIME_VERSION: Final = 1
+TOKEN_BYTES_MAX: Final = 512 * 1024
+"""Kafka's `sasl.server.max.receive.size` default, also of a client that logs in again."""
 
 
 async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
@@ -39,21 +42,36 @@ async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
     return (await context.send((request.frame,)),)
 
 
-def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
-    """See whether the broker took a token.
+def relays_sasl_authenticate(request: Request, _context: Context) -> bool:
+    """Every token, as bytes. Raises: FrameInvalid, for one that no broker takes."""
+    if len(request.frame) > TOKEN_BYTES_MAX:
+        raise FrameInvalid(f"SaslAuthenticate has {len(request.frame)} bytes")
+    return True
 
-    It does on a listener with SASL only, where it takes nothing but tokens until the last one.
+
+def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
+    """See whether the broker took a token, and whether the login is over by that.
+
+    It takes tokens on a listener with SASL only, and there nothing else until the last one.
     """
     start = request.answer_position(frame)
     if len(frame) < start + ERROR_CODE.size:
         raise FrameInvalid("answer to SaslAuthenticate is too short")
     error_code = ERROR_CODE.unpack_from(frame, start)[0]
-    if error_code == 0:
-        context.note_login()
-    if context.login.is_watching:
-        token = request.decode().auth_bytes
-        answer = request.decode_answer(frame).auth_bytes if error_code == 0 else b""
-        name = context.login.answered(token, error_code, answer)
-        if name is not None:
-            context.note_principal(name)
+    if error_code != 0:
+        context.login.answered(b"", error_code, b"")
+        return (frame,)
+    answer = request.decode_answer(frame)
+    token = request.decode().auth_bytes if context.login.is_watching else b""
+    step = context.login.answered(token, error_code, answer.auth_bytes, lifetime_ms_of(answer))
+    if step.is_over is not False:
+        context.note_login(is_over=step.is_over is True)
+    if step.principal is not None:
+        context.note_principal(step.principal)
     return (frame,)
+
+
+def lifetime_ms_of(answer: Any) -> int:
+    """How long the login is good for, in ms; 0: for as long as the connection, or not over."""
+    lifetime = getattr(answer, "session_lifetime", None)  # from v1 on
+    return 0 if lifetime is None else int(lifetime.total_seconds() * 1000)

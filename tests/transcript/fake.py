@@ -226,8 +226,8 @@ class FakeContext:
     async def others_done(self) -> None:
         self.events.append("others done")
 
-    def note_login(self) -> None:
-        self.events.append("login")
+    def note_login(self, *, is_over: bool) -> None:
+        self.events.append("login" if is_over else "token taken")
 
     def note_principal(self, principal: str) -> None:
         self.events.append(f"principal {principal}")

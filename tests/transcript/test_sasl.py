@@ -6,6 +6,7 @@ import pytest
 
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis import BEFORE_LOGIN, ROUTES
+from keylane.proxy.apis.sasl import TOKEN_BYTES_MAX
 from tests.transcript.fake import (
     FakeContext,
     call,
@@ -43,7 +44,37 @@ async def test_tokens_pass_as_bytes(version, error_code) -> None:
 
     assert is_relayed(context, request)
     check(answer, await call(context, AUTHENTICATE, version, {"auth_bytes": TOKEN}))
-    assert context.events == ["send SaslAuthenticate", *(["login"] if error_code == 0 else [])]
+    taken = ["token taken"] if error_code == 0 else []
+    assert context.events == ["send SaslAuthenticate", *taken]
+
+
+@pytest.mark.parametrize("version", versions(AUTHENTICATE))
+@pytest.mark.parametrize(
+    ("mechanism", "token", "answer"),
+    [
+        ("OAUTHBEARER", b"n,,\x01auth=Bearer aaaa.bbbb.\x01\x01", b'{"status":"invalid_token"}'),
+        ("SCRAM-SHA-512", b"n,,n=alice,r=nonce", b"r=nonce,s=salt,i=4096"),
+    ],
+)
+async def test_an_answer_on_the_way_is_no_login(version, mechanism, token, answer) -> None:
+    """A refused bearer token and a challenge have no error code."""
+    context = FakeContext()
+    context.expect(HANDSHAKE, None, {"error_code": 0, "mechanisms": [mechanism]})
+    await call(context, HANDSHAKE, 1, {"mechanism": mechanism})
+    context.events.clear()
+    context.expect(AUTHENTICATE, None, {"error_code": 0, "auth_bytes": answer})
+
+    await call(context, AUTHENTICATE, version, {"auth_bytes": token})
+
+    assert context.events == ["send SaslAuthenticate"]
+
+
+async def test_a_token_that_no_broker_takes() -> None:
+    """Brokers bound it, too; a client that logs in again may send no larger one."""
+    request = make_request(AUTHENTICATE, 2, {"auth_bytes": bytes(TOKEN_BYTES_MAX)})
+
+    with pytest.raises(FrameInvalid, match="bytes"):
+        await serve(FakeContext(), request)
 
 
 @pytest.mark.parametrize("version", versions(AUTHENTICATE))

@@ -18,7 +18,7 @@ def watch(mechanism: str, *exchange: tuple[bytes, int, bytes], claim: str = "sub
     """What is known after each answer."""
     login = LoginWatch(subject_claim=claim)
     login.begin(mechanism)
-    return [login.answered(*step) for step in exchange]
+    return [login.answered(*step).principal for step in exchange]
 
 
 def bearer(claims: Any, prefix: bytes = b"n,,") -> bytes:
@@ -97,7 +97,34 @@ def test_a_mechanism_that_is_not_known() -> None:
     assert watch("GSSAPI", (b"ticket", 0, b""), (b"more", 0, b"")) == [None, None]
     login = LoginWatch(subject_claim="sub")
     assert not login.is_watching
-    assert login.answered(b"\0alice\0secret", 0, b"") is None
+    assert login.answered(b"\0alice\0secret", 0, b"").principal is None
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "exchange", "over"),
+    [
+        ("PLAIN", [(b"\0alice\0secret", 0, b"")], [True]),
+        ("PLAIN", [(b"no name", 0, b"")], [True]),
+        ("PLAIN", [(b"\0alice\0secret", 58, b"")], [False]),
+        ("SCRAM-SHA-256", [(FIRST, 0, b"r=nonce"), (FINAL, 0, b"v=proof")], [False, True]),
+        ("SCRAM-SHA-256", [(FIRST, 0, b"")], [False]),
+        ("OAUTHBEARER", [(b"n,,\x01auth=Bearer aaaa.bbbb.\x01\x01", 0, b"{}")], [False]),
+        ("OAUTHBEARER", [(b"opaque", 0, b"")], [True]),
+        (
+            "GSSAPI",
+            [(b"ticket", 0, b"reply"), (b"", 0, b"wrap"), (b"x", 0, b"")],
+            [None, None, True],
+        ),
+        ("OF-LATER", [(b"one", 0, b"challenge"), (b"two", 0, b"final", 3_600_000)], [None, True]),
+        ("OF-LATER", [(b"one", 58, b"")], [False]),
+    ],
+)
+def test_when_a_login_is_over(mechanism, exchange, over) -> None:
+    """An answer without a code is none of it: challenges and refused bearer tokens have none."""
+    login = LoginWatch(subject_claim="sub")
+    login.begin(mechanism)
+
+    assert [login.answered(*step).is_over for step in exchange] == over
 
 
 def test_a_login_counts_once() -> None:

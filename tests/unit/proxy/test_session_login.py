@@ -15,6 +15,7 @@ from keylane.wire.header import write_request
 from tests.transcript.loopback import World, running
 
 METADATA, OFFSET_COMMIT, HEARTBEAT = 3, 8, 12
+AUTHENTICATED, REFUSED = struct.pack(">BhBBqB", 0, 0, 0, 1, 0, 0), b"\x00\x00\x3a"
 HANDSHAKE, AUTHENTICATE = 17, 36
 
 
@@ -35,8 +36,9 @@ async def test_a_login_opens_the_way(is_taken) -> None:
     """Once the broker took a token; a token that it refused opens nothing."""
     async with running(is_login_required=True) as world:
         world.client.send((AUTHENTICATE, 1))
-        code = struct.pack(">h", 0 if is_taken else 58)
-        world.broker.answer((await world.broker.request())[1], b"\x00" + code)
+        world.broker.answer(
+            (await world.broker.request())[1], AUTHENTICATED if is_taken else REFUSED
+        )
         assert await world.client.answers(1) == [1]
 
         world.client.send((HEARTBEAT, 2))
@@ -55,12 +57,79 @@ async def test_frames_before_the_login_are_small() -> None:
         await world.client.closed()
     async with running(is_login_required=True, request_bytes_max=2 * large) as world:
         world.client.send((AUTHENTICATE, 1))
-        world.broker.answer((await world.broker.request())[1], bytes(3))
+        world.broker.answer((await world.broker.request())[1], AUTHENTICATED)
         await world.client.answers(1)
 
         world.client.send((HEARTBEAT, 2), size_bytes=large)
 
         assert await world.broker.request() == (HEARTBEAT, 2)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "answer"),
+    [
+        (b"\x00\x0bOAUTHBEARER", b'{"status":"invalid_token"}'),
+        (b"\x00\x0dSCRAM-SHA-256", b"r=nonce,s=salt,i=4096"),
+        (b"\x00\x08OF-LATER", b"a challenge"),
+    ],
+)
+async def test_a_login_under_way_opens_nothing(mechanism, answer) -> None:
+    """What a broker answers on the way has no error code: the bound stays until the login is over.
+
+    Where the mechanism is known, nothing else is passed on, either.
+    """
+    large = LOGIN_BYTES_MAX + 1
+    async with running(is_login_required=True, request_bytes_max=2 * large) as world:
+        await begin_login(world, mechanism, answer)
+
+        world.client.send((HEARTBEAT, 3), size_bytes=large)
+
+        await world.client.closed()
+        assert world.broker.requests.empty()
+        assert not world.session.is_proven
+
+
+async def test_a_mechanism_that_does_not_say_when_it_is_over() -> None:
+    """A broker answers one request before that, and closes: two answers mean that it is over."""
+    large = LOGIN_BYTES_MAX + 1
+    async with running(is_login_required=True, request_bytes_max=2 * large) as world:
+        await begin_login(world, b"\x00\x08OF-LATER", b"the last word")
+        for number in (3, 4):
+            assert not world.session.is_proven
+            world.client.send((HEARTBEAT, number))
+            world.broker.answer((await world.broker.request())[1], b"\x00\x00")
+            await world.client.answers(1)
+
+        world.client.send((HEARTBEAT, 5), size_bytes=large)
+
+        assert await world.broker.request() == (HEARTBEAT, 5)
+
+
+async def begin_login(world: World, mechanism: bytes, answer: bytes) -> None:
+    """Send a handshake and a token, to which the broker answers without an error code."""
+    world.client.writer.write(write_request(HANDSHAKE, 1, 1, "c", mechanism))
+    world.broker.answer((await world.broker.request())[1], struct.pack(">hi", 0, 0))
+    world.client.writer.write(write_request(AUTHENTICATE, 1, 2, "c", b"\0\0\0\4\0a\0b"))
+    body = struct.pack(">hhi", 0, -1, len(answer)) + answer + bytes(8)
+    world.broker.answer((await world.broker.request())[1], body)
+    assert await world.client.answers(2) == [1, 2]
+
+
+async def test_the_first_answer_is_the_proof_where_there_is_no_login() -> None:
+    """Until then each word of the client is noted; afterwards none is."""
+    heard: list[Any] = []
+    proven: list[Any] = []
+    async with running(on_heard=heard.append, on_proven=proven.append) as world:
+        world.client.send((HEARTBEAT, 1))
+        await world.broker.request()
+        assert (heard, proven) == ([world.session], [])
+
+        world.broker.answer(1, b"\x00\x00")
+        await world.client.answers(1)
+        world.client.send((HEARTBEAT, 2))
+        await world.broker.request()
+
+        assert (heard, proven) == ([world.session], [world.session])
 
 
 async def test_a_handshake_waits_for_handlers(monkeypatch) -> None:

@@ -1,0 +1,163 @@
+"""Connections of clients from the handshake to the end: which get in, which have to go.
+
+In:    sessions that connect, log in, send and close.  Out: the sessions that are open.
+Next:  `server` makes sessions and asks for a sweep once a second.
+Shell: closes connections, writes log lines; `admission` and `newcomers` decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from keylane.config import ProxyConfig
+from keylane.proxy.admission import Admission, find_heavy
+from keylane.proxy.closing_lines import ClosingLines
+from keylane.proxy.newcomers import Newcomers
+from keylane.proxy.session import ClientSession
+from keylane.proxy.stats import ProxyStats
+
+log = logging.getLogger("keylane.server")
+
+NO_LOGIN: Final = "no login in time"
+"""Of one that is silent, too: what it wanted is not known."""
+
+
+class Entrance:
+    """Counts the sessions of one node. Invariant: those that are counted are in `sessions`."""
+
+    def __init__(self, config: ProxyConfig, stats: ProxyStats) -> None:
+        self._config, self._stats = config, stats
+        self.admission = Admission(
+            connections_max=config.connections_max,
+            per_address_max=config.connections_per_address_max,
+            per_principal_max=config.connections_per_principal_max,
+            groups_per_principal_max=config.groups_per_principal_max,
+        )
+        self._newcomers: Newcomers[ClientSession] = Newcomers(
+            count_max=config.connections_before_login_max, timeout_s=config.login_timeout_s
+        )
+        self.sessions: set[ClientSession] = set()
+        self.lines = ClosingLines()
+        self._all_closed = asyncio.Event()
+        self._refused: str | None = None
+        self._closed_newcomers = 0
+
+    def __iter__(self) -> Iterator[ClientSession]:
+        return iter(list(self.sessions))
+
+    # What sessions call.
+    def admit(self, session: ClientSession) -> str | None:
+        """Count a session that is connected, its TLS handshake done; why it is refused."""
+        refused = self.admission.enter(session.address)
+        if refused is None and not self._make_room(session.clock()):
+            self.admission.leave(session.address)
+            key = "connections_before_login_max"
+            refused = f"{key} {self._config.connections_before_login_max} is reached"
+        if refused is not None:
+            self._refuse(refused)
+            return refused
+        self.sessions.add(session)
+        self._newcomers.enter(session, session.clock())
+        self._stats.sessions = len(self.sessions)
+        self._stats.sessions_opened += 1
+        return None
+
+    def admit_principal(self, principal: str) -> str | None:
+        """Count a session that has logged in; why it is refused."""
+        refused = self.admission.log_in(principal)
+        if refused is not None:
+            self._refuse(refused)
+        return refused
+
+    def heard(self, session: ClientSession) -> None:
+        """A session that has not proved itself has sent something."""
+        self._newcomers.heard(session, session.clock())
+
+    def proven(self, session: ClientSession) -> None:
+        """Its login is over; where none is required, its first request was answered."""
+        self._newcomers.leave(session)
+
+    def left(self, session: ClientSession) -> bool:
+        """A session is closed; False: it was never let in."""
+        if session not in self.sessions:
+            return False
+        self.sessions.discard(session)
+        self._newcomers.leave(session)
+        self.admission.leave(session.address, session.principal)
+        self._stats.sessions = len(self.sessions)
+        if not self.sessions:
+            self._all_closed.set()
+        return True
+
+    # What the server calls.
+    def sweep(self, now_s: float) -> None:
+        """Close what is idle, too slow, too late or too large; log what was refused since."""
+        if self._refused is not None:
+            log.warning("connections are refused reason=%s", self._refused)
+            self._refused = None
+        for session in self._newcomers.find_overdue(now_s):
+            self._close_newcomer(session)
+        if self._closed_newcomers:
+            log.warning(
+                "connections closed without a login count=%d login_timeout_s=%g "
+                "connections_before_login_max=%d",
+                self._closed_newcomers, self._config.login_timeout_s,
+                self._config.connections_before_login_max,
+            )  # fmt: skip
+            self._closed_newcomers = 0
+        for session in self:
+            session.check_timeouts(
+                now_s,
+                frame_s=self._config.frame_timeout_s,
+                idle_s=self._config.idle_timeout_s,
+                unread_s=self._config.unread_timeout_s,
+            )
+        self._close_heavy()
+
+    async def drain(self, reason: str, *, timeout_s: float) -> None:
+        """Take no more requests, answer those under way, close."""
+        for session in self:
+            session.drain(reason)
+        if self.sessions:
+            self._all_closed.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                log.warning("drain timed out sessions=%d", len(self.sessions))
+        for session in self:
+            session.close(reason)
+
+    # Inside.
+    def _make_room(self, now_s: float) -> bool:
+        """Whether there is room for one more that has not logged in."""
+        if not self._newcomers.is_full:
+            return True
+        silent = self._newcomers.find_silent(now_s)
+        if silent is None:
+            return False
+        self._close_newcomer(silent)
+        return True
+
+    def _close_newcomer(self, session: ClientSession) -> None:
+        self._closed_newcomers += 1
+        self._stats.sessions_refused += 1
+        session.close(NO_LOGIN)
+
+    def _refuse(self, reason: str) -> None:
+        self._stats.sessions_refused += 1
+        self._refused = reason
+
+    def _close_heavy(self) -> None:
+        """Close what holds too much memory, since what it sends is not taken."""
+        held = [(each, each.principal, each.held_bytes) for each in self.sessions]
+        for session, reason in find_heavy(
+            [each for each in held if each[2]],
+            per_principal_max=self._config.buffered_bytes_per_principal_max,
+            in_all_max=self._config.buffered_bytes_max,
+        ):
+            self._stats.sessions_heavy += 1
+            session.close(reason, warn=True)

@@ -1,0 +1,62 @@
+"""Whether the client of a connection has shown that it is one: until then little is taken from it.
+
+In:    tokens that a broker took, its answers.  Out: what may be passed on; a call, once.
+Next:  `session` takes large requests from then on; `newcomers` bounds those that have not.
+Pure:  no I/O, no clock.
+Source: KIP-152; Kafka's `SaslServerAuthenticator`.
+
+Where a login is required, its end is the proof; elsewhere it is the first answer of a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from keylane.proxy.framing import Frame
+from keylane.proxy.upstream import OnResponse
+
+ANSWERS_THAT_PROVE: Final = 2
+"""Where a mechanism does not say that the login is over: a broker answers one request that comes
+before that, with an error, and closes the connection."""
+
+
+class Proof:
+    """Of one connection. Invariants: `on_proven` is called once; what is proven stays so."""
+
+    def __init__(self, *, is_login_required: bool, on_proven: Callable[[], None]) -> None:
+        self._on_proven = on_proven
+        self.may_relay = not is_login_required
+        """Whether the broker is passed more than the login."""
+        self._answers_left = 0 if is_login_required else 1
+        """So many answers of the broker from now on are the proof; 0: none is."""
+        self.is_given = False
+
+    def token_taken(self, *, is_over: bool) -> None:
+        """The broker took a token: the client may go on, as far as the broker lets it.
+
+        is_over: the login has ended by that. Where the mechanism does not say so, it shows in what
+        the broker answers next; the answer to this token comes before that.
+        """
+        self.may_relay = True
+        if is_over:
+            self._give()
+        elif not self.is_given:
+            self._answers_left = 1 + ANSWERS_THAT_PROVE
+
+    def noting(self, on_response: OnResponse) -> OnResponse:
+        """As `on_response`, and the broker's answer counts."""
+
+        def answered(frame: Frame) -> None:
+            on_response(frame)
+            if self._answers_left:
+                self._answers_left -= 1
+                if not self._answers_left:
+                    self._give()
+
+        return answered
+
+    def _give(self) -> None:
+        if not self.is_given:
+            self.is_given, self._answers_left = True, 0
+            self._on_proven()
