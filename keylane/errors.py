@@ -89,6 +89,18 @@ class NotCoordinator(KeylaneError):
     retriable = True
 
 
+class GroupDenied(KeylaneError):
+    """The broker does not let the client's own principal do this with the group."""
+
+    error_code = 30  # GROUP_AUTHORIZATION_FAILED
+
+
+class PatternUnreadable(KeylaneError):
+    """A subscribed pattern cannot be compared with topics at a cost that is bounded."""
+
+    error_code = 128  # INVALID_REGULAR_EXPRESSION
+
+
 class JournalInvalid(KeylaneError):
     """A record of the individual commit journal cannot be read; the text says where."""
 

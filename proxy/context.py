@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -35,10 +37,12 @@ from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.handover import forget_gained
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.nodes.values import Membership
+from keylane.proxy.pattern_turns import PatternTurns
+from keylane.proxy.patterns import SubscribedPatterns
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.refreshes import Refreshes
-from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, TopicRights
+from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, GroupRights, TopicRights
 from keylane.proxy.session import ClientSession
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
@@ -75,7 +79,12 @@ class Shared:
     range_views: RangeViews = field(init=False)
     gained_lanes: GainedLanes = field(default_factory=GainedLanes)
     refreshes: Refreshes = field(init=False)
-    patterns: dict[tuple[str, str], str] = field(default_factory=dict)
+    patterns: SubscribedPatterns = field(default_factory=SubscribedPatterns)
+    pattern_turns: PatternTurns = field(init=False)
+    turns: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="large")
+    )
+    """Reads and writes what has many entries."""
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Where clients reach each broker through keylane, by broker id."""
     bootstrap: tuple[str, int] = ("", 0)
@@ -86,6 +95,7 @@ class Shared:
         """One cache of views for all sessions, one clock for all groups."""
         self.refreshes = Refreshes(self.config.offsets_refresh_s)
         self.range_views = RangeViews(self.assignments)
+        self.pattern_turns = PatternTurns(self.patterns)
 
     def hear_nodes(self, membership: Membership) -> None:
         """Go by what the nodes have agreed on: places, rules, who has numbered producers."""
@@ -118,6 +128,9 @@ class SessionContext:
         self.stats = shared.stats
         self.clock: Callable[[], float] = time.monotonic
         self._rights = TopicRights(
+            session.ask, ttl_s=self.config.authorization_ttl_s, clock=self.clock
+        )
+        self._group_rights = GroupRights(
             session.ask, ttl_s=self.config.authorization_ttl_s, clock=self.clock
         )
         self.is_librdkafka = False
@@ -175,6 +188,11 @@ class SessionContext:
     async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
         """Compute what takes long for this loop, which serves everyone else meanwhile."""
         return await asyncio.to_thread(function, *args)
+
+    async def in_turn(self, function: Callable[..., Result], *args: object) -> Result:
+        """As `in_thread`, one at a time of all connections."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._shared.turns, function, *args)
 
     def address_of(self, node_id: int) -> tuple[str, int]:
         """Where clients reach a broker, by its own id, through this node."""
@@ -266,6 +284,21 @@ class SessionContext:
     async def right_error(self, view: View, operation: Operation) -> int:
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not."""
         return await self._rights.error(view, operation)
+
+    async def group_error(self, group: str, operation: Operation) -> int:
+        """Why the client's own principal is refused the group: a Kafka code, 0 when it is not."""
+        return await self._group_rights.error(group, operation)
+
+    @asynccontextmanager
+    async def hold(self, group: str) -> AsyncIterator[None]:
+        """The group's lock, for as long as the client's broker is not too slow."""
+        async with self._shared.groups.lock(group):
+            with self._session.holding.begin():
+                yield
+
+    async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The topics that a pattern matches, beside the event loop; None: ask again."""
+        return await self._shared.pattern_turns.compare(pattern, topics)
 
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Serve lanes; one answer per lane, in order."""

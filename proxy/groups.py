@@ -245,8 +245,6 @@ class GroupOffsets:
 
         Raises: NotCoordinator.
         """
-        if view.is_renamed:
-            self._lane_names.note(group, view.name)
         return self._table_of(group).get(StateKey(group, view.topic_id, partition))
 
     def has_state(self, key: StateKey) -> bool:
@@ -376,8 +374,15 @@ class GroupOffsets:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
         return PushJournal(*self._changed(group), wall_clock=self._wall_clock, clock=self._clock)
 
+    def note_used(self, group: str, view: View) -> None:
+        """The broker has taken a commit of the group under this name."""
+        if view.is_renamed:
+            self._lane_names.note(group, view.name)
+
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
         """Lanes were committed just now: for who looks at the group."""
+        if indexes:
+            self.note_used(group, view)
         now_ms = int(self._wall_clock() * 1000)
         self.commit_times.note(group, view.name, view.layout.index_count, indexes, now_ms)
 

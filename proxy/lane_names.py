@@ -11,17 +11,26 @@ from typing import Final
 
 GROUPS_NAMED_MAX: Final = 10_000
 """Groups whose lane names are remembered; the longest unseen are forgotten first."""
+NAMES_MAX: Final = 64
+"""Of one group, which goes by one name of a topic at a time (docs/decisions/024)."""
 
 
 class LaneNames:
-    """By group, since the start. Invariant: no more than GROUPS_NAMED_MAX groups."""
+    """By group, since the start.
+
+    Invariant: no more than GROUPS_NAMED_MAX groups, of NAMES_MAX names each; the one whose first
+    use is longest ago goes first.
+    """
 
     def __init__(self) -> None:
         self._names: OrderedDict[str, dict[str, None]] = OrderedDict()
 
     def note(self, group: str, name: str) -> None:
         """A group has used a lane name."""
-        self._names.setdefault(group, {})[name] = None
+        names = self._names.setdefault(group, {})
+        if name not in names and len(names) >= NAMES_MAX:
+            del names[next(iter(names))]
+        names[name] = None
         self._names.move_to_end(group)
         if len(self._names) > GROUPS_NAMED_MAX:
             self._names.popitem(last=False)

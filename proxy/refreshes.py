@@ -72,6 +72,10 @@ class Refreshes:
         """The group's offsets could not be committed."""
         self._put(group, now_s + min(self.interval_s / AGAIN_PARTS, AGAIN_S_MAX))
 
+    def give_back(self, group: str, now_s: float) -> None:
+        """A turn was taken by a client that may not commit for the group: it is due still."""
+        self._put(group, now_s)
+
     def _put(self, group: str, due_s: float) -> None:
         self._due_s[group] = due_s
         self._due_s.move_to_end(group)

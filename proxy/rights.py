@@ -1,9 +1,10 @@
-"""What the client of one connection may do with lane topics, as the broker says.
+"""What the client of one connection may do with lane topics and groups, as the broker says.
 
-In:    views, operations.  Out: the Kafka code of a refusal, 0 for none.
+In:    views or groups, operations.  Out: the Kafka code of a refusal, 0 for none.
 Next:  handlers ask before keylane answers anything out of its own memory.
 Shell: asks the broker over the client's own connection, as the client's own principal.
-Source: KIP-430 (`topic_authorized_operations`).
+Source: KIP-430 (`topic_authorized_operations`); Kafka 4.3, `KafkaApis` (each call looks at the
+right to the group first).
 
 An answer is remembered for `authorization_ttl_s`: that is how long a right that was revoked may
 still be used, and how long one that was granted may still be missed.
@@ -12,16 +13,21 @@ still be used, and how long one that was granted may still be missed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from kio.schema.heartbeat.v3.request import HeartbeatRequest
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.types import TopicName
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32
 
 from keylane.proxy.apis.context import Operation
 from keylane.proxy.topics import View
 
 TOPIC_AUTHORIZATION_FAILED: Final = 29
+GROUP_AUTHORIZATION_FAILED: Final = 30
 
 
 class _Known(NamedTuple):
@@ -75,3 +81,62 @@ def _question(topic: str) -> MetadataRequest:
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=True,
     )
+
+
+GROUPS_MAX: Final = 1_000
+"""Of one connection; more are asked about each time."""
+
+
+class GroupRights:
+    """Of one connection's principal, asked by a call that needs the right and changes nothing.
+
+    A description would say it too, with the metadata of all members.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Any], Awaitable[Any]],
+        *,
+        ttl_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ask, self._ttl_s, self._clock = ask, ttl_s, clock
+        self._until_s: dict[tuple[str, Operation], float] = {}
+        """Until when a right that was seen is remembered; a refusal is not."""
+
+    async def error(self, group: str, operation: Operation) -> int:
+        """GROUP_AUTHORIZATION_FAILED, else 0: what is not refused for that is not judged here.
+
+        operation: READ, DESCRIBE or DELETE. Raises: UpstreamLost.
+        """
+        key = group, operation
+        if self._clock() < self._until_s.get(key, float("-inf")):
+            return 0
+        answer = await self._ask(_GROUP_QUESTIONS[operation](GroupId(group)))
+        if int(answer.error_code) == GROUP_AUTHORIZATION_FAILED:
+            self._until_s.pop(key, None)
+            return GROUP_AUTHORIZATION_FAILED
+        if len(self._until_s) >= GROUPS_MAX:
+            self._until_s.clear()
+        self._until_s[key] = self._clock() + self._ttl_s
+        return 0
+
+
+def _heartbeat(group: GroupId) -> HeartbeatRequest:
+    """Of no member: UNKNOWN_MEMBER_ID."""
+    return HeartbeatRequest(group_id=group, generation_id=i32(-1), member_id="")
+
+
+def _fetch_nothing(group: GroupId) -> OffsetFetchRequest:
+    return OffsetFetchRequest(group_id=group, topics=(), require_stable=False)
+
+
+def _delete_nothing(group: GroupId) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(group_id=group, topics=())
+
+
+_GROUP_QUESTIONS: Final[Mapping[Operation, Callable[[GroupId], Any]]] = {
+    Operation.READ: _heartbeat,
+    Operation.DESCRIBE: _fetch_nothing,
+    Operation.DELETE: _delete_nothing,
+}

@@ -307,6 +307,7 @@ class ProxyServer:
         if self.control is not None:
             await self.control.stop()
         await self._settings.stop()
+        self._shared.turns.shutdown(wait=False)
         self._cluster.stop()
 
     # Other nodes.

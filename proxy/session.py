@@ -24,6 +24,7 @@ from keylane.proxy.apis.context import Request
 from keylane.proxy.closing_lines import ClosingLines
 from keylane.proxy.connection import Buffers, ResponseOrder, Slot
 from keylane.proxy.framing import Frame, FrameReader
+from keylane.proxy.holding import Holding
 from keylane.proxy.proof import Proof
 from keylane.proxy.sockets import acknowledged_bytes, keep_alive
 from keylane.proxy.stats import ProxyStats
@@ -95,6 +96,7 @@ class ClientSession(asyncio.BufferedProtocol):
         self._link: UpstreamLink | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._blocker: asyncio.Task[None] | None = None
+        self.holding = Holding(self._fail)
         self._is_reading_paused = False
         self._is_link_paused = False
         self._is_upstream_full = False
@@ -220,6 +222,7 @@ class ClientSession(asyncio.BufferedProtocol):
         """Write upstream now; the future is the whole answer frame."""
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._send(frame, answer_of(future))
+        self.holding.bound(future)
         return future
 
     def send_unanswered(self, frame: Buffers) -> None:

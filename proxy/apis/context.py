@@ -31,6 +31,7 @@ from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
 from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.patterns import SubscribedPatterns
 from keylane.proxy.push_journal import PushJournal
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
@@ -216,6 +217,9 @@ class Groups(Protocol):
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
 
+    def note_used(self, group: str, view: View) -> None:
+        """The broker has taken a commit of the group under this name; `note_commits` notes it."""
+
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
         """Lanes were committed just now: for who looks at the group."""
 
@@ -257,8 +261,8 @@ class Context(Protocol):
     session_id: str
     config: ProxyConfig
     registry: TopicRegistry
-    patterns: dict[tuple[str, str], str]
-    """Subscribed patterns of KIP-848 members, by (group, member id)."""
+    patterns: SubscribedPatterns
+    """Of KIP-848 members."""
     sequences: SequenceMap
     generations: Generations
     refreshes: Refreshes
@@ -292,6 +296,9 @@ class Context(Protocol):
 
     async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
         """Compute what takes long beside the event loop."""
+
+    async def in_turn(self, function: Callable[..., Result], *args: object) -> Result:
+        """As `in_thread`, one at a time of all connections: for what any client can ask for."""
 
     async def pause(self, seconds: float) -> None:
         """Wait for what has no event."""
@@ -359,6 +366,26 @@ class Context(Protocol):
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not.
 
         Remembered for `authorization_ttl_s`.
+        """
+
+    async def group_error(self, group: str, operation: Operation) -> int:
+        """As `right_error`, of a group: GROUP_AUTHORIZATION_FAILED, or 0 where it is not refused.
+
+        The broker has the last word with the request itself. This one comes before all that others
+        could notice: the group's lock, names and patterns.
+        """
+
+    def hold(self, group: str) -> AbstractAsyncContextManager[Any]:
+        """The group's lock (`Groups.lock`), for as long as the client's broker is not too slow.
+
+        A broker that does not answer what is asked meanwhile for `HELD_ANSWER_S`, such as one that
+        has muted the client for its quota, ends the connection.
+        """
+
+    async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The topics that a pattern matches, beside the event loop; None: ask again.
+
+        Raises: PatternUnreadable.
         """
 
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:

@@ -28,14 +28,15 @@ from kio.schema.offset_commit.v8.request import (
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
-from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
+from keylane.errors import FrameInvalid, GroupDenied, KeylaneError, NotCoordinator
 from keylane.offsets.journal import StateKey
 from keylane.offsets.state import OffsetState
-from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.join_group import FLEXIBLE_VERSIONS
 from keylane.proxy.apis.lane_offsets import NONE, Place, fetch_committed
 from keylane.proxy.apis.pushes_sent import SentPushes
+from keylane.proxy.apis.refusals import expect_right
 from keylane.proxy.push_journal import Pushing
 from keylane.proxy.refreshes import Beat
 from keylane.wire.primitives import Reader
@@ -86,9 +87,14 @@ def _is_due(group: str, context: Context) -> bool:
 async def refresh_offsets(beat: Beat, context: Context) -> None:
     """Commit again what the broker has of the group's lanes."""
     try:
+        # Any client can name a group in a heartbeat.
+        await expect_right(beat.group, Operation.READ, context)
         await context.caught_up()
-        async with context.groups.lock(beat.group):
+        async with context.hold(beat.group):
             codes = await _refresh(beat, context)
+    except GroupDenied:
+        context.refreshes.give_back(beat.group, context.clock())
+        return
     except KeylaneError as error:
         log.info("offsets not committed again group=%s reason=%s", beat.group, error)
         codes = {ErrorCode.unknown_server_error}

@@ -39,7 +39,7 @@ from keylane.assignor.subscribed_names import (
     split_names,
 )
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
-from keylane.proxy.apis.context import SIZE, Context, Request
+from keylane.proxy.apis.context import SIZE, Context, Operation, Request
 from keylane.proxy.apis.group_state import (
     CONSUMER,
     STABLE,
@@ -153,7 +153,10 @@ async def handle_join_group(request: Request, context: Context) -> Buffers:
         context.release()
         return (await pending,)
     group = asked.join.group_id
-    code = await _find_refusal(asked, context)
+    # Else the names of a stranger, whose broker may be long in refusing it, would keep members out.
+    code = ErrorCode(await context.group_error(group, Operation.READ))
+    if code == ErrorCode.none:
+        code = await _find_refusal(asked, context)
     if code != ErrorCode.none:
         return request.answer_entity(refuse_join(request, code, asked.join.member_id))
     join = context.group_names.begin_join(group, asked.identity, asked.names)

@@ -59,7 +59,7 @@ async def push_late(wanted: Any, last: Draft, context: Context) -> None:
     group = str(wanted.group_id)
     try:
         await context.caught_up()
-        async with context.groups.lock(group):
+        async with context.hold(group):
             drafts, _ = await open_drafts(group, {last.place: last.view}, context)
             draft = drafts.get(last.place)
             if draft is None:

@@ -16,21 +16,36 @@ Source: protocol guide, Metadata; KIP-516 (topic ids).
 
 from __future__ import annotations
 
+import logging
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.errors import ConfigInvalid
+from keylane.errors import ConfigInvalid, FrameInvalid
 from keylane.offsets.journal import TOPIC_NAME as JOURNAL
 from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.large import (
+    LANE_NAME_ENTRIES_MAX,
+    LaneRoom,
+    Shown,
+    count_partitions,
+    expand_all,
+    read_answer,
+    too_many,
+    write_answer,
+)
 from keylane.proxy.apis.places import place_topic, show_brokers
 from keylane.proxy.connection import Buffers
 from keylane.proxy.nodes.scan_records import TOPIC_NAME as SCANS
 from keylane.proxy.settings_records import TOPIC_NAME as SETTINGS
-from keylane.proxy.topics import LaneView
 
+log = logging.getLogger("keylane.metadata")
+
+TOPICS_MAX: Final = 100_000
+"""Of one request; a client that wants all topics names none."""
 TOPIC_ID_VERSION: Final = 10
 IDS_VERSION: Final = 12
 """From here on brokers take ids."""
@@ -55,19 +70,22 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
     frame = (request.frame,) if upstream is None else (request.with_entity(upstream),)
     pending = context.send(frame)
     context.release()
-    answer = request.decode_answer(await pending)
+    answer = await read_answer(request, await pending, context)
     await context.learn_brokers(answer.brokers)
-    topics: list[Any] = []
+    shown: list[Shown] = []
+    room = LaneRoom()
     for topic in answer.topics:
-        topics.extend(await _present(topic, asked, context))
+        shown.extend(await _present(topic, asked, room, context))
+    topics = await expand_all(shown, context)
     changes: dict[str, Any] = {
         "brokers": show_brokers(answer.brokers, context),
-        "topics": tuple(topics),
+        "topics": topics,
     }
     if hasattr(answer, "controller_id"):
         own_id = context.placement.own_id(int(answer.controller_id))
         changes["controller_id"] = type(answer.controller_id)(own_id)
-    return request.answer_entity(replace(answer, **changes))
+    shown_answer = replace(answer, **changes)
+    return await write_answer(request, shown_answer, count_partitions(topics), context)
 
 
 def _translate(wanted: Any, api_version: int, context: Context) -> tuple[_Asked, Any]:
@@ -77,6 +95,8 @@ def _translate(wanted: Any, api_version: int, context: Context) -> tuple[_Asked,
     or "" as Java's client writes them (KafkaApis.handleTopicMetadataRequest).
     """
     asked = _Asked()
+    if len(wanted.topics or ()) > TOPICS_MAX:
+        raise FrameInvalid(f"{len(wanted.topics)} topics, at most {TOPICS_MAX}")
     if not wanted.topics:
         return asked, None
     if api_version >= TOPIC_ID_VERSION and any(entry.topic_id for entry in wanted.topics):
@@ -124,30 +144,44 @@ def _ids_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any,
     return tuple(entries.values()) if is_changed else None
 
 
-async def _present(topic: Any, asked: _Asked, context: Context) -> list[Any]:
+async def _present(topic: Any, asked: _Asked, room: LaneRoom, context: Context) -> list[Shown]:
     """The topic as the client is to see it, once per name that it asked for."""
     topic_id = getattr(topic, "topic_id", None)
     if topic.name is None:
         ids = dict.fromkeys(asked.ids.get(topic_id, [topic_id])) if topic_id else [topic_id]
-        return [topic if one == topic_id else replace(topic, topic_id=one) for one in ids]
+        return [(topic if one == topic_id else replace(topic, topic_id=one), None) for one in ids]
     if topic_id and topic.error_code == 0:
         context.learn_topic(topic)  # by the ids of brokers
     topic = mark_own(place_topic(topic, context))
-    shown = []
-    for name in dict.fromkeys(asked.names.get(topic.name, [topic.name])):
+    return await show_names(topic, asked.names.get(topic.name, [topic.name]), room, context)
+
+
+async def show_names(
+    topic: Any, names: Sequence[str], room: LaneRoom, context: Context
+) -> list[Shown]:
+    """A kio topic entry once per name, with the lanes that the name stands for."""
+    shown: list[Shown] = []
+    for name in dict.fromkeys(names):
         view = None
         if topic.error_code == 0 and context.registry.rule_of(name) is not None:
+            if not room.takes(name, topic, context):
+                shown.append((too_many(topic, name), None))
+                continue
             try:
                 view = await context.find_view(name)
             except ConfigInvalid:
-                shown.append(refused_topic(topic, name))
+                shown.append((refused_topic(topic, name), None))
                 continue
-        if view is None:
-            shown.append(
-                topic if name == topic.name else replace(topic, name=type(topic.name)(name))
-            )
+        if view is None and name != topic.name:
+            shown.append((replace(topic, name=type(topic.name)(name)), None))
         else:
-            shown.append(expand_topic(topic, view))
+            shown.append((topic, view))
+    if any(found.error_code == ErrorCode.invalid_topic_exception for found, _ in shown):
+        log.warning(
+            "lane names refused, one answer has room for %d lanes under them session_id=%s "
+            "topic=%s names=%d",
+            LANE_NAME_ENTRIES_MAX, context.session_id, topic.name, len(shown),
+        )  # fmt: skip
     return shown
 
 
@@ -167,19 +201,3 @@ def refused_topic(topic: Any, name: str) -> Any:
     """
     code = ErrorCode.topic_authorization_failed
     return replace(topic, name=type(topic.name)(name), partitions=(), error_code=code)
-
-
-def expand_topic(topic: Any, view: LaneView) -> Any:
-    """A kio topic entry with one partition per lane, in lane index order."""
-    count = view.layout.partition_count
-    partitions = [entry for entry in topic.partitions if entry.partition_index < count]
-    index_type = type(partitions[0].partition_index) if partitions else int
-    expanded = tuple(
-        replace(entry, partition_index=index_type(lane * count + entry.partition_index))
-        for lane in range(view.layout.lane_count)
-        for entry in partitions
-    )
-    changes: dict[str, Any] = {"name": type(topic.name)(view.name), "partitions": expanded}
-    if hasattr(topic, "topic_id"):
-        changes["topic_id"] = view.view_id
-    return replace(topic, **changes)

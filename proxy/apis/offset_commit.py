@@ -37,7 +37,7 @@ from kio.static.primitive import i32, i64
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import StateKey
 from keylane.offsets.values import NO_LEADER_EPOCH, CommitError
-from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.lane_offsets import (
     BUSY,
     NONE,
@@ -52,6 +52,7 @@ from keylane.proxy.apis.lane_offsets import (
 from keylane.proxy.apis.late_offsets import note_late
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.pushes_sent import TOO_LONG, SentPushes
+from keylane.proxy.apis.refusals import expect_right
 from keylane.proxy.apis.steps_back import note_steps_back
 from keylane.proxy.apis.unresolved import UnresolvedView
 from keylane.proxy.connection import Buffers
@@ -78,13 +79,14 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
     by_id = request.api_version >= TOPIC_ID_VERSION
     moved = moved_states(group, wanted, views, context, by_id=by_id)
     if not any(views):
-        return await relay_moving(request, group, moved, context)
+        return await relay_moving(request, group, Operation.READ, moved, context)
+    await expect_right(group, Operation.READ, context)
     places = committed_places(wanted, views)
     denied = await denied_places(places, context)
     allowed = {place: view for place, view in places.items() if place not in denied}
     await context.groups.wait_scanned(group, committed_lanes(wanted, views))
     await context.caught_up()
-    async with context.groups.lock(group):
+    async with context.hold(group):
         drafts, refused = await open_drafts(group, allowed, context)
         refused |= denied
         # Neither member nor generation: an admin's reset, or a consumer that is in no group.
@@ -127,13 +129,21 @@ def moved_states(
 
 
 async def relay_moving(
-    request: Request, group: str, moved: Sequence[StateKey], context: Context
+    request: Request,
+    group: str,
+    operation: Operation,
+    moved: Sequence[StateKey],
+    context: Context,
 ) -> Buffers:
-    """Pass what moves or deletes offsets of whole partitions; states follow at their next call."""
+    """Pass what moves or deletes offsets of whole partitions; states follow at their next call.
+
+    operation: what brokers want of the group for it.
+    """
     if not moved:
         return await relay(request, context)
+    await expect_right(group, operation, context)
     await context.caught_up()
-    async with context.groups.lock(group):
+    async with context.hold(group):
         answer = await relay(request, context)
         for key in moved:
             context.groups.pushes.note_moved(key)

@@ -34,7 +34,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from keylane.errors import NotCoordinator, UpstreamLost
-from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.lane_offsets import (
     BUSY,
     NONE,
@@ -50,7 +50,7 @@ from keylane.proxy.apis.list_offsets import absent_lanes, ask_rounds
 from keylane.proxy.apis.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.physical import PhysicalRounds
 from keylane.proxy.apis.pushes_sent import SentPushes
-from keylane.proxy.apis.refusals import refuse_groups
+from keylane.proxy.apis.refusals import expect_right, refuse_groups
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import View
 
@@ -105,13 +105,14 @@ async def handle_offset_delete(request: Request, context: Context) -> Buffers:
     group = str(wanted.group_id)
     if not any(views):
         moved = moved_states(group, wanted, views, context, by_id=False)
-        return await relay_moving(request, group, moved, context)
+        return await relay_moving(request, group, Operation.DELETE, moved, context)
+    await expect_right(group, Operation.DELETE, context)
     absent = [
         absent_lanes(view, [int(entry.partition_index) for entry in topic.partitions])
         for topic, view in zip(wanted.topics, views, strict=True)
     ]
     await context.caught_up()
-    async with context.groups.lock(group):
+    async with context.hold(group):
         drafts, codes = await open_drafts(group, committed_places(wanted, views), context)
         held = {place: BUSY for place, code in codes.items() if code in (UNSTABLE, BUSY)}
         held |= await _forget(wanted, views, drafts, context)

@@ -27,9 +27,9 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
-from keylane.errors import UpstreamLost
+from keylane.errors import GroupDenied, UpstreamLost
 from keylane.offsets.state import OffsetState
-from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.lane_offsets import (
     BUSY,
@@ -40,8 +40,14 @@ from keylane.proxy.apis.lane_offsets import (
     known_offset,
     note_unknown_start,
 )
+from keylane.proxy.apis.large import (
+    ENTRIES_AT_ONCE,
+    count_partitions,
+    read_answer,
+    write_answer,
+)
 from keylane.proxy.apis.list_offsets import relay
-from keylane.proxy.apis.refusals import refused_offsets, refused_topics
+from keylane.proxy.apis.refusals import GROUP_DENIED, refused_offsets, refused_topics
 from keylane.proxy.apis.stable_offsets import (
     STABLE_PAUSE_S,
     STABLE_PAUSE_S_MAX,
@@ -78,13 +84,44 @@ async def handle_offset_fetch(request: Request, context: Context) -> Buffers:
     questions = await _questions(wanted, request, context)
     if all(question.entry.topics is not None and not any(question.views) for question in questions):
         return await relay(request, context)
+    denied = await _denied_groups(request, wanted, questions, context)
+    if len(denied) == len(questions):
+        raise GroupDenied("the client may not describe the groups")
+    allowed = [question for question in questions if question not in denied]
+    answer = await _answer_stable(request, wanted, allowed, context)
+    if denied:
+        refused = tuple(_denied(request.api_version, question) for question in denied)
+        answer = replace(answer, groups=(*answer.groups, *refused))
+    groups = answer.groups if request.api_version >= MANY_GROUPS_VERSION else (answer,)
+    entries = sum(count_partitions(group.topics) for group in groups)
+    return await write_answer(request, answer, entries, context)
+
+
+async def _denied_groups(
+    request: Request, wanted: Any, questions: list[GroupQuestion], context: Context
+) -> list[GroupQuestion]:
+    """Those of groups that the client may not describe: asked of all at once, for no topic."""
+    if len(questions) == 1:
+        group = questions[0].group
+        return questions if await context.group_error(group, Operation.DESCRIBE) else []
+    nothing = tuple(replace(question.entry, topics=()) for question in questions)
+    asked = request.with_entity(replace(wanted, groups=nothing))
+    answer = request.decode_answer(await context.send((asked,)))
+    denied = {str(entry.group_id) for entry in answer.groups if entry.error_code == GROUP_DENIED}
+    return [question for question in questions if question.group in denied]
+
+
+async def _answer_stable(
+    request: Request, wanted: Any, questions: list[GroupQuestion], context: Context
+) -> Any:
+    """The answer, once no transaction has offsets under way: before v7 clients cannot be told."""
     await context.caught_up()
     until_s, pause_s = context.clock() + STABLE_WAIT_S, STABLE_PAUSE_S
     while True:
         async with AsyncExitStack() as stack:
             # A commit that is under way moves Kafka's offset before ours: look between commits.
             for group in sorted({question.group for question in questions}):
-                await stack.enter_async_context(context.groups.lock(group))
+                await stack.enter_async_context(context.hold(group))
             pending: frozenset[Place] = frozenset()
             if request.api_version < STABLE_VERSION:
                 pending = await pending_places(questions[0].group, _places(questions[0]), context)
@@ -95,29 +132,36 @@ async def handle_offset_fetch(request: Request, context: Context) -> Buffers:
         pause_s = min(2 * pause_s, STABLE_PAUSE_S_MAX)
 
 
+def _denied(api_version: int, question: GroupQuestion) -> Any:
+    """The answer entry of one group of many; brokers name no partitions in it."""
+    module: Any = load_payload_module(9, api_version, EntityType.response)
+    return module.OffsetFetchResponseGroup(
+        group_id=question.entry.group_id, topics=(), error_code=GROUP_DENIED
+    )
+
+
 async def _answer(
     request: Request,
     wanted: Any,
     questions: list[GroupQuestion],
     pending: frozenset[Place],
     context: Context,
-) -> Buffers:
+) -> Any:
     """Ask the broker and put lanes in place; the groups' locks are held."""
     upstream = _upstream(wanted, questions, request.api_version)
     answered = context.send((request.with_entity(upstream),))
     context.release()
-    answer = request.decode_answer(await answered)
+    answer = await read_answer(request, await answered, context)
     if request.api_version < MANY_GROUPS_VERSION:
         marked = _marked(answer, pending)
-        shown = await _present(request.api_version, questions[0], marked, context)
-        return request.answer_entity(shown)
+        return await _present(request.api_version, questions[0], marked, context)
     asked = {question.group: question for question in questions}
     groups = [
         await _present(request.api_version, asked[str(entry.group_id)], entry, context)
         for entry in answer.groups
         if str(entry.group_id) in asked
     ]
-    return request.answer_entity(replace(answer, groups=tuple(groups)))
+    return replace(answer, groups=tuple(groups))
 
 
 def _marked(answer: Any, pending: frozenset[Place]) -> Any:
@@ -345,8 +389,10 @@ async def _lanes(
     by_partition = {int(entry.partition_index): entry for entry in physical.partitions}
     states: dict[int, OffsetState | None] = {}
     expired = ExpiredOffsets(group, context)
-    lanes = []
+    lanes: list[Any] = []
     for index in indexes:
+        if len(lanes) % ENTRIES_AT_ONCE == ENTRIES_AT_ONCE - 1:
+            await context.pause(0.0)  # others go on meanwhile
         if not _is_asked(view, index):
             continue  # a broker leaves out what it does not know as well
         partition = view.partition_of(index)

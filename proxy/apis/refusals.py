@@ -1,4 +1,4 @@
-"""NOT_COORDINATOR where each of the offset calls says it, for groups that another node serves.
+"""NOT_COORDINATOR, or another code of a whole group, where each of the group calls says it.
 
 In:    a request.  Out: the answer that makes its client look for the coordinator anew.
 Next:  the routing table wraps handlers in `refusing`.
@@ -20,14 +20,15 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta, i64
 
-from keylane.errors import NotCoordinator
-from keylane.proxy.apis.context import Context, Request
+from keylane.errors import GroupDenied, NotCoordinator
+from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.join_group import is_elsewhere
 from keylane.proxy.connection import Buffers
 
 log = logging.getLogger("keylane.refusals")
 
 NOT_COORDINATOR: Final = ErrorCode.not_coordinator
+GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 NO_OFFSET: Final = i64(-1)
 TOP_LEVEL_VERSION: Final = 2
 """OffsetFetch before this version has errors per partition only."""
@@ -47,11 +48,13 @@ IsRelayed = Callable[[Request, Context], bool]
 
 
 def refusing(handler: Handler) -> Handler:
-    """The handler, with an answer of NOT_COORDINATOR when it finds that the group is not ours."""
+    """The handler, with a refusal when it finds that the group is not ours, or not the client's."""
 
     async def served(request: Request, context: Context) -> Buffers:
         try:
             return await handler(request, context)
+        except GroupDenied:
+            return request.answer_entity(refusal(request, GROUP_DENIED))
         except NotCoordinator as error:
             log.info(
                 "group is not served session_id=%s api_key=%d reason=%s",
@@ -95,56 +98,69 @@ async def relay_or_refuse(request: Request, context: Context) -> Buffers:
     return (await pending,)
 
 
-def refusal(request: Request) -> Any:
+async def expect_right(group: str, operation: Operation, context: Context) -> None:
+    """Before a group's lock is taken, or anything is noted of it. Raises: GroupDenied."""
+    if await context.group_error(group, operation):
+        raise GroupDenied(f"the client may not {operation.name} the group {group}")
+
+
+def refusal(request: Request, code: ErrorCode = NOT_COORDINATOR) -> Any:
     """The whole request refused, as a kio entity."""
-    return REFUSALS[request.api_key](request)
+    return REFUSALS[request.api_key](request, code)
 
 
-def refuse_groups(request: Request, names: Collection[str]) -> Any:
+def refuse_groups(
+    request: Request, names: Collection[str], code: ErrorCode = NOT_COORDINATOR
+) -> Any:
     """A DeleteGroups answer that refuses these groups of the request."""
     module = _module(request)
     results = tuple(
-        module.DeletableGroupResult(group_id=name, error_code=NOT_COORDINATOR)
+        module.DeletableGroupResult(group_id=name, error_code=code)
         for name in request.decode().groups_names
         if str(name) in names
     )
     return _answer(module.DeleteGroupsResponse, results=results)
 
 
-def _delete_groups(request: Request) -> Any:
-    return refuse_groups(request, {str(name) for name in request.decode().groups_names})
+def _delete_groups(request: Request, code: ErrorCode) -> Any:
+    names = {str(name) for name in request.decode().groups_names}
+    return refuse_groups(request, names, code)
 
 
-def _offset_delete(request: Request) -> Any:
+def _offset_delete(request: Request, code: ErrorCode) -> Any:
     response = _module(request).OffsetDeleteResponse
-    return _answer(response, error_code=NOT_COORDINATOR, topics=())
+    return _answer(response, error_code=code, topics=())
 
 
-def _offset_commit(request: Request) -> Any:
+def _offset_commit(request: Request, code: ErrorCode) -> Any:
     module = _module(request)
     return _per_partition(
         request,
         module.OffsetCommitResponse,
         module.OffsetCommitResponseTopic,
         module.OffsetCommitResponsePartition,
+        code,
     )
 
 
-def _txn_offset_commit(request: Request) -> Any:
+def _txn_offset_commit(request: Request, code: ErrorCode) -> Any:
     module = _module(request)
     return _per_partition(
         request,
         module.TxnOffsetCommitResponse,
         module.TxnOffsetCommitResponseTopic,
         module.TxnOffsetCommitResponsePartition,
+        code,
     )
 
 
-def _per_partition(request: Request, response: Any, of_topic: Any, of_partition: Any) -> Any:
+def _per_partition(
+    request: Request, response: Any, of_topic: Any, of_partition: Any, code: ErrorCode
+) -> Any:
     topics = tuple(
         of_topic(
             partitions=tuple(
-                of_partition(partition_index=entry.partition_index, error_code=NOT_COORDINATOR)
+                of_partition(partition_index=entry.partition_index, error_code=code)
                 for entry in topic.partitions
             ),
             **_name(topic),
@@ -173,21 +189,21 @@ def refuse_sync(request: Request, code: ErrorCode) -> Any:
     return _answer(response, error_code=code, assignment=b"")
 
 
-def _join_group(request: Request) -> Any:
-    return refuse_join(request, NOT_COORDINATOR, request.decode().member_id)
+def _join_group(request: Request, code: ErrorCode) -> Any:
+    return refuse_join(request, code, request.decode().member_id)
 
 
-def _sync_group(request: Request) -> Any:
-    return refuse_sync(request, NOT_COORDINATOR)
+def _sync_group(request: Request, code: ErrorCode) -> Any:
+    return refuse_sync(request, code)
 
 
-def _heartbeat(request: Request) -> Any:
-    return _answer(_module(request).HeartbeatResponse, error_code=NOT_COORDINATOR)
+def _heartbeat(request: Request, code: ErrorCode) -> Any:
+    return _answer(_module(request).HeartbeatResponse, error_code=code)
 
 
-def _offset_fetch(request: Request, code: ErrorCode = NOT_COORDINATOR) -> Any:
+def _offset_fetch(request: Request, code: ErrorCode) -> Any:
     module, wanted = _module(request), request.decode()
-    whole = code if code == NOT_COORDINATOR else ErrorCode.none
+    whole = code if code != ASK_AGAIN else ErrorCode.none
     if request.api_version >= MANY_GROUPS_VERSION:
         names = (module.OffsetFetchResponseTopics, module.OffsetFetchResponsePartitions)
         groups = tuple(
@@ -252,7 +268,7 @@ def _module(request: Request) -> Any:
     return load_payload_module(request.api_key, request.api_version, EntityType.response)
 
 
-REFUSALS: Final[Mapping[int, Callable[[Request], Any]]] = {
+REFUSALS: Final[Mapping[int, Callable[[Request, ErrorCode], Any]]] = {
     8: _offset_commit,
     9: _offset_fetch,
     11: _join_group,

@@ -16,9 +16,16 @@ from typing import Any
 
 from kio.schema.types import TopicName
 
-from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.context import Context, Request
-from keylane.proxy.apis.metadata import expand_topic, mark_own, refused_topic
+from keylane.proxy.apis.large import (
+    LaneRoom,
+    Shown,
+    count_partitions,
+    expand_all,
+    read_answer,
+    write_answer,
+)
+from keylane.proxy.apis.metadata import mark_own, show_names
 from keylane.proxy.apis.places import place_topic
 from keylane.proxy.connection import Buffers
 
@@ -41,29 +48,25 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
         frame = request.with_entity(upstream)
     pending = context.send((frame,))
     context.release()
-    answer = request.decode_answer(await pending)
-    shown = [entry for topic in answer.topics for entry in await _present(topic, names, context)]
+    answer = await read_answer(request, await pending, context)
+    shown: list[Shown] = []
+    room = LaneRoom()
+    for topic in answer.topics:
+        shown.extend(await _present(topic, names, room, context))
+    topics = await expand_all(shown, context)
     following = answer.next_cursor
     if following is not None and following.topic_name in names:
         name = TopicName(names[following.topic_name][0])
         following = replace(following, topic_name=name)
-    return request.answer_entity(replace(answer, topics=tuple(shown), next_cursor=following))
+    shown_answer = replace(answer, topics=topics, next_cursor=following)
+    return await write_answer(request, shown_answer, count_partitions(topics), context)
 
 
-async def _present(topic: Any, names: dict[str, list[str]], context: Context) -> list[Any]:
+async def _present(
+    topic: Any, names: dict[str, list[str]], room: LaneRoom, context: Context
+) -> list[Shown]:
     """The topic once per name that the client asked for."""
     if topic.name is None:
-        return [topic]
+        return [(topic, None)]
     topic = mark_own(place_topic(topic, context))
-    shown = []
-    for name in dict.fromkeys(names.get(topic.name, [topic.name])):
-        try:
-            view = await context.find_view(name) if topic.error_code == 0 else None
-        except ConfigInvalid:
-            shown.append(refused_topic(topic, name))
-            continue
-        if view is not None:
-            shown.append(expand_topic(topic, view))
-        else:
-            shown.append(replace(topic, name=TopicName(name)))
-    return shown
+    return await show_names(topic, names.get(topic.name, [topic.name]), room, context)

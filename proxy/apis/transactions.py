@@ -34,7 +34,7 @@ from keylane.offsets.journal import StateKey
 from keylane.offsets.lane_note import LaneCommit, LaneNote, merged, write_note
 from keylane.offsets.pushes import UNANSWERED_S, Push, Writer
 from keylane.offsets.values import NO_LEADER_EPOCH
-from keylane.proxy.apis.context import Context, Request
+from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.lane_offsets import (
     BUSY,
     NONE,
@@ -59,6 +59,7 @@ from keylane.proxy.apis.offset_commit import (
     refuse_shared,
     touched_drafts,
 )
+from keylane.proxy.apis.refusals import expect_right
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import View
 
@@ -171,6 +172,7 @@ async def handle_txn_offset_commit(request: Request, context: Context) -> Buffer
     if not any(views):
         return await relay(request, context)
     group = str(wanted.group_id)
+    await expect_right(group, Operation.READ, context)
     writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
     places = committed_places(wanted, views)
     denied = await denied_places(places, context)
@@ -185,7 +187,7 @@ async def handle_txn_offset_commit(request: Request, context: Context) -> Buffer
         # Nothing else of the connection is sent meanwhile. The end of the transaction may come
         # over another one, when the client waits no longer.
         while pushes.is_waiting(writer):
-            async with context.groups.lock(group):
+            async with context.hold(group):
                 if _is_overtaken(request, group, generation, context):
                     code = ErrorCode.group_authorization_failed
                     break
@@ -300,6 +302,8 @@ async def _commit(
     codes = error_codes(answer, by_id=False)
     for draft in touched:
         is_taken = codes.get((draft.view.topic, draft.partition)) == NONE
+        if is_taken:
+            context.groups.note_used(draft.group, draft.view)
         held = commits if is_taken else earlier
         pushes.settle_push(draft.key, Push(writer, held[draft.place]))
     return request.answer_entity(_build(request, wanted, views, errors, codes, answer))

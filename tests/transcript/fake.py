@@ -13,7 +13,8 @@ import asyncio
 import struct
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from keylane.proxy.group_names import GroupNames
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
+from keylane.proxy.patterns import SubscribedPatterns, find_matches
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.refreshes import Refreshes
@@ -86,6 +88,11 @@ class World:
     log_ends: dict[Place, tuple[int, int]] = field(default_factory=dict)
     denied: set[str | tuple[str, Operation]] = field(default_factory=set)
     """Topics that the client has no right to, or not for one operation."""
+    groups_denied: set[str | tuple[str, Operation]] = field(default_factory=set)
+    """Groups that the client has no right to, or not for one operation."""
+    compared: list[str] = field(default_factory=list)
+    """Patterns that were compared with topics."""
+    are_patterns_busy: bool = False
     groups_too_many: set[str] = field(default_factory=set)
     """Groups that the client may not begin."""
     brokers: list[int] = field(default_factory=list)
@@ -135,7 +142,7 @@ class FakeContext:
         self.switches = SwitchBoard(self.config)
         self.loads = FakeLoads()
         self.stats = ProxyStats()
-        self.patterns: dict[tuple[str, str], str] = {}
+        self.patterns = SubscribedPatterns()
         self.clock: Callable[[], float] = lambda: self.world.now_s
         self.is_librdkafka = False
         self.gained_lanes = GainedLanes()
@@ -211,6 +218,10 @@ class FakeContext:
     async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
         return function(*args)
 
+    async def in_turn(self, function: Callable[..., Result], *args: object) -> Result:
+        self.events.append("in turn")
+        return function(*args)
+
     def send_unanswered(self, frame: Buffers) -> None:
         assert self.answer_frame(b"".join(frame)) == b"", "this request has no answer"
 
@@ -278,6 +289,21 @@ class FakeContext:
     async def right_error(self, view: View, operation: Operation) -> int:
         denied = self.world.denied
         return 29 if view.topic in denied or (view.topic, operation) in denied else 0
+
+    async def group_error(self, group: str, operation: Operation) -> int:
+        denied = self.world.groups_denied
+        return 30 if group in denied or (group, operation) in denied else 0
+
+    @asynccontextmanager
+    async def hold(self, group: str) -> AsyncIterator[None]:
+        async with self.groups.lock(group):
+            yield
+
+    async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
+        self.world.compared.append(pattern)
+        if self.world.are_patterns_busy:
+            return None
+        return find_matches(pattern, topics)
 
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         self.events.append("fetch lanes")

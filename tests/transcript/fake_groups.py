@@ -75,8 +75,6 @@ class FakeGroups:
         return self.table.get(key) is not None
 
     def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
-        if view.is_renamed:
-            self._names.setdefault(group, {})[view.name] = None
         self.check_tenure(group)
         return self.table.get(StateKey(group, view.topic_id, partition))
 
@@ -148,7 +146,13 @@ class FakeGroups:
         return PushJournal(self.table, self, wall_clock=lambda: 0.001, clock=self.clock)
 
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
+        if indexes:
+            self.note_used(group, view)
         self.commit_times.note(group, view.name, view.layout.index_count, indexes, 1)
+
+    def note_used(self, group: str, view: View) -> None:
+        if view.is_renamed:
+            self._names.setdefault(group, {})[view.name] = None
 
     async def drop_group(self, group: str) -> None:
         self._names.pop(group, None)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 
+from keylane.errors import FrameInvalid
+from keylane.proxy.apis import large
 from keylane.wire.messages import write_message
 from tests.transcript.entities import build
 from tests.transcript.fake import ORDERS, PLAIN, SHOP, FakeContext, call, check, versions
@@ -255,3 +257,44 @@ async def test_what_keylane_keeps_is_internal(version) -> None:
 
     internal = {entry["name"]: entry["is_internal"] for entry in seen["topics"]}
     assert internal == {**dict.fromkeys(own, True), "__other": False}
+
+
+async def test_lane_names_have_so_much_room(monkeypatch) -> None:
+    """A client chooses them, and each shows all partitions as often as it has lanes."""
+    monkeypatch.setattr(large, "LANE_NAME_ENTRIES_MAX", 20)
+    context = FakeContext()
+    names = ["plain.lanes-2", "plain.lanes-4", "plain.lanes-5", "orders"]
+    context.expect(
+        METADATA,
+        {"topics": [{"name": "plain"}, {"name": "orders"}]},
+        answer(topic("plain", PLAIN, 3), topic("orders", ORDERS, 2)),
+    )
+
+    found = await call(context, METADATA, 9, {"topics": [{"name": name} for name in names]})
+
+    shown = {one["name"]: (one["error_code"], len(one["partitions"])) for one in found["topics"]}
+    assert shown == {
+        "plain.lanes-2": (0, 6), "plain.lanes-4": (0, 12), "plain.lanes-5": (17, 0),
+        "orders": (0, 8),
+    }  # fmt: skip
+    assert "plain.lanes-5" not in context.registry.views
+
+
+async def test_a_large_answer_is_made_beside_the_loop(monkeypatch) -> None:
+    """Its lanes and its bytes, one at a time of all connections."""
+    monkeypatch.setattr(large, "ENTRIES_AT_ONCE", 7)
+    context = FakeContext()
+    context.expect(METADATA, None, answer(topic("orders", ORDERS, 2)))
+
+    found = await call(context, METADATA, 9, {"topics": [{"name": "orders"}]})
+
+    assert context.events.count("in turn") == 2
+    assert [entry["partition_index"] for entry in found["topics"][0]["partitions"]] == [*range(8)]
+
+
+async def test_more_topics_than_a_cluster_has(monkeypatch) -> None:
+    """Refused before the broker is asked."""
+    monkeypatch.setattr("keylane.proxy.apis.metadata.TOPICS_MAX", 2)
+
+    with pytest.raises(FrameInvalid, match="3 topics, at most 2"):
+        await call(FakeContext(), METADATA, 9, {"topics": [{"name": "plain"}] * 3})

@@ -22,7 +22,7 @@ from tests.transcript.fake import (
     versions,
 )
 
-FETCH = 9
+FETCH, COMMIT = 9, 8
 GROUP = "g"
 IDS = {"orders": ORDERS, "plain": PLAIN}
 
@@ -183,6 +183,7 @@ async def test_all_topics_of_a_group(version) -> None:
     context = FakeContext()
     await known(context, {0: 100})
     await known(context, {5: 70}, "plain.lanes-2")
+    context.groups.note_used(GROUP, context.lanes("plain.lanes-2"))
     context.expect(
         FETCH,
         {"topics": None} if version < 8 else {"groups": [{"topics": None}]},
@@ -209,6 +210,39 @@ async def test_all_topics_of_a_group_that_has_none(version) -> None:
     assert shown(version, await call(context, FETCH, version, request(version))) == {}
 
 
+def expect_rights(context: FakeContext, version: int, *groups: str) -> None:
+    """The broker is asked about each group for no topic, and refuses none."""
+    asked = [{"group_id": group, "topics": []} for group in groups]
+    found = [answer(version, group=group)["groups"][0] for group in groups]
+    context.expect(FETCH, {"groups": asked}, {"groups": found})
+
+
+@pytest.mark.parametrize("version", range(8, 11))
+async def test_names_of_commits_that_were_refused_are_not_listed(version) -> None:
+    """Else a stranger could put topics into the answers of any group."""
+    context = FakeContext()
+    entry = {"partition_index": 5, "committed_offset": 70, "committed_metadata": ""}
+    refused = {"partition_index": 2, "error_code": 30}
+    wanted = {
+        "group_id": GROUP,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": "plain.lanes-2", "partitions": [entry]}],
+    }
+    none = {"partition_index": 2, "committed_offset": -1, "metadata": ""}
+    context.expect(
+        FETCH, None, {"topics": [{"name": "plain", "partitions": [none]}]}, version=7
+    )  # of the state, which is new
+    context.expect(COMMIT, None, {"topics": [{"name": "plain", "partitions": [refused]}]})
+    await call(context, COMMIT, 8, wanted)
+    assert context.groups.lane_names_of(GROUP) == ()
+
+    context.expect(FETCH, None, answer(version, one(version, "plain", {2: 4})))
+    found = await call(context, FETCH, version, request(version))
+
+    assert shown(version, found) == {PLAIN if version >= 10 else "plain": {2: 4}}
+
+
 @pytest.mark.parametrize("version", range(8, 11))
 async def test_a_group_of_plain_topics_beside_all_topics_of_another(version) -> None:
     """Its question goes up as it came and its answer down, a partition named twice as well."""
@@ -219,6 +253,7 @@ async def test_a_group_of_plain_topics_beside_all_topics_of_another(version) -> 
     told["topics"][0]["partitions"].insert(0, told["topics"][0]["partitions"][0])
     none = answer(version, group="other")["groups"][0]
     body = make_request(FETCH, version, {"groups": [plain, every]}).body
+    expect_rights(context, version, GROUP, "other")
     context.expect(FETCH, bytes(body), {"groups": [told, none]})
 
     seen = await call(context, FETCH, version, {"groups": [plain, every]})
@@ -242,6 +277,7 @@ async def test_many_groups(version) -> None:
         *answer(version, one(version, "orders", {0: 9}), group="other")["groups"],
         *answer(version, one(version, "orders", {0: 0}), group=GROUP)["groups"],
     ]
+    expect_rights(context, version, GROUP, "other", "third")
     context.expect(FETCH, {"groups": [{"group_id": g} for g in (GROUP, "other", "third")]},
                    {"groups": groups})  # fmt: skip
 

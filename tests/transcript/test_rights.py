@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from keylane.assignor.protocol import Subscription, write_subscription
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Operation
+from keylane.proxy.apis.heartbeat import refresh_offsets
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.refreshes import Beat
 from tests.reference.batches import Batch, Record, write_batch
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 from tests.transcript.test_transactions import EPOCH, PID, UNSTABLE, note, stands, takes
 from tests.transcript.test_transactions import commit as commit_lanes
 
 PRODUCE, FETCH, LIST, COMMIT, LEADER_EPOCH, END_TXN, TXN_COMMIT = 0, 1, 2, 8, 23, 26, 28
-DENIED = 29
+OFFSET_FETCH, JOIN_GROUP, OFFSET_DELETE = 9, 11, 47
+DENIED, GROUP_DENIED = 29, 30
 
 
 def codes(value: Any) -> list[int]:
@@ -60,9 +66,9 @@ async def test_epochs_need_describe(version) -> None:
     assert codes(seen) == [DENIED] * 2
 
 
-def commit(index: int, *, group: str = "g") -> dict[str, Any]:
+def commit(index: int, *, group: str = "g", name: str = "orders") -> dict[str, Any]:
     entry = {"partition_index": index, "committed_offset": 9, "committed_metadata": ""}
-    topic = {"name": "orders", "topic_id": ORDERS, "partitions": [entry]}
+    topic = {"name": name, "topic_id": topic_id_of(name), "partitions": [entry]}
     return {
         "group_id": group,
         "transactional_id": "t",
@@ -95,6 +101,99 @@ async def test_commits_need_read(api_key, version) -> None:
     assert (context.events, context.groups.journal) == ([], [])
     assert context.state("g", "orders", 0).stable_position == 3
     assert context.groups.pushes.is_idle
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"),
+    [
+        (key, version)
+        for key in (COMMIT, TXN_COMMIT, OFFSET_FETCH, OFFSET_DELETE, JOIN_GROUP)
+        for version in versions(key)
+    ],
+)
+@pytest.mark.parametrize("name", ["orders", "plain.lanes-8", "nosuch.lanes-8"])
+async def test_a_group_that_is_denied(api_key, version, name) -> None:
+    """Before its lock is taken, and whatever topic is named: that is there or not does not show."""
+    context = FakeContext()
+    context.world.groups_denied.add("g")
+    asked = commit(0, name=name)
+    if api_key == OFFSET_FETCH:
+        topic = {"name": name, "topic_id": topic_id_of(name), "partition_indexes": [0]}
+        one = {"group_id": "g", "topics": [topic]}
+        asked = {"groups": [one]} if version >= 8 else one
+    elif api_key == JOIN_GROUP:
+        metadata = write_subscription(Subscription(version=0, topics=(name,)))
+        asked = {
+            "group_id": "g",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": metadata}],
+        }
+    async with context.groups.lock("g"):
+        seen = await call(context, api_key, version, asked)
+
+    assert set(all_codes(seen)) == {GROUP_DENIED}
+    assert (context.world.sent, context.groups.journal) == ([], [])
+    assert "g" not in context.group_names and context.groups.lane_names_of("g") == ()
+
+
+async def test_one_group_of_many_that_is_denied() -> None:
+    """The others are answered."""
+    context = FakeContext()
+    topic = {"name": "orders", "partition_indexes": [0]}
+    none = {"partition_index": 0, "committed_offset": -1, "metadata": ""}
+    context.expect(
+        OFFSET_FETCH,
+        {"groups": [{"group_id": "g", "topics": []}, {"group_id": "h", "topics": []}]},
+        {"groups": [{"group_id": "g", "error_code": GROUP_DENIED}, {"group_id": "h"}]},
+    )
+    context.expect(
+        OFFSET_FETCH,
+        {"groups": [{"group_id": "h"}]},
+        {"groups": [{"group_id": "h", "topics": [{"name": "orders", "partitions": [none]}]}]},
+    )
+
+    seen = await call(
+        context,
+        OFFSET_FETCH,
+        8,
+        {"groups": [{"group_id": name, "topics": [topic]} for name in ("g", "h")]},
+    )
+
+    found = {entry["group_id"]: (entry["error_code"], entry["topics"]) for entry in seen["groups"]}
+    assert found["g"] == (GROUP_DENIED, [])
+    assert found["h"][0] == 0 and len(found["h"][1]) == 1
+
+
+async def test_a_heartbeat_for_a_group_that_is_denied() -> None:
+    """Any client can name a group: its offsets are committed again at the next good heartbeat."""
+    context = FakeContext()
+    context.world.groups_denied.add("g")
+    await refresh_offsets(Beat("g", 1, "m", None), context)
+
+    assert context.world.sent == []
+    assert context.refreshes.is_due("g", context.clock())
+
+
+def all_codes(value: Any) -> Iterator[int]:
+    """Of an answer, wherever they stand, but for 0 of a whole that holds refused parts."""
+    found = [code for code in _codes_in(value) if code]
+    return iter(found or [0])
+
+
+def _codes_in(value: Any) -> Iterator[int]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "error_code":
+                yield item
+            else:
+                yield from _codes_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _codes_in(item)
+
+
+def topic_id_of(name: str) -> uuid.UUID:
+    return ORDERS if name == "orders" else uuid.uuid5(uuid.NAMESPACE_DNS, name)
 
 
 @pytest.mark.parametrize(
