@@ -38,11 +38,11 @@ class PatternTurns:
             return known
         if self._waiting >= WAITING_MAX:
             return None
+        self._waiting += 1
         # A client that goes away does not end what a thread has begun.
         return await asyncio.shield(self._compare(pattern, topics))
 
     async def _compare(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...]:
-        self._waiting += 1
         try:
             async with self._lock:
                 began_s = time.monotonic()

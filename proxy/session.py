@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
 from keylane.proxy.apis import Route, route_of
 from keylane.proxy.apis.context import Request
+from keylane.proxy.apis.large import BYTES_AT_ONCE
 from keylane.proxy.closing_lines import ClosingLines
 from keylane.proxy.connection import Buffers, ResponseOrder, Slot
 from keylane.proxy.framing import Frame, FrameReader
@@ -373,6 +374,9 @@ class ClientSession(asyncio.BufferedProtocol):
             route = route_of(request)
             if not self._proof.may_relay and not route.is_before_login:
                 raise FrameInvalid(f"{route.name} before the login")
+            if route.bytes_max is not None and len(frame) > route.bytes_max:
+                bytes_max = route.bytes_max
+                raise FrameInvalid(f"{route.name} has {len(frame)} bytes, at most {bytes_max}")
             is_relayed = self._link is not None and route.is_relayed(request, self.context)
         except FrameInvalid as error:
             self.close(str(error), warn=True)
@@ -415,6 +419,8 @@ class ClientSession(asyncio.BufferedProtocol):
                 self._relay(route, request, slot)
                 return
             assert route.handler is not None
+            if route.is_decoded and len(request.frame) > BYTES_AT_ONCE:
+                await self.context.in_turn(request.decode)
             self._answer(slot, await route.handler(request, self.context))
         except FrameInvalid as error:
             self.close(f"{route.name} v{request.api_version}: {error}", warn=True)

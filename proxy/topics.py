@@ -8,6 +8,7 @@ Pure:  no I/O, no clock.
 from __future__ import annotations
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -35,6 +36,8 @@ VIEW_NAMESPACE: Final = uuid.UUID("6b65796c-616e-4e00-8000-6c616e657300")
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 NAMES_JUDGED_MAX: Final = 10_000
+RENAMED_VIEWS_MAX: Final = 4_096
+"""Lane names in use, of all topics; a client may choose any of 1024 for each topic."""
 """Names that other nodes' rules were asked for; clients may name what is not there."""
 
 
@@ -161,7 +164,8 @@ class TopicRegistry:
     indexes depend on it, so a count that grew must not move them under running members (see
     `grown`). A name that does not mean the same to all nodes is refused by all, also by those to
     which it is plain (see `hear_nodes`).
-    Invariants: every known id is that of a known topic; views are stable objects per name.
+    Invariants: every known id is that of a known topic; views are stable objects per name, for as
+    long as they are among the last RENAMED_VIEWS_MAX that were used of names that clients choose.
     """
 
     def __init__(
@@ -178,6 +182,8 @@ class TopicRegistry:
         self._names: dict[uuid.UUID, str] = {}
         self._views: dict[str, LaneView] = {}
         self._views_by_id: dict[uuid.UUID, LaneView] = {}
+        self._renamed: OrderedDict[str, None] = OrderedDict()
+        """Names of views that clients have chosen, in the order of their last use."""
         self.grown: dict[str, int] = {}
         self._own = LaneMeanings(node_rules(rules, plans), lane_name_pattern or "")
         self._number, self._others = 0, dict[int, LaneMeanings]()
@@ -203,8 +209,7 @@ class TopicRegistry:
         self._number, self._others = number, differing
         self._judged.clear()
         for name in [name for name in self._views if self._disagreement(name) is not None]:
-            view = self._views.pop(name)
-            del self._views_by_id[view.view_id]
+            self._drop_view(self._views[name])
 
     def pins(self) -> dict[str, int]:
         """Topics with more partitions than their lanes read: this many, by topic id."""
@@ -340,13 +345,19 @@ class TopicRegistry:
             ConfigInvalid: a plan that does not fit the topic; nobody may take it for plain.
         """
         view = self._views.get(name)
-        return view if view is not None else self._make_view(name)
+        if view is None:
+            return self._make_view(name)
+        if view.is_renamed:
+            self._renamed.move_to_end(name)
+        return view
 
     def view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
         """As `view`, by the id that the client was told."""
         view = self._views_by_id.get(topic_id)
-        if view is None and topic_id in self._names:
-            view = self._make_view(self._names[topic_id])
+        if view is None:
+            return self._make_view(self._names[topic_id]) if topic_id in self._names else None
+        if view.is_renamed:
+            self._renamed.move_to_end(view.name)
         return view
 
     def renamed_of_id(self, topic_id: uuid.UUID) -> LaneView | None:
@@ -409,6 +420,11 @@ class TopicRegistry:
             codec=self._codec(topic.name),
         )
         self._views[name] = self._views_by_id[view_id] = view
+        if view.is_renamed:
+            self._renamed[name] = None
+            if len(self._renamed) > RENAMED_VIEWS_MAX:
+                # Who still means it asks for it anew, as for a topic of which the id has changed.
+                self._drop_view(self._views[next(iter(self._renamed))])
         return view
 
     def _foreign_rule(self, name: str) -> tuple[str, int] | None:
@@ -445,4 +461,8 @@ class TopicRegistry:
 
     def _forget_views(self, topic: str) -> None:
         for view in [view for view in self._views.values() if view.topic == topic]:
-            del self._views[view.name], self._views_by_id[view.view_id]
+            self._drop_view(view)
+
+    def _drop_view(self, view: LaneView) -> None:
+        del self._views[view.name], self._views_by_id[view.view_id]
+        self._renamed.pop(view.name, None)

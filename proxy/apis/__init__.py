@@ -113,6 +113,18 @@ JOIN_GROUP: Final[tuple[Handler, IsRelayed, Patch]] = (
 SYNC_GROUP_ROUTE: Final[tuple[Handler, IsRelayed, Patch]] = (
     coordinating(handle_sync_group), at_coordinator(relays_sync_group), note_given,
 )  # fmt: skip
+BYTES_MAX: Final = 2 << 20
+"""Of requests without records: names of some 40,000 topics. Each entry of them costs time."""
+BYTES_MAX_OF: Final[Mapping[int, int | None]] = {
+    PRODUCE: None,
+    1: 1 << 20,  # Fetch: 20,000 partitions, in a first request
+    8: 4 << 20,  # OffsetCommit: each partition may have 4 KiB of metadata
+    11: 4 << 20,  # JoinGroup: names once per assignor
+    14: None,  # SyncGroup: the leader's has the assignments of all members, and is passed on
+    28: 4 << 20,  # TxnOffsetCommit: as OffsetCommit
+}
+OWN_READERS: Final = frozenset({PRODUCE, 1, 11, 12, 14})
+"""APIs whose bodies are not read as kio entities."""
 PATCHED: Final[Mapping[int, Patch]] = {15: without_hidden_names}
 """Answers of `RELAYED` that are looked at on the way back."""
 
@@ -131,6 +143,10 @@ class Route:
     """A cheap look that tells that this very request needs no handler; without one always so."""
     patch: Patch | None = None
     """What is done to the answer of a relayed request; None: nothing."""
+    bytes_max: int | None = None
+    """Of a request that keylane looks into; None: it is relayed, or bounded by its records."""
+    is_decoded: bool = False
+    """Whether the handler takes the body as a kio entity, made beside the loop where it is large."""
 
     @property
     def is_before_login(self) -> bool:
@@ -178,6 +194,8 @@ def _table() -> dict[int, Route]:
             handler=handler,
             relays=relays,
             patch=patch,
+            bytes_max=None if handler is None else BYTES_MAX_OF.get(key, BYTES_MAX),
+            is_decoded=handler is not None and key not in OWN_READERS,
         )
         routes.append(route)
 

@@ -71,6 +71,8 @@ class Request:
     frame: Frame
     parsed: list[Any] = field(default_factory=list, repr=False, compare=False)
     """What its route has read of it, for its handler."""
+    decoded: list[Any] = field(default_factory=list, repr=False, compare=False)
+    """The body as a kio entity, once it was asked for."""
     answer_tags: list[bytes] = field(default_factory=list, repr=False, compare=False)
     """The tagged fields of the answer's header, raw, where the broker sent any."""
 
@@ -91,7 +93,9 @@ class Request:
 
     def decode(self) -> Any:
         """The body as a kio entity. Raises: FrameInvalid."""
-        return read_request(self.api_key, self.api_version, self.body)
+        if not self.decoded:
+            self.decoded.append(read_request(self.api_key, self.api_version, self.body))
+        return self.decoded[0]
 
     def with_body(self, body: bytes) -> bytes:
         """A frame with the same header and another body."""

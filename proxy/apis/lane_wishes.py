@@ -22,6 +22,7 @@ from kio.schema.types import TopicName
 
 from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.context import Context, Operation, Request
+from keylane.proxy.apis.large import check_entries
 from keylane.proxy.topics import LaneView
 
 log = logging.getLogger("keylane.admin")
@@ -177,11 +178,18 @@ class LaneWishes(Generic[Wish]):
     ) -> None:
         self._decide = decide
         self._asked: list[_Asked[Wish]] = []
+        self._count = 0
 
     def add(self, target: Target, wishes: Iterable[tuple[int, Wish]]) -> None:
-        """Take a topic of the request: each index with what is wished of it."""
+        """Take a topic of the request: each index with what is wished of it.
+
+        Raises: FrameInvalid, of more partitions than one request may name.
+        """
         asked: _Asked[Wish] = _Asked(target)
         self._asked.append(asked)
+        wishes = list(wishes)
+        self._count += len(wishes)
+        check_entries(self._count)
         groups: dict[int, dict[int, Wish]] = {}
         for index, wish in wishes:
             refusal = _refusal_of(target, index)

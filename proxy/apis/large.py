@@ -11,12 +11,13 @@ Pure:  the outside world is the `Context` argument.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from keylane.errors import FrameInvalid
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
@@ -26,11 +27,19 @@ ENTRIES_AT_ONCE: Final = 2_000
 """So many are made in some 10 ms, for which the loop can be held."""
 BYTES_AT_ONCE: Final = 64 * 1024
 """So much is read in as long."""
+ENTRIES_MAX: Final = 50_000
+"""Partitions that one request names, of all topics together."""
 LANE_NAME_ENTRIES_MAX: Final = 100_000
 """Of one answer under lane names: partitions times lanes, of all names together."""
 
 Shown = tuple[Any, LaneView | None]
 """A kio topic entry, and the lanes to show in the place of its partitions."""
+
+
+def check_entries(count: int) -> None:
+    """Of a request whose partitions are gone through one by one. Raises: FrameInvalid."""
+    if count > ENTRIES_MAX:
+        raise FrameInvalid(f"{count} partitions, at most {ENTRIES_MAX} in one request")
 
 
 class LaneRoom:
@@ -97,6 +106,11 @@ async def write_answer(request: Request, entity: Any, entries: int, context: Con
     if entries <= ENTRIES_AT_ONCE:
         return request.answer_entity(entity)
     return await context.in_turn(request.answer_entity, entity)
+
+
+def check_partitions(topics: Iterable[Any], field: str = "partitions") -> None:
+    """As `check_entries`, of the kio topic entries of a request. Raises: FrameInvalid."""
+    check_entries(sum(len(getattr(topic, field)) for topic in topics))
 
 
 def count_partitions(topics: Sequence[Any]) -> int:

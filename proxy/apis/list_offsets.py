@@ -25,6 +25,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
 from keylane.proxy.apis.context import Context, Operation, Request
+from keylane.proxy.apis.large import check_partitions
 from keylane.proxy.apis.physical import PhysicalRounds
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView, View
@@ -39,6 +40,7 @@ THROTTLE_VERSION: Final = 2
 async def handle_list_offsets(request: Request, context: Context) -> Buffers:
     """Answer lanes from fresh knowledge where there is; ask the broker for the rest."""
     wanted = request.decode()
+    check_partitions(wanted.topics)
     views = [await context.find_view(topic.name) for topic in wanted.topics]
     if not any(views):
         return await relay(request, context)
@@ -56,6 +58,7 @@ async def handle_list_offsets(request: Request, context: Context) -> Buffers:
 async def handle_offset_for_leader_epoch(request: Request, context: Context) -> Buffers:
     """Ask the broker once per partition; lanes share the answer."""
     wanted = request.decode()
+    check_partitions(wanted.topics)
     views = [await context.find_view(topic.topic) for topic in wanted.topics]
     if not any(views):
         return await relay(request, context)

@@ -28,6 +28,7 @@ from keylane.errors import ConfigInvalid, FrameInvalid
 from keylane.offsets.journal import TOPIC_NAME as JOURNAL
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.large import (
+    ENTRIES_AT_ONCE,
     LANE_NAME_ENTRIES_MAX,
     LaneRoom,
     Shown,
@@ -44,7 +45,7 @@ from keylane.proxy.settings_records import TOPIC_NAME as SETTINGS
 
 log = logging.getLogger("keylane.metadata")
 
-TOPICS_MAX: Final = 100_000
+TOPICS_MAX: Final = 50_000
 """Of one request; a client that wants all topics names none."""
 TOPIC_ID_VERSION: Final = 10
 IDS_VERSION: Final = 12
@@ -66,7 +67,10 @@ class _Asked:
 async def handle_metadata(request: Request, context: Context) -> Buffers:
     """Translate names and ids, relay, translate back."""
     wanted = request.decode()
-    asked, upstream = _translate(wanted, request.api_version, context)
+    if len(wanted.topics or ()) > ENTRIES_AT_ONCE:
+        asked, upstream = await context.in_turn(_translate, wanted, request.api_version, context)
+    else:
+        asked, upstream = _translate(wanted, request.api_version, context)
     frame = (request.frame,) if upstream is None else (request.with_entity(upstream),)
     pending = context.send(frame)
     context.release()

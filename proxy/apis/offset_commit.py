@@ -49,6 +49,7 @@ from keylane.proxy.apis.lane_offsets import (
     find_views,
     open_drafts,
 )
+from keylane.proxy.apis.large import check_partitions
 from keylane.proxy.apis.late_offsets import note_late
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.pushes_sent import TOO_LONG, SentPushes
@@ -74,6 +75,7 @@ Codes = dict[BrokerKey, ErrorCode]
 async def handle_offset_commit(request: Request, context: Context) -> Buffers:
     """Apply lanes' commits to drafts, push stable offsets, save, answer."""
     wanted = request.decode()
+    check_partitions(wanted.topics)
     views = await find_views(wanted.topics, context, request.header.client_id)
     group = str(wanted.group_id)
     by_id = request.api_version >= TOPIC_ID_VERSION

@@ -46,6 +46,7 @@ from keylane.proxy.apis.lane_offsets import (
     note_unknown_start,
     open_drafts,
 )
+from keylane.proxy.apis.large import check_partitions
 from keylane.proxy.apis.list_offsets import absent_lanes, ask_rounds
 from keylane.proxy.apis.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.physical import PhysicalRounds
@@ -101,6 +102,7 @@ async def _of_other_nodes(names: Iterable[Any], context: Context) -> set[str]:
 async def handle_offset_delete(request: Request, context: Context) -> Buffers:
     """Ask the broker for each partition once, forget the lanes that it agreed to."""
     wanted = request.decode()
+    check_partitions(wanted.topics)
     views = await find_views(wanted.topics, context)
     group = str(wanted.group_id)
     if not any(views):

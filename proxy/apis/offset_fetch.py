@@ -42,6 +42,8 @@ from keylane.proxy.apis.lane_offsets import (
 )
 from keylane.proxy.apis.large import (
     ENTRIES_AT_ONCE,
+    check_entries,
+    check_partitions,
     count_partitions,
     read_answer,
     write_answer,
@@ -188,6 +190,9 @@ def _marked(answer: Any, pending: frozenset[Place]) -> Any:
 async def _questions(wanted: Any, request: Request, context: Context) -> list[GroupQuestion]:
     client_id = request.header.client_id
     entries = wanted.groups if request.api_version >= MANY_GROUPS_VERSION else (wanted,)
+    check_entries(len(entries))
+    named = (topic for entry in entries for topic in entry.topics or ())
+    check_partitions(named, "partition_indexes")
     return [
         GroupQuestion(
             str(entry.group_id),

@@ -46,6 +46,7 @@ from keylane.proxy.apis.lane_offsets import (
     find_views,
     open_drafts,
 )
+from keylane.proxy.apis.large import check_partitions
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.offset_commit import (
     Codes,
@@ -83,6 +84,7 @@ OWN_PAUSE_S: Final = 0.02
 async def handle_add_partitions(request: Request, context: Context) -> Buffers:
     """Add physical partitions, each once; answer per lane."""
     wanted = request.decode()
+    check_partitions(wanted.v3_and_below_topics)
     views = await find_views(wanted.v3_and_below_topics, context)
     if not any(views):
         return await relay(request, context)
@@ -168,6 +170,7 @@ async def handle_end_txn(request: Request, context: Context) -> Buffers:
 async def handle_txn_offset_commit(request: Request, context: Context) -> Buffers:
     """Put stable positions, and lanes beside them, into the client's transaction."""
     wanted = request.decode()
+    check_partitions(wanted.topics)
     views = await find_views(wanted.topics, context, request.header.client_id)
     if not any(views):
         return await relay(request, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from kio.schema.metadata.v9.response import MetadataResponse
 
 from keylane.errors import UpstreamLost
 from keylane.proxy.apis.context import Operation
-from keylane.proxy.rights import TopicRights
+from keylane.proxy.rights import GroupRights, TopicRights
 from tests.transcript.entities import build
 from tests.transcript.fake import FakeContext
 
@@ -118,3 +119,42 @@ async def test_a_broker_that_is_lost() -> None:
 
     with pytest.raises(UpstreamLost):
         await world.error()
+
+
+class GroupWorld:
+    """A broker that allows some operations on the group, and the clock."""
+
+    def __init__(self, *allowed: Operation) -> None:
+        self.allowed, self.asked, self.now_s = set(allowed), [], 0.0  # type: ignore[var-annotated]
+        self.rights = GroupRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
+
+    async def ask(self, entity: Any) -> Any:
+        operation = OF_API[int(entity.__api_key__)]
+        self.asked.append(operation)
+        assert entity.group_id == "g" and not getattr(entity, "topics", ())
+        code = 25 if operation is Operation.READ else 0  # UNKNOWN_MEMBER_ID
+        return SimpleNamespace(error_code=code if operation in self.allowed else 30)
+
+
+OF_API = {12: Operation.READ, 9: Operation.DESCRIBE, 47: Operation.DELETE}
+
+
+@pytest.mark.parametrize("operation", OF_API.values())
+async def test_a_right_to_a_group_is_remembered_for_a_time(operation) -> None:
+    """By operation; what the broker says besides is no refusal."""
+    world = GroupWorld(operation)
+    for now_s in (0.0, TTL_S - 0.1, TTL_S):
+        world.now_s = now_s
+        assert await world.rights.error("g", operation) == 0
+
+    assert world.asked == [operation] * 2
+
+
+async def test_a_refused_group_is_asked_about_each_time() -> None:
+    """So that a right that is granted counts at once."""
+    world = GroupWorld()
+    assert [await world.rights.error("g", Operation.READ) for _ in range(2)] == [30, 30]
+    world.allowed.add(Operation.READ)
+
+    assert await world.rights.error("g", Operation.READ) == 0
+    assert len(world.asked) == 3

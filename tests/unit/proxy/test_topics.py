@@ -394,3 +394,21 @@ def test_a_glob_that_leaves_out_a_topic_with_offsets_is_refused() -> None:
     named.refuse_left_out(name)
     with pytest.raises(ConfigInvalid, match=r"glob db-\* leaves it out"):
         registry.refuse_left_out(name)
+
+
+def test_lane_names_in_use_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that was not used for longest goes, and is made anew, alike, when it is used."""
+    monkeypatch.setattr("keylane.proxy.topics.RENAMED_VIEWS_MAX", 2)
+    registry = TopicRegistry(
+        (LaneRule(topic="own", lanes=2),), lane_name_pattern="{topic}.lanes-{lanes}"
+    )
+    registry.learn("own", uuid.UUID(int=1), 3)
+    first, second = registry.view("own.lanes-4"), registry.view("own.lanes-5")
+    assert first is not None and second is not None and registry.view("own") is not None
+    assert registry.view_by_id(first.view_id) is first
+
+    registry.view("own.lanes-6")
+
+    assert sorted(registry.views) == ["own", "own.lanes-4", "own.lanes-6"]
+    assert registry.view_by_id(second.view_id) is None
+    assert registry.view("own.lanes-5") == second
