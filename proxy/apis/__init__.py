@@ -146,7 +146,7 @@ class Route:
     bytes_max: int | None = None
     """Of a request that keylane looks into; None: it is relayed, or bounded by its records."""
     is_decoded: bool = False
-    """Whether the handler takes the body as a kio entity, made beside the loop where it is large."""
+    """Whether the handler takes the body as a kio entity, made beside the loop if it is large."""
 
     @property
     def is_before_login(self) -> bool:
@@ -216,7 +216,8 @@ def _table() -> dict[int, Route]:
     serve(24, "AddPartitionsToTxn", 0, 3, handle_add_partitions)
     serve(26, "EndTxn", 0, 5, handle_end_txn, relays_end_txn)
     serve(28, "TxnOffsetCommit", 0, 5, refusing(handle_txn_offset_commit))
-    serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, None, relays_sasl_authenticate, note_login)
+    login = (None, relays_sasl_authenticate, note_login)
+    serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, *login)
     serve(42, "DeleteGroups", 0, 2, refusing(handle_delete_groups))
     serve(47, "OffsetDelete", 0, 0, refusing(handle_offset_delete))
     serve(60, "DescribeCluster", 0, 2, handle_describe_cluster)

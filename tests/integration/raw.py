@@ -83,6 +83,14 @@ class RawClient:
         """Send a body."""
         self._socket.sendall(write_request(api_key, version, 5, "raw", body))
 
+    def send_bytes(self, data: bytes) -> None:
+        """Send what is no request, or a part of one."""
+        self._socket.sendall(data)
+
+    def fileno(self) -> int:
+        """Of the socket, to see whether something has come."""
+        return self._socket.fileno()
+
     def receive(self, api_key: int, version: int) -> memoryview:
         """The body of the next answer. Raises: ConnectionError, when it is closed."""
         frame = self._read(struct.unpack(">i", self._read(4))[0])

@@ -141,6 +141,10 @@ class Stage:
         name = make_topic_factory(self.admin, test_name)("lanes4", partitions=2)
         return name, self.produce(name, rounds)
 
+    def plain_topic(self, test_name: str) -> str:
+        """An empty topic of one partition, without lanes."""
+        return make_topic_factory(self.admin, test_name)("plain", partitions=1)
+
     def produce(self, topic: str, rounds: int, *, first: int = 0) -> list[str]:
         """Produce numbered values; all of them."""
         values = produce(self.kafka.bootstrap, topic, KEYS, rounds, first=first)
