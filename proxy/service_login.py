@@ -65,10 +65,11 @@ class ServiceLogin:
                 # SCRAM hashes the password thousands of times: not on the event loop.
                 following = await asyncio.to_thread(_send, messages, answer.auth_bytes)
                 if following is None:
-                    return lifetime_s
+                    break
                 message = following
         except ScramException as error:
             raise LoginRefused(f"login as {self._who}: {error}") from None
+        return lifetime_s
 
     def messages(self) -> Messages:
         """What this side says, given what the broker answers. Raises: LoginRefused."""
