@@ -1,6 +1,7 @@
-"""The sums of the jars that keylane runs: no file from a repository or a cache is another one.
+"""The sums of the jars that keylane runs: no file of a repository or cache is another one.
 
-In:    the text of a lock; a jar's file.  Out: coordinates with sums and sizes; nothing, or an error.
+In:    the text of a lock; a jar's file.
+Out:   coordinates with sums and sizes; nothing, or an error.
 Next:  `resolve` fetches what a lock names and checks it here; `pipeline.jars` does for Spark.
 Shell: reads files.
 
