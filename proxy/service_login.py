@@ -61,7 +61,7 @@ class ServiceLogin:
                 if answer.error_code != 0:
                     reason = answer.error_message or answer.error_code.name
                     raise LoginRefused(f"login as {self._who}: {reason}")
-                lifetime_s = answer.session_lifetime.total_seconds()
+                lifetime_s = float(answer.session_lifetime.total_seconds())
                 # SCRAM hashes the password thousands of times: not on the event loop.
                 following = await asyncio.to_thread(_send, messages, answer.auth_bytes)
                 if following is None:
