@@ -1,11 +1,16 @@
-# syntax=docker/dockerfile:1
 # keylane in an image: what tools/image_build.sh installs, and nothing of what it needed for that.
-#   docker build -t keylane .
+#   make base-digest    # once, and to renew it: writes requirements/base-image.txt
+#   docker build --build-arg PYTHON_IMAGE="$(cat requirements/base-image.txt)" -t keylane .
 #   docker run --read-only --tmpfs /tmp -p 19092-19095:19092-19095 keylane proxy \
 #     --bootstrap kafka:9092 --listen 0.0.0.0:19092 --advertise localhost --control 127.0.0.1:19090
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+# A Python of 3.11 or newer on Debian, by its digest: a tag can be another image tomorrow. There is
+# no default, and no frontend of BuildKit is named, which would be fetched by a tag as well.
+ARG PYTHON_IMAGE
 
 FROM ${PYTHON_IMAGE} AS build
+ARG PYTHON_IMAGE
+RUN case "$PYTHON_IMAGE" in *@sha256:*) ;; *) \
+    echo "PYTHON_IMAGE=$PYTHON_IMAGE has no digest (NAME:TAG@sha256:...)" >&2; exit 1 ;; esac
 WORKDIR /source
 COPY . .
 # git and a compiler are not needed: all dependencies come as wheels.

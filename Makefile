@@ -16,7 +16,16 @@ WORKERS ?= 2
 RERUNS ?= 0
 FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance
 
-.PHONY: help demo test check lint types unit warm helm integration spark bench fmt clean
+# Tools that write the locks, apart from what they write them for.
+TOOLS := $(VENV)/tools
+# `make lock` keeps what is locked and still fits; UPGRADE=1 takes the newest of everything,
+# PACKAGE=name of one package.
+COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
+	$(if $(UPGRADE),--upgrade) $(if $(PACKAGE),--upgrade-package $(PACKAGE))
+
+.PHONY: help demo test check lint types unit warm helm integration spark bench bench-peers fmt clean
+.PHONY: lock lock-jars sbom audit base-digest image
 .DEFAULT_GOAL := help
 
 help: ## show the targets
@@ -60,17 +69,46 @@ bench: warm ## the small benchmarks; prints one line each
 	@$(BIN)/python tools/bench.py
 
 bench-peers: warm ## keylane beside direct Kafka and its peers, 12 minutes; writes docs/performance.md
-	@$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@$(BIN)/python -m bench.side_by_side
 
 fmt: $(READY) ## format, and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+lock: $(TOOLS)/.ready ## renew the locks of Python packages in requirements/
+	$(COMPILE) requirements/build.in -o requirements/lock-build.txt
+	$(COMPILE) requirements/tools.in -o requirements/lock-tools.txt
+	$(COMPILE) pyproject.toml -o requirements/lock-image.txt
+	$(COMPILE) pyproject.toml --extra test --extra bench -c requirements/lock-image.txt \
+		-o requirements/lock-test.txt
+	@$(MAKE) --no-print-directory sbom
+
+lock-jars: $(READY) ## renew the locks of the jars of Kafka and of Spark's connector
+	@$(BIN)/python -m tools.lock_jars
+	@$(MAKE) --no-print-directory sbom
+
+sbom: $(READY) ## NOTICE and the lists of parts (CycloneDX), from the locks
+	@$(BIN)/python -m tools.sbom
+
+audit: $(TOOLS)/.ready ## known vulnerabilities of the locked Python packages; asks PyPI, or AUDIT='-s osv'
+	$(TOOLS)/bin/pip-audit --strict --require-hashes --disable-pip --progress-spinner off $(AUDIT) \
+		-r requirements/lock-image.txt
+
+base-digest: ## what the image is built on: write requirements/base-image.txt, with its digest
+	@tools/base_digest.sh
+
+image: ## build the image with Docker, on the base of requirements/base-image.txt
+	@test -s requirements/base-image.txt || { echo "requirements/base-image.txt is missing:" \
+		"\`make base-digest\` writes it, where a registry of images can be reached" >&2; exit 1; }
+	docker build --build-arg PYTHON_IMAGE="$$(cat requirements/base-image.txt)" -t keylane .
+
 clean: ## remove the environment, caches and build output
 	rm -rf $(VENV) $(VENV).lock build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml tools/set_up.py
+$(TOOLS)/.ready: requirements/lock-tools.txt tools/set_up.py
+	@$(PYTHON) tools/set_up.py $(TOOLS) $(TOOLS)/.ready requirements/lock-tools.txt
+
+$(READY): pyproject.toml tools/set_up.py requirements/lock-build.txt requirements/lock-test.txt
 	@test -n "$(PYTHON)" || { echo "keylane needs Python 3.11 or newer on PATH" >&2; exit 1; }
 	@$(PYTHON) tools/set_up.py $(VENV) $(READY)

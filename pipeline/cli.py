@@ -36,11 +36,10 @@ def add_spark_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
 
 def add_jars_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `jars`."""
-    parser = jobs.add_parser("jars", help="show and fetch the jars by which Spark reads Kafka")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="copy them there")
-    parser.add_argument(
-        "--refresh", action="store_true", help="look again for the connector of this pyspark"
+    parser = jobs.add_parser(
+        "jars", help="fetch, check and show the jars by which Spark reads Kafka"
     )
+    parser.add_argument("--to", type=Path, metavar="DIR", help="copy them there")
     parser.set_defaults(run=run_jars)
 
 
@@ -50,7 +49,7 @@ def run_jars(args: argparse.Namespace) -> int:
     from keylane.pipeline.job import find_jars
 
     try:
-        jars = find_jars(refresh=args.refresh)
+        jars = find_jars()
         if args.to is not None:
             copy_jars(jars, args.to)
     except (KeylaneError, OSError) as error:

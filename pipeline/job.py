@@ -50,7 +50,8 @@ def open_session(
     """Start Spark, or return this process's session. Use it as a context manager, or `stop()` it.
 
     `config` are Spark settings that win over ours; with `spark.jars` or `spark.jars.packages` no
-    jars are resolved. Spark's log is a file, which `log_path` tells. Takes 5 to 10 s.
+    jars are resolved, and the sums of those are not checked. Spark's log is a file, which
+    `log_path` tells. Takes 5 to 10 s.
 
     Raises:
         SparkUnavailable: pyspark, Java or the jars are missing, or Spark does not start.
@@ -77,16 +78,14 @@ def open_session(
             raise SparkUnavailable(f"Spark does not start: {first_line(error)}") from error
 
 
-def find_jars(*, progress: Progress = print_progress, refresh: bool = False) -> list[Jar]:
+def find_jars(*, progress: Progress = print_progress) -> list[Jar]:
     """The jars by which the installed pyspark reads Kafka; `jars.resolve_jars` says how.
 
     Raises:
         SparkUnavailable: pyspark is not installed, or a jar cannot be had.
     """
     _check_pyspark()
-    from pyspark import __version__
-
-    return resolve_jars(__version__, progress=progress, refresh=refresh)
+    return resolve_jars(progress=progress)
 
 
 def log_path() -> Path:

@@ -4,7 +4,7 @@ In:    a mechanism, where the secret is.  Out: SASL messages; options for aiokaf
 Next:  `upstream.ServiceLink` sends the messages; `offsets.store` opens clients with the options.
 Shell: reads the file of the secret.
 Source: KIP-43, KIP-152 (SaslAuthenticate), KIP-368 (session lifetime); RFC 4616 (PLAIN), RFC 5802
-and 7677 (SCRAM, by the library scramp), RFC 7628 (OAUTHBEARER).
+and 7677 (SCRAM, in `scram`), RFC 7628 (OAUTHBEARER).
 
 The secret is read at every login, so a new one needs no restart. It is in no error and no log:
 errors name the file, and what a broker says is its own text.
@@ -14,24 +14,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiokafka.abc import AbstractTokenProvider
 from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
-from scramp import ScramClient, ScramException
+from scramp import ScramException
 
 from keylane.errors import ConfigInvalid, LoginRefused
+from keylane.proxy.scram import Messages, scram_messages
 from keylane.proxy.secret_file import read_secret
 from keylane.security import PASSWORD_VARIABLE, SecurityConfig
 
-ITERATIONS_MAX: Final = 1_000_000
-"""Of SCRAM; Kafka's own bound is 16384. A liar at the broker's address must not stop the loop."""
 OAUTH_DISMISS: Final = b"\x01"
 """What a client says to the reason of a refusal, RFC 7628 3.2.3; the refusal follows."""
 
-Messages = Generator[bytes, bytes, None]
 Ask = Callable[[Any], Awaitable[Any]]
 
 
@@ -63,12 +61,15 @@ class ServiceLogin:
                 if answer.error_code != 0:
                     reason = answer.error_message or answer.error_code.name
                     raise LoginRefused(f"login as {self._who}: {reason}")
-                lifetime_s = answer.session_lifetime.total_seconds()
-                message = messages.send(answer.auth_bytes)
-        except StopIteration:
-            return lifetime_s
+                lifetime_s = float(answer.session_lifetime.total_seconds())
+                # SCRAM hashes the password thousands of times: not on the event loop.
+                following = await asyncio.to_thread(_send, messages, answer.auth_bytes)
+                if following is None:
+                    break
+                message = following
         except ScramException as error:
             raise LoginRefused(f"login as {self._who}: {error}") from None
+        return lifetime_s
 
     def messages(self) -> Messages:
         """What this side says, given what the broker answers. Raises: LoginRefused."""
@@ -76,7 +77,7 @@ class ServiceLogin:
             return _plain(self._username, self._password())
         if self.mechanism == "OAUTHBEARER":
             return _oauthbearer(self.token())
-        return _scram(self.mechanism, self._username, self._password())
+        return scram_messages(self.mechanism, self._username, self._password())
 
     def aiokafka_options(self) -> dict[str, Any]:
         """Keyword arguments of aiokafka's clients. Raises: LoginRefused."""
@@ -125,6 +126,14 @@ def _read(key: str, file: str) -> str:
         raise LoginRefused(str(error)) from None
 
 
+def _send(messages: Messages, answer: bytes) -> bytes | None:
+    """The next message; None when there is none. A future cannot hold StopIteration."""
+    try:
+        return messages.send(answer)
+    except StopIteration:
+        return None
+
+
 def _plain(username: str, password: str) -> Messages:
     yield f"\0{username}\0{password}".encode()
 
@@ -133,14 +142,3 @@ def _oauthbearer(token: str) -> Messages:
     reason = yield f"n,,\x01auth=Bearer {token}\x01\x01".encode()
     if reason:
         yield OAUTH_DISMISS
-
-
-def _scram(mechanism: str, username: str, password: str) -> Messages:
-    client = ScramClient([mechanism], username, password)
-    server_first = (yield client.get_client_first().encode()).decode("utf-8", "replace")
-    client.set_server_first(server_first)
-    if int(client.iterations) > ITERATIONS_MAX:
-        raise ScramException(f"the broker asks for {client.iterations} iterations")
-    server_final = yield client.get_client_final().encode()
-    # Checks that the broker knows the password as well.
-    client.set_server_final(server_final.decode("utf-8", "replace"))

@@ -1,7 +1,8 @@
 """Make the virtual environment that every `make` target runs in. Safe to run side by side.
 
-In:    argv: the environment's folder, the stamp file.  Out: an environment with keylane (as it
-       stands in the tree) and all that its tests need; the stamp is written last.
+In:    argv: the environment's folder, the stamp file, a lock if it is for tools only.
+Out:   an environment with keylane (as it stands in the tree) and all that its tests need, or the
+       tools of the lock; the stamp is written last.
 Next:  the Makefile, whose targets depend on the stamp.
 Shell: child processes, files. Standard library only, and syntax of old Pythons, so that a
        machine that lacks something is told what.
@@ -15,27 +16,48 @@ from pathlib import Path
 from typing import IO
 
 PYTHON_MIN = (3, 11)
-WHAT = ".[test]"
+BUILD_LOCK = "requirements/lock-build.txt"
+TEST_LOCK = "requirements/lock-test.txt"
+# Each file has a sum that the lock names, and nothing is installed that is in no lock. What is
+# built from source is built by what the build lock has, not by what pip would fetch for it.
+LOCKED = ["--require-hashes", "--no-deps", "--only-binary", ":all:"]
+FROM_SOURCE = ["--no-build-isolation", "--no-binary", "pyspark"]  # it has no wheels
 
 
 def main(argv: list) -> int:  # type: ignore[type-arg]  # an old Python cannot read list[str]
     """Set up and return the exit code: 0 done, 1 failed with a line that says why."""
-    folder, stamp = Path(argv[0]), Path(argv[1])
+    folder, stamp, *locks = map(Path, argv)
     started_s = time.monotonic()
+    folder.parent.mkdir(exist_ok=True)
     with open(folder.parent / (folder.name + ".lock"), "w") as lock:
         wait_for(lock)
-        newest_s = Path("pyproject.toml").stat().st_mtime
+        inputs = locks or [Path("pyproject.toml"), Path(BUILD_LOCK), Path(TEST_LOCK)]
+        newest_s = max(path.stat().st_mtime for path in inputs)
         if stamp.exists() and stamp.stat().st_mtime > newest_s:
             return 0  # another `make` was faster
         print(f"setting up {folder} (Python {sys.version.split()[0]}), once", flush=True)
         python = folder / "bin" / "python"
         if not has_pip(python):  # new, or cut off in the middle
             venv.create(folder, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-        subprocess.check_call([*pip, "--editable", WHAT])
+        install(python, [str(path) for path in locks])
         stamp.touch()
     print(f"{folder} ready after {time.monotonic() - started_s:.0f} s", flush=True)
     return 0
+
+
+def install(python: Path, locks: list) -> None:  # type: ignore[type-arg]  # same
+    """Install what the locks name; those of keylane and its tests where `locks` is empty."""
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+    add = [*pip, "install", "--quiet"]
+    for lock in locks:
+        subprocess.check_call([*add, *LOCKED, "-r", lock])
+    if locks:
+        return
+    subprocess.check_call([*add, *LOCKED, "-r", BUILD_LOCK])
+    subprocess.check_call([*add, *LOCKED, *FROM_SOURCE, "-r", TEST_LOCK])
+    subprocess.check_call([*add, "--no-deps", "--no-build-isolation", "--editable", "."])
+    if subprocess.call([*pip, "check"]) != 0:
+        raise OSError("the locks do not have what pyproject.toml asks for: `make lock`")
 
 
 def has_pip(python: Path) -> bool:

@@ -1,7 +1,6 @@
 """Small Java programs of the benchmark: stock Java consumers, share groups, parallel-consumer.
 
-In:    a file of `bench/peers/java`, coordinates of what it needs.  Out: a process that is talked
-       to in lines.
+In:    a file of `bench/peers/java`.  Out: a process that is talked to in lines.
 Shell: child processes. Java compiles the single file when it starts it (JEP 330), so a JDK is
        needed; a machine without one leaves these rows out.
 """
@@ -13,17 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from keylane.embedded.jar_lock import FILE_NAME, LockedJar, parse_lock
 from keylane.embedded.java import find_java
-from keylane.embedded.resolve import KAFKA_VERSION, resolve_class_path
+from keylane.embedded.resolve import kafka_lock, resolve_class_path
 from keylane.errors import KafkaUnavailable
 
 SOURCES: Final = Path(__file__).resolve().parent / "java"
-CLIENTS: Final = (f"org.apache.kafka:kafka-clients:{KAFKA_VERSION}",)
-LOGGER: Final = ("org.slf4j:slf4j-simple:1.7.36",)
-PARALLEL_CONSUMER_VERSION: Final = "0.5.3.3"
-PARALLEL_CONSUMER: Final = (
-    f"io.confluent.parallelconsumer:parallel-consumer-core:{PARALLEL_CONSUMER_VERSION}",
+PARALLEL_CONSUMER: Final = parse_lock(
+    Path(__file__).with_name(FILE_NAME).read_text(encoding="utf-8")
 )
+"""With what it needs beside Kafka's own jars; `tools/lock_jars.py` writes the lock."""
+PARALLEL_CONSUMER_VERSION: Final = PARALLEL_CONSUMER[0].coordinates.rpartition(":")[2]
 JVM_ARGS: Final = (
     "-Xmx1g",
     "-XX:+UseSerialGC",
@@ -35,11 +34,11 @@ class JavaMissing(Exception):
     """This machine cannot run the program, and why."""
 
 
-def start_java(source: str, *args: str, needs: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """Start `source` with pipes on stdin and stdout. Raises: JavaMissing."""
+def start_java(source: str, *args: str, needs: Sequence[LockedJar] = ()) -> subprocess.Popen[str]:
+    """Start `source` with `needs`, beside Kafka's jars, and pipes. Raises: JavaMissing."""
     try:
         java = find_java()
-        class_path = resolve_class_path((*needs, *CLIENTS, *LOGGER))
+        class_path = resolve_class_path((*kafka_lock(), *needs))
     except KafkaUnavailable as error:
         raise JavaMissing(str(error)) from error
     if not (java.resolve().parent / "javac").exists():

@@ -30,6 +30,7 @@ from bench.peers.java_program import PARALLEL_CONSUMER, JavaMissing, start_java,
 from bench.side_by_side.lineup import Lineup, progress
 from bench.side_by_side.outcome import Outcome, median, spread
 from bench.side_by_side.usage import Meter
+from keylane.embedded.jar_lock import LockedJar
 
 KEYS: Final = 1000
 WORK_MS: Final = 10
@@ -144,7 +145,9 @@ def open_ways(lineup: Lineup, workers: int, outcome: Outcome) -> Iterator[list[W
                 confluent_crew(bootstrap, topic + suffix, group, workers)
             )
 
-        def java(source: str, *extra: str, needs: Sequence[str] = ()) -> Callable[[str, str], Crew]:
+        def java(
+            source: str, *extra: str, needs: Sequence[LockedJar] = ()
+        ) -> Callable[[str, str], Crew]:
             return lambda topic, group: stack.enter_context(
                 java_crew(source, kafka, topic, group, str(workers), str(WORK_MS), *extra,
                           needs=needs)
@@ -294,7 +297,7 @@ def confluent_crew(bootstrap: str, topic: str, group: str, workers: int) -> Iter
 
 
 @contextmanager
-def java_crew(source: str, *args: str, needs: Sequence[str] = ()) -> Iterator[Crew]:
+def java_crew(source: str, *args: str, needs: Sequence[LockedJar] = ()) -> Iterator[Crew]:
     """Workers of one JVM. Raises: JavaMissing."""
     process = start_java(source, *args, needs=needs)
     try:

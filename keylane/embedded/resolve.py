@@ -1,18 +1,18 @@
-"""Get Kafka's jars from Maven, once, and remember the class path.
+"""Get Kafka's jars from Maven, once, and check their sums at each start.
 
-In:    coordinates.  Out: a class path string whose files exist.
+In:    a lock of jars.  Out: a class path string whose files have the sums of the lock.
 Next:  `node` and `tools` hand it to Java.
 Shell: jgo (network on the first run only), the local Maven repository, a file in the cache.
 
 The jars stay in the local Maven repository that jgo and Maven share (`~/.m2/repository`, or
 M2_REPO). Where they come from is the user's own setting: a mirror of Maven Central in Maven's
-settings file, else jgo's default, plus the repositories of jgo's settings.
+settings file, else jgo's default, plus the repositories of jgo's settings. None of these is
+believed: which jars there are, and which bytes each has, stands in `jars.lock.json`.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import sys
@@ -20,39 +20,18 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree
 
+from keylane.embedded.jar_lock import LockedJar, check_jar, read_lock
 from keylane.errors import KafkaUnavailable
 
 if TYPE_CHECKING:
-    from jgo.maven import Artifact
+    from jgo.maven import Artifact, MavenContext
 
 KAFKA_VERSION: Final = "4.3.1"
-
-COORDINATES: Final = (
-    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
-    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
-    "org.slf4j:slf4j-simple:1.7.36",
-)
-"""The broker, its command line tools, and a log that goes to stderr. slf4j-simple has to have
-the version of the slf4j-api that Kafka brings."""
-
-UNUSED_GROUPS: Final = (
-    "io.swagger",
-    "jakarta.",
-    "javax.",
-    "com.fasterxml.jackson.jakarta",
-    "com.fasterxml.jackson.module",
-    "com.sun.activation",
-    "io.github.classgraph",
-    "org.codehaus.plexus",
-    "org.eclipse.jetty",
-    "org.glassfish",
-    "org.javassist",
-)
-"""What only Kafka Connect needs: kafka-tools depends on it for one tool about Connect plugins."""
 
 DOWNLOAD_THREADS: Final = 6
 
@@ -73,61 +52,123 @@ def cache_folder() -> Path:
     return Path(base) / "keylane"
 
 
-def resolve_class_path(
-    coordinates: Sequence[str] = COORDINATES, *, progress: Progress = print_progress
-) -> str:
-    """Class path of `coordinates` and all they need; 10-20 s once, a few ms from then on.
+@cache
+def kafka_lock() -> tuple[LockedJar, ...]:
+    """Kafka's broker, its command line tools, and a log that goes to stderr, with all they need."""
+    return read_lock("keylane.embedded")
 
-    Safe to call from many processes at a time: one resolves, the others wait for it.
+
+def resolve_class_path(
+    jars: Sequence[LockedJar] | None = None, *, progress: Progress = print_progress
+) -> str:
+    """Class path of the locked `jars` (None: Kafka's); 5-10 s once, some 40 ms from then on.
 
     Raises:
-        KafkaUnavailable: Maven Central (or the mirror) cannot be reached, or lacks a file.
+        KafkaUnavailable: as `resolve_paths`.
     """
-    name = hashlib.sha256("+".join(coordinates).encode()).hexdigest()[:16]
-    listing = cache_folder() / f"class-path-{name}.json"
-    jars = _read_listing(listing)
-    if jars is None:
+    jars = kafka_lock() if jars is None else jars
+    name = f"Kafka {KAFKA_VERSION}"
+    return os.pathsep.join(map(str, resolve_paths(jars, name, progress=progress)))
+
+
+def resolve_paths(
+    jars: Sequence[LockedJar], name: str, *, progress: Progress = print_progress
+) -> list[Path]:
+    """The files of `jars`, each with the sum of its lock; `name` stands in progress lines.
+
+    Safe to call from many processes at a time: one fetches, the others wait for it.
+
+    Raises:
+        KafkaUnavailable: Maven Central (or the mirror) cannot be reached, or lacks a file, or a
+            file is not the one that the lock names.
+    """
+    listing = cache_folder() / "jars.json"
+    paths = _known_paths(listing, jars)
+    if paths is None:
         listing.parent.mkdir(parents=True, exist_ok=True)
         with hold_lock(listing.with_suffix(".lock")):
-            jars = _read_listing(listing) or _resolve_and_store(coordinates, listing, progress)
-    return os.pathsep.join(jars)
+            paths = _known_paths(listing, jars)
+            if paths is None:
+                paths = _fetch_all(jars, name, progress)
+                _remember(listing, jars, paths)
+    _check_all(jars, paths)
+    return paths
 
 
-def _read_listing(listing: Path) -> list[str] | None:
-    """The remembered jars, or None when the listing or one of the jars is gone."""
+def _check_all(jars: Sequence[LockedJar], paths: Sequence[Path]) -> None:
     try:
-        jars: list[str] = json.loads(listing.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return jars if jars and all(map(os.path.exists, jars)) else None
+        for jar, path in zip(jars, paths, strict=True):
+            check_jar(jar, path)
+    except OSError as error:
+        raise KafkaUnavailable(f"cannot read a jar: {error}") from error
 
 
-def _resolve_and_store(coordinates: Sequence[str], listing: Path, progress: Progress) -> list[str]:
-    import jgo  # takes 0.3 s, which only a first run has to pay
+def _known_paths(listing: Path, jars: Sequence[LockedJar]) -> list[Path] | None:
+    """Where the jars were put last; None when one is gone. Not believed more than a repository."""
+    known = _read_listing(listing)
+    paths = [Path(known.get(jar.sha256, "")) for jar in jars]
+    return paths if all(path.is_file() for path in paths) else None
 
-    progress(f"keylane: resolving Kafka {KAFKA_VERSION} (once)")
+
+def _read_listing(listing: Path) -> dict[str, str]:
+    """Paths of files by the sums that they should have."""
     try:
-        artifacts = jgo.resolve("+".join(coordinates), repositories=user_repositories())
-        wanted = [item for item in artifacts if not item.groupId.startswith(UNUSED_GROUPS)]
-        jars = _download(wanted, progress)
-    except (OSError, RuntimeError, ValueError) as error:  # requests' errors are OSErrors
-        raise KafkaUnavailable(f"cannot resolve {' '.join(coordinates)}: {error}") from error
+        entries = json.loads(listing.read_text(encoding="utf-8"))
+        return {str(sha256): str(path) for sha256, path in entries.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _remember(listing: Path, jars: Sequence[LockedJar], paths: Sequence[Path]) -> None:
+    known = _read_listing(listing)
+    known |= {jar.sha256: str(path) for jar, path in zip(jars, paths, strict=True)}
     partial = listing.with_suffix(f".{os.getpid()}.tmp")
-    partial.write_text(json.dumps(jars))
+    partial.write_text(json.dumps(known), encoding="utf-8")
     partial.replace(listing)
-    return jars
 
 
-def _download(artifacts: Sequence[Artifact], progress: Progress) -> list[str]:
-    """Fetch what the local repository lacks; paths in the order of `artifacts`."""
+def _fetch_all(jars: Sequence[LockedJar], name: str, progress: Progress) -> list[Path]:
+    """Fetch what the local repository lacks; paths in the order of `jars`."""
+    progress(f"keylane: fetching {name} (once)")
+    context = open_maven()
     with ThreadPoolExecutor(DOWNLOAD_THREADS) as pool:
-        tasks = [pool.submit(fetch_jar, artifact) for artifact in artifacts]
-        for done_count, task in enumerate(as_completed(tasks), start=1):
-            task.result()
-            if done_count % 10 == 0 or done_count == len(tasks):
-                progress(f"keylane: Kafka {KAFKA_VERSION}: {done_count} of {len(tasks)} files")
-    progress("")
-    return [str(task.result()) for task in tasks]
+        tasks = [pool.submit(_fetch, jar, context) for jar in jars]
+        try:
+            for done_count, task in enumerate(as_completed(tasks), start=1):
+                task.result()
+                if done_count % 10 == 0 or done_count == len(tasks):
+                    progress(f"keylane: {name}: {done_count} of {len(tasks)} files")
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            progress("")
+    return [task.result() for task in tasks]
+
+
+def open_maven(repository: Path | None = None) -> MavenContext:
+    """jgo with the repositories of the user, and the local one of the user or `repository`.
+
+    Raises:
+        KafkaUnavailable: jgo is not installed.
+    """
+    try:
+        from jgo.config import GlobalSettings  # takes 0.3 s, which only a first run has to pay
+        from jgo.constants import MAVEN_CENTRAL_URL
+        from jgo.maven import MavenContext
+    except ImportError:
+        raise KafkaUnavailable("jgo is not installed: pip install 'keylane[demo]'") from None
+
+    return MavenContext(
+        repo_cache=repository or GlobalSettings.load().repo_cache,
+        remote_repos={"central": MAVEN_CENTRAL_URL} | user_repositories(),
+    )
+
+
+def _fetch(jar: LockedJar, context: MavenContext) -> Path:
+    group, artifact, version = jar.coordinates.split(":")
+    try:
+        return fetch_jar(context.project(group, artifact).at_version(version).artifact())
+    except (OSError, RuntimeError, ValueError) as error:  # requests' errors are OSErrors
+        raise KafkaUnavailable(f"cannot fetch {jar.coordinates}: {error}") from error
 
 
 def fetch_jar(artifact: Artifact) -> Path:

@@ -10,10 +10,12 @@ import pytest
 
 from keylane.cli import main
 from keylane.embedded import java as embedded_java
+from keylane.embedded import resolve
+from keylane.embedded.jar_lock import LockedJar
 from keylane.errors import ConfigInvalid, KafkaUnavailable, SparkUnavailable
 from keylane.pipeline import jars, java_home, job
 from keylane.pipeline.arguments import read_pairs
-from keylane.pipeline.jars import Jar, read_lock, resolve_jars, resolve_locked
+from keylane.pipeline.jars import resolve_jars, spark_lock
 
 
 def quiet(text: str) -> None:
@@ -24,57 +26,38 @@ def quiet(text: str) -> None:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Files in place of Maven: coordinates to paths, and a lock that names their sums."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    files = {}
-    for coordinates in read_lock():
-        path = tmp_path / f"{coordinates.replace(':', '-')}.jar"
-        path.write_text(coordinates)
-        files[coordinates] = path
-    sums = {name: hashlib.sha256(name.encode()).hexdigest() for name in files}
-    monkeypatch.setattr(jars, "read_lock", lambda: sums)
-    monkeypatch.setattr(
-        jars, "_fetch", lambda name: Jar(name, jars._sha256(files[name]), files[name])
-    )
-    monkeypatch.setattr(jars, "_resolve_matching", lambda version: None)
+    files, locked = {}, []
+    for jar in spark_lock():
+        path = tmp_path / jar.file_name
+        path.write_text(jar.coordinates)
+        files[jar.coordinates] = path
+        data = path.read_bytes()
+        locked.append(LockedJar(jar.coordinates, hashlib.sha256(data).hexdigest(), len(data)))
+    monkeypatch.setattr(jars, "spark_lock", lambda: tuple(locked))
+    monkeypatch.setattr(resolve, "open_maven", lambda: None)
+    monkeypatch.setattr(resolve, "_fetch", lambda jar, context: files[jar.coordinates])
     return files
 
 
-def test_the_lock_names_the_four_jars_and_no_address() -> None:
-    """Coordinates and sha256 of each; where they come from is the user's own setting."""
-    lock = read_lock()
-
-    assert {name.rpartition(":")[0] for name in lock} == jars.WANTED
-    assert all(len(bytes.fromhex(value)) == 32 for value in lock.values())
-
-
-def test_jars_are_resolved_once(
+def test_jars_are_those_of_the_lock(
     repository: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second session takes what the first found; a changed file is resolved again."""
-    first = resolve_jars("4.3.0", progress=quiet)
-    monkeypatch.setattr(jars, "resolve_locked", lambda: pytest.fail("resolved again"))
-    second = resolve_jars("4.3.0", progress=quiet)
-    first[0].path.write_text("damaged")
-    monkeypatch.setattr(jars, "resolve_locked", resolve_locked)
+    """Nothing else is looked for; the second session finds what the first fetched."""
+    first = resolve_jars(progress=quiet)
+    monkeypatch.setattr(resolve, "_fetch", lambda jar, context: pytest.fail("fetched again"))
+    second = resolve_jars(progress=quiet)
 
-    assert [jar.path for jar in first] == list(repository.values())
+    assert [(jar.coordinates, jar.path) for jar in first] == list(repository.items())
     assert second == first
-    with pytest.raises(SparkUnavailable, match=r"has sha256 .*, locked is "):
-        resolve_jars("4.3.0", progress=quiet)
 
 
-def test_the_connector_of_pysparks_own_version_comes_first(
-    repository: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where a repository has it; looked for again when asked to."""
-    path = next(iter(repository.values()))
-    own = [Jar("org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0", jars._sha256(path), path)]
-    locked = resolve_jars("4.3.0", progress=quiet)
-    monkeypatch.setattr(jars, "_resolve_matching", lambda version: own)
+def test_a_changed_jar_is_refused(repository: dict[str, Path]) -> None:
+    """Also when it was right before; the error is of Spark's kind."""
+    first = resolve_jars(progress=quiet)
+    first[0].path.write_text(first[0].coordinates.swapcase())
 
-    remembered = resolve_jars("4.3.0", progress=quiet)
-    fresh = resolve_jars("4.3.0", progress=quiet, refresh=True)
-
-    assert (remembered, fresh) == (locked, own)
+    with pytest.raises(SparkUnavailable, match=r"expected sha256 .*, got sha256 .*Delete the file"):
+        resolve_jars(progress=quiet)
 
 
 def test_the_command_lists_and_copies(
@@ -84,7 +67,7 @@ def test_the_command_lists_and_copies(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A line per jar that `sha256sum -c` and people can read."""
-    monkeypatch.setattr(job, "find_jars", lambda refresh: resolve_locked())
+    monkeypatch.setattr(job, "find_jars", lambda: resolve_jars(progress=quiet))
 
     assert main(["spark", "jars", "--to", str(tmp_path / "jars")]) == 0
 

@@ -8,6 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import SaslAuthenticationFailed
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
@@ -15,6 +17,7 @@ from kio.static.primitive import i64Timedelta
 from scramp import ScramException, ScramMechanism
 
 from keylane.errors import LoginRefused
+from keylane.proxy.scram import scram_messages
 from keylane.proxy.service_login import ServiceLogin
 from keylane.security import PASSWORD_VARIABLE, SecurityConfig
 
@@ -136,16 +139,104 @@ async def test_a_broker_that_speaks_nonsense(tmp_path, said) -> None:
         await login("SCRAM-SHA-256", tmp_path).log_in(broker.ask)
 
 
-async def test_iterations_are_bounded(tmp_path) -> None:
-    """Else one answer would stop the event loop for hours."""
+def first_message(text: str) -> Answer:
+    """A broker that goes on with our nonce (`{r}`) and a salt (`{s}`), as `text` says."""
+    salt = base64.b64encode(bytes(16)).decode()
 
     def answer(message: bytes) -> bytes:
-        salt = base64.b64encode(bytes(16)).decode()
         nonce = message.decode().rpartition("r=")[2]
-        return f"r={nonce}abcdefgh,s={salt},i=5000000".encode()
+        return text.format(r=nonce, s=salt).encode()
 
-    with pytest.raises(LoginRefused, match="5000000 iterations"):
-        await login("SCRAM-SHA-512", tmp_path).log_in(Broker("SCRAM-SHA-512", answer).ask)
+    return answer
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+@pytest.mark.parametrize("count", ["1", "4095", "1000001", "999999999"])
+async def test_iterations_are_bounded(tmp_path, mechanism, count) -> None:
+    """Fewer let who listens guess the password, more keep a processor busy for hours."""
+    broker = Broker(mechanism, first_message("r={r}abcdefgh,s={s},i=" + count))
+
+    with pytest.raises(LoginRefused, match=f"asks for {count} iterations.*4096 to 1000000"):
+        await login(mechanism, tmp_path).log_in(broker.ask)
+
+    assert len(broker.messages) == 1, "nothing was sent that is made of the password"
+
+
+@pytest.mark.parametrize("count", ["4096", "1000000"])
+def test_iterations_at_the_bounds_are_taken(count) -> None:
+    """Kafka's default is the fewest that it allows."""
+    messages = scram_messages("SCRAM-SHA-256", "keylane", PASSWORD)
+    answer = first_message("r={r}abcdefgh,s={s},i=" + count)
+
+    final = messages.send(answer(next(messages)))
+
+    assert final.startswith(b"c=biws,r=")
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    {
+        "another nonce": "r=abcdefghijklmnopqrstuvwxyz0123456789,s={s},i=4096",
+        "our nonce and no more": "r={r},s={s},i=4096",
+        "a mandatory extension": "m=x,r={r}abcdefgh,s={s},i=4096",
+        "a short salt": "r={r}abcdefgh,s=AAAA,i=4096",
+        "no salt": "r={r}abcdefgh,i=4096",
+        "no count": "r={r}abcdefgh,s={s}",
+        "two counts": "r={r}abcdefgh,s={s},i=4096,i=1",
+        "a count of many digits": "r={r}abcdefgh,s={s},i=" + "9" * 5000,
+        "a negative count": "r={r}abcdefgh,s={s},i=-4096",
+        "a count with zeros": "r={r}abcdefgh,s={s},i=0000004096",
+    }.items(),
+    ids=lambda value: value if "=" not in value else "",
+)
+async def test_a_first_message_that_breaks_the_rules(tmp_path, fault, text) -> None:
+    """RFC 5802, section 5.1 and 7: refused before anything is made of the password."""
+    broker = Broker("SCRAM-SHA-256", first_message(text))
+
+    with pytest.raises(LoginRefused, match="keylane by SCRAM-SHA-256"):
+        await login("SCRAM-SHA-256", tmp_path).log_in(broker.ask)
+
+    assert len(broker.messages) == 1, fault
+
+
+def aiokafka_login(mechanism: str) -> Any:
+    """What a connection of aiokafka logs in with."""
+    connection = AIOKafkaConnection(
+        "localhost",
+        1,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        sasl_plain_username="keylane",
+        sasl_plain_password=PASSWORD,
+    )
+    return connection.authenticator_scram()
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+async def test_aiokafka_logs_in_by_the_same_rules(mechanism) -> None:
+    """Its own clients ask for no fewest iterations: keylane's, which it opens, do."""
+    honest = scram(mechanism)
+    own = aiokafka_login(mechanism)
+
+    first, is_answered = await own.step(None)
+    final, _ = await own.step(honest(first))
+    end = await own.step(honest(final))
+
+    assert (is_answered, end) == (True, None)
+    liar = aiokafka_login(mechanism)
+    answer = first_message("r={r}abcdefgh,s={s},i=1")
+    with pytest.raises(SaslAuthenticationFailed, match="asks for 1 iterations"):
+        await liar.step(answer((await liar.step(None))[0]))
+
+
+async def test_aiokafka_asks_for_a_proof_of_the_broker() -> None:
+    """A made-up signature at the end is refused."""
+    own = aiokafka_login("SCRAM-SHA-256")
+    final, _ = await own.step(scram("SCRAM-SHA-256")((await own.step(None))[0]))
+
+    assert final
+    with pytest.raises(SaslAuthenticationFailed):
+        await own.step(b"v=" + b"A" * 43 + b"=")
 
 
 async def test_oauthbearer(tmp_path) -> None:

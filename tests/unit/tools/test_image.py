@@ -10,6 +10,8 @@ from typing import Final
 import pytest
 import yaml
 
+from tools import set_up
+
 ROOT: Final = Path(__file__).resolve().parents[3]
 DOCKERFILE: Final = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 VALUES: Final = yaml.safe_load((ROOT / "helm/keylane/values.yaml").read_text(encoding="utf-8"))
@@ -27,11 +29,16 @@ def test_scripts_are_posix_shell(script: Path) -> None:
 
 
 def test_the_build_gets_what_it_installs_from() -> None:
-    """.dockerignore lets through each folder and file that image_build.sh copies."""
+    """.dockerignore lets through each folder and file that image_build.sh reads."""
     script = (ROOT / "tools/image_build.sh").read_text(encoding="utf-8")
     listed = re.search(r"tar -cf - (.*?)\\\n\s+\$\(for part in ([^;]*);", script, re.DOTALL)
     assert listed is not None
-    wanted = {*listed[1].split(), *listed[2].split(), *(f"tools/{path.name}" for path in SCRIPTS)}
+    read = set(re.findall(r'\$tree/((?:tools|requirements)/[\w.-]+\.\w+)"', script))
+    locks = re.search(r"for lock in ([a-z ]+); do", script)
+    assert locks is not None
+    read |= {f"requirements/lock-{name}.txt" for name in locks[1].split()}
+    scripts = {f"tools/{path.name}" for path in SCRIPTS}
+    wanted = {*listed[1].split(), *listed[2].split(), *scripts, *read}
     links = {path.name for path in (ROOT / "keylane").iterdir() if path.is_symlink()}
 
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
@@ -39,6 +46,35 @@ def test_the_build_gets_what_it_installs_from() -> None:
     allowed = {line.removeprefix("!").rstrip("/") for line in lines if line.startswith("!")}
     assert allowed == wanted
     assert links <= wanted, "the package is made of these"
+    assert all((ROOT / name).exists() for name in read)
+
+
+def test_nothing_is_fetched_without_a_sum() -> None:
+    """Each `pip install` takes a lock with hashes or nothing; set-up and image alike."""
+    script = (ROOT / "tools/image_build.sh").read_text(encoding="utf-8").replace("\\\n", " ")
+    installs = [line for line in script.splitlines() if line.strip().startswith("pip install")]
+
+    assert len(installs) == 2
+    for line in installs:
+        assert "--no-deps" in line
+        assert "--require-hashes" in line or ("--no-build-isolation" in line and '"$copy"' in line)
+    assert "--require-hashes" in set_up.LOCKED and "--no-deps" in set_up.LOCKED
+
+
+def test_the_base_image_has_a_digest_or_there_is_no_image() -> None:
+    """No default, no tag in any FROM, and a build without a digest ends."""
+    lines = DOCKERFILE.splitlines()
+
+    assert "ARG PYTHON_IMAGE" in lines
+    assert [line.split()[1] for line in lines if line.startswith("FROM ")] == [
+        "${PYTHON_IMAGE}"
+    ] * 2
+    assert 'case "$PYTHON_IMAGE" in *@sha256:*)' in DOCKERFILE
+    assert not lines[0].startswith("# syntax="), "a frontend by its tag"
+    base = ROOT / "requirements/base-image.txt"
+    if base.exists():
+        text = base.read_text(encoding="utf-8")
+        assert re.fullmatch(r"[a-z0-9./:_-]+@sha256:[0-9a-f]{64}\n", text)
 
 
 def test_the_image_runs_as_the_charts_user() -> None:
