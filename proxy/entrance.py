@@ -52,7 +52,7 @@ class Entrance:
     def admit(self, session: ClientSession) -> str | None:
         """Count a session that is connected, its TLS handshake done; why it is refused."""
         refused = self.admission.enter(session.address)
-        if refused is None and not self._make_room(session.clock()):
+        if refused is None and not self._make_room():
             self.admission.leave(session.address)
             key = "connections_before_login_max"
             refused = f"{key} {self._config.connections_before_login_max} is reached"
@@ -132,11 +132,11 @@ class Entrance:
             session.close(reason)
 
     # Inside.
-    def _make_room(self, now_s: float) -> bool:
+    def _make_room(self) -> bool:
         """Whether there is room for one more that has not logged in."""
         if not self._newcomers.is_full:
             return True
-        silent = self._newcomers.find_silent(now_s)
+        silent = self._newcomers.find_silent(lambda each: each.is_idle)
         if silent is None:
             return False
         self._close_newcomer(silent)

@@ -12,11 +12,13 @@ goes, so that strangers take room from each other and not from clients, which lo
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 Connection = TypeVar("Connection")
-SILENT_S: Final = 1.0
-"""A client that logs in answers sooner, as a rule; one that was heard since then is not closed."""
+LOOKED_AT_MAX: Final = 100
+"""Connections that are asked about for each that comes."""
 
 
 class Newcomers(Generic[Connection]):
@@ -38,10 +40,12 @@ class Newcomers(Generic[Connection]):
         """There is no room for another one."""
         return len(self._times) >= self._count_max
 
-    def find_silent(self, now_s: float) -> Connection | None:
-        """The one that has been silent longest; None: all were heard a moment ago."""
-        connection, (_, heard_s) = next(iter(self._times.items()), (None, (0.0, now_s)))
-        return connection if now_s - heard_s >= SILENT_S else None
+    def find_silent(self, is_silent: Callable[[Connection], bool]) -> Connection | None:
+        """The one that has been silent longest; None: those that were heard first wait for us.
+
+        is_silent: whether a connection has nothing under way, so that it is the client's turn.
+        """
+        return next((each for each in islice(self._times, LOOKED_AT_MAX) if is_silent(each)), None)
 
     def enter(self, connection: Connection, now_s: float) -> None:
         """It has come, and there is room."""

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from keylane.proxy.newcomers import SILENT_S, Newcomers
+from keylane.proxy import newcomers as module
+from keylane.proxy.newcomers import Newcomers
 
 
 def test_the_one_that_is_silent_longest_makes_room() -> None:
@@ -16,16 +17,23 @@ def test_the_one_that_is_silent_longest_makes_room() -> None:
     newcomers.enter("stranger", 0.1)
     newcomers.heard("client", 5.0)
 
-    assert newcomers.is_full and newcomers.find_silent(5.0) == "stranger"
+    assert newcomers.is_full and newcomers.find_silent(any_of) == "stranger"
 
 
-def test_all_were_heard_a_moment_ago() -> None:
-    """Many clients that come at once, after an outage: none of them is closed for another."""
-    newcomers: Newcomers[str] = Newcomers(count_max=1, timeout_s=30.0)
-    newcomers.enter("first", 0.0)
+def any_of(_connection: object) -> bool:
+    """All of them have nothing under way."""
+    return True
 
-    assert newcomers.find_silent(SILENT_S / 2) is None
-    assert newcomers.find_silent(SILENT_S) == "first"
+
+def test_a_client_that_waits_for_its_broker_is_not_silent(monkeypatch) -> None:
+    """The next one goes; of so many that are looked at, or none."""
+    monkeypatch.setattr(module, "LOOKED_AT_MAX", 2)
+    newcomers: Newcomers[str] = Newcomers(count_max=3, timeout_s=30.0)
+    for name in ("waits", "stranger", "late"):
+        newcomers.enter(name, 0.0)
+
+    assert newcomers.find_silent(lambda name: name != "waits") == "stranger"
+    assert newcomers.find_silent(lambda name: name == "late") is None
 
 
 def test_each_has_its_time_whatever_it_sends() -> None:
@@ -79,12 +87,11 @@ class Coming(RuleBasedStateMachine):
         assert self.newcomers.is_full == (len(self.twin) == 3)
         overdue = {n for n, (came_s, _) in self.twin.items() if self.now_s - came_s > 10.0}
         assert set(self.newcomers.find_overdue(self.now_s)) == overdue
-        silent = self.newcomers.find_silent(self.now_s)
-        longest_s = min((heard_s for _, heard_s in self.twin.values()), default=self.now_s)
+        silent = self.newcomers.find_silent(any_of)
         if silent is None:
-            assert self.now_s - longest_s < SILENT_S
+            assert not self.twin
         else:
-            assert self.twin[silent][1] == longest_s
+            assert self.twin[silent][1] == min(heard_s for _, heard_s in self.twin.values())
 
 
 Coming.TestCase.settings = settings(max_examples=60, deadline=None)
