@@ -53,6 +53,7 @@ from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone
 from keylane.proxy.read_behind import read_behind
 from keylane.proxy.retention import follow_retention
+from keylane.proxy.rights_advice import advise, own_principals
 from keylane.proxy.session import ClientSession
 from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
@@ -265,6 +266,7 @@ class ProxyServer:
             await expect_rights(self._cluster)
             # Last: from now on the others send clients here.
             await self._nodes.start(self._shared.groups.partition_count)
+        spawn(advise(self._cluster, own_principals(self.config)), "advice about rights")
         self.health.serves()
 
     async def stop(self) -> None:

@@ -95,56 +95,62 @@ async def relay_or_refuse(request: Request, context: Context) -> Buffers:
     return (await pending,)
 
 
-def refusal(request: Request) -> Any:
+def refusal(request: Request, code: ErrorCode = NOT_COORDINATOR) -> Any:
     """The whole request refused, as a kio entity."""
-    return REFUSALS[request.api_key](request)
+    return REFUSALS[request.api_key](request, code)
 
 
-def refuse_groups(request: Request, names: Collection[str]) -> Any:
+def refuse_groups(
+    request: Request, names: Collection[str], code: ErrorCode = NOT_COORDINATOR
+) -> Any:
     """A DeleteGroups answer that refuses these groups of the request."""
     module = _module(request)
     results = tuple(
-        module.DeletableGroupResult(group_id=name, error_code=NOT_COORDINATOR)
+        module.DeletableGroupResult(group_id=name, error_code=code)
         for name in request.decode().groups_names
         if str(name) in names
     )
     return _answer(module.DeleteGroupsResponse, results=results)
 
 
-def _delete_groups(request: Request) -> Any:
-    return refuse_groups(request, {str(name) for name in request.decode().groups_names})
+def _delete_groups(request: Request, code: ErrorCode) -> Any:
+    return refuse_groups(request, {str(name) for name in request.decode().groups_names}, code)
 
 
-def _offset_delete(request: Request) -> Any:
+def _offset_delete(request: Request, code: ErrorCode) -> Any:
     response = _module(request).OffsetDeleteResponse
-    return _answer(response, error_code=NOT_COORDINATOR, topics=())
+    return _answer(response, error_code=code, topics=())
 
 
-def _offset_commit(request: Request) -> Any:
+def _offset_commit(request: Request, code: ErrorCode) -> Any:
     module = _module(request)
     return _per_partition(
         request,
+        code,
         module.OffsetCommitResponse,
         module.OffsetCommitResponseTopic,
         module.OffsetCommitResponsePartition,
     )
 
 
-def _txn_offset_commit(request: Request) -> Any:
+def _txn_offset_commit(request: Request, code: ErrorCode) -> Any:
     module = _module(request)
     return _per_partition(
         request,
+        code,
         module.TxnOffsetCommitResponse,
         module.TxnOffsetCommitResponseTopic,
         module.TxnOffsetCommitResponsePartition,
     )
 
 
-def _per_partition(request: Request, response: Any, of_topic: Any, of_partition: Any) -> Any:
+def _per_partition(
+    request: Request, code: ErrorCode, response: Any, of_topic: Any, of_partition: Any
+) -> Any:
     topics = tuple(
         of_topic(
             partitions=tuple(
-                of_partition(partition_index=entry.partition_index, error_code=NOT_COORDINATOR)
+                of_partition(partition_index=entry.partition_index, error_code=code)
                 for entry in topic.partitions
             ),
             **_name(topic),
@@ -173,16 +179,16 @@ def refuse_sync(request: Request, code: ErrorCode) -> Any:
     return _answer(response, error_code=code, assignment=b"")
 
 
-def _join_group(request: Request) -> Any:
-    return refuse_join(request, NOT_COORDINATOR, request.decode().member_id)
+def _join_group(request: Request, code: ErrorCode) -> Any:
+    return refuse_join(request, code, request.decode().member_id)
 
 
-def _sync_group(request: Request) -> Any:
-    return refuse_sync(request, NOT_COORDINATOR)
+def _sync_group(request: Request, code: ErrorCode) -> Any:
+    return refuse_sync(request, code)
 
 
-def _heartbeat(request: Request) -> Any:
-    return _answer(_module(request).HeartbeatResponse, error_code=NOT_COORDINATOR)
+def _heartbeat(request: Request, code: ErrorCode) -> Any:
+    return _answer(_module(request).HeartbeatResponse, error_code=code)
 
 
 def _offset_fetch(request: Request, code: ErrorCode = NOT_COORDINATOR) -> Any:
@@ -252,7 +258,7 @@ def _module(request: Request) -> Any:
     return load_payload_module(request.api_key, request.api_version, EntityType.response)
 
 
-REFUSALS: Final[Mapping[int, Callable[[Request], Any]]] = {
+REFUSALS: Final[Mapping[int, Callable[[Request, ErrorCode], Any]]] = {
     8: _offset_commit,
     9: _offset_fetch,
     11: _join_group,

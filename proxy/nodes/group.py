@@ -28,14 +28,21 @@ from keylane.proxy.nodes.gate import Gate
 from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
 from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
 from keylane.proxy.nodes.seals import Seals, no_secrets
-from keylane.proxy.nodes.values import NO_GENERATION, NOBODY, Claim, Hello, Membership, NodeInfo
+from keylane.proxy.nodes.values import (
+    GROUP,
+    NO_GENERATION,
+    NOBODY,
+    PROTOCOL,
+    Claim,
+    Hello,
+    Membership,
+    NodeInfo,
+)
 from keylane.proxy.nodes.verdicts import Heard, decide
 from keylane.proxy.tasks import spawn
 
 log = logging.getLogger("keylane.nodes")
 
-GROUP: Final = "__keylane_nodes"
-PROTOCOL: Final = "keylane-nodes"
 HEARTBEAT_S_MAX: Final = 1.0
 """So soon the nodes hear of one that joins; Kafka's consumers take 3."""
 HEARTBEAT_SHARE: Final = 5
