@@ -32,13 +32,13 @@ NAMED_MAX: Final = 20
 """In the log line."""
 ADVICE: Final = (
     (
-        "others need to be denied Read and Delete on the group __keylane_nodes: a member of it may act "
-        "in a node's name"
+        "others need to be denied Read and Delete on the group __keylane_nodes: a member of it may "
+        "act in a node's name"
     ),
     (
         "others need to be denied Write, Delete, Alter and AlterConfigs on the topics "
-        "__individual_commit_offsets, __keylane_settings and __keylane_scans: a record in them moves "
-        "offsets"
+        "__individual_commit_offsets, __keylane_settings and __keylane_scans: a record in them "
+        "moves offsets"
     ),
     (
         "others need to be denied Write on transactional ids that begin with keylane-ic- and on "

@@ -278,6 +278,10 @@ class NodeGroup:
         self._is_in_doubt = False
         if joined.error_code == ErrorCode.member_id_required:
             self._member_id = joined.member_id
+        elif joined.error_code == ErrorCode.none and not joined.leader:
+            self._member_id = joined.member_id
+            await self._end_member()  # brokers deal out a group of a newer kind themselves
+            await self._gate.clear()
         elif joined.error_code == ErrorCode.none:
             self._reached(self._clock())
             self._member_id = joined.member_id
