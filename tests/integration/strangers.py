@@ -37,7 +37,8 @@ class PlainClient(RawClient):
 
     def __init__(self, bootstrap: str) -> None:
         host, port = split_address(bootstrap)
-        self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)  # type: ignore[assignment]
+        opened: Any = socket.create_connection((host, port), timeout=TIMEOUT_S)
+        self._socket = opened
         self.received, self.known = b"", {}
 
     def ask_values(self, api_key: int, version: int, **values: Any) -> Any:

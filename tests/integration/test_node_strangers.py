@@ -1,4 +1,4 @@
-"""Strangers in the nodes' group, straight at a real broker: nodes start, and keep what is theirs."""
+"""Strangers in the nodes' group, at a real broker: nodes start, and keep what is theirs."""
 
 from __future__ import annotations
 
