@@ -27,12 +27,13 @@ from kio.schema.errors import ErrorCode
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy.cluster import Cluster
+from keylane.proxy.nodes.coordinator import Coordinator
 from keylane.proxy.nodes.gate import PREPARING
 from keylane.proxy.nodes.group import NodeGroup, lease_clock
 from keylane.proxy.nodes.predecessor import PATIENCE_S, PATIENCE_SHARE, STABLE
 from keylane.proxy.nodes.process_mark import Life, look_up, make_mark, pid_of
 from keylane.proxy.nodes.seals import no_secrets
-from keylane.proxy.nodes.values import Membership, NodeInfo
+from keylane.proxy.nodes.values import GROUP, PROTOCOL, Membership, NodeInfo
 from keylane.proxy.tasks import spawn
 
 log = logging.getLogger("keylane.nodes")
@@ -79,9 +80,16 @@ class LoneSeat(NodeGroup):
             on_stranger=on_stranger,
         )
         self._on_refused = on_refused
+        # A connection of its own, as each asks one thing at a time.
+        self._seat_watch = Coordinator(cluster, GROUP, PROTOCOL)
         self._patience_s = PATIENCE_SHARE * self._session_s + PATIENCE_S
         self._until_s: float | None = None
         """How long another one is waited for before we end; None: there was none yet."""
+
+    async def stop(self) -> None:
+        """See `NodeGroup.stop`."""
+        await super().stop()
+        self._seat_watch.drop()
 
     # What differs.
     async def _is_in_the_way(self) -> bool:
@@ -154,10 +162,10 @@ class LoneSeat(NodeGroup):
         while True:
             pause_s, sent_s = LOOK_S, self._clock()
             try:
-                if not self._watch.is_known:
-                    await self._watch.find(timeout_s=self._try_s)
+                if not self._seat_watch.is_known:
+                    await self._seat_watch.find(timeout_s=self._try_s)
                 sent_s = self._clock()
-                described = await self._watch.describe(timeout_s=self._try_s)
+                described = await self._seat_watch.describe(timeout_s=self._try_s)
                 if self._counts_us_first(described):
                     self._lease.assume({SEAT}, sent_s=sent_s)
                     self._settled.set()
