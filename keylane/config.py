@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from keylane.errors import ConfigInvalid
-from keylane.security import SecurityConfig, is_loopback
+from keylane.security import SecurityConfig, expect_control_guard, expect_node_secret
 from keylane.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
 
 ENVIRONMENT_PREFIX: Final = "KEYLANE_"
@@ -346,14 +346,13 @@ class ProxyConfig(SecurityConfig):
         return value
 
     @model_validator(mode="after")
-    def _control_is_guarded(self) -> Self:
-        if self.control is not None and not (self.control_token_file or self.control_client_ca):
-            host = split_address(self.control)[0]
-            if not is_loopback(host):
-                raise ValueError(
-                    f"control: {host} is no loopback address, set control_token_file or "
-                    "control_client_ca"
-                )
+    def _is_guarded(self) -> Self:
+        if self.control is not None:
+            expect_control_guard(self, split_address(self.control)[0])
+        if self.node is not None or self.workers > 1:
+            told = (self.listen, self.advertise_pattern or "localhost:0")
+            hosts = [split_address(address)[0] for address in told]
+            expect_node_secret(self, [*hosts, self.advertised_host])
         return self
 
     @model_validator(mode="after")

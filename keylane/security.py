@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -124,6 +125,13 @@ class SecurityConfig(BaseModel):
         default=(),
         description="The same of those that may read there and change nothing.",
     )
+    node_secret_file: str | None = Field(
+        default=None,
+        description="File with the secrets by which nodes know each other, one a line, each of at "
+        "least 32 characters (`openssl rand -hex 32`), the same at all nodes: the first signs, all "
+        "verify. Read at each use, so a new one needs no restart. Needed with `node` and `workers` "
+        "where `listen`, or what clients are told, is no loopback address.",
+    )
     connections_max: int = Field(
         default=10_000,
         ge=1,
@@ -220,6 +228,28 @@ def _need(config: SecurityConfig, key: str, *others: str) -> None:
     """Refuse a key that does nothing, since all of the others are left out."""
     if getattr(config, key) and not any(getattr(config, other) for other in others):
         raise ValueError(f"{key} needs {' or '.join(others)}")
+
+
+def expect_control_guard(config: SecurityConfig, control_host: str) -> None:
+    """Raises: ValueError, for a control port that others can connect to and nothing guards."""
+    if not (config.control_token_file or config.control_client_ca or is_loopback(control_host)):
+        raise ValueError(
+            f"control: {control_host} is no loopback address, set control_token_file or "
+            "control_client_ca"
+        )
+
+
+def expect_node_secret(config: SecurityConfig, hosts: Iterable[str]) -> None:
+    """Raises: ValueError, for one of many nodes that others can reach, without a secret.
+
+    hosts: where it listens, and what clients are told.
+    """
+    open_to = next((host for host in hosts if not is_loopback(host)), None)
+    if open_to is not None and not config.node_secret_file:
+        raise ValueError(
+            f"node_secret_file: needed by nodes with a number, as {open_to} is no loopback "
+            "address; make one file for all nodes with: openssl rand -hex 32 > node-secret"
+        )
 
 
 def is_loopback(host: str) -> bool:

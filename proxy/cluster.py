@@ -65,6 +65,8 @@ class Cluster:
         """This node's lane rules, as other nodes are told them."""
         self.registry = TopicRegistry(config.lanes, lane_name_pattern=pattern, plans=plans)
         self.brokers: dict[int, Broker] = {}
+        self.cluster_id = ""
+        """As brokers tell it."""
         self.reach = Reach(self._id_of)
         self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
         self.on_broker: Callable[[Broker], Awaitable[None]] | None = None
@@ -189,6 +191,7 @@ class Cluster:
         return await link.request(METADATA, entity)
 
     async def _learn(self, answer: Any, *, strict: bool = False, complete: bool = False) -> None:
+        self.cluster_id = answer.cluster_id or self.cluster_id
         await self.learn_brokers(answer.brokers)
         for topic in answer.topics:
             self.learn_topic(topic, strict=strict)

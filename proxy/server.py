@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from keylane import __version__
 from keylane.config import ProxyConfig, split_address
 from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
@@ -35,7 +34,7 @@ from keylane.proxy.control_auth import ControlGuard
 from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.dialer import Dialer
 from keylane.proxy.entrance import Entrance
-from keylane.proxy.exposition import Exposition, Source
+from keylane.proxy.exposition import Exposition
 from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.group_start import GroupStart
 from keylane.proxy.groups import GroupOffsets
@@ -46,18 +45,15 @@ from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
 from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
-from keylane.proxy.nodes.gauges import NodeGauges
-from keylane.proxy.nodes.group import NodeGroup
-from keylane.proxy.nodes.lone import LoneSeat, is_guarded
+from keylane.proxy.nodes.node_parts import NodeParts
 from keylane.proxy.nodes.node_rights import expect_rights
 from keylane.proxy.nodes.placement import Placement
-from keylane.proxy.nodes.process_mark import make_mark
 from keylane.proxy.nodes.scan_feed import ScanFeed
 from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone
-from keylane.proxy.nodes.values import Membership, NodeInfo
 from keylane.proxy.read_behind import read_behind
 from keylane.proxy.retention import follow_retention
+from keylane.proxy.rights_advice import advise, own_principals
 from keylane.proxy.session import ClientSession
 from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
@@ -70,7 +66,6 @@ from keylane.proxy.upstream import UpstreamLink
 log = logging.getLogger("keylane.server")
 
 SWEEP_INTERVAL_S: Final = 1.0
-ANY_HOST: Final = ("0.0.0.0", "::")  # noqa: S104 - what to tell in its place
 AGE_JITTER: Final = 0.1
 BACKLOG: Final = 1024
 """Connections that wait to be accepted: a large group reconnects all at once."""
@@ -92,8 +87,8 @@ class ProxyServer:
         self._door = self._make_door(config)
         self._listeners: dict[int | None, asyncio.Server] = {}
         self._sweeper: asyncio.Task[None] | None = None
-        self._nodes = None if config.node is None else self._make_nodes(config)
-        self._lone = self._make_lone_seat(config) if is_guarded(config) else None
+        self._parts = NodeParts(config, self._cluster, self.stats, on_failed=self._fail)
+        self._nodes, self._lone = self._parts.group, self._parts.seat
         self.failure: asyncio.Future[KeylaneError] = asyncio.Future()
         groups = GroupOffsets(
             config,
@@ -138,6 +133,7 @@ class ProxyServer:
         self.control = None
         if config.control is not None:
             self.control = self._make_control(config.control, describer)
+        self._parts.share(self._shared, self.control)
 
     def _make_door(self, config: ProxyConfig) -> TlsDoor:
         return TlsDoor(
@@ -156,23 +152,6 @@ class ProxyServer:
             next_epoch=partial(next_epoch, self._cluster),
             client_id=self.config.client_id,
             options=self._security.aiokafka_options,
-        )
-
-    def _make_nodes(self, config: ProxyConfig) -> NodeGroup:
-        return NodeGroup(
-            self._cluster,
-            session_timeout_ms=config.node_session_timeout_ms,
-            describe=self._node_info,
-            on_membership=self._on_membership,
-        )
-
-    def _make_lone_seat(self, config: ProxyConfig) -> LoneSeat:
-        return LoneSeat(
-            self._cluster,
-            session_timeout_ms=config.node_session_timeout_ms,
-            describe=self._lone_info,
-            on_membership=lambda _: self._shared.groups.drop_lost(),
-            on_refused=self._fail,
         )
 
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
@@ -226,7 +205,7 @@ class ProxyServer:
         )
         return ControlServer(
             address,
-            Exposition([self.stats.samples, gauges.samples, *self._node_gauges()]),
+            Exposition([self.stats.samples, gauges.samples, *self._parts.gauges()]),
             self.health,
             describer,
             Settings(self._settings, shared.assignments, shared.switches),
@@ -236,13 +215,6 @@ class ProxyServer:
             guard=ControlGuard(self.config),
             door=open_control_door(self._security.control, self.stats, self.config),
         )
-
-    def _node_gauges(self) -> list[Source]:
-        nodes, number = self._nodes, self.config.node
-        if nodes is None or number is None:
-            return []
-        disputes = self._cluster.registry.disputes
-        return [NodeGauges(number, lambda: nodes.membership, nodes.holds, disputes).samples]
 
     def _lane_groups(self) -> list[str]:
         """Groups that have joined here, then those that have offsets of lanes."""
@@ -285,6 +257,7 @@ class ProxyServer:
             await expect_rights(self._cluster)
             # Last: from now on the others send clients here.
             await self._nodes.start(self._shared.groups.partition_count)
+        spawn(advise(self._cluster, own_principals(self.config)), "advice about rights")
         self.health.serves()
 
     async def stop(self) -> None:
@@ -315,43 +288,6 @@ class ProxyServer:
         """Groups are served by others by now, or cannot be: this node has to end."""
         if not self.failure.done():
             self.failure.set_result(error)
-
-    def _lone_info(self) -> NodeInfo:
-        """What a node that comes later is told of the only one."""
-        return NodeInfo(
-            number=0,
-            bootstrap=self._shared.bootstrap,
-            version=__version__,
-            lone=True,
-            process=make_mark(),
-        )
-
-    def _node_info(self) -> NodeInfo:
-        """What the others are told of this node."""
-        number, control = self.config.node, self.control
-        assert number is not None, "asked for among many nodes"
-        url = ""
-        if control is not None:
-            host, port = split_address(control.address)
-            host = self.config.advertised_host if host in ANY_HOST else host
-            host = self.config.control_advertise or host
-            url = f"{control.scheme}://{host}:{port}"
-        return NodeInfo(
-            number=number,
-            bootstrap=self._shared.bootstrap,
-            brokers=dict(self._shared.addresses),
-            rules=self._cluster.node_rules,
-            pinned=self._cluster.pins,
-            lane_name_pattern=self.config.lane_name_pattern or "",
-            control=url,
-            version=__version__,
-        )
-
-    def _on_membership(self, membership: Membership) -> None:
-        """The nodes have agreed anew on who is there, and who serves which groups."""
-        self._shared.hear_nodes(membership)
-        self.stats.node_generations += 1
-        self._shared.groups.drop_lost()
 
     # Listeners.
     async def _bind_broker(self, broker: Broker) -> None:

@@ -194,6 +194,9 @@ class ProxyStats:
     node_generations: int = _counter(
         "Times that nodes agreed anew on who serves what, this one among them."
     )
+    node_strangers: int = _counter(
+        "Members of the nodes' group that did not prove to be nodes, and were put out."
+    )
 
     # What clients got.
     lane_bytes: int = _counter("Record bytes sent to lanes.")

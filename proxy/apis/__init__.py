@@ -48,6 +48,7 @@ from keylane.proxy.apis.metadata import handle_metadata
 from keylane.proxy.apis.offset_commit import handle_offset_commit
 from keylane.proxy.apis.offset_delete import handle_delete_groups, handle_offset_delete
 from keylane.proxy.apis.offset_fetch import handle_offset_fetch
+from keylane.proxy.apis.own_group import FLEXIBLE_FROM, but_own_group
 from keylane.proxy.apis.produce import handle_produce, relays_produce
 from keylane.proxy.apis.producers import (
     handle_describe_producers,
@@ -186,6 +187,8 @@ def _table() -> dict[int, Route]:
         relays: IsRelayed | None = None,
         patch: Patch | None = None,
     ) -> None:
+        if key in FLEXIBLE_FROM:  # it names a group
+            handler, relays = but_own_group(handler, relays)
         route = Route(
             api_key=key,
             name=name,

@@ -53,6 +53,7 @@ from keylane.proxy.apis.physical import PhysicalRounds
 from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.apis.refusals import expect_right, refuse_groups
 from keylane.proxy.connection import Buffers
+from keylane.proxy.nodes.values import GROUP as OWN_GROUP
 from keylane.proxy.topics import View
 
 log = logging.getLogger("keylane.offset_delete")
@@ -67,10 +68,12 @@ NO_MEMBER: dict[str, Any] = {
 async def handle_delete_groups(request: Request, context: Context) -> Buffers:
     """Relay, then forget the states of groups that are gone.
 
-    Groups of another node are refused before the broker is asked, which would delete them.
+    Groups of another node are refused before the broker is asked, which would delete them; so is
+    the nodes' own.
     """
     wanted = request.decode()
-    refused = await _of_other_nodes(wanted.groups_names, context)
+    own = {OWN_GROUP} & {str(name) for name in wanted.groups_names}
+    refused = own | await _of_other_nodes(wanted.groups_names, context)
     frame = request.frame
     if refused:
         served = tuple(name for name in wanted.groups_names if str(name) not in refused)
@@ -83,14 +86,16 @@ async def handle_delete_groups(request: Request, context: Context) -> Buffers:
                 await context.groups.drop_group(str(result.group_id))
     if not refused:
         return (answer_frame,)
-    of_others = refuse_groups(request, refused)
-    return request.answer_entity(replace(answer, results=(*answer.results, *of_others.results)))
+    of_others = refuse_groups(request, refused - own)
+    of_nodes = refuse_groups(request, own, ErrorCode.group_authorization_failed)
+    results = (*answer.results, *of_others.results, *of_nodes.results)
+    return request.answer_entity(replace(answer, results=results))
 
 
 async def _of_other_nodes(names: Iterable[Any], context: Context) -> set[str]:
     """Groups that this node does not serve, of those named."""
     refused: set[str] = set()
-    for name in sorted({str(name) for name in names}):
+    for name in sorted({str(name) for name in names} - {OWN_GROUP}):
         try:
             async with context.groups.lock(name):
                 pass

@@ -28,6 +28,7 @@ from kio.static.primitive import i32, i32Timedelta
 
 from keylane.errors import LoginRefused, RightMissing, UpstreamLost
 from keylane.proxy.cluster import Cluster
+from keylane.proxy.nodes.other_kinds import KINDS, leaving, question
 from keylane.proxy.upstream import ServiceLink
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -42,6 +43,7 @@ class Coordinator:
     ) -> None:
         """`client_id` is what the coordinator shows of a member in any state of the group."""
         self._cluster, self._group, self._protocol = cluster, GroupId(group), protocol
+        self.group = group
         self._client_id = client_id
         self._link: ServiceLink | None = None
         self._node_id = -1
@@ -141,6 +143,22 @@ class Coordinator:
         member = MemberIdentity(member_id=member_id)
         request = LeaveGroupRequest(group_id=self._group, members=(member,))
         return await self._ask(request, timeout_s)
+
+    async def clear_other_kinds(self, *, timeout_s: float) -> int:
+        """End members of a group of a newer kind by our name; how many. Raises: UpstreamLost."""
+        gone = 0
+        for describe, heartbeat in KINDS:
+            if self._link is None:
+                raise UpstreamLost(f"coordinator of group {self._group} is not known")
+            known = self._link.version_max
+            if known.get(int(describe.__api_key__), -1) < describe.__version__:
+                continue
+            answer = await self._ask(question(describe, self.group), timeout_s)
+            members = [str(member.member_id) for group in answer.groups for member in group.members]
+            for member_id in members:
+                await self._ask(leaving(heartbeat, self.group, member_id), timeout_s)
+            gone += len(members)
+        return gone
 
     async def _find_through(self, node_id: int) -> None:
         link: ServiceLink | None = await self._cluster.link_to(node_id)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -24,23 +24,25 @@ from kio.schema.errors import ErrorCode
 from keylane.errors import ConfigInvalid, LoginRefused, NodeInvalid, RightMissing, UpstreamLost
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.nodes.coordinator import Coordinator
+from keylane.proxy.nodes.gate import Gate
 from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
-from keylane.proxy.nodes.messages import (
-    read_hello,
-    read_verdict,
-    write_hello,
-    write_membership,
-    write_refusal,
-)
-from keylane.proxy.nodes.plan import admit, plan_owners
 from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
-from keylane.proxy.nodes.values import NO_GENERATION, Claim, Hello, Membership, NodeInfo
+from keylane.proxy.nodes.seals import Seals, no_secrets
+from keylane.proxy.nodes.values import (
+    GROUP,
+    NO_GENERATION,
+    NOBODY,
+    PROTOCOL,
+    Claim,
+    Hello,
+    Membership,
+    NodeInfo,
+)
+from keylane.proxy.nodes.verdicts import Heard, decide
 from keylane.proxy.tasks import spawn
 
 log = logging.getLogger("keylane.nodes")
 
-GROUP: Final = "__keylane_nodes"
-PROTOCOL: Final = "keylane-nodes"
 HEARTBEAT_S_MAX: Final = 1.0
 """So soon the nodes hear of one that joins; Kafka's consumers take 3."""
 HEARTBEAT_SHARE: Final = 5
@@ -62,7 +64,6 @@ EXPELLED: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_insta
 MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
 LOADING: Final = frozenset({ErrorCode.coordinator_load_in_progress})
 REFUSED: Final = {
-    ErrorCode.inconsistent_group_protocol: "its members are no nodes of keylane",
     ErrorCode.invalid_group_id: "brokers do not allow its name",
     ErrorCode.invalid_session_timeout: "node_session_timeout_ms is outside of what brokers allow"
     " (group.min.session.timeout.ms, group.max.session.timeout.ms)",
@@ -90,14 +91,35 @@ class NodeGroup:
         describe: Callable[[], NodeInfo],
         on_membership: Callable[[Membership], None],
         clock: Callable[[], float] = lease_clock,
+        client_id: str | None = None,
+        secrets: Callable[[], Sequence[bytes]] = no_secrets,
+        on_stranger: Callable[[], None] = lambda: None,
     ) -> None:
-        """`describe` is asked at each join; `on_membership` is called when all have joined."""
+        """`describe` is asked at each join; `on_membership` is called when all have joined.
+
+        secrets: by which nodes know each other; on_stranger: is called for each that is none.
+        """
         self._session_timeout_ms, self._session_s = session_timeout_ms, session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
-        self._coordinator = Coordinator(cluster, GROUP, PROTOCOL)
+        self._coordinator = Coordinator(cluster, GROUP, PROTOCOL, client_id=client_id)
+        # A connection of its own: the other one is silent until JoinGroup is answered.
+        self._watch = Coordinator(cluster, GROUP, PROTOCOL)
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
         self._try_s = TRY_SHARE * self._session_s
         self._lease = Lease(self._session_s)
+        self._seals = Seals(GROUP, lambda: cluster.cluster_id, secrets)
+        self._gate = Gate(
+            self._coordinator,
+            self._seals,
+            protocol=PROTOCOL,
+            session_s=self._session_s,
+            try_s=self._try_s,
+            clock=clock,
+            on_stranger=on_stranger,
+        )
+        self._lingers_in: int | None = None
+        """A generation that we are in, whose leader does not verify; nothing is held."""
+        self._is_leader = self._is_withheld = False
         self._predecessor = Predecessor(self._session_s)
         self._contact_s = NEVER
         self._member_id, self._since = "", NO_GENERATION
@@ -181,6 +203,7 @@ class NodeGroup:
             self._task = None
         await self._leave()
         self._coordinator.drop()
+        self._watch.drop()
         self._settled.set()
 
     async def _run(self, first: asyncio.Future[None]) -> None:
@@ -208,7 +231,7 @@ class NodeGroup:
                 await asyncio.sleep(self._backoff_s)
                 self._backoff_s = min(2 * self._backoff_s, self._beat_s)
             else:
-                if self._lease.generation_id != NO_GENERATION:
+                if self._lease.generation_id != NO_GENERATION and not self._is_withheld:
                     self._note_started()
 
     def _note_started(self) -> None:
@@ -226,7 +249,9 @@ class NodeGroup:
                 await self._coordinator.find(timeout_s=self._try_s)
             except RightMissing:
                 self._take(ErrorCode.group_authorization_failed)
-        if self._lease.is_joining:
+        if self._lingers_in is not None:
+            await self._linger(self._lingers_in)
+        elif self._lease.is_joining:
             await self._join()
         else:
             await self._beat()
@@ -249,32 +274,48 @@ class NodeGroup:
             claim=Claim(generation_id=lease.generation_id, partitions=lease.partitions),
         )
         self._is_in_doubt = bool(self._member_id)
-        joined = await self._ask_to_join(write_hello(hello))
+        joined = await self._ask_to_join(self._seals.write_hello(hello, self._member_id))
         self._is_in_doubt = False
         if joined.error_code == ErrorCode.member_id_required:
             self._member_id = joined.member_id
+        elif joined.error_code == ErrorCode.none and not joined.leader:
+            self._member_id = joined.member_id
+            await self._end_member()  # brokers deal out a group of a newer kind themselves
+            await self._gate.clear()
         elif joined.error_code == ErrorCode.none:
             self._reached(self._clock())
             self._member_id = joined.member_id
             self._predecessor.forget()
             await self._sync(joined, info)
+        elif joined.error_code == ErrorCode.inconsistent_group_protocol:
+            await self._gate.clear()
         else:
             self._take(joined.error_code)
 
     async def _ask_to_join(self, metadata: bytes) -> Any:
-        return await self._coordinator.join(
-            self._member_id,
-            metadata,
-            session_timeout_ms=self._session_timeout_ms,
-            timeout_s=self._session_s + JOIN_MARGIN_S,
-        )
+        watching = spawn(self._gate.clear_stall(self._watch, self._member_id), "stalled join")
+        try:
+            return await self._coordinator.join(
+                self._member_id,
+                metadata,
+                session_timeout_ms=self._session_timeout_ms,
+                timeout_s=self._session_s + JOIN_MARGIN_S,
+            )
+        finally:
+            watching.cancel()
 
     async def _is_in_the_way(self) -> bool:
         """Whether a node with our number is to be waited for before we join. See `Predecessor`."""
+        described, heard = await self._look()
+        now_s = self._clock()
+        return self._predecessor.is_awaited(described, heard, self._describe().number, now_s)
+
+    async def _look(self) -> tuple[Any, Heard]:
+        """The group as it is described, and those of its members that are nodes."""
         described = await self._coordinator.describe(timeout_s=self._try_s)
         if described.error_code in LOADING | MOVED:
             self._take(described.error_code)
-        return self._predecessor.is_awaited(described, self._describe().number, self._clock())
+        return described, await self._gate.look(described)
 
     async def _end_member(self) -> None:
         """End a member whose JoinGroup was given up, and become a new one.
@@ -290,8 +331,8 @@ class NodeGroup:
         self._forget()
 
     async def _sync(self, joined: Any, info: NodeInfo) -> None:
-        is_leader = joined.leader == joined.member_id
-        assignments = _decide(joined) if is_leader else {}
+        self._is_leader = joined.leader == joined.member_id
+        assignments = self._decide(joined)
         sent_s = self._clock()
         synced = await self._coordinator.sync(
             joined.member_id,
@@ -304,16 +345,33 @@ class NodeGroup:
             return
         generation_id = int(joined.generation_id)
         try:
-            verdict = read_verdict(
-                synced.assignment, generation_id=generation_id, number=info.number
+            verdict = self._seals.read_verdict(
+                synced.assignment,
+                generation_id=generation_id,
+                number=info.number,
+                leader=str(joined.leader),
+                member_id=str(joined.member_id),
             )
         except NodeInvalid as error:
-            raise ConfigInvalid(f"member {joined.leader}: {error}") from None
+            if self._is_leader:  # it was sent in our name by another one, who was faster
+                await asyncio.sleep(self._beat_s)
+                raise UpstreamLost(f"group {GROUP}: our own word came back changed") from None
+            log.warning(
+                "leader of the nodes is no node member_id=%s reason=%s", joined.leader, error
+            )
+            self._gate.follow(str(joined.leader), is_node=False)
+            self._lingers_in = generation_id
+            return
+        if not self._is_leader:
+            self._gate.follow(str(joined.leader), is_node=True)
         if isinstance(verdict, str):
             raise ConfigInvalid(verdict)
         self._expect(verdict)
         self._reached(sent_s)
-        self._since = generation_id if self._since == NO_GENERATION else self._since
+        self._is_withheld = set(verdict.owners) == {NOBODY}
+        if not self._is_withheld:
+            self._since = generation_id if self._since == NO_GENERATION else self._since
+            self._gate.agree()
         self._told, self.membership = info, verdict
         mine = verdict.owned_by(info.number)
         log.info(
@@ -324,6 +382,15 @@ class NodeGroup:
         self._lease.synced(generation_id, mine, sent_s=sent_s)
         self._on_membership(verdict)
         self._settled.set()
+
+    def _decide(self, joined: Any) -> dict[str, bytes]:
+        """What each member is told, when we lead; else nothing."""
+        if not self._is_leader:
+            return {}
+        said = {str(member.member_id): bytes(member.metadata) for member in joined.members}
+        heard = self._gate.lead(said)
+        withholds = self._gate.withholds(is_established=heard.is_established)
+        return decide(joined, heard, self._seals, withholds=withholds)
 
     def _expect(self, membership: Membership) -> None:
         """What else must be so for us to be one of these nodes. Raises: ConfigInvalid."""
@@ -342,6 +409,24 @@ class NodeGroup:
             return
         self._lease.renewed(sent_s=sent_s)
         self._reached(sent_s)
+        if self._is_withheld and self._is_leader and not self._gate.withholds(is_established=False):
+            self._suspend()  # and deal out what nobody can hold any more
+        elif self._is_leader:
+            await self._gate.tend(is_established=not self._is_withheld)
+
+    async def _linger(self, generation_id: int) -> None:
+        """Stay beside a leader that does not verify, until it or we are put out."""
+        is_established = self._since != NO_GENERATION
+        await self._gate.tend(is_established=is_established)
+        await asyncio.sleep(self._beat_s)
+        answer = await self._coordinator.heartbeat(
+            self._member_id, generation_id, timeout_s=self._try_s
+        )
+        if answer.error_code != ErrorCode.none:
+            self._lingers_in = None
+            self._take(answer.error_code)
+            return
+        self._reached(self._clock())
 
     async def _has_changed(self) -> bool:
         """Wait until the next heartbeat is due, or until what we told is no longer so."""
@@ -373,6 +458,7 @@ class NodeGroup:
         elif code in EXPELLED:
             log.warning("node was expelled member_id=%s error_code=%s", self._member_id, code.name)
             self._forget()
+            self._gate.note_expelled()
         elif code == ErrorCode.illegal_generation:
             # Under the same member id, as Kafka's consumers: as a new member we would make all
             # wait until our old self is silent for a session time-out.
@@ -393,6 +479,8 @@ class NodeGroup:
         """Be nobody, as before the first JoinGroup."""
         self._lose()
         self._member_id, self._since, self._is_in_doubt = "", NO_GENERATION, False
+        self._lingers_in, self._is_leader, self._is_withheld = None, False, False
+        self._gate.leave()
 
     async def _leave(self) -> None:
         """Tell the coordinator, if it listens; hold nothing from before that on."""
@@ -408,32 +496,3 @@ class NodeGroup:
         except (UpstreamLost, TimeoutError) as error:
             # The others wait for the session time-out then, as after a crash.
             log.warning("node leaves unnoticed member_id=%s reason=%r", member_id, error)
-
-
-def _decide(joined: Any) -> dict[str, bytes]:
-    """What each member of a generation is told, by its leader."""
-    hellos: dict[str, Hello] = {}
-    refused: dict[str, str] = {}
-    for member in joined.members:
-        try:
-            hellos[member.member_id] = read_hello(member.metadata, member.member_id)
-        except NodeInvalid as error:
-            refused[member.member_id] = str(error)
-    admission = admit(hellos, leader=joined.leader)
-    refused.update(admission.refused)
-    for member_id, reason in refused.items():
-        log.error("member is not let in member_id=%s reason=%s", member_id, reason)
-    generation_id = int(joined.generation_id)
-    told = {member_id: write_refusal(generation_id, why) for member_id, why in refused.items()}
-    nodes = {number: hellos[member_id] for number, member_id in admission.members.items()}
-    if nodes:
-        count = next(iter(nodes.values())).ic_partition_count
-        claims = {number: hello.claim for number, hello in nodes.items()}
-        membership = Membership(
-            generation_id=generation_id,
-            nodes=tuple(hello.node for hello in nodes.values()),
-            owners=plan_owners(claims, count),
-        )
-        for number, member_id in admission.members.items():
-            told[member_id] = write_membership(membership, number)
-    return told

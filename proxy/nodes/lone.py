@@ -19,20 +19,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from keylane.config import ProxyConfig
-from keylane.errors import ConfigInvalid, NodeInvalid, UpstreamLost
+from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.nodes.coordinator import Coordinator
-from keylane.proxy.nodes.group import GROUP, LOADING, MOVED, PROTOCOL, NodeGroup, lease_clock
-from keylane.proxy.nodes.messages import read_hello
+from keylane.proxy.nodes.gate import PREPARING
+from keylane.proxy.nodes.group import NodeGroup, lease_clock
 from keylane.proxy.nodes.predecessor import PATIENCE_S, PATIENCE_SHARE, STABLE
 from keylane.proxy.nodes.process_mark import Life, look_up, make_mark, pid_of
-from keylane.proxy.nodes.values import Membership, NodeInfo
+from keylane.proxy.nodes.seals import no_secrets
+from keylane.proxy.nodes.values import GROUP, PROTOCOL, Membership, NodeInfo
 from keylane.proxy.tasks import spawn
 
 log = logging.getLogger("keylane.nodes")
@@ -42,8 +43,6 @@ CLIENT_ID: Final = "keylane-lone"
 SEAT: Final = 0
 """The pseudo partition: all of the journal."""
 SEAT_COUNT: Final = 1
-PREPARING: Final = "PreparingRebalance"
-"""A JoinGroup waits for others."""
 LOOK_S: Final = 0.02
 """Between two looks at the group while no member is counted yet: a start waits for it."""
 
@@ -65,22 +64,24 @@ class LoneSeat(NodeGroup):
         on_membership: Callable[[Membership], None],
         on_refused: Callable[[ConfigInvalid], None],
         clock: Callable[[], float] = lease_clock,
+        secrets: Callable[[], Sequence[bytes]] = no_secrets,
+        on_stranger: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_refused` is called when others took over while we could not hold the seat."""
+        mark = make_mark()
         super().__init__(
             cluster,
             session_timeout_ms=session_timeout_ms,
             describe=describe,
             on_membership=on_membership,
             clock=clock,
+            client_id=f"{CLIENT_ID} {mark}" if mark else None,
+            secrets=secrets,
+            on_stranger=on_stranger,
         )
         self._on_refused = on_refused
-        mark = make_mark()
-        self._coordinator = Coordinator(
-            cluster, GROUP, PROTOCOL, client_id=f"{CLIENT_ID} {mark}" if mark else None
-        )
-        # A connection of its own: the other one is silent until JoinGroup is answered.
-        self._watch = Coordinator(cluster, GROUP, PROTOCOL)
+        # A connection of its own, as each asks one thing at a time.
+        self._seat_watch = Coordinator(cluster, GROUP, PROTOCOL)
         self._patience_s = PATIENCE_SHARE * self._session_s + PATIENCE_S
         self._until_s: float | None = None
         """How long another one is waited for before we end; None: there was none yet."""
@@ -88,13 +89,11 @@ class LoneSeat(NodeGroup):
     async def stop(self) -> None:
         """See `NodeGroup.stop`."""
         await super().stop()
-        self._watch.drop()
+        self._seat_watch.drop()
 
     # What differs.
     async def _is_in_the_way(self) -> bool:
-        described = await self._coordinator.describe(timeout_s=self._try_s)
-        if described.error_code in LOADING | MOVED:
-            self._take(described.error_code)
+        described, heard = await self._look()
         if described.error_code != ErrorCode.none:
             return False
         if described.group_state != STABLE:
@@ -104,17 +103,15 @@ class LoneSeat(NodeGroup):
                 if look_up(mark) is Life.ENDED:
                     await self._put_out(str(member.member_id), mark)
             return False
-        others = [(str(each.member_id), _info(each)) for each in described.members]
+        others = [(member_id, hello.node) for member_id, hello in heard.hellos.items()]
         for member_id, info in others:
-            if info is None:
-                continue  # no node; the leader, if it is one, does not let us in and says why
             if not info.lone:
                 raise ConfigInvalid(
                     f"node: {len(others)} nodes are in front of this cluster already, such as "
                     f"{_place(info)}; give this one a number of its own, or stop them"
                 )
             await self._pass(member_id, info)
-        return any(info is not None and info.lone for _, info in others)
+        return bool(others)
 
     async def _pass(self, member_id: str, info: NodeInfo) -> None:
         """Put a dead predecessor out, or wait for what is not known. Raises: ConfigInvalid."""
@@ -165,10 +162,10 @@ class LoneSeat(NodeGroup):
         while True:
             pause_s, sent_s = LOOK_S, self._clock()
             try:
-                if not self._watch.is_known:
-                    await self._watch.find(timeout_s=self._try_s)
+                if not self._seat_watch.is_known:
+                    await self._seat_watch.find(timeout_s=self._try_s)
                 sent_s = self._clock()
-                described = await self._watch.describe(timeout_s=self._try_s)
+                described = await self._seat_watch.describe(timeout_s=self._try_s)
                 if self._counts_us_first(described):
                     self._lease.assume({SEAT}, sent_s=sent_s)
                     self._settled.set()
@@ -183,6 +180,8 @@ class LoneSeat(NodeGroup):
         """Whether our JoinGroup is taken, and before that of anybody else."""
         if described.error_code != ErrorCode.none or described.group_state != PREPARING:
             return False
+        if self._gate.withholds(is_established=False):
+            return False  # a stranger that was put out may have held it
         members = {str(member.member_id) for member in described.members}
         return self._member_id in members and (self._lease.is_assumed or len(members) == 1)
 
@@ -197,13 +196,6 @@ class LoneSeat(NodeGroup):
     def _goes_on_after(self, error: ConfigInvalid) -> bool:
         self._on_refused(error)
         return False
-
-
-def _info(member: Any) -> NodeInfo | None:
-    try:
-        return read_hello(bytes(member.member_metadata), member.member_id).node
-    except NodeInvalid:
-        return None
 
 
 def _place(info: NodeInfo) -> str:

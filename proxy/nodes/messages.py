@@ -7,8 +7,9 @@ Source: `keylane.assignor.protocol` (Kafka's consumer protocol), so that Kafka's
 owns what; the rest is user data: JSON, in SyncGroup deflated (RFC 1950), since every member is told
 of all.
 
-Other nodes are believed, but what comes may be of another program, or of a newer keylane: it is
-read within bounds, unknown fields are left alone, and what does not fit is NodeInvalid.
+Whether it is a node that says it is settled before (`seals`). What comes may still be of a newer
+keylane, or where nodes have no secret, of another program: it is read within bounds, unknown fields
+are left alone, and what does not fit is NodeInvalid.
 """
 
 from __future__ import annotations

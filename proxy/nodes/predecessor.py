@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.errors import NodeInvalid
-from keylane.proxy.nodes.messages import read_hello
+from keylane.proxy.nodes.verdicts import Heard
 
 log = logging.getLogger("keylane.nodes")
 
@@ -45,9 +44,12 @@ class Predecessor:
         """Until when we wait; None: nobody was in the way yet."""
         self._is_told = False
 
-    def is_awaited(self, described: Any, number: int, now_s: float) -> bool:
-        """Whether to look again instead of joining; `described` is of DescribeGroups."""
-        place = _place_of(described, number)
+    def is_awaited(self, described: Any, heard: Heard, number: int, now_s: float) -> bool:
+        """Whether to look again instead of joining; `described` is of DescribeGroups.
+
+        heard: the nodes among its members; what does not prove to be one is not waited for.
+        """
+        place = _place_of(heard, number)
         # In PREPARING all wait already, for the dead one too: to join costs nothing.
         if described.error_code != ErrorCode.none or (
             place is None and described.group_state != COMPLETING
@@ -70,15 +72,9 @@ class Predecessor:
         self._until_s, self._is_told = None, False
 
 
-def _place_of(described: Any, number: int) -> str | None:
-    """Where the member with a number says that it is reached; None: nobody says it has it."""
-    if described.group_state != STABLE:
-        return None
-    for member in described.members:
-        try:
-            hello = read_hello(bytes(member.member_metadata), member.member_id)
-        except NodeInvalid:
-            continue  # the leader does not let it in either, and says why
+def _place_of(heard: Heard, number: int) -> str | None:
+    """Where the node with a number says that it is reached; None: none has it."""
+    for hello in heard.hellos.values():
         if hello.node.number == number and not hello.node.lone:
             return "{}:{}".format(*hello.node.bootstrap)
     return None

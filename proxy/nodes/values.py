@@ -15,6 +15,10 @@ from typing import Final
 Address = tuple[str, int]
 """Host and port as clients are told them."""
 
+GROUP: Final = "__keylane_nodes"
+"""The consumer group that nodes are."""
+PROTOCOL: Final = "keylane-nodes"
+
 NOBODY: Final = -1
 """Owner of an IC partition that is given to no node at this moment."""
 NO_GENERATION: Final = -1

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
+from keylane.proxy.secret_file import read_secrets
+
 from .rendering import (
     CHART,
     MINIMAL,
+    Object,
     Renderer,
     RenderFailed,
     configuration,
@@ -110,6 +115,7 @@ def with_control_tls(**values: Any) -> dict[str, Any]:
         (with_control_tls(secret=""), "control.tls.clientCaSecret: the control port has no TLS"),
         (with_control_tls(readers=["prometheus"]), r"readers"),
         (with_values(config={"bootstrap": "k:1", "control_client_ca": "x"}), "control_client_ca"),
+        (with_values(config={"bootstrap": "k:1", "node_secret_file": "x"}), "node_secret_file"),
         (with_values(image={"digest": "latest"}), r"digest"),
         (with_values(memory={"baseMi": 64}), r"baseMi"),
     ],
@@ -268,14 +274,38 @@ def test_the_control_port_stays_inside(chart: Renderer) -> None:
 
 def test_tokens_are_made_or_named(chart: Renderer) -> None:
     """Without a name the chart makes a Secret with two tokens; with one it makes none."""
-    made = find(chart.template(), "Secret")
+    made = find(chart.template(), "Secret", "keylane-control")
     named = chart.template(with_values(control={"tokenSecret": "mine"}))
 
     assert made["data"].keys() == {"token", "read-token"}
     assert len(set(made["data"].values())) == 2
-    assert [one for one in named if one["kind"] == "Secret"] == []
+    assert secrets_of(named) == ["keylane-nodes"]
     volumes = {volume["name"]: volume for volume in node_pod(named)["spec"]["volumes"]}
     assert volumes["control"]["secret"]["secretName"] == "mine"
+
+
+def secrets_of(objects: list[Object]) -> list[str]:
+    """Names of the Secrets that the chart makes."""
+    return [one["metadata"]["name"] for one in objects if one["kind"] == "Secret"]
+
+
+def test_the_secret_of_nodes_is_made_or_named(chart: Renderer, tmp_path: Path) -> None:
+    """What keylane reads is what is mounted; nodes without numbers have none."""
+    made = chart.template()
+    named = chart.template(with_values(nodes={"secret": "mine"}, replicas=3))
+    single = chart.template(with_values(nodes={"numbered": False}))
+
+    (data,) = find(made, "Secret", "keylane-nodes")["data"].items()
+    (tmp_path / "secret").write_bytes(base64.b64decode(data[1]))
+    assert len(read_secrets("key", str(tmp_path / "secret"))) == 1
+    assert secrets_of(named) == secrets_of(single) == ["keylane-control"]
+    for objects, secret in ((made, "keylane-nodes"), (named, "mine")):
+        volumes = {volume["name"]: volume for volume in node_pod(objects)["spec"]["volumes"]}
+        mounts = {one["name"]: one["mountPath"] for one in node_container(objects)["volumeMounts"]}
+        assert volumes["nodes"]["secret"]["secretName"] == secret
+        config = yaml.safe_load(configuration(objects))
+        assert config["node_secret_file"] == f"{mounts['nodes']}/{data[0]}"
+    assert "node_secret_file" not in configuration(single)
 
 
 def test_every_value_has_a_comment() -> None:

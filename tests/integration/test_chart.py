@@ -90,8 +90,10 @@ class Kubelet:
         text = configuration(self._objects).replace("/etc/", f"{self._folder}/etc/")
         text = text.replace("0.0.0.0", self.ip)  # noqa: S104 - of a pod, not of this machine
         self._write("etc/keylane/keylane.yaml", text)
-        for name, value in find(self._objects, "Secret")["data"].items():
-            self._write(f"etc/keylane-control/{name}", base64.b64decode(value).decode())
+        for secret, place in (("control", "keylane-control"), ("nodes", "keylane-nodes")):
+            made = find(self._objects, "Secret", f"keylane-{secret}")
+            for name, value in made["data"].items():
+                self._write(f"etc/{place}/{name}", base64.b64decode(value).decode())
 
     def environment(self, home: Path) -> dict[str, str]:
         """The container's variables; `$(NAME)` is replaced by those before it."""

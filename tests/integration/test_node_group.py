@@ -15,8 +15,8 @@ from keylane.embedded import EmbeddedKafka
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.offsets.journal import TOPIC_NAME
 from keylane.proxy.cluster import Cluster
-from keylane.proxy.nodes.group import GROUP, NodeGroup
-from keylane.proxy.nodes.values import Membership, NodeInfo
+from keylane.proxy.nodes.group import NodeGroup
+from keylane.proxy.nodes.values import GROUP, Membership, NodeInfo
 from keylane.proxy.tasks import spawn
 
 from .conftest import JavaTools

@@ -76,7 +76,11 @@ def test_nodes_need_the_rights_that_are_documented(stage) -> None:
     assert sorted(read.values) == sorted(values)
     assert [stage.metric("keylane_node_members", node) for node in nodes] == [NODES] * NODES
     assert sum(stage.metric("keylane_node_partitions_owned", node) for node in nodes) == 5
-    assert not any("authorization" in node.log.lower() for node in nodes)
+    refused = [
+        line for node in nodes for line in node.log.splitlines() if "authorization" in line.lower()
+    ]
+    # The one right that may be left out, beside the advice that comes without it.
+    assert len(refused) == NODES and all("rights of others are not known" in one for one in refused)
     assert stage.leaks() == []
 
 

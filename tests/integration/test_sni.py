@@ -47,13 +47,15 @@ class Front:
         port = find_free_port()
         self.bootstrap = f"{BOOTSTRAP}:{port}"
         self.processes: list[KeylaneProcess] = []
+        self.secret = folder / "node-secret"
+        self.secret.write_text("n" * 64)
         listeners: dict[str, tuple[str, int]] = {}
         for node in range(NODES):
             first = find_port_run(BROKER_PORTS)
             args = ["--listen", f"127.0.0.1:{first}", "--advertise", BOOTSTRAP]
             args += ["--set", f"advertise_pattern=n{{node}}-b{{broker}}.kafka.test:{port}"]
             args += ["--set", f"tls_certificate={certificate}"]
-            args += ["--node", str(node)]
+            args += ["--node", str(node), "--set", f"node_secret_file={self.secret}"]
             log_path = folder / f"keylane-{node}.log"
             self.processes.append(KeylaneProcess(kafka, RULES, log_path=log_path, args=args))
             listeners[broker_name(node)] = ("127.0.0.1", first + 1 + BROKER)
@@ -191,6 +193,7 @@ def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_pat
     """Node ports: each node tells those of its own number, under one host name; names beside."""
     port, step, number = 30_900, 20, 7
     args = ["--advertise", "machine.test", "--node", str(number)]
+    args += ["--set", f"node_secret_file={running.secret}"]
     args += ["--set", f"advertise_port={port}", "--set", f"advertise_port_step={step}"]
     listen = f"127.0.0.1:{find_port_run(BROKER_PORTS)}"
     process = KeylaneProcess(

@@ -180,6 +180,7 @@ class Link:
 
     def __init__(self, node: Node, broker_id: int) -> None:
         self.node, self.broker_id, self.is_open = node, broker_id, True
+        self.version_max: dict[int, int] = {}
         self.waiting: asyncio.Future[Any] | None = None
 
     async def request(self, api_key: int, entity: Any, *, timeout_s: float = 30.0) -> Any:
@@ -211,9 +212,13 @@ class Node:
     """A process with a `NodeGroup`, and all of `Cluster` that this uses."""
 
     partition_count = IC_PARTITIONS
+    cluster_id = "cluster"
 
-    def __init__(self, world: World, number: int, *, rate: float = 1.0) -> None:
-        """`rate` is how fast its clock runs."""
+    def __init__(
+        self, world: World, number: int, *, rate: float = 1.0, secrets: tuple[bytes, ...] = ()
+    ) -> None:
+        """`rate` is how fast its clock runs; `secrets` may be replaced while it runs."""
+        self.secrets, self.strangers = secrets, 0
         self.world, self.number, self.rate = world, number, rate
         self.offset_s = 1000.0 * len(world.nodes)
         self.loop = NodeLoop(self.time)
@@ -239,7 +244,12 @@ class Node:
             describe=lambda: NodeInfo(number=self.number, bootstrap=("h", 1), control=self.control),
             on_membership=self._on_membership,
             clock=self.time,
+            secrets=lambda: self.secrets,
+            on_stranger=self._on_stranger,
         )
+
+    def _on_stranger(self) -> None:
+        self.strangers += 1
 
     def __repr__(self) -> str:
         return f"node {self.number} ({self.world.nodes.index(self)})"

@@ -290,6 +290,7 @@ def test_what_clients_are_told(
     flags: dict[str, Any], bootstrap: tuple[str, int], broker: tuple[str, int]
 ) -> None:
     """The bound port under the host's name, unless another port or a name leads there."""
+    flags = {"node_secret_file": "secret", **flags}
     config = load(bootstrap=UPSTREAM, listen="127.0.0.1:19092", **flags)
 
     assert config.advertised_bootstrap(BOUND) == bootstrap
@@ -302,3 +303,22 @@ def test_a_broker_beyond_the_last_port_is_refused() -> None:
 
     with pytest.raises(ValueError, match="65000 \\+ 536 is beyond 65535"):
         config.advertised_broker(535, BOUND)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"node": 0, "listen": "0.0.0.0:1"},
+        {"workers": 2, "listen": "10.0.0.1:1"},
+        {"node": 0, "advertise": "kafka.example"},
+        {"node": 0, "advertise_pattern": "n{node}-b{broker}.k.x:443"},
+    ],
+)
+def test_nodes_that_others_reach_need_a_secret(flags: dict[str, Any]) -> None:
+    """Else anybody in their group is taken for one; alone, or on one machine, it may be left."""
+    with pytest.raises(ConfigInvalid, match=r"node_secret_file: needed .* openssl rand -hex 32"):
+        load(bootstrap=UPSTREAM, **flags)
+
+    assert load(bootstrap=UPSTREAM, node_secret_file="file", **flags).node_secret_file == "file"
+    assert load(bootstrap=UPSTREAM, node=3).node_secret_file is None
+    assert load(bootstrap=UPSTREAM, listen="0.0.0.0:1").node_secret_file is None

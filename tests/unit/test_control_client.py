@@ -10,6 +10,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from keylane.control_client import (
     CA_VARIABLE,
     CERTIFICATE_VARIABLE,
+    HOSTS_VARIABLE,
     KEY_VARIABLE,
     TOKEN_VARIABLE,
     ControlTrust,
@@ -99,9 +101,14 @@ def test_files_that_cannot_be_used(trust, names) -> None:
 
 
 class LeadingServer(http.server.ThreadingHTTPServer):
-    """Knows where its handler leads to."""
+    """Knows where its handler leads to, and keeps what it was shown."""
 
     leads_to: str | None = None
+    needs_token = False
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.shown: list[str | None] = []
 
 
 class Led(http.server.BaseHTTPRequestHandler):
@@ -109,8 +116,11 @@ class Led(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         assert isinstance(self.server, LeadingServer)
-        leads_to = self.server.leads_to
-        if leads_to and self.path == "/led":
+        leads_to, token = self.server.leads_to, self.headers.get("Authorization")
+        self.server.shown.append(token)
+        if self.server.needs_token and token is None:
+            self.send_response(401)
+        elif leads_to and self.path == "/led":
             self.send_response(307)
             self.send_header("Location", leads_to)
         else:
@@ -156,6 +166,108 @@ def test_a_node_leads_to_another_one(tmp_path: Path) -> None:
         server.leads_to = f"{there}/group"
         with open_control(control_request(here, "/led"), trust, timeout_s=60) as answer:
             assert (answer.status, answer.url) == (200, f"{there}/group")
+
+
+TOKEN = "token-0123456789"
+SHOWN = f"Bearer {TOKEN}"
+
+
+def elsewhere(url: str) -> str:
+    """The same server by another name."""
+    return url.replace("127.0.0.1", "localhost")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "shown"),
+    [((), None), (("other.example",), None), (("*.localhost",), None), (("localhost",), SHOWN)],
+)
+def test_a_token_goes_to_hosts_that_the_operator_named(hosts, shown, monkeypatch) -> None:
+    """A node says where to go on; that is no reason to show it there."""
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    with serving(None) as (there, other), serving(None) as (here, server):
+        server.leads_to = f"{elsewhere(there)}/group"
+
+        trust = ControlTrust(hosts=hosts)
+        with open_control(control_request(here, "/led"), trust, timeout_s=60) as answer:
+            assert answer.status == 200
+
+    assert (server.shown, other.shown) == ([SHOWN], [shown])
+
+
+def test_a_token_goes_to_another_port_of_the_same_host(monkeypatch) -> None:
+    """As workers of one machine have them."""
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    with serving(None) as (there, other), serving(None) as (here, server):
+        server.leads_to = f"{there}/group"
+
+        open_control(control_request(here, "/led"), ControlTrust(), timeout_s=60).close()
+
+    assert other.shown == [SHOWN]
+
+
+def test_a_token_that_was_dropped_does_not_come_back(monkeypatch) -> None:
+    """A host that was not named leads to one that was, as the first one might have done."""
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    with serving(None) as (here, server), serving(None) as (there, other):
+        server.leads_to = f"{elsewhere(there)}/led"
+        other.leads_to = f"{here}/group"
+
+        open_control(control_request(here, "/led"), ControlTrust(), timeout_s=60).close()
+
+    assert (server.shown, other.shown) == ([SHOWN, None], [None])
+
+
+def test_a_refusal_names_the_host_to_name(monkeypatch) -> None:
+    """And how."""
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    with serving(None) as (there, other), serving(None) as (here, server):
+        server.leads_to, other.needs_token = f"{elsewhere(there)}/group", True
+
+        with pytest.raises(URLError, match=r"not named; .* add --control-host localhost"):
+            open_control(control_request(here, "/led"), ControlTrust(), timeout_s=60)
+
+
+def test_a_certificate_goes_to_hosts_that_the_operator_named(tmp_path: Path) -> None:
+    """Another one is asked without; where it demands one, the host to name is named."""
+    authority = Authority(tmp_path)
+    files: dict[str, Any] = {"ca": str(authority.ca), "certificate": str(authority.issue("ops"))}
+
+    with serving(authority, is_mutual=True) as (there, _), serving(authority) as (here, server):
+        server.leads_to = f"{elsewhere(there)}/group"
+        named = ControlTrust(**files, hosts=("localhost",))
+        with open_control(control_request(here, "/led"), named, timeout_s=60) as answer:
+            assert answer.status == 200
+        with pytest.raises(URLError, match="--control-host localhost"):
+            open_control(control_request(here, "/led"), ControlTrust(**files), timeout_s=60)
+
+
+def test_nodes_that_lead_in_circles_are_left(monkeypatch) -> None:
+    """After a few."""
+    with serving(None) as (here, server):
+        server.leads_to = f"{here}/led"
+
+        with pytest.raises(URLError, match="on and on"):
+            open_control(control_request(here, "/led"), ControlTrust(), timeout_s=60)
+
+
+def test_hosts_are_named_by_flag_or_environment(monkeypatch) -> None:
+    """Case and a last dot mean nothing in names."""
+    monkeypatch.setenv(HOSTS_VARIABLE, "a.example, *.B.example.,")
+
+    assert parsed().hosts == ("a.example", "*.b.example")
+    assert parsed("--control-host", "c").hosts == ("c",)
+    for bad in ("*", "*.*", "a/b", "http://a", "a b"):
+        with pytest.raises(ConfigInvalid, match="--control-host"):
+            parsed("--control-host", bad)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_named"),
+    [("x.b", True), ("y.x.b", True), ("b", False), ("xb", False), ("x.b.c", False)],
+)
+def test_a_suffix_names_what_is_below_it(host: str, is_named: bool) -> None:
+    """By whole labels."""
+    assert ControlTrust(hosts=("*.b",)).names(host) is is_named
 
 
 def test_no_token_goes_where_there_is_no_tls(tmp_path: Path) -> None:

@@ -243,6 +243,9 @@ loadBalancerSourceRanges:
 {{- $_ := set $own "control" (printf "0.0.0.0:%d" (int .Values.ports.control)) -}}
 {{- $_ := set $own "control_token_file" "/etc/keylane-control/token" -}}
 {{- $_ := set $own "control_read_token_file" "/etc/keylane-control/read-token" -}}
+{{- if .Values.nodes.numbered -}}
+{{- $_ := set $own "node_secret_file" "/etc/keylane-nodes/node-secret" -}}
+{{- end -}}
 {{- with .Values.control.tls -}}
 {{- if .secret -}}
 {{- $_ := set $own "control_tls" true -}}
@@ -272,6 +275,10 @@ loadBalancerSourceRanges:
 
 {{- define "keylane.tokenSecret" -}}
 {{- default (printf "%s-control" (include "keylane.fullname" .)) .Values.control.tokenSecret -}}
+{{- end -}}
+
+{{- define "keylane.nodeSecret" -}}
+{{- default (printf "%s-nodes" (include "keylane.fullname" .)) .Values.nodes.secret -}}
 {{- end -}}
 
 {{- define "keylane.controlScheme" -}}

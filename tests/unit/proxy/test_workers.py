@@ -31,7 +31,7 @@ def test_workers_share_the_bootstrap_port_and_nothing_else() -> None:
 
 def test_a_worker_reads_its_configuration_back() -> None:
     """What the parent writes is what the worker is."""
-    config = load(workers=2, listen="h:1", lanes=[{"topic": "orders", "lanes": 4}])
+    config = load(workers=2, listen="localhost:1", lanes=[{"topic": "orders", "lanes": 4}])
     worker = worker_config(config, 1)
 
     assert ProxyConfig.model_validate(worker.model_dump(mode="json")) == worker
