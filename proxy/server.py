@@ -26,17 +26,13 @@ from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
 from keylane.offsets.epochs import next_epoch
 from keylane.offsets.lineage import Lineages
+from keylane.offsets.set_aside import SetAside
 from keylane.proxy.admission import Admission, find_heavy
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
-from keylane.proxy.control import ControlServer, open_control_door
-from keylane.proxy.control_api.settings import Settings
-from keylane.proxy.control_api.topics import ClusterTopics
-from keylane.proxy.control_auth import ControlGuard
+from keylane.proxy.control_setup import Upkeep, make_control
 from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.dialer import Dialer
-from keylane.proxy.exposition import Exposition, Source
-from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.group_start import GroupStart
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.health import Health
@@ -44,9 +40,7 @@ from keylane.proxy.heap import keep_freed_memory
 from keylane.proxy.hearers import Hearers
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
-from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
-from keylane.proxy.nodes.gauges import NodeGauges
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.lone import LoneSeat, is_guarded
 from keylane.proxy.nodes.node_rights import expect_rights
@@ -63,7 +57,7 @@ from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
-from keylane.proxy.tasks import running_count, spawn
+from keylane.proxy.tasks import Watched, running_count, spawn
 from keylane.proxy.tls_door import TlsDoor
 from keylane.proxy.upstream import UpstreamLink
 
@@ -85,6 +79,7 @@ class ProxyServer:
         self.config = config
         self.stats = ProxyStats()
         self.health = Health()
+        self._upkeep = Upkeep(SetAside(), Watched())
         self._cluster = Cluster(config)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
@@ -103,6 +98,7 @@ class ProxyServer:
             wall_clock=time.time,  # noqa: TID251
             tenure=self._nodes or self._lone or Alone(),
             on_append=self.stats.journaled,
+            set_aside=self._upkeep.set_aside,
         )
         loads, tallies = LaneLoads(time.monotonic), LaneTallies()
         here = Hearers(
@@ -139,7 +135,17 @@ class ProxyServer:
         describer = GroupDescriber(self._cluster, groups, loads, tallies, self._shared.generations)
         self.control = None
         if config.control is not None:
-            self.control = self._make_control(config.control, describer)
+            self.control = make_control(
+                config.control,
+                describer,
+                config,
+                self._shared,
+                self._settings,
+                self.health,
+                self._upkeep,
+                nodes=self._nodes,
+                context=self._security.control,
+            )
 
     def _make_entrance(self, config: ProxyConfig) -> tuple[Admission, TlsDoor]:
         admission = Admission(
@@ -165,6 +171,8 @@ class ProxyServer:
             next_epoch=partial(next_epoch, self._cluster),
             client_id=self.config.client_id,
             options=self._security.aiokafka_options,
+            set_aside=self._upkeep.set_aside,
+            watched=self._upkeep.watched,
         )
 
     def _make_nodes(self, config: ProxyConfig) -> NodeGroup:
@@ -198,6 +206,8 @@ class ProxyServer:
             wall_clock=time.time,  # noqa: TID251
             client_id=self.config.client_id,
             options=self._security.aiokafka_options,
+            set_aside=self._upkeep.set_aside,
+            watched=self._upkeep.watched,
         )
         groups.scan_waits = ScanWaits(hurry=feed.hurry)
         return feed
@@ -220,44 +230,6 @@ class ProxyServer:
             lineages=lineages,
             stats=self.stats,
         )
-
-    def _make_control(self, address: str, describer: GroupDescriber) -> ControlServer:
-        shared = self._shared
-        gauges = GroupGauges(
-            shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count
-        )
-        live = LiveFeed(
-            describer,
-            shared.loads,
-            self.stats,
-            views=self._cluster.registry.views.values,
-            groups=self._lane_groups,
-        )
-        return ControlServer(
-            address,
-            Exposition([self.stats.samples, gauges.samples, *self._node_gauges()]),
-            self.health,
-            describer,
-            Settings(self._settings, shared.assignments, shared.switches),
-            ClusterTopics(self._cluster),
-            live=live,
-            elsewhere=shared.placement.control_of_group,
-            guard=ControlGuard(self.config),
-            door=open_control_door(self._security.control, self.stats, self.config),
-        )
-
-    def _node_gauges(self) -> list[Source]:
-        nodes, number = self._nodes, self.config.node
-        if nodes is None or number is None:
-            return []
-        disputes = self._cluster.registry.disputes
-        return [NodeGauges(number, lambda: nodes.membership, nodes.holds, disputes).samples]
-
-    def _lane_groups(self) -> list[str]:
-        """Groups that have joined here, then those that have offsets of lanes."""
-        joined = sorted(self._shared.generations.groups())
-        known = sorted({key.group for key, _ in self._shared.groups.states()}.difference(joined))
-        return joined + known
 
     @property
     def bootstrap(self) -> str:
@@ -287,8 +259,9 @@ class ProxyServer:
         await warming
         for server in self._listeners.values():
             await server.start_serving()
-        self._sweeper = spawn(self._sweep(), "sweep")
-        retention = spawn(follow_retention(self._cluster, self._shared.refreshes), "retention")
+        self._sweeper = self._upkeep.watched.run(self._sweep, "sweep")
+        follow = partial(follow_retention, self._cluster, self._shared.refreshes)
+        retention = self._upkeep.watched.run(follow, "retention")
         self._sweeper.add_done_callback(lambda _: retention.cancel())
         if self._nodes is not None:
             await expect_rights(self._cluster)

@@ -104,6 +104,14 @@ class ProxyStats:
         "Client connections closed since their principal, or all of them, held too many bytes."
     )
     tls_handshakes_failed: int = _counter("TLS handshakes of clients that did not succeed.")
+    control_connections: int = _gauge("Connections of the control port open now.")
+    control_connections_closed: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by(
+            "reason", "Connections of the control port closed: too many, idle, or too slow."
+        ),
+    )
+    accepts_failed: int = _counter("Times that no connection could be accepted: files, memory.")
     requests: Counter[str] = field(
         default_factory=Counter, metadata=_by("api", "Requests by API name.")
     )
