@@ -72,6 +72,7 @@ def make_control(
     *,
     nodes: NodeGroup | None,
     context: ssl.SSLContext | None,
+    connections_max: int,
 ) -> ControlServer:
     """context: of TLS; None: without. Raises: ConfigInvalid."""
     stats, cluster = shared.stats, shared.cluster
@@ -106,17 +107,17 @@ def make_control(
         live=live,
         elsewhere=shared.placement.control_of_group,
         guard=ControlGuard(config),
-        door=open_control_door(context, stats, config),
+        door=open_control_door(context, stats, config, connections_max),
         connections=make_door(
             stats,
-            connections_max=config.control_connections_max,
+            connections_max=connections_max,
             per_address_max=config.control_connections_per_address_max,
         ),
     )
 
 
 def open_control_door(
-    context: ssl.SSLContext | None, stats: ProxyStats, config: ProxyConfig
+    context: ssl.SSLContext | None, stats: ProxyStats, config: ProxyConfig, connections_max: int
 ) -> TlsDoor | None:
     """What makes the control port's handshakes, as many at once as connections; None: no TLS."""
     if context is None:
@@ -124,7 +125,7 @@ def open_control_door(
     return TlsDoor(
         context,
         stats=stats,
-        connections_max=config.control_connections_max,
+        connections_max=connections_max,
         per_address_max=config.control_connections_per_address_max,
         timeout_s=min(config.frame_timeout_s, HANDSHAKE_S_MAX),
         gives_way=True,

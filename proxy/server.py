@@ -32,6 +32,7 @@ from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
 from keylane.proxy.control_setup import Upkeep, make_control
 from keylane.proxy.describe import GroupDescriber
+from keylane.proxy.descriptors import Descriptors, budget_of, raise_limit
 from keylane.proxy.dialer import Dialer
 from keylane.proxy.group_start import GroupStart
 from keylane.proxy.groups import GroupOffsets
@@ -83,6 +84,8 @@ class ProxyServer:
         self._cluster = Cluster(config)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
+        self._files = Descriptors(self.stats, time.monotonic)
+        self._budget = budget_of(raise_limit(), config)
         self._admission, self._door = self._make_entrance(config)
         self._listeners: dict[int | None, asyncio.Server] = {}
         self._sessions: set[ClientSession] = set()
@@ -145,11 +148,12 @@ class ProxyServer:
                 self._upkeep,
                 nodes=self._nodes,
                 context=self._security.control,
+                connections_max=self._budget.control,
             )
 
     def _make_entrance(self, config: ProxyConfig) -> tuple[Admission, TlsDoor]:
         admission = Admission(
-            connections_max=config.connections_max,
+            connections_max=self._budget.clients,
             per_address_max=config.connections_per_address_max,
             per_principal_max=config.connections_per_principal_max,
             groups_per_principal_max=config.groups_per_principal_max,
@@ -157,7 +161,7 @@ class ProxyServer:
         door = TlsDoor(
             self._security.listener,
             stats=self.stats,
-            connections_max=config.connections_max,
+            connections_max=self._budget.clients,
             per_address_max=config.connections_per_address_max,
             timeout_s=config.frame_timeout_s,
         )
@@ -243,6 +247,7 @@ class ProxyServer:
         Raises: UpstreamLost (no broker), ConfigInvalid (names, ports).
         """
         keep_freed_memory()
+        self._files.watch(asyncio.get_running_loop())
         warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
         port = await self._listen(
             None, split_address(self.config.listen)[1], self._dialer.any_broker
@@ -446,6 +451,7 @@ class ProxyServer:
             self.stats.loop_delay_seconds = max(0.0, now_s - due_s)
             self.stats.tasks = running_count()
             self._security.poll()
+            self._files.probe()
             if self._refused is not None:
                 log.warning("connections are refused reason=%s", self._refused)
                 self._refused = None

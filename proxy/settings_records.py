@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from keylane.errors import AssignmentInvalid, RangesOverlap, SettingsInvalid
 from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.own_names import SETTINGS_TOPIC
 from keylane.proxy.range_table import (
     CLIENTS_MAX,
     RANGES_MAX,
@@ -38,7 +39,7 @@ from keylane.proxy.switches import (
 )
 from keylane.wire.bounded_json import JsonInvalid, read_json
 
-TOPIC_NAME: Final = "__keylane_settings"
+TOPIC_NAME: Final = SETTINGS_TOPIC
 FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 900_000
 """Of what one client has; leaves room for the rest of its change."""

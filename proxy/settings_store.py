@@ -25,6 +25,7 @@ from keylane.offsets.fenced import close_producer, start_producer
 from keylane.offsets.journal_topic import ensure_compacted_topic
 from keylane.offsets.set_aside import SetAside
 from keylane.offsets.values import Damaged
+from keylane.own_names import SETTINGS_ID
 from keylane.proxy.range_table import Assignment, RangeTable, RangeTableHolder
 from keylane.proxy.settings_records import (
     CHANGE_BYTES_MAX,
@@ -41,7 +42,7 @@ from keylane.proxy.tasks import Watched, spawn
 
 log = logging.getLogger("keylane.settings")
 
-TRANSACTIONAL_ID: Final = "keylane-settings"
+TRANSACTIONAL_ID: Final = SETTINGS_ID
 """One for all nodes of a cluster: whoever writes fences who wrote before."""
 WRITE_TIMEOUT_S: Final = 20.0
 LOAD_TIMEOUT_S: Final = 60.0

@@ -115,6 +115,10 @@ class ProxyStats:
     requests: Counter[str] = field(
         default_factory=Counter, metadata=_by("api", "Requests by API name.")
     )
+    own_names_refused: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by("api", "Changes of keylane's own topics and transactional ids refused."),
+    )
     requests_relayed: int = _counter("Requests passed on as bytes.")
     lane_fetches: int = _counter("Lanes asked for in fetch requests.")
     lane_fetches_empty: int = _counter("Lanes answered without a record at the end of their wait.")

@@ -47,9 +47,10 @@ from keylane.offsets.values import (
     RANGE_LAST_MAX,
     Position,
 )
+from keylane.own_names import JOURNAL_TOPIC
 from keylane.wire.primitives import Buffer, Reader, Writer
 
-TOPIC_NAME: Final = "__individual_commit_offsets"
+TOPIC_NAME: Final = JOURNAL_TOPIC
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 0
 CUT_LAYOUT_VERSION: Final = 1

@@ -41,9 +41,10 @@ from numpy.typing import NDArray
 from keylane.errors import FrameInvalid, ScansInvalid
 from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.own_names import SCANS_TOPIC
 from keylane.wire.primitives import INT8, INT32, Buffer, Reader, Writer
 
-TOPIC_NAME: Final = "__keylane_scans"
+TOPIC_NAME: Final = SCANS_TOPIC
 VERSION: Final = 0
 EVEN: Final = 0
 CUTS: Final = 1
