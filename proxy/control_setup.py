@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from keylane.config import ProxyConfig
 from keylane.offsets.set_aside import SetAside
+from keylane.own_names import OWN_TOPICS
 from keylane.proxy.context import Shared
 from keylane.proxy.control import ControlServer
 from keylane.proxy.control_api.settings import Settings
@@ -31,7 +32,7 @@ from keylane.proxy.stats import COUNTER, GAUGE, ProxyStats, Sample
 from keylane.proxy.tasks import Watched
 from keylane.proxy.tls_door import TlsDoor
 
-SET_ASIDE = "Records of keylane's own topics that were set aside, since they cannot be taken."
+SET_ASIDE = "Records of keylane's own topics that were set aside since the start."
 HANDSHAKE_S_MAX = 10.0
 RESTARTS = "Times that a task ended by a mistake of keylane and was begun anew."
 RESTING = "Tasks that ended so and wait for their next beginning."
@@ -50,10 +51,9 @@ class Upkeep:
 
     def samples(self) -> Iterator[Sample]:
         """For metrics."""
-        for topic, count in sorted(self.set_aside.counts.items()):
-            yield Sample(
-                "keylane_records_set_aside_total", COUNTER, SET_ASIDE, (("topic", topic),), count
-            )
+        for topic in sorted(OWN_TOPICS):
+            labels, count = (("topic", topic),), self.set_aside.counts[topic]
+            yield Sample("keylane_records_set_aside", GAUGE, SET_ASIDE, labels, count)
         for task, count in sorted(self.watched.restarts.items()):
             yield Sample(
                 "keylane_tasks_restarted_total", COUNTER, RESTARTS, (("task", task),), count

@@ -30,6 +30,7 @@ from keylane.offsets.set_aside import SetAside
 from keylane.proxy.admission import Admission, find_heavy
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
+from keylane.proxy.control import ControlServer
 from keylane.proxy.control_setup import Upkeep, make_control
 from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.descriptors import Descriptors, budget_of, raise_limit
@@ -95,14 +96,7 @@ class ProxyServer:
         self._nodes = None if config.node is None else self._make_nodes(config)
         self._lone = self._make_lone_seat(config) if is_guarded(config) else None
         self.failure: asyncio.Future[KeylaneError] = asyncio.Future()
-        groups = GroupOffsets(
-            config,
-            self._cluster,
-            wall_clock=time.time,  # noqa: TID251
-            tenure=self._nodes or self._lone or Alone(),
-            on_append=self.stats.journaled,
-            set_aside=self._upkeep.set_aside,
-        )
+        groups = self._make_groups(config)
         loads, tallies = LaneLoads(time.monotonic), LaneTallies()
         here = Hearers(
             (groups.on_scanned, loads.on_scanned, tallies.on_scanned),
@@ -138,18 +132,31 @@ class ProxyServer:
         describer = GroupDescriber(self._cluster, groups, loads, tallies, self._shared.generations)
         self.control = None
         if config.control is not None:
-            self.control = make_control(
-                config.control,
-                describer,
-                config,
-                self._shared,
-                self._settings,
-                self.health,
-                self._upkeep,
-                nodes=self._nodes,
-                context=self._security.control,
-                connections_max=self._budget.control,
-            )
+            self.control = self._make_control(config.control, describer)
+
+    def _make_control(self, address: str, describer: GroupDescriber) -> ControlServer:
+        return make_control(
+            address,
+            describer,
+            self.config,
+            self._shared,
+            self._settings,
+            self.health,
+            self._upkeep,
+            nodes=self._nodes,
+            context=self._security.control,
+            connections_max=self._budget.control,
+        )
+
+    def _make_groups(self, config: ProxyConfig) -> GroupOffsets:
+        return GroupOffsets(
+            config,
+            self._cluster,
+            wall_clock=time.time,  # noqa: TID251
+            tenure=self._nodes or self._lone or Alone(),
+            on_append=self.stats.journaled,
+            set_aside=self._upkeep.set_aside,
+        )
 
     def _make_entrance(self, config: ProxyConfig) -> tuple[Admission, TlsDoor]:
         admission = Admission(

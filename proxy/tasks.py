@@ -48,6 +48,7 @@ class Watched:
 
     def run(self, make: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
         """Run what `make` gives, again and again until the task is cancelled."""
+        self.restarts[name] += 0  # shown from now on
         return spawn(self._again(make, name), name)
 
     def lines(self) -> list[str]:

@@ -113,7 +113,7 @@ class OffsetTable:
             self._apply(partition, key, value, "journal")
         except JournalInvalid as error:
             self._note_damaged(Damaged(partition, offset, str(error)))
-        except Exception as error:  # noqa: BLE001 - one record must not keep all groups from loading
+        except Exception as error:  # noqa: BLE001 - one record must not end a load
             reason = f"a mistake of keylane in reading it, {type(error).__name__}"
             self._note_damaged(Damaged(partition, offset, reason))
 

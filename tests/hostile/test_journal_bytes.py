@@ -179,7 +179,7 @@ def test_whatever_is_taken_of_a_journal_can_be_written_again(
 
 
 def test_a_range_to_the_end_of_all_offsets_is_refused() -> None:
-    """The position behind it has no room in 64 bits: every later commit would fail to be written."""
+    """The position behind it has no room in 64 bits: no later commit could be written."""
     with pytest.raises(JournalInvalid, match="range from 0 to 9223372036854775807"):
         read_key(write_key(RangeKey(STATE, 0, 2**63 - 1)), place="somewhere")
 
