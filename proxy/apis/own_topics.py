@@ -128,12 +128,11 @@ def guarding_partitions(handler: Handler) -> Handler:
 
 def names_own(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
     """Whether a Produce request names a topic of keylane's. Looks only: it runs per request."""
-    return any(
-        topic.name in OWN_TOPICS
-        if topic.topic_id is None
-        else topic.topic_id in registry.own_topic_ids
-        for topic in topics
-    )
+    own_ids = registry.own_topic_ids
+    for topic in topics:  # noqa: SIM110 - `any` with a generator takes twice the time
+        if topic.name in OWN_TOPICS or topic.topic_id in own_ids:
+            return True
+    return False
 
 
 async def refused_topics(

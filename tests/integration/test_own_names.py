@@ -51,7 +51,8 @@ SETTINGS: list[tuple[bytes | None, bytes | None]] = [
     (b"\xff\xfe", b"\xff"),
     (b"nonsense", None),
 ]
-SCANS = [b"", b"\0", struct.pack(">hi16s", 0, 9, bytes(16)) + b"\x7f\xff\xff\xff", b"x" * 500_000]
+HEAD = struct.pack(">hi16s", 0, 9, bytes(16))
+SCANS = [b"", b"\0", HEAD + b"\x7f\xff\xff\xff", HEAD + b"x" * 500_000]
 
 
 def write(bootstrap: str, topic: str, records: list[tuple[Any, Any, int]]) -> None:
