@@ -132,6 +132,19 @@ class SecurityConfig(BaseModel):
         "verify. Read at each use, so a new one needs no restart. Needed with `node` and `workers` "
         "where `listen`, or what clients are told, is no loopback address.",
     )
+    control_connections_max: int = Field(
+        default=256,
+        ge=8,
+        description="Connections of the control port. Above it one that has not sent a whole "
+        "request is closed for each new one, so that probes get in; where there is none, the new "
+        "one is.",
+    )
+    control_connections_per_address_max: int = Field(
+        default=64,
+        ge=4,
+        description="The same from one address: Prometheus, the kubelet and a browser may share "
+        "one.",
+    )
     connections_max: int = Field(
         default=10_000,
         ge=1,

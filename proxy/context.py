@@ -242,13 +242,7 @@ class SessionContext:
         That broker, and not any other: if it does not know the topic, or does not show it to
         this client, it refuses what is relayed, and lanes cannot pass for partitions.
         """
-        answer = await self.ask(
-            MetadataRequest12(
-                topics=(MetadataRequestTopic12(topic_id=topic_id, name=name),),
-                allow_auto_topic_creation=False,
-                include_topic_authorized_operations=False,
-            )
-        )
+        answer = await self.ask(_question(name=name, topic_id=topic_id))
         topic = answer.topics[0]
         self._shared.cluster.learn_topic(topic)
         code, asked = int(topic.error_code), topic_id or name or ""
@@ -300,6 +294,19 @@ class SessionContext:
         """The topics that a pattern matches, beside the event loop; None: ask again."""
         return await self._shared.pattern_turns.compare(pattern, topics)
 
+    async def may_alter_cluster(self) -> bool:
+        """Whether the client's own principal may ALTER the cluster; remembered as rights are."""
+        return await self._rights.may_alter_cluster()
+
+    async def name_of_id(self, topic_id: uuid.UUID) -> str | None:
+        """The broker's name of a topic id; asks the client's broker when it is not known yet."""
+        name = self.registry.name_of_id(topic_id)
+        if name is None and topic_id != NO_TOPIC_ID:
+            answer = await self.ask(_question(topic_id=topic_id))
+            self._shared.cluster.learn_topic(answer.topics[0])
+            name = answer.topics[0].name
+        return name
+
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Serve lanes; one answer per lane, in order."""
         return await self._shared.fetcher.fetch(request)
@@ -319,3 +326,13 @@ class SessionContext:
     async def log_start(self, view: View, partition: int) -> int:
         """The partition's first offset. Raises: UpstreamLost."""
         return await self._shared.groups.log_start(view, partition)
+
+
+def _question(
+    *, name: TopicName | None = None, topic_id: uuid.UUID | None = None
+) -> MetadataRequest12:
+    return MetadataRequest12(
+        topics=(MetadataRequestTopic12(topic_id=topic_id, name=name),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )

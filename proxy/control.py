@@ -9,14 +9,13 @@ Source: docs/control-api.md; `exposition`, `health` and `control_api` have what 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from dataclasses import asdict
 from http import HTTPStatus
 
 from aiohttp import web
 
-from keylane.config import ProxyConfig, split_address
+from keylane.config import split_address
 from keylane.errors import ConfigInvalid
 from keylane.proxy.control_api.assignments import AssignmentHandlers, Topics
 from keylane.proxy.control_api.openapi import describe
@@ -31,6 +30,7 @@ from keylane.proxy.control_api.requests import BODY_BYTES_MAX
 from keylane.proxy.control_api.settings import Settings
 from keylane.proxy.control_api.switches import SwitchHandlers
 from keylane.proxy.control_auth import ControlGuard
+from keylane.proxy.control_door import BACKLOG, ControlDoor, make_door
 from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.exposition import CONTENT_TYPE, Exposition
 from keylane.proxy.health import Health
@@ -38,6 +38,8 @@ from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.tls_door import TlsDoor
 from keylane.security import SecurityConfig
+
+CONNECTIONS_MAX = 256
 
 
 class ControlServer:
@@ -56,11 +58,15 @@ class ControlServer:
         elsewhere: Callable[[str], str | None] = lambda _group: None,
         guard: ControlGuard | None = None,
         door: TlsDoor | None = None,
+        connections: ControlDoor | None = None,
     ) -> None:
         """`elsewhere` tells where the node answers that serves a group; None: here.
 
-        door: makes TLS handshakes; None: without TLS.
+        door: makes TLS handshakes; None: without TLS. connections: bounds what comes after them.
         """
+        self._connections = connections or make_door(
+            ProxyStats(), connections_max=CONNECTIONS_MAX, per_address_max=CONNECTIONS_MAX
+        )
         self._host, self._port = split_address(address)
         self._door, self._elsewhere = door, elsewhere
         guard = guard or ControlGuard(SecurityConfig())
@@ -81,8 +87,10 @@ class ControlServer:
         ]
         self._document = describe(self.operations)
         app = web.Application(
-            middlewares=[answer_problems, guard.middleware], client_max_size=BODY_BYTES_MAX
+            middlewares=[self._connections.middleware, answer_problems, guard.middleware],
+            client_max_size=BODY_BYTES_MAX,
         )
+        app.on_response_prepare.append(self._connections.prepare)
         for operation in self.operations:
             app.router.add_route(operation.method, operation.path, operation.handler)
         if live is not None:
@@ -102,11 +110,13 @@ class ControlServer:
     async def start(self) -> None:
         """Bind. Raises: ConfigInvalid."""
         await self._runner.setup()
+        server, door = self._runner.server, self._door
+        assert server is not None, "the runner was set up"
+        self._connections.start(server)
+        protocol = self._connections.protocol
+        make = protocol if door is None else lambda: door.protocol(protocol)
         try:
-            if self._door is None:
-                await web.TCPSite(self._runner, self._host, self._port).start()
-            else:
-                await _TlsSite(self._runner, self._door, self._host, self._port).start()
+            await _Site(self._runner, make, self._host, self._port).start()
         except OSError as error:
             raise ConfigInvalid(f"control: {self.address}: {error}") from None
         self._port = self._runner.addresses[0][1]
@@ -116,6 +126,7 @@ class ControlServer:
         if self._live is not None:
             await self._live.stop()
         await self._runner.cleanup()
+        self._connections.stop()
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -142,38 +153,27 @@ class ControlServer:
         return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})
 
 
-def open_control_door(
-    context: ssl.SSLContext | None, stats: ProxyStats, config: ProxyConfig
-) -> TlsDoor | None:
-    """What makes the control port's handshakes, within the bounds of a listener; None: no TLS."""
-    if context is None:
-        return None
-    return TlsDoor(
-        context,
-        stats=stats,
-        connections_max=config.connections_max,
-        per_address_max=config.connections_per_address_max,
-        timeout_s=config.frame_timeout_s,
-    )
+class _Site(web.BaseSite):
+    """As `web.TCPSite`, with protocols of our own."""
 
-
-class _TlsSite(web.BaseSite):
-    """As `web.TCPSite`, with handshakes that are bounded, and told of when they fail."""
-
-    def __init__(self, runner: web.AppRunner, door: TlsDoor, host: str, port: int) -> None:
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        make: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+    ) -> None:
         super().__init__(runner)
-        self._door, self._host, self._port = door, host, port
+        self._make, self._host, self._port = make, host, port
 
     @property
     def name(self) -> str:
         """Where it listens."""
-        return f"https://{self._host}:{self._port}"
+        return f"{self._host}:{self._port}"
 
     async def start(self) -> None:
         """Bind. Raises: OSError."""
         await super().start()
-        server, door = self._runner.server, self._door
-        assert server is not None, "the runner was set up"
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: door.protocol(server), self._host, self._port
+            self._make, self._host, self._port, backlog=BACKLOG
         )

@@ -28,10 +28,11 @@ NO_LOGIN: Final = "no login in time"
 class Entrance:
     """Counts the sessions of one node. Invariant: those that are counted are in `sessions`."""
 
-    def __init__(self, config: ProxyConfig, stats: ProxyStats) -> None:
+    def __init__(self, config: ProxyConfig, stats: ProxyStats, *, connections_max: int) -> None:
+        """connections_max: as configured, or as open files allow (`descriptors`)."""
         self._config, self._stats = config, stats
         self.admission = Admission(
-            connections_max=config.connections_max,
+            connections_max=connections_max,
             per_address_max=config.connections_per_address_max,
             per_principal_max=config.connections_per_principal_max,
             groups_per_principal_max=config.groups_per_principal_max,

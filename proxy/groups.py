@@ -26,6 +26,7 @@ from keylane.offsets.openings import JournalOpener, opened_at_start
 from keylane.offsets.owned import Journal, Open, OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
+from keylane.offsets.set_aside import SetAside
 from keylane.offsets.state import OffsetState
 from keylane.offsets.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
@@ -69,12 +70,14 @@ class GroupOffsets:
         tenure: Tenure = ALONE,
         append_timeout_s: float = APPEND_TIMEOUT_S,
         on_append: Callable[[int, float, bool], None] = lambda *_: None,
+        set_aside: SetAside | None = None,
     ) -> None:
         """Nothing is asked of Kafka before `start`.
 
         wall_clock: gives seconds since 1970, for the timestamps of journal records.
         tenure: which groups this node may serve at a moment; `Alone`: all, as the only node.
         on_append: called after each write to the journal with its records, seconds, and success.
+        set_aside: is told of the journal's damaged records.
         """
         self._config, self._cluster, self._clock = config, cluster, clock
         self._store = JournalStore(
@@ -83,6 +86,7 @@ class GroupOffsets:
             options=cluster.security.aiokafka_options,
             append_timeout_s=append_timeout_s,
             on_append=on_append,
+            set_aside=set_aside,
         )
         self._opener = JournalOpener(
             self._store,

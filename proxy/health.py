@@ -10,7 +10,8 @@ cluster is down would refuse its clients where it can as well tell them so in Ka
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
@@ -26,6 +27,9 @@ class Health:
     state: str = STARTING
     missing: str | None = None
     """What cannot be served yet, and why; clients are told so in Kafka's own words."""
+
+    notes: list[Callable[[], Iterable[str]]] = field(default_factory=list)
+    """What does not keep the node from serving, and somebody should look at: lines, when asked."""
 
     @property
     def is_ready(self) -> bool:
@@ -52,5 +56,6 @@ class Health:
 
     async def _readyz(self, _request: web.Request) -> web.Response:
         missing = "" if self.missing is None else f"missing: {self.missing}\n"
-        text = f"{self.state}\n{missing}"
+        notes = "".join(f"{line}\n" for note in self.notes for line in note())
+        text = f"{self.state}\n{missing}{notes}"
         return web.Response(text=text, status=200 if self.is_ready else 503)

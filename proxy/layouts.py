@@ -14,7 +14,7 @@ from typing import Final
 
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid
-from keylane.offsets.journal import JournalRecord, LayoutValue
+from keylane.offsets.journal import TIMESTAMP_MS_MAX, JournalRecord, LayoutValue
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.topics import TopicRegistry, View
 
@@ -81,7 +81,8 @@ class Layouts:
         if replace(known, timestamp_ms=now_ms) == layout:
             return {}
         # It may stand in another partition than the one before: the newer one counts.
-        return {view.name: replace(layout, timestamp_ms=max(now_ms, known.timestamp_ms + 1))}
+        newer_ms = min(max(now_ms, known.timestamp_ms + 1), TIMESTAMP_MS_MAX)
+        return {view.name: replace(layout, timestamp_ms=newer_ms)}
 
     def pin(
         self, table: OffsetTable, layouts: dict[str, LayoutValue], partition: int | None

@@ -41,7 +41,7 @@ GROUPS_MAX: Final = 32
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 PAGES: Final = ("index.html", "live.css", "live.js", "strips.js")
 HEADERS: Final = {
-    "Cache-Control": "no-cache",
+    "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'self'; img-src data:; style-src 'self' 'unsafe-inline'"
     "; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",

@@ -10,6 +10,7 @@ Source: REQUIREMENTS S004-50, 51, 120; DESIGN decision 9.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -100,6 +101,32 @@ class RangeTable:
             _owners=MappingProxyType({place: tuple(listed) for place, listed in owners.items()}),
         )
 
+    def fitting(self, changes: Mapping[str, Assignment | None]) -> dict[str, Assignment | None]:
+        """Changes that `with_clients` takes at once: of these, which may contradict each other.
+
+        The last one counts before the one before it. One that does not fit beside those, and
+        beside clients that stay, is a deletion; each client of `changes` stands in the answer.
+        """
+        placed: dict[tuple[str, int], list[KeyRange]] = {}
+        kept = {name: parts for name, parts in self.clients.items() if name not in changes}
+        count = sum(_place(placed, parts) for parts in kept.values())
+        client_count = len(kept)
+        found: dict[str, Assignment | None] = dict.fromkeys(changes)
+        for client_id, assignment in reversed(list(changes.items())):
+            if assignment is None or client_count >= CLIENTS_MAX:
+                continue
+            try:
+                parts = _read(client_id, assignment)
+            except AssignmentInvalid:
+                continue
+            size = sum(len(ranges) for by in parts.values() for ranges in by.values())
+            if count + size > RANGES_MAX or not _has_room(placed, parts):
+                continue
+            count += _place(placed, parts)
+            client_count += 1
+            found[client_id] = assignment
+        return found
+
 
 @dataclass(slots=True)
 class RangeTableHolder:
@@ -127,6 +154,11 @@ def check_client_id(client_id: str) -> None:
         raise AssignmentInvalid(
             f"a client id has 1 to {CLIENT_ID_MAX} printable characters", client_id=client_id
         )
+
+
+def check_assignment(client_id: str, assignment: Assignment) -> None:
+    """Raises: AssignmentInvalid, whatever others have."""
+    _read(client_id, assignment)
 
 
 def _read(client_id: str, assignment: Assignment) -> Parts:
@@ -170,3 +202,31 @@ def _check_disjoint(
             topic=topic,
             partition=partition,
         )
+
+
+def _place(placed: dict[tuple[str, int], list[KeyRange]], parts: Parts) -> int:
+    """Add ranges that fit to those of their places, ascending; how many they are."""
+    count = 0
+    for topic, partitions in parts.items():
+        for partition, ranges in partitions.items():
+            listed = placed.setdefault((topic, partition), [])
+            for part in ranges:
+                insort(listed, part)
+            count += len(ranges)
+    return count
+
+
+def _has_room(placed: Mapping[tuple[str, int], list[KeyRange]], parts: Parts) -> bool:
+    """Whether no range of a client meets one that is placed."""
+    return not any(
+        _meets(placed.get((topic, partition), []), part)
+        for topic, partitions in parts.items()
+        for partition, ranges in partitions.items()
+        for part in ranges
+    )
+
+
+def _meets(listed: Sequence[KeyRange], part: KeyRange) -> bool:
+    """Whether a range has a hash in common with one of these, which are disjoint, ascending."""
+    at = bisect_right(listed, part.hi, key=lambda each: each.lo)
+    return at > 0 and listed[at - 1].hi >= part.lo

@@ -54,6 +54,19 @@ class TopicRights:
     ) -> None:
         self._ask, self._ttl_s, self._clock = ask, ttl_s, clock
         self._known: dict[uuid.UUID, _Known] = {}
+        self._cluster: _Known | None = None
+
+    async def may_alter_cluster(self) -> bool:
+        """Whether the principal may change what is the cluster's own. Raises: UpstreamLost.
+
+        A broker without an authorizer says so of everybody.
+        """
+        if self._cluster is None or self._clock() >= self._cluster.until_s:
+            answer = await self._ask(CLUSTER_QUESTION)
+            operations = int(answer.cluster_authorized_operations)
+            self._cluster = _Known(True, operations, self._clock() + self._ttl_s)
+        operations = self._cluster.operations
+        return operations > 0 and bool(operations & 1 << Operation.ALTER)
 
     async def error(self, view: View, operation: Operation) -> int:
         """Why the operation is refused: a Kafka code, 0 when it is not. Raises: UpstreamLost."""
@@ -140,3 +153,11 @@ _GROUP_QUESTIONS: Final[Mapping[Operation, Callable[[GroupId], Any]]] = {
     Operation.DESCRIBE: _fetch_nothing,
     Operation.DELETE: _delete_nothing,
 }
+
+
+CLUSTER_QUESTION: Final = MetadataRequest(
+    topics=(),
+    allow_auto_topic_creation=False,
+    include_cluster_authorized_operations=True,
+    include_topic_authorized_operations=False,
+)

@@ -25,17 +25,15 @@ from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
 from keylane.offsets.epochs import next_epoch
 from keylane.offsets.lineage import Lineages
+from keylane.offsets.set_aside import SetAside
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
-from keylane.proxy.control import ControlServer, open_control_door
-from keylane.proxy.control_api.settings import Settings
-from keylane.proxy.control_api.topics import ClusterTopics
-from keylane.proxy.control_auth import ControlGuard
+from keylane.proxy.control import ControlServer
+from keylane.proxy.control_setup import Upkeep, make_control
 from keylane.proxy.describe import GroupDescriber
+from keylane.proxy.descriptors import Descriptors, budget_of, raise_limit
 from keylane.proxy.dialer import Dialer
 from keylane.proxy.entrance import Entrance
-from keylane.proxy.exposition import Exposition
-from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.group_start import GroupStart
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.health import Health
@@ -43,7 +41,6 @@ from keylane.proxy.heap import keep_freed_memory
 from keylane.proxy.hearers import Hearers
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
-from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.nodes.node_parts import NodeParts
 from keylane.proxy.nodes.node_rights import expect_rights
@@ -59,7 +56,7 @@ from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard
-from keylane.proxy.tasks import running_count, spawn
+from keylane.proxy.tasks import Watched, running_count, spawn
 from keylane.proxy.tls_door import TlsDoor
 from keylane.proxy.upstream import UpstreamLink
 
@@ -80,23 +77,20 @@ class ProxyServer:
         self.config = config
         self.stats = ProxyStats()
         self.health = Health()
+        self._upkeep = Upkeep(SetAside(), Watched())
         self._cluster = Cluster(config)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
-        self._entrance = Entrance(config, self.stats)
+        self._files = Descriptors(self.stats, time.monotonic)
+        self._budget = budget_of(raise_limit(), config)
+        self._entrance = Entrance(config, self.stats, connections_max=self._budget.clients)
         self._door = self._make_door(config)
         self._listeners: dict[int | None, asyncio.Server] = {}
         self._sweeper: asyncio.Task[None] | None = None
         self._parts = NodeParts(config, self._cluster, self.stats, on_failed=self._fail)
         self._nodes, self._lone = self._parts.group, self._parts.seat
         self.failure: asyncio.Future[KeylaneError] = asyncio.Future()
-        groups = GroupOffsets(
-            config,
-            self._cluster,
-            wall_clock=time.time,  # noqa: TID251
-            tenure=self._nodes or self._lone or Alone(),
-            on_append=self.stats.journaled,
-        )
+        groups = self._make_groups(config)
         loads, tallies = LaneLoads(time.monotonic), LaneTallies()
         here = Hearers(
             (groups.on_scanned, loads.on_scanned, tallies.on_scanned),
@@ -135,11 +129,35 @@ class ProxyServer:
             self.control = self._make_control(config.control, describer)
         self._parts.share(self._shared, self.control)
 
+    def _make_control(self, address: str, describer: GroupDescriber) -> ControlServer:
+        return make_control(
+            address,
+            describer,
+            self.config,
+            self._shared,
+            self._settings,
+            self.health,
+            self._upkeep,
+            nodes=self._nodes,
+            context=self._security.control,
+            connections_max=self._budget.control,
+        )
+
+    def _make_groups(self, config: ProxyConfig) -> GroupOffsets:
+        return GroupOffsets(
+            config,
+            self._cluster,
+            wall_clock=time.time,  # noqa: TID251
+            tenure=self._nodes or self._lone or Alone(),
+            on_append=self.stats.journaled,
+            set_aside=self._upkeep.set_aside,
+        )
+
     def _make_door(self, config: ProxyConfig) -> TlsDoor:
         return TlsDoor(
             self._security.listener,
             stats=self.stats,
-            connections_max=config.connections_max,
+            connections_max=self._budget.clients,
             per_address_max=config.connections_per_address_max,
             timeout_s=config.frame_timeout_s,
         )
@@ -152,6 +170,8 @@ class ProxyServer:
             next_epoch=partial(next_epoch, self._cluster),
             client_id=self.config.client_id,
             options=self._security.aiokafka_options,
+            set_aside=self._upkeep.set_aside,
+            watched=self._upkeep.watched,
         )
 
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
@@ -168,6 +188,8 @@ class ProxyServer:
             wall_clock=time.time,  # noqa: TID251
             client_id=self.config.client_id,
             options=self._security.aiokafka_options,
+            set_aside=self._upkeep.set_aside,
+            watched=self._upkeep.watched,
         )
         groups.scan_waits = ScanWaits(hurry=feed.hurry)
         return feed
@@ -191,37 +213,6 @@ class ProxyServer:
             stats=self.stats,
         )
 
-    def _make_control(self, address: str, describer: GroupDescriber) -> ControlServer:
-        shared = self._shared
-        gauges = GroupGauges(
-            shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count
-        )
-        live = LiveFeed(
-            describer,
-            shared.loads,
-            self.stats,
-            views=self._cluster.registry.views.values,
-            groups=self._lane_groups,
-        )
-        return ControlServer(
-            address,
-            Exposition([self.stats.samples, gauges.samples, *self._parts.gauges()]),
-            self.health,
-            describer,
-            Settings(self._settings, shared.assignments, shared.switches),
-            ClusterTopics(self._cluster),
-            live=live,
-            elsewhere=shared.placement.control_of_group,
-            guard=ControlGuard(self.config),
-            door=open_control_door(self._security.control, self.stats, self.config),
-        )
-
-    def _lane_groups(self) -> list[str]:
-        """Groups that have joined here, then those that have offsets of lanes."""
-        joined = sorted(self._shared.generations.groups())
-        known = sorted({key.group for key, _ in self._shared.groups.states()}.difference(joined))
-        return joined + known
-
     @property
     def bootstrap(self) -> str:
         """Bootstrap address for clients, `host:port`."""
@@ -234,6 +225,7 @@ class ProxyServer:
         Raises: UpstreamLost (no broker), ConfigInvalid (names, ports).
         """
         keep_freed_memory()
+        self._files.watch(asyncio.get_running_loop())
         warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
         port = await self._listen(
             None, split_address(self.config.listen)[1], self._dialer.any_broker
@@ -250,8 +242,9 @@ class ProxyServer:
         await warming
         for server in self._listeners.values():
             await server.start_serving()
-        self._sweeper = spawn(self._sweep(), "sweep")
-        retention = spawn(follow_retention(self._cluster, self._shared.refreshes), "retention")
+        self._sweeper = self._upkeep.watched.run(self._sweep, "sweep")
+        follow = partial(follow_retention, self._cluster, self._shared.refreshes)
+        retention = self._upkeep.watched.run(follow, "retention")
         self._sweeper.add_done_callback(lambda _: retention.cancel())
         if self._nodes is not None:
             await expect_rights(self._cluster)
@@ -368,6 +361,7 @@ class ProxyServer:
             self.stats.loop_delay_seconds = max(0.0, now_s - due_s)
             self.stats.tasks = running_count()
             self._security.poll()
+            self._files.probe()
             self._entrance.sweep(now_s)
             for late in self._shared.groups.late.overdue(time.monotonic()):
                 spawn(read_behind(late, self._shared.fetcher), "read behind a stable offset")

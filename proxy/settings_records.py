@@ -21,16 +21,25 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from keylane.errors import AssignmentInvalid, RangesOverlap, SettingsInvalid
-from keylane.keyrange.space import KeyRange
-from keylane.proxy.range_table import Assignment, RangeTable
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.own_names import SETTINGS_TOPIC
+from keylane.proxy.range_table import (
+    CLIENTS_MAX,
+    RANGES_MAX,
+    Assignment,
+    RangeTable,
+    check_assignment,
+    check_client_id,
+)
 from keylane.proxy.switches import (
     ACCEPT_INDIVIDUAL_COMMIT,
     ACCEPT_RANGE_FETCH,
     ALLOW_INDIVIDUAL_COMMIT,
     Switches,
 )
+from keylane.wire.bounded_json import JsonInvalid, read_json
 
-TOPIC_NAME: Final = "__keylane_settings"
+TOPIC_NAME: Final = SETTINGS_TOPIC
 FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 900_000
 """Of what one client has; leaves room for the rest of its change."""
@@ -39,6 +48,19 @@ CHANGE_BYTES_MAX: Final = 1_048_588
 BATCH_OVERHEAD: Final = 61
 RECORD_OVERHEAD: Final = 32
 """Lengths, attributes and deltas of a record, at the most."""
+KEY_BYTES_MAX: Final = 4096
+"""A client id has 249 characters at most, each of which takes 12 bytes at most as JSON."""
+KEY_DEPTH_MAX: Final = 1
+VALUE_DEPTH_MAX: Final = 6
+"""An object of topics, of partitions, of lists of pairs; one more is room for a later format."""
+VERSION_ROOM: Final = 2**40
+"""A version is at most this much above its record's offset. A change takes a record at least, so
+whatever version is taken, the next one has room. What is restored from another cluster may have
+lower offsets than it had there."""
+PENDING_MAX: Final = 2 * (CLIENTS_MAX + RANGES_MAX)
+"""Clients and ranges that wait for their version: twice what a table has room for."""
+CHARACTERS_MAX: Final = 20
+"""Of a number in an assignment, as text: a hash has 19."""
 ASSIGNMENT, ASSIGNMENTS, SWITCHES = "assignment", "assignments", "switches"
 FENCE: Final = "fence"
 
@@ -96,6 +118,28 @@ def batch_bytes(records: Sequence[Record]) -> int:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A record that was taken for good when it was read, and does not fit beside the others."""
+
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An assignment that waits for its version; None deletes."""
+
+    assignment: Assignment | None
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """The client and its ranges."""
+        parts = (self.assignment or {}).values()
+        return 1 + sum(len(ranges) for by in parts for ranges in by.values())
+
+
 @dataclass(slots=True)
 class SettingsState:
     """What the records read so far add up to.
@@ -103,13 +147,17 @@ class SettingsState:
     Assignments count when the version behind them is read, all at once: a change is one batch,
     of which a reader may get the first records before the others, and compaction leaves the last
     version behind the last assignments. Reading the same records again changes nothing.
+    Of assignments that do not fit together, which no node writes, the last ones count, and the
+    others are left out: one of them must not keep out what comes later.
     """
 
     table: RangeTable = field(default_factory=RangeTable)
     switches: Switches = field(default_factory=Switches)
-    _pending: dict[str, Assignment | None] = field(default_factory=dict)
+    _pending: dict[str, _Pending] = field(default_factory=dict)
+    _pending_size: int = 0
+    _left_out: list[LeftOut] = field(default_factory=list)
 
-    def apply(self, key: bytes | None, value: bytes | None) -> bool:
+    def apply(self, key: bytes | None, value: bytes | None, offset: int = 0) -> bool:
         """Take in one record; tell whether `table` or `switches` is another now.
 
         Raises:
@@ -117,15 +165,15 @@ class SettingsState:
         """
         match _read_key(key):
             case [str(kind), str(client_id)] if kind == ASSIGNMENT:
-                self._pending[client_id] = None if value is None else _read_assignment(value)
+                self._wait(client_id, _Pending(_read_assignment(client_id, value), offset))
             case [str(kind)] if kind == ASSIGNMENTS and value is not None:
-                return self._apply_version(_read_version(_read(value)))
+                return self._apply_version(_read_version(_read(value), offset))
             case [str(kind)] if kind == SWITCHES and value is not None:
-                return self._apply_switches(_read(value))
+                return self._apply_switches(_read(value), offset)
             case [str(kind)] if kind == FENCE:
                 return False
             case _:
-                raise SettingsInvalid(f"key {bytes(key or b'')[:60]!r} is unknown")
+                raise SettingsInvalid("the key is unknown, or has no value")
         return False
 
     def apply_own(self, records: Sequence[Record]) -> bool:
@@ -133,25 +181,54 @@ class SettingsState:
 
         Of what has been read, assignments may wait for their version; they are not of this one.
         """
-        waiting, self._pending = self._pending, {}
+        waiting = self._take_pending()
+        newest = max(self.table.version, self.switches.version)
         try:
-            changed = [self.apply(key, value) for key, value in records]
+            changed = [self.apply(key, value, newest) for key, value in records]
             return any(changed)
         finally:
-            self._pending = waiting
+            self._pending, self._pending_size = waiting, sum(each.size for each in waiting.values())
+
+    def take_left_out(self) -> list[LeftOut]:
+        """What was left out since this was last asked."""
+        left_out, self._left_out = self._left_out, []
+        return left_out
+
+    def _wait(self, client_id: str, found: _Pending) -> None:
+        """Put an assignment behind the others, in the order of the log; drop the first of many."""
+        before = self._pending.pop(client_id, None)
+        self._pending[client_id] = found
+        self._pending_size += found.size - (0 if before is None else before.size)
+        while self._pending_size > PENDING_MAX:
+            dropped = self._pending.pop(next(iter(self._pending)))
+            self._pending_size -= dropped.size
+            reason = "too many assignments stand before a version"
+            self._left_out.append(LeftOut(dropped.offset, reason))
+
+    def _take_pending(self) -> dict[str, _Pending]:
+        pending, self._pending, self._pending_size = self._pending, {}, 0
+        return pending
 
     def _apply_version(self, version: int) -> bool:
-        pending, self._pending = self._pending, {}
+        pending = self._take_pending()
         if version <= self.table.version:
             return False
+        changes = {client_id: each.assignment for client_id, each in pending.items()}
         try:
-            self.table = self.table.with_clients(pending, version=version)
-        except (AssignmentInvalid, RangesOverlap) as error:
-            raise SettingsInvalid(f"assignments of version {version}: {error}") from None
+            self.table = self.table.with_clients(changes, version=version)
+        except (AssignmentInvalid, RangesOverlap):
+            fitting = self.table.fitting(changes)
+            self.table = self.table.with_clients(fitting, version=version)
+            reason = f"an assignment of version {version} does not fit beside the others"
+            self._left_out += [
+                LeftOut(each.offset, reason)
+                for client_id, each in pending.items()
+                if fitting[client_id] is not each.assignment
+            ]
         return True
 
-    def _apply_switches(self, fields: Mapping[str, Any]) -> bool:
-        version = _read_version(fields)
+    def _apply_switches(self, fields: Mapping[str, Any], offset: int) -> bool:
+        version = _read_version(fields, offset)
         if version <= self.switches.version:
             return False
         broker = fields.get(ACCEPT_INDIVIDUAL_COMMIT)
@@ -164,8 +241,9 @@ class SettingsState:
                 topics=_read_flags(fields, ACCEPT_RANGE_FETCH),
                 clients=_read_flags(fields, ALLOW_INDIVIDUAL_COMMIT),
             )
-        except AssignmentInvalid as error:
-            raise SettingsInvalid(f"switches of version {version}: {error}") from None
+        except AssignmentInvalid:
+            reason = f"switches of version {version}: a name is none, or there are too many"
+            raise SettingsInvalid(reason) from None
         return True
 
 
@@ -194,39 +272,63 @@ def _topics(parts: Assignment) -> dict[str, dict[str, list[list[str]]]]:
 
 def _read_key(key: bytes | None) -> Any:
     try:
-        return json.loads(key or b"null")
-    except ValueError:
+        return read_json(key or b"null", bytes_max=KEY_BYTES_MAX, depth_max=KEY_DEPTH_MAX)
+    except JsonInvalid:
         return None
 
 
 def _read(value: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(value)
-    except (ValueError, RecursionError):
-        raise SettingsInvalid("the value is no JSON") from None
+        fields = read_json(value, bytes_max=CHANGE_BYTES_MAX, depth_max=VALUE_DEPTH_MAX)
+    except JsonInvalid:
+        # Not the error's text: it may have a name of the record.
+        raise SettingsInvalid("the value is no JSON within its bounds") from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise SettingsInvalid(f"the value is not of format {FORMAT}; a newer keylane wrote it")
     return fields
 
 
-def _read_version(fields: Mapping[str, Any]) -> int:
+def _read_version(fields: Mapping[str, Any], offset: int) -> int:
     version = fields.get("version")
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise SettingsInvalid("the version is no positive number")
+    if version > offset + VERSION_ROOM:
+        raise SettingsInvalid("the version is above all that can have been before it")
     return version
 
 
-def _read_assignment(value: bytes) -> Assignment:
+def _read_assignment(client_id: str, value: bytes | None) -> Assignment | None:
+    """None: a tombstone. Raises: SettingsInvalid."""
     try:
-        return {
+        if value is None:
+            check_client_id(client_id)
+            return None
+        assignment = {
             topic: {
-                int(partition): [KeyRange(int(lo), int(hi)) for lo, hi in ranges]
+                _read_number(partition): [
+                    KeyRange(_read_number(lo), _read_number(hi)) for lo, hi in ranges
+                ]
                 for partition, ranges in partitions.items()
             }
             for topic, partitions in _read(value)["topics"].items()
         }
-    except (AttributeError, KeyError, TypeError, ValueError):
+        check_assignment(client_id, assignment)
+    except (AttributeError, KeyError, TypeError, ValueError, AssignmentInvalid):
         raise SettingsInvalid("the value is no assignment") from None
+    return assignment
+
+
+def _read_number(text: Any) -> int:
+    """Raises: ValueError."""
+    if type(text) is int:
+        number = text
+    elif isinstance(text, str) and len(text) <= CHARACTERS_MAX and text.isascii():
+        number = int(text)
+    else:
+        raise ValueError("no number")
+    if not 0 <= number <= HASH_MAX:
+        raise ValueError("out of bounds")
+    return number
 
 
 def _read_flags(fields: Mapping[str, Any], name: str) -> dict[str, bool]:

@@ -23,6 +23,9 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
 from keylane.errors import SettingsInvalid, SettingsUnsaved, UpstreamLost
 from keylane.offsets.fenced import close_producer, start_producer
 from keylane.offsets.journal_topic import ensure_compacted_topic
+from keylane.offsets.set_aside import SetAside
+from keylane.offsets.values import Damaged
+from keylane.own_names import SETTINGS_ID
 from keylane.proxy.range_table import Assignment, RangeTable, RangeTableHolder
 from keylane.proxy.settings_records import (
     CHANGE_BYTES_MAX,
@@ -35,11 +38,11 @@ from keylane.proxy.settings_records import (
     write_switches,
 )
 from keylane.proxy.switches import SwitchBoard, Switches
-from keylane.proxy.tasks import spawn
+from keylane.proxy.tasks import Watched, spawn
 
 log = logging.getLogger("keylane.settings")
 
-TRANSACTIONAL_ID: Final = "keylane-settings"
+TRANSACTIONAL_ID: Final = SETTINGS_ID
 """One for all nodes of a cluster: whoever writes fences who wrote before."""
 WRITE_TIMEOUT_S: Final = 20.0
 LOAD_TIMEOUT_S: Final = 60.0
@@ -78,13 +81,17 @@ class SettingsStore:
         client_id: str = "keylane",
         options: Callable[[], Mapping[str, Any]] = dict,
         write_timeout_s: float = WRITE_TIMEOUT_S,
+        set_aside: SetAside | None = None,
+        watched: Watched | None = None,
     ) -> None:
         """Nothing is asked of Kafka before `start`.
 
         next_epoch: gives the producer id of a transactional id, and its next epoch; may raise
             UpstreamLost.
         options: gives arguments of every new aiokafka client, such as TLS and login.
+        set_aside: is told of records that cannot be taken. watched: runs the follower.
         """
+        self._set_aside, self._watched = set_aside or SetAside(), watched or Watched()
         self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
         self._extra_options, self._next_epoch = options, next_epoch
         self._assignments, self._switches = assignments, switches
@@ -124,7 +131,7 @@ class SettingsStore:
             "settings loaded assignments_version=%d clients=%d switches_version=%d",
             self._state.table.version, len(self._state.table.clients), self._state.switches.version,
         )  # fmt: skip
-        self._follower = spawn(self._follow(), "settings")
+        self._follower = self._watched.run(self._follow, "settings")
 
     async def stop(self) -> None:
         """End a change that is under way, and close."""
@@ -246,11 +253,11 @@ class SettingsStore:
         return changed
 
     async def _apply(self, records: Sequence[ConsumerRecord[Any, Any]]) -> bool:
-        """Add records to the state and show it; one that cannot be read is left out, and told."""
+        """Add records to the state and show it; one that cannot be taken is set aside, and told."""
         async with self._applying:
             changed, damaged = await asyncio.to_thread(_apply_all, self._state, records)
-            for offset, error in damaged:
-                log.error("settings record is skipped offset=%d reason=%s", offset, error)
+            for each in damaged:
+                self._set_aside.note(TOPIC_NAME, each)
             self._show()
         return changed
 
@@ -290,14 +297,20 @@ async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) ->
 
 def _apply_all(
     state: SettingsState, records: Sequence[ConsumerRecord[Any, Any]]
-) -> tuple[bool, list[tuple[int, SettingsInvalid]]]:
-    """Whether anything has changed; what could not be read, with its offset."""
+) -> tuple[bool, list[Damaged]]:
+    """Whether anything has changed; what could not be taken."""
     changed, damaged = False, []
     for record in records:
         try:
-            changed |= state.apply(record.key, record.value)
+            changed |= state.apply(record.key, record.value, record.offset)
         except SettingsInvalid as error:
-            damaged.append((record.offset, error))
+            damaged.append(Damaged(PLACE.partition, record.offset, str(error)))
+        except Exception as error:  # noqa: BLE001 - one record must not keep the others out
+            reason = f"a mistake of keylane in reading it, {type(error).__name__}"
+            damaged.append(Damaged(PLACE.partition, record.offset, reason))
+        damaged += [
+            Damaged(PLACE.partition, each.offset, each.reason) for each in state.take_left_out()
+        ]
     return changed, damaged
 
 

@@ -104,8 +104,20 @@ class ProxyStats:
         "Client connections closed since their principal, or all of them, held too many bytes."
     )
     tls_handshakes_failed: int = _counter("TLS handshakes of clients that did not succeed.")
+    control_connections: int = _gauge("Connections of the control port open now.")
+    control_connections_closed: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by(
+            "reason", "Connections of the control port closed: too many, idle, or too slow."
+        ),
+    )
+    accepts_failed: int = _counter("Times that no connection could be accepted: files, memory.")
     requests: Counter[str] = field(
         default_factory=Counter, metadata=_by("api", "Requests by API name.")
+    )
+    own_names_refused: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by("api", "Changes of keylane's own topics and transactional ids refused."),
     )
     requests_relayed: int = _counter("Requests passed on as bytes.")
     lane_fetches: int = _counter("Lanes asked for in fetch requests.")

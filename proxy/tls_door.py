@@ -54,11 +54,16 @@ class TlsDoor:
         per_address_max: int,
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
+        gives_way: bool = False,
     ) -> None:
         """context: None for listeners without TLS, whose sessions begin at once.
 
         connections_max, per_address_max: of handshakes under way; sessions are counted apart.
+        gives_way: above the bounds the first handshake under way ends, of that address if it has
+            too many, and the new one begins; else the new one is refused.
         """
+        self._gives_way = gives_way
+        self._under_way: dict[asyncio.Task[None], str] = {}
         self._context, self._stats = context, stats
         self._admission = Admission(
             connections_max=connections_max, per_address_max=per_address_max
@@ -76,7 +81,32 @@ class TlsDoor:
         refused = self._admission.enter(address)
         if refused is not None:
             self.failed(peer, "too many connections")
+            refused = self._admission.enter(address) if self._make_way(address) else refused
         return refused is None
+
+    def begin(self, task: asyncio.Task[None], connection: socket.socket, address: str) -> None:
+        """A handshake that was counted is under way; it leaves when its task ends."""
+        self._under_way[task] = address
+        task.add_done_callback(self._ended)
+        # One that gave way before its first step has given the connection to no transport.
+        task.add_done_callback(lambda ended: connection.close() if ended.cancelled() else None)
+
+    def _make_way(self, address: str) -> bool:
+        """End the first handshake of an address, or of all; False: none gives way."""
+        if not self._gives_way:
+            return False
+        same = (task for task, other in self._under_way.items() if other == address)
+        task = next(same, None) or next(iter(self._under_way), None)
+        if task is None:
+            return False
+        task.cancel()
+        self._ended(task)
+        return True
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        address = self._under_way.pop(task, None)
+        if address is not None:
+            self.leave(address)
 
     def leave(self, address: str) -> None:
         """A handshake that was counted is over."""
@@ -132,16 +162,16 @@ class _Handshake(asyncio.Protocol):
                 self._door.failed(name, str(error))
             else:
                 connection = socket.socket(fileno=descriptor)
-                spawn(self._shake_hands(connection, address, name), f"TLS handshake {name}")
+                handshake = self._shake_hands(connection, name)
+                task = spawn(handshake, f"TLS handshake {name}")
+                self._door.begin(task, connection, address)
         accepted.abort()  # which ends this transport; the connection has another descriptor
 
-    async def _shake_hands(self, connection: socket.socket, address: str, peer: str) -> None:
+    async def _shake_hands(self, connection: socket.socket, peer: str) -> None:
         try:
             await self._door.open(connection, self._make_session)
         except OSError as error:
             self._door.failed(peer, _reason(error))
-        finally:
-            self._door.leave(address)
 
 
 async def _send_alert(connection: socket.socket, alert: bytes) -> None:

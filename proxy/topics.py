@@ -19,6 +19,7 @@ from keylane.errors import ConfigInvalid
 from keylane.keyrange.key_split import KeySplit, LaneCuts
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import KeyRange
+from keylane.own_names import OWN_TOPICS
 from keylane.proxy.nodes.agreement import (
     LaneMeanings,
     compile_lane_names,
@@ -185,6 +186,8 @@ class TopicRegistry:
         self._renamed: OrderedDict[str, None] = OrderedDict()
         """Names of views that clients have chosen, in the order of their last use."""
         self.grown: dict[str, int] = {}
+        self.own_topic_ids: set[bytes] = set()
+        """Of keylane's own topics."""
         self._own = LaneMeanings(node_rules(rules, plans), lane_name_pattern or "")
         self._number, self._others = 0, dict[int, LaneMeanings]()
         self._judged: dict[str, str | None] = {}
@@ -321,6 +324,8 @@ class TopicRegistry:
             name=name, topic_id=topic_id, partition_count=partition_count
         )
         self._names[topic_id] = name
+        if name in OWN_TOPICS:
+            self.own_topic_ids.add(topic_id.bytes)
         self._keep_heard(self._topics[name])
 
     def pin_partitions(self, name: str, partition_count: int) -> None:
@@ -337,6 +342,7 @@ class TopicRegistry:
         topic = self._topics.pop(name, None)
         if topic is not None:
             self._names.pop(topic.topic_id, None)
+            self.own_topic_ids.discard(topic.topic_id.bytes)
 
     def view(self, name: str) -> LaneView | None:
         """The lanes that `name` stands for; None for plain topics and unknown ones.

@@ -22,14 +22,17 @@ from pydantic_core import PydanticUndefined
 
 from keylane.config import ENVIRONMENT_PREFIX, GroupRule, LaneRule, ProxyConfig
 from keylane.offsets.journal import StateKey
+from keylane.offsets.set_aside import SetAside
 from keylane.offsets.state import OffsetState
 from keylane.proxy import apis
 from keylane.proxy.apis import ROUTES
 from keylane.proxy.apis.treatments import NOT_SERVED, TREATMENTS
+from keylane.proxy.control_setup import Upkeep
 from keylane.proxy.exposition import build_info
 from keylane.proxy.group_gauges import GroupGauges
 from keylane.proxy.nodes.gauges import NodeGauges
 from keylane.proxy.stats import ProxyStats, Sample
+from keylane.proxy.tasks import Watched
 from keylane.security import SecurityConfig
 
 LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
@@ -79,7 +82,9 @@ METRICS_HEAD: Final = """# Metrics
 `GET /metrics` on the control port (`control` in [configuration.md](configuration.md)) answers
 Prometheus text; with `control_token_file` it wants a token (`control_read_token_file` will do).
 `GET /livez` answers while the event loop turns, `GET /readyz` answers 200 once all listeners serve
-and until the node stops, 503 else. Neither needs a token, neither asks a broker.
+and until the node stops, 503 else. Neither needs a token, neither asks a broker. Further lines of
+`/readyz` say what a node that serves lacks, and what somebody should look at
+([control-api.md](control-api.md#probes)).
 
 The number of series is bounded: none is made per lane, per member or per client. The series with
 the labels `group` and `topic` are those of the 100 that are furthest behind; lanes and members one
@@ -168,12 +173,15 @@ def samples_of_all() -> Iterator[Sample]:
     """One sample of each metric, with its labels."""
     stats = ProxyStats()
     stats.requests["Fetch"], stats.commits_back["group"] = 1, 1
-    stats.commits_left_over["group"] = 1
+    stats.commits_left_over["group"] = stats.control_connections_closed["idle"] = 1
+    stats.own_names_refused["Produce"] = 1
+    upkeep = Upkeep(SetAside(), Watched())
+    upkeep.watched.restarts["sweep"] = 1
     key = StateKey("group", uuid.UUID(int=1), 0)
     state = OffsetState(committed=0, topic_name="topic")
     gauges = GroupGauges(lambda: [(key, state)], lambda: {(key.topic_id, 0): 1}, lambda: 1)
     nodes = NodeGauges(0, lambda: None, lambda _partition: False, dict)
-    for source in (stats.samples, gauges.samples, nodes.samples):
+    for source in (stats.samples, gauges.samples, nodes.samples, upkeep.samples):
         yield from source()
     yield build_info()
 

@@ -40,10 +40,17 @@ from keylane.errors import FrameInvalid, JournalInvalid
 from keylane.keyrange.lane import LANE_COUNT_MAX
 from keylane.keyrange.space import HASH_MAX
 from keylane.offsets.lineage import EpochStart
-from keylane.offsets.values import NO_LEADER_EPOCH, NO_OFFSET, POSITION_COUNT_MAX, Position
+from keylane.offsets.values import (
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    POSITION_COUNT_MAX,
+    RANGE_LAST_MAX,
+    Position,
+)
+from keylane.own_names import JOURNAL_TOPIC
 from keylane.wire.primitives import Buffer, Reader, Writer
 
-TOPIC_NAME: Final = "__individual_commit_offsets"
+TOPIC_NAME: Final = JOURNAL_TOPIC
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 0
 CUT_LAYOUT_VERSION: Final = 1
@@ -58,6 +65,13 @@ COMMITTED_FLAG: Final = 1
 INTERVAL_BYTES_MIN: Final = 8 + 1 + 8 + 8 + 4 + 2
 GROUPS_REMEMBERED: Final = 512
 """Of which the partition is known; a commit asks for it several times."""
+
+KEY_BYTES_MAX: Final = 128 * 1024
+"""Two strings of 32,767 bytes and numbers at the most; keylane's own are a tenth of a percent."""
+VALUE_BYTES_MAX: Final = 1024**2
+"""aiokafka's `max_request_size`, so keylane has written none that is larger."""
+TIMESTAMP_MS_MAX: Final = 2**53
+"""Of a layout: the newest counts, and the next one is a millisecond later at least."""
 
 T = TypeVar("T")
 
@@ -226,7 +240,7 @@ def read_key(data: Buffer, *, place: str) -> Key | None:
     Raises:
         JournalInvalid: it is not a key.
     """
-    return _read(data, _key, f"{place} key")
+    return _read(data, _key, f"{place} key", KEY_BYTES_MAX)
 
 
 def write_value(value: Value) -> bytes:
@@ -280,7 +294,11 @@ def read_epoch(data: Buffer, *, place: str) -> EpochValue:
     return _read(data, _epoch_value, f"{place} epoch")
 
 
-def _read(data: Buffer, read: Callable[[Reader], T], place: str) -> T:
+def _read(
+    data: Buffer, read: Callable[[Reader], T], place: str, bytes_max: int = VALUE_BYTES_MAX
+) -> T:
+    if len(data) > bytes_max:
+        raise JournalInvalid(f"{place}: {len(data)} bytes, at most {bytes_max} are read")
     try:
         return read(Reader(data, flexible=False))
     except FrameInvalid as error:
@@ -296,7 +314,7 @@ def _key(reader: Reader) -> Key | None:
         key = _state_key(reader)
     elif kind == RANGE:
         state, first, last = _state_key(reader), reader.int64(), reader.int64()
-        _expect(f"range from {first} to {last}", that=0 <= first <= last)
+        _expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
         key = RangeKey(state, first, last)
     elif kind == LAYOUT:
         key = LayoutKey(reader.string())
@@ -414,6 +432,7 @@ def _layout_value(reader: Reader) -> LayoutValue:
         lane_count=reader.int32(),
         fingerprint=reader.uuid() + reader.uuid() if version == CUT_LAYOUT_VERSION else b"",
     )
+    _expect(f"time {value.timestamp_ms}", that=value.timestamp_ms <= TIMESTAMP_MS_MAX)
     _expect(f"{value.partition_count} partitions", that=value.partition_count >= 1)
     _expect(f"{value.lane_count} lanes", that=1 <= value.lane_count <= LANE_COUNT_MAX)
     reader.end()

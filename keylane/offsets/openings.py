@@ -19,11 +19,12 @@ from keylane.offsets.loads import PAUSE_S_MAX, PAUSE_S_MIN, START_TIMEOUT_S, OnA
 from keylane.offsets.owned import Holding, OwnedTables
 from keylane.offsets.store import JournalStore
 from keylane.offsets.table import OffsetTable
+from keylane.own_names import JOURNAL_ID_PREFIX
 from keylane.proxy.tasks import spawn
 
 log = logging.getLogger("keylane.offsets")
 
-TRANSACTIONAL_ID_PREFIX: Final = "keylane-ic-"
+TRANSACTIONAL_ID_PREFIX: Final = JOURNAL_ID_PREFIX
 """One id per partition for all nodes: the node that opens it fences the one before."""
 ALL: Final = f"{TRANSACTIONAL_ID_PREFIX}all"
 """The id of a node that is the only one: it writes to all partitions."""

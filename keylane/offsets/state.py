@@ -31,6 +31,7 @@ from keylane.offsets.values import (
     INDIVIDUAL_COMMITS_MAX,
     NO_LEADER_EPOCH,
     NOT_COMMITTED,
+    RANGE_LAST_MAX,
     RANGES_PER_COMMIT_MAX,
     WHOLE,
     Changes,
@@ -159,7 +160,7 @@ class OffsetState:
 
     @property
     def stable_offset(self) -> int:
-        """S of the KIP draft: everything up to and including it is committed by everyone."""
+        """S of the KIP draft, up to and including which everything is committed by everyone."""
         return self.stable_position - 1
 
     @property
@@ -290,11 +291,10 @@ class OffsetState:
         """
         if len(ranges) > RANGES_PER_COMMIT_MAX:
             return self._refused(CommitError.TOO_MANY_RANGES)
-        if any(first < 0 or last < first for first, last in ranges):
+        if any(not 0 <= first <= last <= RANGE_LAST_MAX for first, last in ranges):
             return self._refused(CommitError.INVALID)
         stable_before = self.stable_position
-        draft = self._ranges.copy()
-        fresh, duplicates = [], []
+        draft, fresh, duplicates = self._ranges.copy(), list[Range](), list[Range]()
         for first, last in ranges:
             if last >= stable_before and draft.covers(max(first, stable_before), last):
                 duplicates.append((first, last))

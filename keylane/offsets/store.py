@@ -23,6 +23,7 @@ from keylane.errors import UpstreamLost
 from keylane.offsets.journal import TOPIC_NAME, JournalRecord
 from keylane.offsets.journal_topic import SEGMENT_BYTES_DEFAULT, ensure_journal_topic
 from keylane.offsets.loads import OnAppend, describe_loss, timed_append, tried_again
+from keylane.offsets.set_aside import SetAside
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
 
@@ -64,11 +65,13 @@ class JournalStore:
         append_timeout_s: float = APPEND_TIMEOUT_S,
         options: Callable[[], Mapping[str, Any]] = dict,
         on_append: OnAppend = lambda *_: None,
+        set_aside: SetAside | None = None,
     ) -> None:
         """`options` gives arguments of every new aiokafka client: TLS, a password that may change.
 
-        It may raise UpstreamLost.
+        It may raise UpstreamLost. set_aside: is told of damaged records.
         """
+        self._set_aside = set_aside or SetAside()
         self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
         self._extra_options = options
         self._segment_bytes = segment_bytes
@@ -117,7 +120,7 @@ class JournalStore:
             return table
 
         table = await tried_again("loading the journal", load)
-        finish_load(table)
+        finish_load(table, self._set_aside)
         return table
 
     async def prepare(self) -> int:
@@ -139,7 +142,8 @@ class JournalStore:
             if ends[partition] < end_min:
                 end = ends[partition]
                 raise UpstreamLost(f"journal partition {partition} ends at {end}, not at {end_min}")
-        finish_load(table, next(iter(ends_min)) if len(ends_min) == 1 else None)
+        only = next(iter(ends_min)) if len(ends_min) == 1 else None
+        finish_load(table, self._set_aside, only)
         return table
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
@@ -256,11 +260,12 @@ async def read_partitions(
         await consumer.stop()
 
 
-def finish_load(table: OffsetTable, partition: int | None = None) -> None:
+def finish_load(table: OffsetTable, set_aside: SetAside, partition: int | None = None) -> None:
     """Make states of what was read, and tell what was found; of one partition, or of all."""
     report = table.finish_load()
-    for text in report.damaged:
-        log.warning("journal record is skipped reason=%s", text)
+    for damaged in report.damaged:
+        set_aside.note(TOPIC_NAME, damaged)
+    set_aside.note_more(TOPIC_NAME, report.damaged_count - len(report.damaged))
     log.info(
         "journal loaded partition=%s states=%d ranges=%d damaged=%d orphans=%d",
         "all" if partition is None else partition,

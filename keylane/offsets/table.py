@@ -43,10 +43,10 @@ from keylane.offsets.journal import (
 )
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
-from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
+from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged
 
-DAMAGED_TOLD_MAX: Final = 20
-"""How many damaged records are named; the others are counted. Enough to see a pattern."""
+DAMAGED_TOLD_MAX: Final = 1000
+"""How many damaged records are named; the others are counted."""
 
 
 @dataclass(slots=True)
@@ -67,8 +67,8 @@ class LoadReport:
     range_count: int
     layout_count: int
     damaged_count: int
-    damaged: tuple[str, ...]
-    """Text of the first few damaged records, with their places."""
+    damaged: tuple[Damaged, ...]
+    """The first of them, with their places."""
     orphan_count: int
     """Ranges without a state: a crash before the first positions record, or a damaged one."""
 
@@ -99,7 +99,7 @@ class OffsetTable:
         self._epochs: dict[StateKey, EpochStart] = {}
         """By state, what the journal says of the log that it was concluded from."""
         self._new_epochs: set[StateKey] = set()
-        self._damaged: list[str] = []
+        self._damaged: list[Damaged] = []
         self._damaged_count = 0
 
     def __len__(self) -> int:
@@ -109,13 +109,13 @@ class OffsetTable:
 
     def apply(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Take in one journal record; those of one partition come in the order of the log."""
-        place = f"journal partition {partition} offset {offset}"
         try:
-            self._apply(partition, key, value, place)
+            self._apply(partition, key, value, "journal")
         except JournalInvalid as error:
-            self._damaged_count += 1
-            if len(self._damaged) < DAMAGED_TOLD_MAX:
-                self._damaged.append(str(error))
+            self._note_damaged(Damaged(partition, offset, str(error)))
+        except Exception as error:  # noqa: BLE001 - one record must not end a load
+            reason = f"a mistake of keylane in reading it, {type(error).__name__}"
+            self._note_damaged(Damaged(partition, offset, reason))
 
     def finish_load(self) -> LoadReport:
         """Make states of what was applied."""
@@ -146,6 +146,11 @@ class OffsetTable:
             damaged=tuple(self._damaged),
             orphan_count=len(self._orphans),
         )
+
+    def _note_damaged(self, damaged: Damaged) -> None:
+        self._damaged_count += 1
+        if len(self._damaged) < DAMAGED_TOLD_MAX:
+            self._damaged.append(damaged)
 
     def take_orphan_tombstones(self) -> list[JournalRecord]:
         """Return the records that delete what is without a state; a second call returns none."""

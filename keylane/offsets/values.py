@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.intervals import Range
@@ -22,6 +22,9 @@ NO_OFFSET: Final = -1
 NO_LEADER_EPOCH: Final = -1
 INDIVIDUAL_COMMITS_MAX: Final = 100_000
 """Default of `max.individual.commits`: 1.6 MB of bounds; the KIP draft names no number."""
+OFFSET_MAX: Final = 2**63 - 1
+RANGE_LAST_MAX: Final = OFFSET_MAX - 1
+"""The offset behind a committed range is a position, which has to fit into 64 bits."""
 RANGES_PER_COMMIT_MAX: Final = 65_536
 """1 MiB, Kafka's default request size, by 16 bytes per range."""
 POSITION_COUNT_MAX: Final = 8_192
@@ -31,6 +34,15 @@ METADATA_BYTES_MAX: Final = 4_096
 METADATA_SUM_BYTES_MAX: Final = 512 * 1024
 """All metadata of a state together, so that its journal record stays below 1 MB."""
 WHOLE: Final = KeyRange(lo=0, hi=HASH_MAX)
+
+
+class Damaged(NamedTuple):
+    """A record of one of keylane's own topics that cannot be taken."""
+
+    partition: int
+    offset: int
+    reason: str
+    """Without anything that the record says in text."""
 
 
 class CommitError(Enum):

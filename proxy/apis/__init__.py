@@ -49,6 +49,12 @@ from keylane.proxy.apis.offset_commit import handle_offset_commit
 from keylane.proxy.apis.offset_delete import handle_delete_groups, handle_offset_delete
 from keylane.proxy.apis.offset_fetch import handle_offset_fetch
 from keylane.proxy.apis.own_group import FLEXIBLE_FROM, but_own_group
+from keylane.proxy.apis.own_topics import (
+    guarding,
+    guarding_id,
+    guarding_partitions,
+    without_own_id,
+)
 from keylane.proxy.apis.produce import handle_produce, relays_produce
 from keylane.proxy.apis.producers import (
     handle_describe_producers,
@@ -216,9 +222,11 @@ def _table() -> dict[int, Route]:
     serve(SASL_HANDSHAKE, "SaslHandshake", 1, 1, handle_sasl_handshake)
     serve(API_VERSIONS, "ApiVersions", 0, 4, handle_api_versions)
     serve(23, "OffsetForLeaderEpoch", 2, 4, handle_offset_for_leader_epoch)
-    serve(24, "AddPartitionsToTxn", 0, 3, handle_add_partitions)
-    serve(26, "EndTxn", 0, 5, handle_end_txn, relays_end_txn)
-    serve(28, "TxnOffsetCommit", 0, 5, refusing(handle_txn_offset_commit))
+    serve(22, "InitProducerId", 0, 5, guarding_id(None), without_own_id())
+    serve(24, "AddPartitionsToTxn", 0, 3, guarding_id(guarding_partitions(handle_add_partitions)))
+    serve(25, "AddOffsetsToTxn", 0, 4, guarding_id(None), without_own_id())
+    serve(26, "EndTxn", 0, 5, guarding_id(handle_end_txn), without_own_id(relays_end_txn))
+    serve(28, "TxnOffsetCommit", 0, 5, guarding_id(refusing(handle_txn_offset_commit)))
     login = (None, relays_sasl_authenticate, note_login)
     serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, *login)
     serve(42, "DeleteGroups", 0, 2, refusing(handle_delete_groups))
@@ -237,17 +245,17 @@ def _table() -> dict[int, Route]:
 
 
 ADMINISTRATION: Final[tuple[tuple[int, str, int, int, Handler], ...]] = (
-    (19, "CreateTopics", 2, 7, handle_create_topics),
-    (20, "DeleteTopics", 1, 6, handle_delete_topics),
-    (21, "DeleteRecords", 0, 2, handle_delete_records),
+    (19, "CreateTopics", 2, 7, guarding(handle_create_topics)),
+    (20, "DeleteTopics", 1, 6, guarding(handle_delete_topics)),
+    (21, "DeleteRecords", 0, 2, guarding(handle_delete_records)),
     (30, "CreateAcls", 1, 3, handle_create_acls),
     (32, "DescribeConfigs", 1, 4, handle_describe_configs),
-    (33, "AlterConfigs", 0, 2, handle_alter_configs),
+    (33, "AlterConfigs", 0, 2, guarding(handle_alter_configs)),
     (34, "AlterReplicaLogDirs", 1, 2, handle_alter_replica_log_dirs),
     (35, "DescribeLogDirs", 1, 5, handle_describe_log_dirs),
-    (37, "CreatePartitions", 0, 3, handle_create_partitions),
+    (37, "CreatePartitions", 0, 3, guarding(handle_create_partitions)),
     (43, "ElectLeaders", 0, 2, handle_elect_leaders),
-    (44, "IncrementalAlterConfigs", 0, 1, handle_alter_configs),
+    (44, "IncrementalAlterConfigs", 0, 1, guarding(handle_alter_configs)),
     (45, "AlterPartitionReassignments", 0, 1, handle_alter_reassignments),
     (46, "ListPartitionReassignments", 0, 0, handle_list_reassignments),
     (61, "DescribeProducers", 0, 0, handle_describe_producers),
@@ -265,8 +273,6 @@ ADMINISTRATION: Final[tuple[tuple[int, str, int, int, Handler], ...]] = (
 RELAYED: Final = (
     (13, "LeaveGroup", 0, 5),
     (15, "DescribeGroups", 0, 6),
-    (22, "InitProducerId", 0, 5),
-    (25, "AddOffsetsToTxn", 0, 4),
     (29, "DescribeAcls", 1, 3),
     (31, "DeleteAcls", 1, 3),
     (38, "CreateDelegationToken", 1, 3),

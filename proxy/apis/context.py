@@ -392,6 +392,12 @@ class Context(Protocol):
         Raises: PatternUnreadable.
         """
 
+    async def may_alter_cluster(self) -> bool:
+        """Whether the client's own principal may ALTER the cluster; remembered as rights are."""
+
+    async def name_of_id(self, topic_id: uuid.UUID) -> str | None:
+        """The broker's name of a topic id; asks the client's broker when it is not known yet."""
+
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Serve lanes; one answer per lane, in order."""
 

@@ -21,10 +21,11 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from keylane.errors import BatchCorrupt
+from keylane.errors import BatchCorrupt, FrameInvalid
 from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.endpoints import show_endpoints, with_own_endpoints
 from keylane.proxy.apis.lane_topics import are_plain, find_view
+from keylane.proxy.apis.own_topics import names_own, refused_topics
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.topics import LaneView
@@ -51,6 +52,7 @@ from keylane.wire.resequence import resequence
 from keylane.wire.sequence import UNKNOWN_PRODUCER_ID, UNKNOWN_PRODUCER_LOG_START
 
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+TOPIC_REFUSED: Final = 29
 NO_ACKS: Final = 0
 
 Views = Mapping[tuple[str | None, bytes | None], LaneView]
@@ -84,6 +86,8 @@ class RoundsUnderWay:
 def relays_produce(request: Request, context: Context) -> bool:
     """Whether no topic of the request has lanes, for all that is known, and it has an answer."""
     wanted = read_produce_request(request.frame, request.body_position, request.api_version)
+    if names_own(wanted.topics, context.registry):
+        return False
     return wanted.acks != NO_ACKS and are_plain(wanted.topics, context.registry)
 
 
@@ -91,11 +95,18 @@ async def handle_produce(request: Request, context: Context) -> Buffers:
     """Take lanes apart into rounds, send them, put the answers together."""
     wanted = read_produce_request(request.frame, request.body_position, request.api_version)
     views = await find_views(wanted, context)
-    if not views:
+    own = await refused_topics(wanted.topics, context)
+    if not views and not own:
         return await _relay(request, wanted, context)
     # Before sequence numbers are given out: who may not write must not use up anybody's.
     denied = await _denied(views, context)
-    plan = split_by_partition(wanted, lambda topic, entry: to_physical(topic, entry, views, denied))
+
+    def target(topic: ProduceTopic, entry: ProducePartition) -> Target | Refusal:
+        if (topic.name, topic.topic_id) in own:
+            return Refusal(TOPIC_REFUSED)
+        return to_physical(topic, entry, views, denied)
+
+    plan = split_by_partition(wanted, target)
     under_way = RoundsUnderWay(refused=dict(plan.refused))
     has_sequences = False
     for one in plan.rounds:
@@ -113,6 +124,8 @@ async def handle_produce(request: Request, context: Context) -> Buffers:
         under_way.sent.append(one)
         under_way.open.append((context.send(frame), batches))
     if wanted.acks == NO_ACKS:
+        if own:  # as a broker ends the connection: there is no answer to say it by
+            raise FrameInvalid("acks=0 for a topic of keylane's own")
         return ()
     if not has_sequences:
         context.release()

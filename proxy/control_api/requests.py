@@ -9,9 +9,7 @@ Source: RFC 9110 (13.1.1 If-Match, 8.8.3 ETag), RFC 6585 (428).
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections import Counter
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -19,9 +17,12 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from keylane.proxy.control_api.problems import Problem, pointer
+from keylane.wire.bounded_json import JsonInvalid, NameTwice, read_json
 
 BODY_BYTES_MAX: Final = 4 * 1024**2
 """Twice of what the largest table takes."""
+BODY_DEPTH_MAX: Final = 16
+"""More than twice what the deepest body needs."""
 BODY_TIMEOUT_S: Final = 30.0
 ERRORS_SHOWN: Final = 20
 JSON: Final = "application/json"
@@ -32,10 +33,6 @@ ENTITY_TAG: Final = r'(?:(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"|[0-9]+)'
 ENTITY_TAGS: Final = re.compile(rf"\s*{ENTITY_TAG}(?:\s*,\s*{ENTITY_TAG})*\s*")
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class _Twice(ValueError):
-    """A name stands twice in an object: one of the two would be lost."""
 
 
 async def read_body(request: web.Request, model: type[Model]) -> Model:
@@ -115,23 +112,11 @@ def check_version(request: web.Request, version: int, *, is_needed: bool) -> Non
 
 def _parse(body: bytes) -> Any:
     try:
-        return json.loads(body, object_pairs_hook=_object, parse_constant=_constant)
-    except _Twice as error:
+        return read_json(body, bytes_max=BODY_BYTES_MAX, depth_max=BODY_DEPTH_MAX)
+    except NameTwice as error:
         raise Problem(HTTPStatus.BAD_REQUEST, str(error), field="") from None
-    except (ValueError, RecursionError):  # bad UTF-8 too
+    except JsonInvalid:  # bad UTF-8, and what is nested too deep, too
         raise Problem(HTTPStatus.BAD_REQUEST, "the body is no JSON", field="") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        raise _Twice(f"the name {counts.most_common(1)[0][0]!r} stands twice in one object")
-    return found
-
-
-def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _pointer(location: tuple[str | int, ...]) -> str:

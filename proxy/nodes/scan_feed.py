@@ -33,8 +33,11 @@ from aiokafka.errors import KafkaError
 from keylane.errors import ScansInvalid, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.journal_topic import ensure_short_topic
+from keylane.offsets.set_aside import SetAside
+from keylane.offsets.values import Damaged
 from keylane.proxy.nodes.scan_blocks import told_block
 from keylane.proxy.nodes.scan_records import (
+    EPOCH_MAX,
     TOPIC_NAME,
     Cut,
     News,
@@ -47,7 +50,7 @@ from keylane.proxy.nodes.scan_records import (
 )
 from keylane.proxy.nodes.scan_runs import AGE_S_MAX, ScanRuns
 from keylane.proxy.reader_kit import ScannedBlock
-from keylane.proxy.tasks import spawn
+from keylane.proxy.tasks import Watched
 
 log = logging.getLogger("keylane.nodes")
 
@@ -130,12 +133,16 @@ class ScanFeed:
         on_past: OnScanned | None = None,
         client_id: str = "keylane",
         options: Callable[[], Mapping[str, Any]] = dict,
+        set_aside: SetAside | None = None,
+        watched: Watched | None = None,
     ) -> None:
         """number: of this node. wall_clock: seconds since 1970, as brokers have them.
 
         on_past: given instead of `on_scanned` what was there before the start: it came over a
         minute, and is told at once. options: arguments of every new aiokafka client.
+        set_aside: is told of records that cannot be taken. watched: runs the two tasks.
         """
+        self._set_aside, self._watched = set_aside or SetAside(), watched or Watched()
         self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
         self._extra_options = options
         self._on_scanned, self._on_truncated = on_scanned, on_truncated
@@ -174,7 +181,8 @@ class ScanFeed:
             await self.stop()
             raise UpstreamLost(f"reading {TOPIC_NAME}: {_describe(error)}") from None
         log.info("scans of other nodes are known taken=%d", self.taken)
-        self._tasks = [spawn(self._follow(), "scans"), spawn(self._send_on(), "scans sent")]
+        run = self._watched.run
+        self._tasks = [run(self._follow, "scans"), run(self._send_on, "scans sent")]
 
     async def stop(self) -> None:
         """Send what waits, if Kafka takes it soon, and close."""
@@ -200,7 +208,7 @@ class ScanFeed:
     def note_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A reader of this node has seen that the log was cut at `end`."""
         known = self._known.get((topic_id, partition), _Known())
-        cut = Cut(topic_id, partition, end, known.leader_epoch + 1)
+        cut = Cut(topic_id, partition, end, min(known.leader_epoch + 1, EPOCH_MAX))
         self._runs.cut(cut)
         self._guard(cut, self._sender)
         self._news.set()
@@ -350,20 +358,28 @@ class ScanFeed:
     def _take_in(self, records: Iterable[ConsumerRecord[Any, Any]], on_scanned: OnScanned) -> None:
         for record in records:
             try:
-                data = record.value or b""
-                if read_sender(data) in self._own:
-                    continue
-                packet = read_packet(data, self._book)
+                self._take_record(record, on_scanned)
             except ScansInvalid as error:
-                log.error("scans record is skipped offset=%d reason=%s", record.offset, error)
+                reason = str(error)
+            except Exception as error:  # noqa: BLE001 - one record must not keep the others out
+                reason = f"a mistake of keylane in taking it, {type(error).__name__}"
+            else:
                 continue
-            if packet is None:
-                if not self._skipped_logged:
-                    log.warning("scans record of another version is skipped")
-                self._skipped_logged = True
-                continue
-            for item in packet.news:
-                self._take_item(item, packet.sender, on_scanned)
+            self._set_aside.note(TOPIC_NAME, Damaged(record.partition, record.offset, reason))
+
+    def _take_record(self, record: ConsumerRecord[Any, Any], on_scanned: OnScanned) -> None:
+        """Raises: ScansInvalid."""
+        data = record.value or b""
+        if read_sender(data) in self._own:
+            return
+        packet = read_packet(data, self._book)
+        if packet is None:
+            if not self._skipped_logged:
+                log.warning("scans record of another version is skipped")
+            self._skipped_logged = True
+            return
+        for item in packet.news:
+            self._take_item(item, packet.sender, on_scanned)
 
     def _take_item(self, item: News, sender: Sender, on_scanned: OnScanned) -> None:
         place = (item.topic_id, item.partition)

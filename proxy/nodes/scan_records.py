@@ -41,9 +41,10 @@ from numpy.typing import NDArray
 from keylane.errors import FrameInvalid, ScansInvalid
 from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.own_names import SCANS_TOPIC
 from keylane.wire.primitives import INT8, INT32, Buffer, Reader, Writer
 
-TOPIC_NAME: Final = "__keylane_scans"
+TOPIC_NAME: Final = SCANS_TOPIC
 VERSION: Final = 0
 EVEN: Final = 0
 CUTS: Final = 1
@@ -58,6 +59,9 @@ TOPIC_BYTES_MIN: Final = 16 + 2
 ITEM_BYTES_MIN: Final = 4 + CUT_HEAD.size
 DIGEST_BYTES: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
+EPOCH_MAX: Final = 2**31 - 1
+PACKET_BYTES_MAX: Final = 2 * 1024**2
+"""Of what is read: twice what brokers take by default, in which a full packet and one scan fit."""
 NO_RECORD: Final = -1
 NO_EPOCH: Final = -1
 PACKET_BYTES: Final = 256 * 1024
@@ -309,7 +313,7 @@ def read_sender(data: Buffer) -> Sender | None:
 
     Raises: ScansInvalid.
     """
-    if len(data) < HEAD.size:
+    if not HEAD.size <= len(data) <= PACKET_BYTES_MAX:
         raise ScansInvalid(f"a packet of {len(data)} bytes")
     version, number, life = HEAD.unpack_from(data)
     return Sender(number, life) if version == VERSION else None
@@ -408,10 +412,11 @@ def _read_item(
 def _read_columns(reader: Reader, outputs: int, start: int, length: int) -> Columns:
     """The columns of a scan, as `Scan` has them. Raises: FrameInvalid."""
     columns = np.stack([_read_column(reader, outputs) for _ in range(3)])
-    lasts, counts, _ = columns
+    lasts, counts, sizes = columns
     # So many records fit up to the last one, and that is in the region.
     fits = (counts <= lasts) & (lasts <= length) & ((counts > 0) == (lasts > 0))
     _expect("records outside of the scan", that=bool(fits.all()))
+    _expect("bytes beyond 2^63", that=sum(sizes.tolist()) <= OFFSET_MAX)  # who counts adds them
     columns[0] = np.where(lasts > 0, lasts + (start - 1), NO_RECORD)
     return columns
 

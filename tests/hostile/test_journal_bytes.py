@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.errors import JournalInvalid
-from keylane.keyrange.space import HASH_MAX
+from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.journal import (
     LayoutValue,
     PositionsValue,
@@ -136,3 +136,56 @@ def test_load_of_hostile_records_ends_in_a_sound_table(records) -> None:
 
     table.check()
     assert report.damaged_count <= len(records)
+
+
+offsets = st.integers(0, 2**63 - 1) | st.integers(2**63 - 4, 2**63 - 1) | st.integers(0, 20)
+
+
+@given(
+    stands=st.tuples(offsets, offsets),
+    ranges=st.lists(st.tuples(offsets, offsets), max_size=4),
+    pushed=st.none() | offsets,
+    commit=offsets,
+)
+def test_whatever_is_taken_of_a_journal_can_be_written_again(
+    stands, ranges, pushed, commit
+) -> None:
+    """Bounds of 64 bits are no trap: the group's next commit, and its deletion, have records."""
+    position = Position(offset=min(stands), counted=max(stands), committed=True)
+    value = PositionsValue(
+        timestamp_ms=1, pushed=pushed, topic_name="t", positions=((HASH_MAX, position),)
+    )
+    records = [(write_key(STATE), write_value(value))]
+    for ends in ranges:
+        key = write_key(RangeKey(STATE, min(ends), max(ends)))
+        records.append((key, write_value(RangeValue(timestamp_ms=1))))
+    table = OffsetTable(partition_count=1)
+    for offset, (key, data) in enumerate(records):
+        table.apply(0, offset, key, data)
+    table.finish_load()
+    before = table.get(STATE)
+    assert before is not None
+
+    state = before.copy()
+    state.commit_keys((KeyRange(0, HASH_MAX // 2),), commit)
+    state.commit_ranges([(min(ends), max(ends)) for ends in ranges])
+    table.put(STATE, state)
+
+    state.check()
+    for record in (*table.records(STATE, now_ms=1), *table.tombstones(STATE)):
+        again = OffsetTable(partition_count=1)
+        again.apply(0, 0, record.key, record.value)
+        assert again.finish_load().damaged_count == 0
+
+
+def test_a_range_to_the_end_of_all_offsets_is_refused() -> None:
+    """The position behind it has no room in 64 bits: no later commit could be written."""
+    with pytest.raises(JournalInvalid, match="range from 0 to 9223372036854775807"):
+        read_key(write_key(RangeKey(STATE, 0, 2**63 - 1)), place="somewhere")
+
+
+@pytest.mark.parametrize(("read", "size"), [(read_key, 2**17), (read_positions, 2**20)])
+def test_what_is_too_long_is_not_looked_at(read, size) -> None:
+    """No keylane has written it."""
+    with pytest.raises(JournalInvalid, match=f"at most {size} are read"):
+        read(bytes(size + 1), place="somewhere")

@@ -18,9 +18,11 @@ from keylane.errors import UpstreamLost
 from keylane.proxy.control import ControlServer
 from keylane.proxy.control_api.settings import Settings
 from keylane.proxy.control_auth import ControlGuard
+from keylane.proxy.control_door import ControlDoor
 from keylane.proxy.describe import GroupReport
 from keylane.proxy.exposition import Exposition
 from keylane.proxy.health import Health
+from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.range_table import Assignment, RangeTable, RangeTableHolder
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.switches import SwitchBoard, Switches
@@ -96,7 +98,13 @@ class ControlPort:
     """A control port and what stands behind it."""
 
     def __init__(
-        self, *, guard: ControlGuard | None = None, door: TlsDoor | None = None, **config: Any
+        self,
+        *,
+        guard: ControlGuard | None = None,
+        door: TlsDoor | None = None,
+        connections: ControlDoor | None = None,
+        live: LiveFeed | None = None,
+        **config: Any,
     ) -> None:
         settings = {
             "lanes": (LaneRule(topic="orders", lanes=4),),
@@ -117,6 +125,8 @@ class ControlPort:
             self.topics,
             guard=guard,
             door=door,
+            connections=connections,
+            live=live,
         )
 
     @property

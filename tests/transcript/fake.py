@@ -114,6 +114,8 @@ class World:
     """What is to be done beside the requests; tests run it."""
     answer_tags: bytes = b""
     """Tagged fields in the headers of the broker's answers, instead of none."""
+    may_alter_cluster: bool = True
+    """Of the client's principal; a broker without an authorizer says so of everybody."""
     wait_s: float = 0.0
     """How far each answer of the broker moves the clock."""
 
@@ -304,6 +306,13 @@ class FakeContext:
         if self.world.are_patterns_busy:
             return None
         return find_matches(pattern, topics)
+
+    async def may_alter_cluster(self) -> bool:
+        self.events.append("may alter the cluster")
+        return self.world.may_alter_cluster
+
+    async def name_of_id(self, topic_id: uuid.UUID) -> str | None:
+        return self.registry.name_of_id(topic_id)
 
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         self.events.append("fetch lanes")

@@ -31,16 +31,22 @@ from keylane.offsets.journal import (
     write_value,
 )
 from keylane.offsets.lineage import EpochStart
-from keylane.offsets.values import METADATA_BYTES_MAX, POSITION_COUNT_MAX, Position
+from keylane.offsets.values import (
+    METADATA_BYTES_MAX,
+    POSITION_COUNT_MAX,
+    RANGE_LAST_MAX,
+    Position,
+)
 
 STATE = StateKey("group", uuid.UUID(int=7), 3)
 offsets = st.integers(0, HASH_MAX)
+range_ends = st.integers(0, RANGE_LAST_MAX)
 names = st.text(st.characters(codec="utf-8"), max_size=50)
 state_keys = st.builds(StateKey, names, st.uuids(), st.integers(0, 2**31 - 1))
 range_keys = st.builds(
     lambda state, ends: RangeKey(state, min(ends), max(ends)),
     state_keys,
-    st.tuples(offsets, offsets),
+    st.tuples(range_ends, range_ends),
 )
 positions = st.builds(
     lambda ends, committed, metadata, leader_epoch: Position(

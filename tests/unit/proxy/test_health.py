@@ -5,7 +5,11 @@ from __future__ import annotations
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from keylane.offsets.set_aside import SetAside
+from keylane.offsets.values import Damaged
+from keylane.proxy.control_setup import Upkeep
 from keylane.proxy.health import Health
+from keylane.proxy.tasks import Watched
 
 
 async def ask(health: Health) -> list[tuple[int, str]]:
@@ -51,3 +55,18 @@ async def test_a_node_that_serves_all_but_groups_is_ready_and_says_so() -> None:
     health.missing = "groups on lanes: no topic"
 
     assert await ask(health) == [(200, "ok\n"), (200, "ok\nmissing: groups on lanes: no topic\n")]
+
+
+async def test_what_somebody_should_look_at_changes_no_status() -> None:
+    """Records that were set aside, and tasks that rest: lines behind the state."""
+    upkeep = Upkeep(SetAside(), Watched())
+    health = Health(notes=[upkeep.lines])
+    health.serves()
+    assert await ask(health) == [(200, "ok\n"), (200, "ok\n")]
+
+    upkeep.set_aside.note("topic", Damaged(3, 17, "no JSON"))
+    upkeep.watched.resting.add("sweep")
+
+    lines = ["restarting: sweep, which ended by a mistake"]
+    lines.append("set aside: 1 records of topic, at partition 3 offset 17")
+    assert (await ask(health))[1] == (200, "".join(f"{line}\n" for line in ["ok", *lines]))

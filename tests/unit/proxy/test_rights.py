@@ -158,3 +158,43 @@ async def test_a_refused_group_is_asked_about_each_time() -> None:
 
     assert await world.rights.error("g", Operation.READ) == 0
     assert len(world.asked) == 3
+
+
+class Cluster:
+    """What the broker says of the cluster, and the clock."""
+
+    def __init__(self, operations: int) -> None:
+        self.operations, self.asked, self.now_s = operations, 0, 0.0
+        self.rights = TopicRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
+
+    async def ask(self, entity: Any) -> Any:
+        self.asked += 1
+        assert entity.include_cluster_authorized_operations and not entity.topics
+        return build(MetadataResponse, {"cluster_authorized_operations": self.operations})
+
+
+@pytest.mark.parametrize(
+    ("operations", "may"),
+    [
+        (NOTHING, False),
+        (0, False),
+        (1 << Operation.DESCRIBE, False),
+        (1 << Operation.ALTER, True),
+        (0b1111_1111_1111_0, True),
+    ],
+)
+async def test_who_may_alter_the_cluster(operations: int, may: bool) -> None:
+    """The right itself: without DESCRIBE on the cluster a broker says 0."""
+    assert await Cluster(operations).rights.may_alter_cluster() is may
+
+
+async def test_the_right_to_the_cluster_is_remembered_as_long_as_others() -> None:
+    """And asked for again then."""
+    world = Cluster(1 << Operation.ALTER)
+    assert await world.rights.may_alter_cluster()
+    world.operations, world.now_s = 0, TTL_S - 1
+    assert await world.rights.may_alter_cluster()
+    assert world.asked == 1
+
+    world.now_s = TTL_S
+    assert not await world.rights.may_alter_cluster()

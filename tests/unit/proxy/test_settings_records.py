@@ -125,7 +125,7 @@ def test_any_history_adds_up_to_the_last_table(history: list[dict[str, Any]], da
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        (None, b"{}", "key b'' is unknown"),
+        (None, b"{}", "key is unknown"),
         (b"garbage", b"{}", "unknown"),
         (b'["newer kind"]', b"{}", "unknown"),
         (b'["assignments"]', None, "unknown"),
@@ -158,17 +158,25 @@ def test_what_cannot_be_read_is_told_and_changes_nothing(key: Any, value: Any, t
     assert (state.table, state.switches) == (RangeTable(), Switches())
 
 
-def test_assignments_that_overlap_are_not_taken() -> None:
-    """They cannot have been written by a node; the version before stays."""
-    one = RangeTable().with_clients({"a": {"t": {0: []}}})
-    other = RangeTable().with_clients({"b": {"t": {0: []}}}, version=2)
+def test_an_assignment_that_overlaps_is_left_out_and_keeps_nothing_out() -> None:
+    """It cannot have been written by a node: the version counts without it, and so does the next.
+
+    It stands before a good change of another client, which was made without it.
+    """
+    one = RangeTable().with_clients({"a": {"t": {0: [LOW]}}})
+    (forged, _) = write_assignments(one.with_clients({"b": {"t": {1: []}}}), {"b": 1})
+    forged = (forged[0], forged[1].replace(b'"1"', b'"0"') if forged[1] else None)
+    two = one.with_clients({"c": {"t": {0: [HIGH]}}})
     state = SettingsState()
     feed(state, write_assignments(one, {"a": 1}))
 
-    with pytest.raises(SettingsInvalid, match="overlaps"):
-        feed(state, write_assignments(other, {"b": 1}))
+    state.apply(*forged, 7)
+    assert feed(state, write_assignments(two, {"c": 1})) == [False, True]
 
-    assert state.table == one
+    assert state.table == two
+    ((offset, reason),) = [(each.offset, each.reason) for each in state.take_left_out()]
+    assert offset == 7 and "does not fit" in reason
+    assert state.take_left_out() == []
 
 
 def test_a_client_has_room_in_one_record(monkeypatch: pytest.MonkeyPatch) -> None:

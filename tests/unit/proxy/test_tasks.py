@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from itertools import pairwise
 
 import pytest
 
-from keylane.proxy.tasks import running_count, spawn
+from keylane.proxy.tasks import Watched, running_count, spawn
+from tests.virtual_time import run_virtual
 
 
 def test_a_task_gives_its_result() -> None:
@@ -89,3 +91,58 @@ def test_tasks_are_counted_until_they_end() -> None:
     before, during, after = asyncio.run(main())
 
     assert (during, after) == (before + 1, before)
+
+
+def test_a_watched_task_begins_anew_with_growing_pauses(caplog: pytest.LogCaptureFixture) -> None:
+    """Each end is logged with its trace and counted; while it rests, it says so."""
+    starts: list[float] = []
+    shown: list[list[str]] = []
+
+    async def main() -> None:
+        watched, loop = Watched(), asyncio.get_running_loop()
+
+        async def follow() -> None:
+            starts.append(loop.time())
+            if len(starts) < 5:
+                raise ValueError("a bug")
+            await asyncio.sleep(1000)
+
+        task = watched.run(follow, "follower")
+        await asyncio.sleep(0.5)
+        shown.append(watched.lines())
+        await asyncio.sleep(30)
+        shown.append(watched.lines())
+        assert watched.restarts == {"follower": 4}
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    with caplog.at_level(logging.ERROR, "keylane.tasks"):
+        run_virtual(main)
+
+    assert [later - earlier for earlier, later in pairwise(starts)] == [1.0, 2.0, 4.0, 8.0]
+    assert shown == [["restarting: follower, which ended by a mistake"], []]
+    assert caplog.text.count("ValueError: a bug") == 4
+
+
+def test_after_a_good_run_the_pause_is_short_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where it ends without an error, which none of them should."""
+    starts: list[float] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def follow() -> None:
+            starts.append(loop.time())
+            await asyncio.sleep(100)
+
+        task = Watched().run(follow, "follower")
+        await asyncio.sleep(350)
+        task.cancel()
+        await asyncio.wait([task])
+
+    with caplog.at_level(logging.ERROR, "keylane.tasks"):
+        run_virtual(main)
+
+    assert [later - earlier for earlier, later in pairwise(starts)] == [101.0] * 3
+    assert "task ended, and is begun anew name=follower" in caplog.text

@@ -238,6 +238,27 @@ def test_handshakes_under_way_are_bounded(run, tmp_path, caplog) -> None:
     assert "reason=too many connections" in caplog.text
 
 
+def test_a_handshake_gives_way_where_the_door_says_so(run, tmp_path) -> None:
+    """The first one that stalls, for each that comes: a probe gets in while strangers stall."""
+
+    async def check() -> None:
+        async with standing(tmp_path, per_address_max=2, gives_way=True) as stand:
+            place = ("127.0.0.1", stand.port)
+            silent = [await asyncio.open_connection(*place) for _ in range(20)]
+
+            assert await stand.talk(stand.authority.issue("client")) == b"answer"
+
+            async with asyncio.timeout(WAIT_S):
+                for reader, _ in silent[:19]:
+                    assert await reader.read() == b""
+            for _, writer in silent:
+                writer.close()
+            await stand.until(19)
+            stand.door._admission.check()
+
+    run(check())
+
+
 def test_one_line_for_each_reason_in_a_while(tmp_path, caplog) -> None:
     """All of them are counted; what was not told is told with the next line."""
     stand = Stand(tmp_path)
