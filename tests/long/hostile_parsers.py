@@ -33,6 +33,7 @@ RSS_GROWTH_MIB: Final = 300
 """Of the child, from the first thousand inputs on; a split alone may hold 1 MiB."""
 WARM_INPUTS: Final = 1000
 FINDINGS_MAX: Final = 50
+"""Kinds of them; the run ends there."""
 CORPUS: Final = Path(__file__).parent.parent / "fuzz" / "corpus"
 CORPUS_FILE_BYTES_MAX: Final = 4096
 NOTHING: Final = -1
@@ -47,6 +48,11 @@ class Finding:
     text: str
     data: bytes = b""
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Decoder, and what was wrong, as far as it is alike."""
+        return self.target, self.text.partition(":")[0]
+
 
 @dataclass(slots=True)
 class Tally:
@@ -57,6 +63,9 @@ class Tally:
     seconds: Counter[str] = field(default_factory=Counter)
     worst_s: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    """The first of each kind."""
+    kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By decoder and what was wrong: how often."""
     rss_mib: float = 0.0
     rss_growth_mib: float = 0.0
     next_number: int = 0
@@ -66,14 +75,23 @@ class Tally:
         """How many there were."""
         return sum(self.counts.values())
 
+    def found(self, finding: Finding) -> None:
+        """Count a finding, keep the first of its kind."""
+        if finding.kind not in self.kinds:
+            self.findings.append(finding)
+        self.kinds[finding.kind] += 1
+
     def add(self, other: Tally) -> None:
         """Those of another child, which came after."""
         self.counts += other.counts
         for name, seconds in other.seconds.items():
-            self.seconds[name] += seconds  # type: ignore[assignment]
+            self.seconds[name] += seconds
         for name, worst_s in other.worst_s.items():
             self.worst_s[name] = max(worst_s, self.worst_s.get(name, 0.0))
-        self.findings += other.findings
+        for finding in other.findings:
+            if finding.kind not in self.kinds:
+                self.findings.append(finding)
+        self.kinds += other.kinds
         self.rss_mib = max(self.rss_mib, other.rss_mib)
         self.rss_growth_mib = max(self.rss_growth_mib, other.rss_growth_mib)
         self.next_number = other.next_number
@@ -88,10 +106,10 @@ def try_input(tally: Tally, number: int, data: bytes) -> None:
     except Exception as error:  # noqa: BLE001 - which is what is looked for
         outcome = "finding"
         text = f"{type(error).__name__}: {str(error)[:120]}"
-        tally.findings.append(Finding(number, name, text, data))
+        tally.found(Finding(number, name, text, data))
     took_s = time.perf_counter() - started_s
     if took_s > SECONDS_MAX:
-        tally.findings.append(Finding(number, name, f"took {took_s:.1f} s", data))
+        tally.found(Finding(number, name, f"slow: took {took_s:.1f} s", data))
     tally.counts[name, outcome] += 1
     tally.seconds[name] += took_s  # type: ignore[assignment]
     tally.worst_s[name] = max(took_s, tally.worst_s.get(name, 0.0))
@@ -135,12 +153,12 @@ def run_parsers(seed: int, inputs: int, deadline_s: float, told: Callable[[str],
     while number < inputs and time.monotonic() < deadline_s:
         total.add(_run_child(seed, number, inputs, deadline_s))
         number = total.next_number
-        told(f"parsers: {number} of {inputs}, {len(total.findings)} findings")
+        told(f"parsers: {number} of {inputs}, {len(total.findings)} kinds of findings")
         if len(total.findings) >= FINDINGS_MAX:
             break
     if total.rss_growth_mib > RSS_GROWTH_MIB:
         text = f"memory grew by {total.rss_growth_mib:.0f} MiB"
-        total.findings.append(Finding(NOTHING, "all", text))
+        total.found(Finding(NOTHING, "all", text))
     return total
 
 
@@ -168,11 +186,9 @@ def _run_child(seed: int, first: int, inputs: int, deadline_s: float) -> Tally:
     name = TARGETS[data[0] % len(TARGETS)].__name__
     # SIGKILL is ours, for one that hung.
     text = "came to no end" if child.exitcode == -signal.SIGKILL else f"died: {child.exitcode}"
-    return Tally(
-        Counter({(name, "finding"): number - first + 1}),
-        findings=[Finding(number, name, text, data)],
-        next_number=number + 1,
-    )
+    tally = Tally(Counter({(name, "finding"): number - first + 1}), next_number=number + 1)
+    tally.found(Finding(number, name, text, data))
+    return tally
 
 
 def _await(results: Any, current: Any) -> Tally | None:
