@@ -123,6 +123,7 @@ def run_attack(stage: HostileStage, attack: Attack, seconds: float, memory_mib: 
         row.failures.append(f"broke: {error}")
     finally:
         proxy.stop()
+        stage.forget()
     row.judge(memory_mib)
     if "Traceback" in proxy.log:
         row.failures.append("a stack trace in the log")
