@@ -23,6 +23,8 @@ from tests.transcript.entities import build
 
 TIMEOUT_S: Final = 10.0
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+HARM: Final = "HARM "
+"""Begins what an attacker must not get; `attacks` counts it as a failure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,15 @@ from keylane.offsets.journal import (
 from keylane.offsets.values import Position
 from keylane.proxy.nodes.messages import write_hello
 from keylane.proxy.nodes.values import Claim, Hello, NodeInfo, NodeRule
-from tests.long.attack_client import AttackClient, Places, say
+from tests.long.attack_client import HARM, AttackClient, Places, say
 from tests.reference.batches import Batch, Record, write_batch
 
 Got = Counter[str]
 Pairs = Sequence[tuple[bytes, bytes]]
 NODES: Final = "__keylane_nodes"
-PRODUCE, FETCH, JOIN, HEARTBEAT, SYNC = 0, 1, 11, 12, 14
+PRODUCE, FETCH, METADATA, COORDINATOR, JOIN, HEARTBEAT, SYNC = 0, 1, 3, 10, 11, 12, 14
+STRANGER_PORT: Final = 9
+"""Of the address that a fake node has clients led to; nothing listens there."""
 PARTITIONS: Final = 50
 """More than any of keylane's topics has here; what is not there is refused."""
 PAUSE_S: Final = 0.2
@@ -62,7 +64,8 @@ def poison(places: Places, until_s: float, topic: str) -> Got:
         try:
             with AttackClient(place).log_in("alice") as client:
                 code = produce(client, topic, partition, pairs)
-                got[f"{where}: {code}"] += 1
+                is_taken = code == 0 and place == places.keylane
+                got[f"{HARM if is_taken else ''}{where}: {code}"] += 1
         except OSError as error:
             got[f"{where}: {say(error)}"] += 1
         time.sleep(PAUSE_S)
@@ -118,14 +121,36 @@ def squat(places: Places, until_s: float, *, is_node: bool) -> Got:
     while time.monotonic() < until_s:
         try:
             with AttackClient(places.brokers, timeout_s=30.0).log_in("alice") as client:
-                _stay(client, until_s, got, is_node=is_node)
+                _stay(client, places, until_s, got, is_node=is_node)
         except OSError as error:
             got[say(error)] += 1
             time.sleep(1.0)
     return got
 
 
-def _stay(client: AttackClient, until_s: float, got: Got, *, is_node: bool) -> None:
+def led_astray(places: Places) -> Got:
+    """How many lanes and coordinators clients of keylane would look for at the stranger's."""
+    got: Got = Counter()
+    try:
+        with AttackClient(places.keylane).log_in("alice") as client:
+            asked = {"topics": [{"name": "orders"}], "allow_auto_topic_creation": False}
+            answer = client.ask(METADATA, 9, asked)
+            strangers = {one.node_id for one in answer.brokers if one.port == STRANGER_PORT}
+            parts = [part for topic in answer.topics for part in topic.partitions]
+            got[f"{HARM}lanes led to the stranger"] += sum(
+                part.leader_id in strangers for part in parts
+            )
+            names = [f"group-{number}" for number in range(10)]
+            found = client.ask(COORDINATOR, 4, {"key_type": 0, "coordinator_keys": names})
+            got[f"{HARM}groups led to the stranger"] += sum(
+                one.port == STRANGER_PORT for one in found.coordinators
+            )
+    except OSError as error:
+        got[f"metadata: {say(error)}"] += 1
+    return Counter({name: count for name, count in got.items() if count})
+
+
+def _stay(client: AttackClient, places: Places, until_s: float, got: Got, *, is_node: bool) -> None:
     member_id = ""
     metadata = fake_hello() if is_node else struct.pack(">hii", 0, 0, 0)
     name = "keylane-nodes" if is_node else "range"
@@ -148,6 +173,7 @@ def _stay(client: AttackClient, until_s: float, got: Got, *, is_node: bool) -> N
         while time.monotonic() < until_s:
             if client.ask(HEARTBEAT, 3, same).error_code != 0:
                 break  # the group begins a new round
+            got.update(led_astray(places))
             time.sleep(1.0)
 
 
@@ -155,11 +181,11 @@ def fake_hello() -> bytes:
     """What a node would say whose address is the attacker's."""
     node = NodeInfo(
         number=7,
-        bootstrap=("127.0.0.1", 9),
-        brokers={1: ("127.0.0.1", 9)},
+        bootstrap=("127.0.0.1", STRANGER_PORT),
+        brokers={1: ("127.0.0.1", STRANGER_PORT)},
         rules=tuple(NodeRule(topic=name, lanes=4) for name in ("orders", "orders2", "secret")),
         lane_name_pattern="{topic}.lanes-{lanes}",
-        control="http://127.0.0.1:9",
+        control=f"http://127.0.0.1:{STRANGER_PORT}",
         version="x",
     )
     claim = Claim(generation_id=-1, partitions=frozenset())

@@ -3,7 +3,8 @@
 `python -m tests.long.attacks --seconds 60`: for each attack a fresh keylane (node 0 of one), a
 group of stock consumers on lanes and a producer at a fixed rate; then the pace before, during and
 after. Prints a table; exit code 1 when the pace falls below 0.8 of that without the attack,
-/livez takes longer than a second, memory passes the bound, or keylane does not start again.
+/livez takes longer than a second, memory passes the bound, keylane does not start again, or the
+attacker gets what it must not (`HARM`).
 `--only "bomb,idle"` plays these, `--list` names all.
 
 In:    seconds of each attack.  Out: lines on stdout.
@@ -33,7 +34,7 @@ from typing import Any, Final
 
 from keylane.embedded.child import ChildEnded
 from tests.integration.keylane_process import KeylaneProcess
-from tests.long.attack_client import Places
+from tests.long.attack_client import HARM, Places
 from tests.long.attack_kinds import ATTACKS, Attack, Got
 from tests.long.attack_load import RECORDS_PER_S, Load, ratio
 from tests.long.hostile_stage import HostileStage, descriptors
@@ -76,6 +77,7 @@ class Row:
             self.failures.append(f"/livez {self.worst('livez_own_s'):.1f} s")
         if self.worst("rss_mib") > memory_mib:
             self.failures.append(f"{self.worst('rss_mib'):.0f} MiB")
+        self.failures += [f"{name} x{count}" for name, count in self.got.items() if HARM in name]
         if failed := sum(look.failed for look in self.looks):
             self.failures.append(f"{failed} probes failed")
 

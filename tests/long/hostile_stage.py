@@ -136,7 +136,7 @@ class HostileStage:
     def forget(self) -> None:
         """Delete keylane's own topics, whatever was written there; no keylane may run."""
         listed = self.admin.list_topics(timeout=30).topics
-        wanted = [name for name in SERVICE_TOPICS if name in listed]
+        wanted = [str(name) for name in SERVICE_TOPICS if name in listed]
         for deleted in (self.admin.delete_topics(wanted) if wanted else {}).values():
             deleted.result(60)
 
