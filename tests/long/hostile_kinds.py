@@ -244,7 +244,7 @@ async def http(rng: random.Random, aim: Aim) -> int:
     body = rng.choice((b"", b"{}", b"[" * 3000, b'{"ranges":' * 50, rng.randbytes(100)))
     length = rng.choice((len(body), 0, 10**9, -1))
     lines = [
-        f"{method} {path} HTTP/1.1", "Host: x", "Content-Type: application/json",
+        f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json",
         f"Content-Length: {length}", f"Authorization: Bearer {SECRET}",
     ]  # fmt: skip
     data = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
