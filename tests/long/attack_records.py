@@ -39,8 +39,8 @@ NODES: Final = "__keylane_nodes"
 PRODUCE, FETCH, METADATA, COORDINATOR, JOIN, HEARTBEAT, SYNC = 0, 1, 3, 10, 11, 12, 14
 STRANGER_PORT: Final = 9
 """Of the address that a fake node has clients led to; nothing listens there."""
-PARTITIONS: Final = 50
-"""More than any of keylane's topics has here; what is not there is refused."""
+JOURNAL_PARTITIONS: Final = 5
+"""keylane's default."""
 PAUSE_S: Final = 0.2
 ZSTD: Final = 4
 UNKNOWN_NAME: Final = b'{"format":1,"topics":{"orders":{"0":[[Infinity,1]]}}}'
@@ -60,7 +60,9 @@ def poison(places: Places, until_s: float, topic: str) -> Got:
         number += 1
         place = places.brokers if number % 2 else places.keylane
         where = "direct" if number % 2 else "through keylane"
-        partition = number % PARTITIONS if topic == "__individual_commit_offsets" else 0
+        partition = (
+            number // 2 % JOURNAL_PARTITIONS if topic == "__individual_commit_offsets" else 0
+        )
         try:
             with AttackClient(place).log_in("alice") as client:
                 code = produce(client, topic, partition, pairs)
