@@ -31,6 +31,7 @@ STUCK_S: Final = 15.0
 """An input that has come to no end after so long never does."""
 RSS_GROWTH_MIB: Final = 300
 """Of the child, from the first thousand inputs on; a split alone may hold 1 MiB."""
+TELL_S: Final = 60.0
 WARM_INPUTS: Final = 1000
 FINDINGS_MAX: Final = 50
 """Kinds of them; the run ends there."""
@@ -151,7 +152,7 @@ def run_parsers(seed: int, inputs: int, deadline_s: float, told: Callable[[str],
     """All inputs, by as many children one after the other as it takes."""
     total, number = Tally(), 0
     while number < inputs and time.monotonic() < deadline_s:
-        total.add(_run_child(seed, number, inputs, deadline_s))
+        total.add(_run_child(seed, number, inputs, deadline_s, told))
         number = total.next_number
         told(f"parsers: {number} of {inputs}, {len(total.findings)} kinds of findings")
         if len(total.findings) >= FINDINGS_MAX:
@@ -162,7 +163,9 @@ def run_parsers(seed: int, inputs: int, deadline_s: float, told: Callable[[str],
     return total
 
 
-def _run_child(seed: int, first: int, inputs: int, deadline_s: float) -> Tally:
+def _run_child(
+    seed: int, first: int, inputs: int, deadline_s: float, told: Callable[[str], None]
+) -> Tally:
     """One child, and what it came to; where it died or hung that is a finding."""
     spawn = multiprocessing.get_context("spawn")
     current = spawn.Value("q", NOTHING)
@@ -172,7 +175,7 @@ def _run_child(seed: int, first: int, inputs: int, deadline_s: float) -> Tally:
     child.start()
     ours.close()
     try:
-        tally = _await(theirs, current)
+        tally = _await(theirs, current, told)
     finally:
         if child.is_alive():
             child.join(1)
@@ -191,11 +194,15 @@ def _run_child(seed: int, first: int, inputs: int, deadline_s: float) -> Tally:
     return tally
 
 
-def _await(results: Any, current: Any) -> Tally | None:
+def _await(results: Any, current: Any, told: Callable[[str], None]) -> Tally | None:
     """The child's tally; None: it died, or has been at one input for too long."""
     number, since_s = NOTHING, time.monotonic()
+    told_s = since_s
     while not results.poll(1.0):
         now_s = time.monotonic()
+        if now_s - told_s > TELL_S:
+            told(f"parsers: at input {current.value}")
+            told_s = now_s
         if current.value != number or number == NOTHING:
             number, since_s = current.value, now_s
         elif now_s - since_s > STUCK_S:
