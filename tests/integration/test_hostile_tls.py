@@ -38,7 +38,7 @@ SERVER_HELLO: Final = 2
 TIMEOUT_S: Final = 60.0
 HANDSHAKE_S: Final = 2
 """`frame_timeout_s` of the proxies here."""
-ABORTED: Final = 3000
+ABORTED: Final = 2000
 SLACK: Final = 8
 RESET: Final = struct.pack("ii", 1, 0)
 

@@ -143,8 +143,7 @@ def _play(
     """Quiet, the attack, quiet again."""
     row.before, look = _while(load, proxy, QUIET_S)
     row.looks.append(look)
-    until_s = time.monotonic() + seconds
-    with attacking(attack, places, until_s, row.got):
+    with attacking(attack, places, seconds, row.got) as until_s:
         half_s = seconds / 2 if attack.restarts else seconds
         during, look = _while(load, proxy, half_s)
         row.during += during
@@ -167,16 +166,19 @@ def _while(load: Load, proxy: KeylaneProcess, seconds: float) -> tuple[list[floa
 
 
 @contextmanager
-def attacking(attack: Attack, places: Places, until_s: float, got: Got) -> Iterator[None]:
-    """The attack in a process of its own, which is ended if it does not end by itself."""
+def attacking(attack: Attack, places: Places, seconds: float, got: Got) -> Iterator[float]:
+    """The attack in a process of its own; until when it lasts. It is ended if it does not end."""
     spawn = multiprocessing.get_context("spawn")
     results, theirs = spawn.Pipe()
-    arguments = (ATTACKS.index(attack), places, until_s, theirs)
+    arguments = (ATTACKS.index(attack), places, theirs)
     child = spawn.Process(target=_attack, args=arguments, daemon=True)
     child.start()
     theirs.close()
     try:
-        yield
+        results.recv()  # it has imported what it needs
+        until_s = time.monotonic() + seconds
+        results.send(until_s)
+        yield until_s
     finally:
         try:
             got.update(results.recv() if results.poll(LEAVE_S) else {"did not end": 1})
@@ -188,7 +190,9 @@ def attacking(attack: Attack, places: Places, until_s: float, got: Got) -> Itera
             child.join()
 
 
-def _attack(number: int, places: Places, until_s: float, results: Any) -> None:
+def _attack(number: int, places: Places, results: Any) -> None:
+    results.send("ready")
+    until_s = results.recv()
     with descriptors(FILES):
         try:
             results.send(ATTACKS[number].play(places, until_s))
