@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 import tempfile
 import time
@@ -44,6 +45,8 @@ LOOP_S_MAX: Final = 1.0
 MEMORY_MIB: Final = 959
 """The chart's memory limit by default."""
 SETTLE_S: Final = 60.0
+SOCKETS_S_MIN: Final = 60.0
+"""The sockets have so long at least, whatever the decoders and the starts took."""
 DESCRIPTORS_SLACK: Final = 8
 """keylane's own connections to brokers may be one moment there and not the next."""
 WARM_INPUTS: Final = 300
@@ -68,13 +71,14 @@ def besiege(folder: Path, seed: int, inputs: int, deadline_s: float, memory_mib:
         proxies = {"plain": plain, "TLS": tls}
         places = [split_address(at) for at in (plain.bootstrap, tls.bootstrap, plain.control)]
         aim = Aim(places[0], places[1], places[2], stage.authority.ca)
-        asyncio.run(play(seed + 1, WARM_INPUTS, aim, deadline_s, told=lambda _: None))
+        asyncio.run(play(seed + 1, WARM_INPUTS, aim, math.inf, told=lambda _: None))
         before = {name: settled_descriptors(proxy) for name, proxy in proxies.items()}
         watching = {
             name: watches.enter_context(Watch(proxy.pid, proxy.control))
             for name, proxy in proxies.items()
         }
-        siege = Siege(asyncio.run(play(seed, inputs, aim, deadline_s, told=tell)))
+        until_s = max(deadline_s, time.monotonic() + SOCKETS_S_MIN)
+        siege = Siege(asyncio.run(play(seed, inputs, aim, until_s, told=tell)))
         siege.findings += siege.tally.findings
         for name, watch in watching.items():
             siege.looks[name] = watch.cut()
