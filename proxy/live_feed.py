@@ -36,6 +36,8 @@ log = logging.getLogger("keylane.live")
 INTERVAL_S: Final = 2.0
 LOOP_SHARE: Final = 1 / 50
 VIEWERS_MAX: Final = 16
+TAKEN_S: Final = 30.0
+"""A page that takes nothing for so long is closed: others may want its place."""
 GROUPS_MAX: Final = 32
 """Each group costs two questions to brokers per state."""
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -52,7 +54,8 @@ HEADERS: Final = {
 class LiveFeed:
     """Serves the page, and tells all who look what changes.
 
-    Invariants: the task runs while there are viewers; a slow viewer gets the last state only.
+    Invariants: the task runs while there are viewers; a slow viewer gets the last state only, and
+    one that takes nothing is closed.
     """
 
     def __init__(
@@ -108,11 +111,16 @@ class LiveFeed:
         told: dict[str, bytes] = {}
         try:
             while events := await viewer.get():
-                # A comment where nothing changed: only a write tells that the page was closed.
-                await response.write(_changes(told, events) or b":\n\n")
+                async with asyncio.timeout(TAKEN_S):
+                    # A comment where nothing changed: only a write says that the page was closed.
+                    await response.write(_changes(told, events) or b":\n\n")
                 told.update(events)
         except ConnectionError:
             pass  # the page was closed
+        except TimeoutError:
+            log.info("live page closed peer=%s reason=nothing taken", request.remote)
+            if request.transport is not None:
+                request.transport.abort()  # else what waits would be sent first
         finally:
             self._viewers.discard(viewer)
         return response

@@ -39,6 +39,7 @@ from tests.fuzz.entities import (
     random_response,
     random_response_body,
 )
+from tests.fuzz.peer_seeds import peer_seeds
 from tests.fuzz.targets import ENDPOINTS, KNOWN, TARGETS
 from tests.reference.batches import CODEC_FORMS, Batch, Record, control_batch, write_batch
 
@@ -70,6 +71,8 @@ def make_seeds() -> Iterator[bytes]:
     yield from _journal_seeds()
     yield from _batch_seeds()
     yield from _assignor_seeds()
+    for target, choice, data in peer_seeds():
+        yield _input(target, choice, data)
 
 
 def _assignor_seeds() -> Iterator[bytes]:

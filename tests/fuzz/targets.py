@@ -51,6 +51,7 @@ from keylane.wire.produce import (
 )
 from keylane.wire.resequence import resequence
 from tests.fuzz.entities import known_versions
+from tests.fuzz.peers import PEER_ALLOWED, PEER_TARGETS
 
 Target = Callable[[int, bytes], None]
 
@@ -233,8 +234,9 @@ TARGETS: Final[tuple[Target, ...]] = (
     fuzz_header, fuzz_tags, fuzz_fetch_request, fuzz_fetch_response, fuzz_fetch_tail,
     fuzz_produce_request, fuzz_produce_response, fuzz_endpoints, fuzz_request, fuzz_response,
     fuzz_journal, fuzz_batch, fuzz_split, fuzz_subscription, fuzz_assignment, fuzz_plan,
+    *PEER_TARGETS,
 )  # fmt: skip
-ALLOWED: Final = (FrameInvalid, BatchCorrupt, JournalInvalid, ConfigInvalid)
+ALLOWED: Final = (FrameInvalid, BatchCorrupt, JournalInvalid, ConfigInvalid, *PEER_ALLOWED)
 
 
 def run_one(data: bytes) -> str:

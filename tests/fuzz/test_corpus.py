@@ -19,8 +19,8 @@ def test_a_kept_input_is_no_finding(path: Path) -> None:
 
 
 def test_the_corpus_is_small() -> None:
-    """Fewer than 200 files of at most 4 KiB."""
-    assert len(CORPUS) < 200
+    """Fewer than 300 files of at most 4 KiB."""
+    assert len(CORPUS) < 300
     assert all(path.stat().st_size <= 4096 for path in CORPUS)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -121,6 +122,33 @@ async def test_more_pages_than_the_bound_are_refused() -> None:
             assert refused.status == 503
         for response in opened:
             response.close()
+
+
+async def test_a_page_that_takes_nothing_is_closed(monkeypatch, caplog) -> None:
+    """A viewer that does not read gives its place back, beside one that does."""
+    monkeypatch.setattr(live_feed, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(live_feed, "LOOP_SHARE", 1.0)
+    monkeypatch.setattr(live_feed, "TAKEN_S", 0.5)
+    numbers = itertools.count()
+
+    async def look(_feed: LiveFeed) -> dict[str, bytes]:
+        return {"state": b"%d" % next(numbers) * 200_000}
+
+    monkeypatch.setattr(LiveFeed, "_look", look)
+    caplog.set_level("INFO", logger="keylane.live")
+    async with serving(FakeDescriber()) as (feed, browser):
+        port = browser._base_url.port  # type: ignore[union-attr]
+        deaf_reader, deaf = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        deaf.write(b"GET /page/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with browser.get("/page/events") as good, asyncio.timeout(20):
+            while "reason=nothing taken" not in caplog.text:
+                await good.content.readany()
+            assert len(feed._viewers) == 1
+            assert await good.content.readany()
+        with suppress(ConnectionError):
+            await deaf_reader.read()
+        assert deaf_reader.at_eof() or deaf_reader.exception()
+        deaf.close()
 
 
 async def test_nothing_is_looked_at_when_nobody_looks(monkeypatch) -> None:
