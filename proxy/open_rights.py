@@ -53,7 +53,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """One thing of keylane's own, and what nobody else may do with it."""
+    """One thing of keylane's own, and what no other principal may do with it."""
 
     resource_type: int
     name: str

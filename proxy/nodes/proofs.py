@@ -6,10 +6,10 @@ Pure:  no I/O, no clock.
 Source: RFC 2104 (HMAC) with SHA-256; KIP-394 (a member id is given before a member is made);
 docs/decisions/033.
 
-Whoever may DESCRIBE the nodes' group sees all that its members said, so a proof must be worth
-nothing in another place. A hello is bound to the cluster, the group and the member that says it; a
-verdict to these of its leader and of the one that it is for, and to the generation. Coordinators
-never give a member id twice, and a member joins under the id that it was given before.
+A principal that may DESCRIBE the nodes' group sees all that its members said, so a proof must be
+worth nothing in another place. A hello is bound to the cluster, the group and the member that says
+it; a verdict to these of its leader and of the one that it is for, and to the generation. No member
+id is given twice by coordinators, and a member joins under the id that it was given before.
 """
 
 from __future__ import annotations

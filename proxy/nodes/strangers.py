@@ -128,5 +128,5 @@ class Strangers:
         self._pause_s = min(2 * self._pause_s, self._pause_s_max)
 
     def pause_s(self, now_s: float) -> float:
-        """For how long nobody is put out."""
+        """For how long none is put out."""
         return max(0.0, self._next_s - now_s)

@@ -55,7 +55,7 @@ def hear(said: Mapping[str, bytes], seals: Seals) -> Heard:
 def decide(joined: Any, heard: Heard, seals: Seals, *, withholds: bool) -> dict[str, bytes]:
     """What each member of a generation is told, by its leader.
 
-    withholds: whether nobody may be given anything yet (`strangers`).
+    withholds: whether no member may be given anything yet (`strangers`).
     """
     generation_id, leader = int(joined.generation_id), str(joined.leader)
     hellos = heard.hellos
