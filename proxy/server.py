@@ -26,7 +26,7 @@ from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
 from keylane.offsets.epochs import next_epoch
 from keylane.offsets.lineage import Lineages
-from keylane.proxy.admission import Admission, find_heavy
+from keylane.proxy.admission import Admission
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.context import SessionContext, Shared
 from keylane.proxy.control import ControlServer, open_control_door
@@ -46,6 +46,9 @@ from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
 from keylane.proxy.live_feed import LiveFeed
 from keylane.proxy.loads import LaneLoads
+from keylane.proxy.memory_limit import fit_memory
+from keylane.proxy.memory_plan import GATHERING_PART
+from keylane.proxy.memory_watch import MemoryWatch
 from keylane.proxy.nodes.gauges import NodeGauges
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.lone import LoneSeat, is_guarded
@@ -82,9 +85,11 @@ class ProxyServer:
     """One node. Use: `start`, then `stop`; both are awaited once."""
 
     def __init__(self, config: ProxyConfig) -> None:
-        self.config = config
         self.stats = ProxyStats()
         self.health = Health()
+        self.config, plan = fit_memory(config)
+        config = self.config
+        self._memory = MemoryWatch(config, plan, self.stats)
         self._cluster = Cluster(config)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
@@ -212,6 +217,7 @@ class ProxyServer:
             filtering_bytes_max=config.filtering_bytes_max,
             batch_bytes_max=config.batch_bytes_max,
             read_bytes_max=config.read_bytes_max,
+            gathering_bytes_max=config.buffered_bytes_max // GATHERING_PART,
             threads=config.filter_threads or os.cpu_count() or 1,
             clock=time.monotonic,
             on_scanned=hearers.on_scanned,
@@ -422,6 +428,7 @@ class ProxyServer:
             admit_principal=self._admit_principal,
             is_login_required=self._security.is_login_required,
             age_s_max=self._age_s_max(),
+            on_held=self._memory.note,
         )
 
     def _age_s_max(self) -> float:
@@ -450,6 +457,7 @@ class ProxyServer:
         return refused
 
     def _closed(self, session: ClientSession) -> None:
+        self._memory.leave(session)
         if session not in self._sessions:
             return  # it was never let in
         self._sessions.discard(session)
@@ -483,18 +491,8 @@ class ProxyServer:
                     idle_s=self.config.idle_timeout_s,
                     unread_s=self.config.unread_timeout_s,
                 )
-            self._close_heavy()
+            for session in self._sessions:
+                session.note_held()
             for late in self._shared.groups.late.overdue(time.monotonic()):
                 spawn(read_behind(late, self._shared.fetcher), "read behind a stable offset")
             self._shared.fetcher.sweep(now_s)
-
-    def _close_heavy(self) -> None:
-        """Close what holds too much memory, since nobody takes what it sends."""
-        held = [(each, each.principal, each.held_bytes) for each in self._sessions]
-        for session, reason in find_heavy(
-            [each for each in held if each[2]],
-            per_principal_max=self.config.buffered_bytes_per_principal_max,
-            in_all_max=self.config.buffered_bytes_max,
-        ):
-            self.stats.sessions_heavy += 1
-            session.close(reason, warn=True)

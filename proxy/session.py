@@ -67,13 +67,16 @@ class ClientSession(asyncio.BufferedProtocol):
         admit_principal: Callable[[str], str | None] = lambda _principal: None,
         is_login_required: bool = False,
         age_s_max: float = math.inf,
+        on_held: Callable[[ClientSession, int], None] = lambda _session, _held: None,
     ) -> None:
         """`admit` is asked once it is connected; what it returns is why it is closed again.
 
-        `admit_principal` is asked the same once a broker has taken its login.
+        `admit_principal` is asked the same once a broker has taken its login. `on_held` is told
+        what the connection holds in buffers, or is about to; it may close this one or others.
         """
         self.session_id = f"s{next(_numbers)}"
         self._connect, self._on_closed, self._stats = connect, on_closed, stats
+        self._on_held, self._told_bytes = on_held, 0
         self._admit, self._is_logged_in = admit, not is_login_required
         self._admit_principal = admit_principal
         self.principal: str | None = None
@@ -93,6 +96,7 @@ class ClientSession(asyncio.BufferedProtocol):
         self._is_link_paused = False
         self._is_upstream_full = False
         self._is_client_full = False
+        self._served_bytes = 0  # of the request that blocks
         self._taken_bytes: int | None = None  # by the client, when it was last seen to take some
         self._taken_s = 0.0  # that moment
         self._unsent_bytes = 0  # of the last answer; while the client is full, of all since then
@@ -112,14 +116,28 @@ class ClientSession(asyncio.BufferedProtocol):
         return not len(self._order) and not self._backlog
 
     @property
+    def is_logged_in(self) -> bool:
+        """Whether it may go on without a login, or has logged in."""
+        return self._is_logged_in
+
+    @property
     def held_bytes(self) -> int:
-        """Bytes in buffers of this connection that wait for a slow peer; 0 as long as none is."""
-        if self._is_closed or self._transport is None:
+        """Bytes in buffers of this connection: what comes, what is served, what nobody takes."""
+        if self._is_closed:
             return 0
-        held = self._reader.large_bytes + sum(map(len, self._backlog))
+        held = self._reader.held_bytes + sum(map(len, self._backlog)) + self._served_bytes
         if self._is_client_full:
             held += self._unsent_bytes
-        return held + (self._link.unsent_bytes if self._link is not None else 0)
+        if self._link is not None:
+            held += self._link.unsent_bytes + self._link.arriving_bytes
+        return held
+
+    def note_held(self, growth_bytes: int = 0) -> None:
+        """Tell what it holds, and what it is about to take, if that is another than before."""
+        held = self.held_bytes + growth_bytes
+        if held != self._told_bytes:
+            self._told_bytes = held
+            self._on_held(self, held)
 
     def drain(self, reason: str) -> None:
         """Take no more requests; close as soon as those under way are answered."""
@@ -167,6 +185,8 @@ class ClientSession(asyncio.BufferedProtocol):
         if self._link is not None:
             self._link.on_lost = lambda _: None
             self._link.close()
+        self._reader.drop()
+        self._backlog.clear()
         if self._transport is not None:
             if warn:
                 self._transport.abort()
@@ -293,6 +313,8 @@ class ClientSession(asyncio.BufferedProtocol):
         """Where the next bytes go."""
         if not self._reader.is_partial:
             self.partial_since_s = self.clock()
+        if self._reader.growth_bytes:
+            self.note_held(self._reader.growth_bytes)  # before it is taken; it may be closed for it
         return self._reader.free()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -307,6 +329,7 @@ class ClientSession(asyncio.BufferedProtocol):
             self.partial_since_s = self.active_s
             self._backlog.extend(frames)
             self._work_off()
+        self.note_held()
 
     def eof_received(self) -> bool:
         """The client is done."""
@@ -319,6 +342,7 @@ class ClientSession(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client does not keep up: start no more requests, take no more from the broker."""
         self._is_client_full = True
+        self.note_held()
         self._update_link()
         self._update_reading()
 
@@ -327,6 +351,7 @@ class ClientSession(asyncio.BufferedProtocol):
         self._is_client_full = False
         self._taken_bytes = None
         self.active_s = self.clock()
+        self.note_held()
         self._update_link()
         self._work_off()
 
@@ -360,6 +385,7 @@ class ClientSession(asyncio.BufferedProtocol):
         if is_relayed:
             self._relay(route, request, slot)
             return
+        self._served_bytes = len(frame)
         task = spawn(self._serve(route, request, slot), f"{self.session_id} {route.name}")
         self._blocker = task
         self._tasks.add(task)
@@ -408,12 +434,13 @@ class ClientSession(asyncio.BufferedProtocol):
             self._fail(f"{route.name} v{request.api_version}: internal error")
             raise
         finally:
+            self._served_bytes = 0
             self.release()
 
     async def _open_link(self) -> None:
         link = await self._connect()
         link.on_lost = lambda reason: self.close(f"broker connection lost: {reason}")
-        link.on_writable = self._upstream_writable
+        link.on_writable, link.on_grown = self._upstream_writable, self.note_held
         self._link = link
         self._update_link()
 
@@ -429,6 +456,7 @@ class ClientSession(asyncio.BufferedProtocol):
         elif ready:
             self._transport.writelines(ready)
         self.active_s = self.clock()
+        self.note_held()
         if self._drain_reason is not None and self.is_idle:
             self.close(self._drain_reason)
         else:
@@ -436,6 +464,7 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def _upstream_writable(self, writable: bool) -> None:  # noqa: FBT001
         self._is_upstream_full = not writable
+        self.note_held()
         self._update_reading()
 
     def _update_reading(self) -> None:
