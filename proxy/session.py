@@ -313,8 +313,6 @@ class ClientSession(asyncio.BufferedProtocol):
         """Where the next bytes go."""
         if not self._reader.is_partial:
             self.partial_since_s = self.clock()
-        if self._reader.growth_bytes:
-            self.note_held(self._reader.growth_bytes)  # before it is taken; it may be closed for it
         return self._reader.free()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -329,7 +327,8 @@ class ClientSession(asyncio.BufferedProtocol):
             self.partial_since_s = self.active_s
             self._backlog.extend(frames)
             self._work_off()
-        self.note_held()
+        # What `get_buffer` will take is told before; there, the transport must not be closed.
+        self.note_held(self._reader.growth_bytes)
 
     def eof_received(self) -> bool:
         """The client is done."""
