@@ -39,7 +39,7 @@ SPLITTING_BLOCKS: Final = 2
 """What a thread holds while it splits a block, in plain sizes of it, beside the one that the gate
 counts."""
 GATHERING_PART: Final = 4
-"""Answers that are being gathered from lanes may be this part of `buffered_bytes_max`, beside it."""
+"""Answers gathered from lanes may be this part of `buffered_bytes_max`, beside it."""
 LOGIN_KEY: Final = "before a login"
 THREADS_KEY: Final = "filter_threads"
 

@@ -87,9 +87,8 @@ class ProxyServer:
     def __init__(self, config: ProxyConfig) -> None:
         self.stats = ProxyStats()
         self.health = Health()
-        self.config, plan = fit_memory(config)
-        config = self.config
-        self._memory = MemoryWatch(config, plan, self.stats)
+        config, plan = fit_memory(config)
+        self.config, self._memory = config, MemoryWatch(config, plan, self.stats)
         self._cluster = Cluster(config)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)

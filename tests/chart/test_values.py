@@ -196,7 +196,7 @@ def test_resources_of_the_user_win(chart: Renderer) -> None:
         "resources"
     ]
 
-    assert resources["requests"] == {"cpu": "4", "memory": "1581Mi"}
+    assert resources["requests"] == {"cpu": "4", "memory": "1582Mi"}
 
 
 def test_a_limit_of_the_users_own(chart: Renderer, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_limit_of_the_users_own(chart: Renderer, tmp_path: Path) -> None:
     config = ProxyConfig.load(path=path, environment={}, flags={})
 
     assert node_container(objects)["resources"]["limits"] == {"memory": "640Mi"}
-    assert config.model_fields_set & PARTS.keys() == {"cache_bytes_max", "connections_max"}
+    assert config.model_fields_set & PARTS.keys() == {"cache_bytes_max"}
     plan = plan_memory(config, 640 * 1024**2 * 15 // 16, processors=1)
     assert plan.bounds["cache_bytes_max"] == 0
     assert plan.bounds["batch_bytes_max"] < 64 * 1024**2

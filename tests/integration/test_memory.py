@@ -52,7 +52,7 @@ REFUSED: Final = "batch is refused, its lanes stop there"
 
 
 def test_bombs_are_refused_once_and_hurt_no_others(kafka, keylane, topic) -> None:
-    """Each by one read; lanes of other partitions go on; what stands before comes, nothing after."""
+    """Each by one read; others go on; what stands before a bomb comes, nothing after it."""
     name = topic("bombs", partitions=len(BOMBS), config={"max.message.bytes": str(64 * MIB)})
     calm = topic("calm", partitions=2)
     for partition, make in enumerate(BOMBS):

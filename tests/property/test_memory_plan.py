@@ -1,4 +1,4 @@
-"""Bounds that follow from one: they fit in it, grow with it, and leave the defaults where they can."""
+"""Bounds that follow from one: they fit in it, grow with it, and leave the defaults alone."""
 
 from __future__ import annotations
 

@@ -255,8 +255,8 @@ loadBalancerSourceRanges:
 {{- $_ := set $own "control_readers" .readers -}}
 {{- end -}}
 {{- end -}}
-{{- $_ := set $own "connections_max" (include "keylane.connections" . | int) -}}
 {{- if not (include "keylane.hasOwnLimit" .) -}}
+{{- $_ := set $own "connections_max" (include "keylane.connections" . | int) -}}
 {{- range $key, $value := include "keylane.bounds" . | fromYaml -}}
 {{- $_ := set $own $key (int64 $value) -}}
 {{- end -}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_answers_being_gathered_are_bounded() -> None:
         log = BrokerLog()
         for _ in range(20):
             log.append((A, bytes(1000)), (B, bytes(1000)))
-        patient = {"min_bytes": MIB, "max_wait_ms": 600_000}
+        patient: dict[str, Any] = {"min_bytes": MIB, "max_wait_ms": 600_000}
         bench = Bench(log, options={"gathering_bytes_max": 100_000})
         started_s = bench.now_s()
 

@@ -57,12 +57,12 @@ def test_what_a_process_may_use(tmp_path: Path) -> None:
     """15/16 of a limit; half of the machine where there is none, or one that means nothing."""
     (tmp_path / "own").write_text("0::/\n")
     cgroups = write(tmp_path / "cgroups", {"memory.max": str(GIB)})
-    how = {"cgroups": cgroups, "own": tmp_path / "own"}
+    how: dict[str, Path] = {"cgroups": cgroups, "own": tmp_path / "own"}
 
-    assert find_memory_max(**how, machine_bytes=8 * GIB) == GIB * 15 // 16  # type: ignore[arg-type]
-    assert find_memory_max(**how, machine_bytes=GIB) == GIB // 2  # type: ignore[arg-type]
-    no_limit = {"cgroups": tmp_path / "none", "own": tmp_path / "none"}
-    assert find_memory_max(**no_limit, machine_bytes=8 * GIB) == 4 * GIB  # type: ignore[arg-type]
+    assert find_memory_max(**how, machine_bytes=8 * GIB) == GIB * 15 // 16
+    assert find_memory_max(**how, machine_bytes=GIB) == GIB // 2
+    no_limit: dict[str, Path] = {"cgroups": tmp_path / "none", "own": tmp_path / "none"}
+    assert find_memory_max(**no_limit, machine_bytes=8 * GIB) == 4 * GIB
 
 
 def test_this_machine_has_some() -> None:
