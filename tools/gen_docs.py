@@ -71,9 +71,9 @@ The log goes to stderr; `{ENVIRONMENT_PREFIX}LOG` sets its level (`info` when le
 """
 MEMORY_HEAD: Final = """## Memory
 
-One bound for the process, from which the others follow
-([operations.md](operations.md#memory) has a table,
-[decision 035](decisions/035-one-bound-of-memory.md) says how). `buffered_bytes_max`, `connections_max` and `filter_threads` are part of it.
+One bound for the process, from which the others follow: [operations.md](operations.md#memory) has
+a table, [decision 035](decisions/035-one-bound-of-memory.md) says how.
+`buffered_bytes_max`, `connections_max` and `filter_threads` are part of it.
 
 """
 SECURITY_HEAD: Final = """## Security

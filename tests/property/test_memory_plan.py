@@ -124,7 +124,10 @@ def test_too_little_is_refused_with_the_sum() -> None:
 
 def test_a_batch_that_no_buffer_holds_is_refused() -> None:
     """It would be decompressed again and again for a client that is closed each time."""
-    values = {"batch_bytes_max": 64 * MIB, "buffered_bytes_per_principal_max": 32 * MIB}
+    values: dict[str, Any] = {
+        "batch_bytes_max": 64 * MIB,
+        "buffered_bytes_per_principal_max": 32 * MIB,
+    }
     with pytest.raises(ConfigInvalid, match="batch_bytes_max: a batch of 64 MiB"):
         plan_memory(ProxyConfig(bootstrap="k:1", **values), PLENTY, processors=2)
 
