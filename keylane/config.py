@@ -24,7 +24,8 @@ from pydantic import (
 )
 
 from keylane.errors import ConfigInvalid
-from keylane.security import SecurityConfig, expect_control_guard, expect_node_secret
+from keylane.memory_config import MemoryConfig
+from keylane.security import expect_control_guard, expect_node_secret
 from keylane.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
 
 ENVIRONMENT_PREFIX: Final = "KEYLANE_"
@@ -121,7 +122,7 @@ class GroupRule(_Frozen):
         return fnmatch.fnmatchcase(group, self.group)
 
 
-class ProxyConfig(SecurityConfig):
+class ProxyConfig(MemoryConfig):
     """All the proxy reads at start. Every queue and buffer has its bound here."""
 
     bootstrap: str = Field(description="Upstream brokers, `host:port[,host:port]`.")
@@ -194,35 +195,6 @@ class ProxyConfig(SecurityConfig):
         default=(),
         description="Client ids (or globs) that take whole partitions only: their "
         "`allow.individual.commit` is false (S004-62).",
-    )
-    cache_bytes_max: int = Field(
-        default=200 * 1024**2,
-        ge=0,
-        description="`max.bytes.key.range.cache`: slices that wait for their lane (S004-45).",
-    )
-    filtering_bytes_max: int = Field(
-        default=100 * 1024**2,
-        ge=1024**2,
-        description="`max.bytes.fetcher.filtering`: data being decompressed (S004-46).",
-    )
-    batch_bytes_max: int = Field(
-        default=1024**3, ge=1024**2, description="Bound of one decompressed record batch."
-    )
-    request_bytes_max: int = Field(
-        default=100 * 1024**2,
-        ge=1024,
-        description="Largest request from a client; Kafka's `socket.request.max.bytes`.",
-    )
-    response_bytes_max: int = Field(
-        default=1024**3, ge=1024**2, description="Largest answer taken from a broker."
-    )
-    fetch_answer_bytes_max: int = Field(
-        default=8 * 1024**2,
-        ge=1024,
-        description="Record bytes in one answer to a lane fetch; clients ask for up to 50 MiB.",
-    )
-    read_bytes_max: int = Field(
-        default=4 * 1024**2, ge=1024, description="Upstream bytes of one read of a partition."
     )
     idle_timeout_s: float = Field(
         default=600.0, gt=0, description="Kafka's `connections.max.idle.ms`."

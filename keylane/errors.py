@@ -48,12 +48,27 @@ class BatchUnsupported(BatchCorrupt):
     error_code = 43  # UNSUPPORTED_FOR_MESSAGE_FORMAT
     retriable = False
 
+    def __init__(self, reason: str, *, position: int, plain_bytes: int = 0) -> None:
+        """plain_bytes: what the batch declares to become, 0 where it declares nothing."""
+        super().__init__(reason, position=position)
+        self.plain_bytes = plain_bytes
+
 
 class UpstreamLost(KeylaneError):
     """A broker closed the connection, could not be reached, or answered nonsense."""
 
     error_code = 13  # NETWORK_EXCEPTION
     retriable = True
+
+
+class AnswerTooLarge(UpstreamLost):
+    """A broker's answer has more bytes than there is room for; none of them was taken."""
+
+    retriable = False
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"an answer of {size_bytes} bytes")
+        self.size_bytes = size_bytes
 
 
 class BrokerUnreachable(UpstreamLost):

@@ -185,8 +185,8 @@ class SecurityConfig(BaseModel):
     buffered_bytes_per_principal_max: int = Field(
         default=1024**3,
         ge=1024**2,
-        description="Bytes of requests and answers that wait in buffers of one principal's "
-        "connections, looked at once a second; above it those that hold most are closed.",
+        description="Bytes of requests and answers in buffers of one principal's connections; "
+        "above it those that hold most are closed.",
     )
     buffered_bytes_max: int = Field(
         default=2 * 1024**3,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from keylane.config import ProxyConfig
-from keylane.proxy.admission import Admission, find_heavy
-from keylane.proxy.closing_lines import ClosingLines
+from keylane.proxy.admission import Admission
 from keylane.proxy.newcomers import Newcomers
 from keylane.proxy.session import ClientSession
+from keylane.proxy.session_hooks import SessionHooks
 from keylane.proxy.stats import ProxyStats
 
 log = logging.getLogger("keylane.server")
@@ -41,13 +41,22 @@ class Entrance:
             count_max=config.connections_before_login_max, timeout_s=config.login_timeout_s
         )
         self.sessions: set[ClientSession] = set()
-        self.lines = ClosingLines()
         self._all_closed = asyncio.Event()
         self._refused: str | None = None
         self._closed_newcomers = 0
 
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self.sessions))
+
+    def hooks(self, *, on_held: Callable[[ClientSession, int], None]) -> SessionHooks:
+        """What sessions of this node call."""
+        return SessionHooks(
+            admit=self.admit,
+            admit_principal=self.admit_principal,
+            on_heard=self.heard,
+            on_proven=self.proven,
+            on_held=on_held,
+        )
 
     # What sessions call.
     def admit(self, session: ClientSession) -> str | None:
@@ -116,7 +125,7 @@ class Entrance:
                 idle_s=self._config.idle_timeout_s,
                 unread_s=self._config.unread_timeout_s,
             )
-        self._close_heavy()
+            session.note_held()
 
     async def drain(self, reason: str, *, timeout_s: float) -> None:
         """Take no more requests, answer those under way, close."""
@@ -151,14 +160,3 @@ class Entrance:
     def _refuse(self, reason: str) -> None:
         self._stats.sessions_refused += 1
         self._refused = reason
-
-    def _close_heavy(self) -> None:
-        """Close what holds too much memory, since what it sends is not taken."""
-        held = [(each, each.principal, each.held_bytes) for each in self.sessions]
-        for session, reason in find_heavy(
-            [each for each in held if each[2]],
-            per_principal_max=self._config.buffered_bytes_per_principal_max,
-            in_all_max=self._config.buffered_bytes_max,
-        ):
-            self._stats.sessions_heavy += 1
-            session.close(reason, warn=True)

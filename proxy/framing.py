@@ -68,9 +68,25 @@ class FrameReader:
         return self._frame_bytes
 
     @property
-    def large_bytes(self) -> int:
-        """Size of the buffer that the large frame under way has by now."""
-        return len(self._large)
+    def held_bytes(self) -> int:
+        """Bytes of the buffer that the frame under way has by now."""
+        return len(self._large) + len(self._begun)
+
+    @property
+    def filled_bytes(self) -> int:
+        """Bytes that have come of the large frame under way."""
+        return self._filled if self._frame_bytes else 0
+
+    @property
+    def growth_bytes(self) -> int:
+        """What `free` is about to take for the large frame under way, 0 as a rule."""
+        if not self._frame_bytes or self._filled < len(self._large):
+            return 0
+        return min(self._frame_bytes, 2 * len(self._large))
+
+    def drop(self) -> None:
+        """Forget the frame under way: no more of it will come."""
+        self._begun, self._large, self._filled, self._frame_bytes = b"", bytearray(), 0, 0
 
     def allow(self, frame_bytes_max: int) -> None:
         """Set the bound for frames that have not begun."""
@@ -136,6 +152,6 @@ class FrameReader:
         self._begun, self._filled, self._frame_bytes = b"", len(begun), frame_bytes
 
     def _grow(self) -> None:
-        larger = bytearray(min(self._frame_bytes, 2 * len(self._large)))
+        larger = bytearray(self.growth_bytes)
         larger[: self._filled] = self._large
         self._large = larger

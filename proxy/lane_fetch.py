@@ -17,22 +17,22 @@ told at once, and not twice in a row: so one who reads up to a known end (Spark)
 
 from __future__ import annotations
 
-import asyncio
 import os
+import sys
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Final
 
-from keylane.cache.lane_log import Claim, Taken
+from keylane.cache.lane_log import Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import Lineages
-from keylane.proxy.byte_gate import ByteGate
 from keylane.proxy.kernel_clock import KernelClock
+from keylane.proxy.lane_poll import Cursor, LanePoll, Turn
 from keylane.proxy.lane_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.read_room import Gates
 from keylane.proxy.reader import (
     NOT_LEADER_OR_FOLLOWER,
     READ_COMMITTED,
@@ -46,6 +46,7 @@ from keylane.proxy.reader_kit import (
     ScannedBlock,
     SplitFunction,
 )
+from keylane.proxy.refused import RefusedBatches
 from keylane.proxy.stats import ProxyStats
 
 __all__ = [
@@ -53,9 +54,6 @@ __all__ = [
     "ScannedBlock",
 ]  # fmt: skip
 
-READ_GRACE_S: Final = 5.0
-"""How much longer than its `max_wait_ms` a request waits for data that is upstream. Well below
-clients' `request.timeout.ms` of 30 s."""
 READER_IDLE_S: Final = 60.0
 """A partition that nobody fetched for so long is closed; opening it again costs a few ms."""
 CLAIM_S: Final = 30.0
@@ -65,37 +63,6 @@ SWEEP_S: Final = 10.0
 
 ReaderKey = tuple[uuid.UUID, int, KeySplit, int, int]
 """Topic id, partition, split, isolation level, codec."""
-
-
-@dataclass(slots=True, eq=False)
-class _Cursor:
-    """A client's connection."""
-
-    seen_s: float
-    readers: dict[PartitionReader, None] = field(default_factory=dict)
-    was_empty: bool = False
-    """Its last answer held no record: the next one must be waited for."""
-
-
-@dataclass(slots=True, eq=False)
-class _Turn:
-    """One lane of a request under way."""
-
-    wanted: LaneFetch
-    reader: PartitionReader
-    claim: Claim
-    taken: Taken
-    target: int
-    """Log end when the request came, -1 until it is known."""
-    error_code: int = 0
-
-    @property
-    def is_caught_up(self) -> bool:
-        """Whether the lane has nothing up to where the log ended when the request came."""
-        return (
-            self.taken.gap_start >= 0
-            and self.wanted.fetch_offset < self.target <= self.taken.position
-        )
 
 
 class LaneFetcher:
@@ -109,6 +76,7 @@ class LaneFetcher:
         filtering_bytes_max: int,
         batch_bytes_max: int,
         read_bytes_max: int,
+        gathering_bytes_max: int = sys.maxsize,
         threads: int,
         clock: Callable[[], float],
         on_scanned: Callable[[ScannedBlock], None],
@@ -127,7 +95,8 @@ class LaneFetcher:
             open_source=open_source,
             split=KernelClock(split, stats),
             pool=self._pool,
-            gate=ByteGate(filtering_bytes_max),
+            gates=Gates.of(filtering_bytes_max, batch_bytes_max),
+            refused=RefusedBatches(),
             cache=SliceCache(bytes_max=cache_bytes_max),
             clock=clock,
             stats=stats,
@@ -140,8 +109,9 @@ class LaneFetcher:
         )
         self._on_truncated = on_truncated or (lambda *_: None)
         self._readers: dict[ReaderKey, PartitionReader] = {}
-        self._cursors: dict[str, _Cursor] = {}
-        self._polls: set[_Poll] = set()
+        self._cursors: dict[str, Cursor] = {}
+        self._polls: set[LanePoll] = set()
+        self._gathering_bytes_max = gathering_bytes_max
         self._swept_s = clock()
         self._is_stopped = False
 
@@ -155,9 +125,9 @@ class LaneFetcher:
         now_s = self._kit.clock()
         if now_s - self._swept_s >= SWEEP_S:
             self.sweep(now_s)
-        cursor = self._cursors.setdefault(request.cursor_id, _Cursor(now_s))
+        cursor = self._cursors.setdefault(request.cursor_id, Cursor(now_s))
         cursor.seen_s = now_s
-        poll = _Poll(request, cursor, self._turns(request, cursor, now_s))
+        poll = LanePoll(request, cursor, self._turns(request, cursor, now_s), self._note_gathered)
         if self._is_stopped:
             poll.fail_all(NOT_LEADER_OR_FOLLOWER)
         elif not poll.collect_at_once():
@@ -166,7 +136,16 @@ class LaneFetcher:
                 await poll.wait()
             finally:
                 self._polls.discard(poll)
+                self._kit.stats.gathering_bytes -= poll.waiting_bytes
         return self._answers(poll)
+
+    def _note_gathered(self, added: int) -> None:
+        """A request that waits has got more. Too much in all: answer with what there is."""
+        stats = self._kit.stats
+        stats.gathering_bytes += added
+        if stats.gathering_bytes > self._gathering_bytes_max:
+            for poll in self._polls:
+                poll.press()
 
     def release(self, cursor_id: str) -> None:
         """A client's connection is gone: its claims end."""
@@ -238,6 +217,7 @@ class LaneFetcher:
     def forget_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """The log was cut, as another node has told: readers hold what is there no more."""
         self._kit.lineages.of((topic_id, partition)).truncate(end)
+        self._kit.refused.forget_from(topic_id, partition, end)
         for key, reader in self._readers.items():
             if key[:2] == (topic_id, partition):
                 reader.forget_cut(end)
@@ -248,9 +228,9 @@ class LaneFetcher:
         self.forget_cut(topic_id, partition, end)
         self._on_truncated(topic_id, partition, end)
 
-    def _turns(self, request: LaneFetchRequest, cursor: _Cursor, now_s: float) -> list[_Turn]:
+    def _turns(self, request: LaneFetchRequest, cursor: Cursor, now_s: float) -> list[Turn]:
         """Find the reader of each lane, and claim it. Neighbours mostly have one reader."""
-        turns: list[_Turn] = []
+        turns: list[Turn] = []
         cursor_id, before, reader = request.cursor_id, None, None
         for lane in request.lanes:
             if before is None or reader is None or not lane.is_beside(before):
@@ -260,7 +240,7 @@ class LaneFetcher:
             reader.is_reserved, before = lane.reserve, lane
             offset = lane.fetch_offset
             claim = reader.log.claim(lane.lane, cursor_id, offset, now_s)
-            turns.append(_Turn(lane, reader, claim, Taken(offset), reader.end))
+            turns.append(Turn(lane, reader, claim, Taken(offset), reader.end))
         return turns
 
     def _reader_of(self, lane: LaneFetch, isolation_level: int) -> PartitionReader:
@@ -280,7 +260,7 @@ class LaneFetcher:
             self._kit.stats.readers = len(self._readers)
         return reader
 
-    def _answers(self, poll: _Poll) -> list[LaneAnswer]:
+    def _answers(self, poll: LanePoll) -> list[LaneAnswer]:
         request, stats = poll.request, self._kit.stats
         is_committed = request.isolation_level == READ_COMMITTED
         answers = []
@@ -313,167 +293,3 @@ class LaneFetcher:
         stats.lane_fetches += len(poll.turns)
         self._kit.publish()
         return answers
-
-
-class _Poll:
-    """One request under way: what its lanes have got so far, and what it still waits for.
-
-    It is the `Listener` of the readers of its lanes while it waits.
-    """
-
-    def __init__(self, request: LaneFetchRequest, cursor: _Cursor, turns: list[_Turn]) -> None:
-        self.request, self.cursor, self.turns = request, cursor, turns
-        self.has_records = False
-        self._left_bytes = max(1, request.max_bytes)
-        self._has_bytes = False
-        self._record_bytes = 0
-        self._has_failed = False
-        self._is_expired = request.max_wait_ms <= 0 or request.min_bytes <= 0
-        self._done: asyncio.Future[None] | None = None
-
-    def collect_at_once(self) -> bool:
-        """Take what is in memory and start the reads that are needed; True: answer now."""
-        for turn in self.turns:
-            self._collect(turn)
-        self._read_on()
-        return self._is_ready()
-
-    async def wait(self) -> None:
-        """Wait until the request is to be answered."""
-        loop = asyncio.get_running_loop()
-        self._done = loop.create_future()
-        for turn in self.turns:
-            turn.reader.listeners[self] = None
-        wait_s = self.request.max_wait_ms / 1000
-        timers = [
-            loop.call_later(wait_s, self._expire),
-            loop.call_later(wait_s + READ_GRACE_S, self._finish),
-        ]
-        try:
-            await self._done
-        finally:
-            for timer in timers:
-                timer.cancel()
-            for turn in self.turns:
-                turn.reader.listeners.pop(self, None)
-
-    def fail_all(self, error_code: int) -> None:
-        """Answer all lanes that have nothing with an error."""
-        for turn in self.turns:
-            turn.error_code = error_code
-        self._finish()
-
-    def could_have_had(self, turn: _Turn) -> bool:
-        """Whether an answer without data for the lane left it behind others."""
-        return self._left_bytes > 0 and turn.taken.position < turn.reader.end
-
-    # What readers tell.
-    def data_came(self, reader: PartitionReader) -> None:
-        """A block is in hand: take now."""
-        if not self._is_open:
-            return
-        for turn in self.turns:
-            if turn.reader is reader:
-                self._note_target(turn)
-                self._collect(turn)
-        self._finish_if_ready()
-
-    def read_ended(self, reader: PartitionReader) -> None:
-        """A read ended: go on where still needed."""
-        if not self._is_open:
-            return
-        for turn in self.turns:
-            self._note_target(turn)
-        self._read_on(reader)
-        self._finish_if_ready()
-
-    def read_failed(self, reader: PartitionReader, offset: int | None, error_code: int) -> None:
-        """Lanes that stand at `offset`, or all of them, cannot be served."""
-        for turn in self.turns:
-            if turn.reader is reader and offset in (None, turn.taken.position):
-                turn.error_code = error_code
-                self._has_failed = True
-        self._finish_if_ready()
-
-    @property
-    def _is_open(self) -> bool:
-        return self._done is not None and not self._done.done()
-
-    @staticmethod
-    def _note_target(turn: _Turn) -> None:
-        if turn.target < 0:
-            turn.target = turn.reader.end
-
-    def _collect(self, turn: _Turn) -> None:
-        taken, wanted = turn.taken, turn.wanted
-        before_bytes, had_records = taken.size_bytes, taken.has_records
-        room = min(self._left_bytes, wanted.partition_max_bytes - before_bytes)
-        at_least_one = not self._has_bytes
-        turn.reader.log.take(wanted.lane, turn.claim, taken, room, at_least_one=at_least_one)
-        added = taken.size_bytes - before_bytes
-        if added:
-            self._has_bytes = True
-            self._left_bytes -= added
-            if taken.has_records:
-                self.has_records = True
-                self._record_bytes += added if had_records else taken.size_bytes
-            turn.reader.keep_ahead(taken.position)
-
-    def _read_on(self, reader: PartitionReader | None = None) -> None:
-        """Have read what lanes stand before. A lane that has data waits without asking."""
-        for turn in self.turns:
-            taken = turn.taken
-            if reader not in (None, turn.reader) or taken.is_full or self._left_bytes <= 0:
-                continue
-            if taken.has_records and self._has_enough and not self._is_worth_more(turn):
-                continue
-            error_code = turn.reader.want(taken.position, turn.wanted.partition_max_bytes)
-            if error_code:
-                # Known from a moment ago: told when the wait is over, not in a circle.
-                turn.error_code = error_code
-
-    @property
-    def _has_enough(self) -> bool:
-        return self.has_records and self._record_bytes >= self.request.min_bytes
-
-    def _is_worth_more(self, turn: _Turn) -> bool:
-        """Whether to read on for a lane that has records already: its next fetch wants it."""
-        return turn.reader.is_reserved and turn.taken.position < turn.reader.end
-
-    def _waits_for_data(self, turn: _Turn) -> bool:
-        return not turn.taken.is_full and turn.reader.is_reading(turn.taken.position)
-
-    def _is_ready(self) -> bool:
-        if self._has_failed:
-            return True
-        if any(turn.claim.is_starved and self._is_due(turn) for turn in self.turns):
-            return False
-        if self._has_enough:
-            return True
-        if self._left_bytes <= 0 or all(turn.taken.is_full for turn in self.turns):
-            return True
-        if not self._is_expired:
-            # That a lane is empty up to the end is told at once, but not twice in a row.
-            return (
-                not self.cursor.was_empty
-                and any(turn.is_caught_up for turn in self.turns)
-                and not any(self._waits_for_data(turn) for turn in self.turns)
-            )
-        has_moved = any(turn.taken.position > turn.wanted.fetch_offset for turn in self.turns)
-        return has_moved or not any(self._waits_for_data(turn) for turn in self.turns)
-
-    def _is_due(self, turn: _Turn) -> bool:
-        """Whether a lane that was left out last time still has nothing, and will."""
-        return not turn.taken.size_bytes and self._left_bytes > 0 and self._waits_for_data(turn)
-
-    def _expire(self) -> None:
-        self._is_expired = True
-        self._finish_if_ready()
-
-    def _finish_if_ready(self) -> None:
-        if self._is_open and self._is_ready():
-            self._finish()
-
-    def _finish(self) -> None:
-        if self._done is not None and not self._done.done():
-            self._done.set_result(None)

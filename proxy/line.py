@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
-from keylane.errors import KeylaneError, UpstreamLost
+from keylane.errors import AnswerTooLarge, KeylaneError, UpstreamLost
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineage
 from keylane.proxy.reader_kit import PartitionSource, RawFetch
 
@@ -54,7 +54,7 @@ class Line:
         self.is_sure = False
         """Whether the leader was compared, or there was nothing to compare."""
 
-    async def fetch(self, offset: int, **how: int) -> RawFetch:
+    async def fetch(self, offset: int, **how: Any) -> RawFetch:
         """Fetch; a connection that was idle, or leads no more, gets a second chance.
 
         Raises: KeylaneError.
@@ -64,6 +64,9 @@ class Line:
             is_again = True
             try:
                 raw = await self._source.fetch(offset, **how)
+            except AnswerTooLarge:
+                self.close()  # it would be as large again
+                raise
             except (KeylaneError, OSError) as error:
                 log.debug("connection is opened again reason=%s", error)
             else:

@@ -25,12 +25,17 @@ class Proof:
     """Of one connection. Invariants: `on_proven` is called once; what is proven stays so."""
 
     def __init__(self, *, is_login_required: bool, on_proven: Callable[[], None]) -> None:
-        self._on_proven = on_proven
+        self._on_proven, self._is_login_required = on_proven, is_login_required
         self.may_relay = not is_login_required
         """Whether the broker is passed more than the login."""
         self._answers_left = 0 if is_login_required else 1
         """So many answers of the broker from now on are the proof; 0: none is."""
         self.is_given = False
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether a login is required that is not over."""
+        return self._is_login_required and not self.is_given
 
     def token_taken(self, *, is_over: bool) -> None:
         """The broker took a token: the client may go on, as far as the broker lets it.

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -26,19 +25,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keylane.cache.lane_log import MARKER_LATER, Aborted, Block, LaneLog
-from keylane.errors import BatchCorrupt, BatchUnsupported, KeylaneError
+from keylane.errors import AnswerTooLarge, BatchCorrupt, BatchUnsupported, KeylaneError
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import NO_EPOCH
-from keylane.proxy.byte_gate import Ticket
+from keylane.proxy.block_split import AT_ONCE_BYTES_MAX, split_next
 from keylane.proxy.line import Line
+from keylane.proxy.read_room import ReadRoom
 from keylane.proxy.reader_kit import (
     PartitionSource,
     RawFetch,
     ReaderKit,
     ScannedBlock,
     close_aborted,
+    last_offset_at,
     scanned_block,
-    split_and_sum,
     stable_bytes,
 )
 from keylane.proxy.tasks import spawn
@@ -60,12 +60,8 @@ SHORT_POLL_MS: Final = 100
 """For a read of data that should be there; it keeps a broker that has none from being asked in
 a circle."""
 LONG_POLL_BYTES_MAX: Final = 256 * 1024
-"""A long poll holds no place in the byte gate while it waits, so its answer must be small; what
-is more than that comes with the next read, which does."""
-AT_ONCE_BYTES_MAX: Final = 8 * 1024
-AT_ONCE_PLAIN_BYTES_MAX: Final = 64 * 1024
-"""What is split in the loop's own thread: some 50 us, where to wake another and come back is 200,
-and milliseconds on a busy machine."""
+"""A long poll holds no room while it waits, so its answer should be small; what is more than that
+comes with the next read, which does."""
 BAD_BATCH_BACKOFF_S: Final = 0.5
 """A bad batch is read anew this often at most: `fetch.max.wait.ms`, once more."""
 BAD_OFFSETS_MAX: Final = 64
@@ -162,7 +158,7 @@ class PartitionReader:
 
         The error is CORRUPT_MESSAGE: the batch there was bad a moment ago.
         """
-        if self._bad and self._is_bad(offset):
+        if self._is_bad(offset):
             return CORRUPT_MESSAGE
         if not self._is_read_under_way(offset):
             self._start_read(offset, bytes_max)
@@ -178,7 +174,7 @@ class PartitionReader:
         head = self.log.head
         if self._served <= self._ahead_mark or self._ahead_mark < 0 or head >= self.end:
             return
-        if not (self._bad and self._is_bad(head)) and not self._is_read_under_way(head):
+        if not self._is_bad(head) and not self._is_read_under_way(head):
             self._start_read(head, self._kit.read_bytes_max)
 
     def is_reading(self, offset: int) -> bool:
@@ -206,11 +202,13 @@ class PartitionReader:
         self._reads.clear()
         self._head_line.close()
         self._tail_line.close()
-        self._reset()
+        self._forget()
         self._kit.publish()
 
     # Reads.
     def _is_bad(self, offset: int) -> bool:
+        if self._kit.refused.holds(self.topic_id, self.partition, offset):
+            return True
         until_s = self._bad.get(offset)
         return until_s is not None and self._kit.clock() < until_s
 
@@ -226,6 +224,11 @@ class PartitionReader:
                 return True
         return False
 
+    def _bytes_max(self, bytes_max: int) -> int:
+        """What a client allows counts where only its lane is read; the bound is ours."""
+        bound = self._kit.read_bytes_max
+        return bound if self.is_reserved else max(1, min(bytes_max, bound))
+
     def _start_read(self, offset: int, bytes_max: int) -> None:
         is_head = offset >= self.log.head and not self._head_line.lock.locked()
         if not is_head and self.log.head >= 0:
@@ -237,7 +240,7 @@ class PartitionReader:
             reached=offset,
             is_long_poll=is_head and 0 <= self.end <= offset,
             line=self._head_line if is_head else self._tail_line,
-            bytes_max=self._kit.read_bytes_max if self.is_reserved else bytes_max,
+            bytes_max=self._bytes_max(bytes_max),
             generation=self._generation,
             sequence=self._sequence,
         )
@@ -271,13 +274,13 @@ class PartitionReader:
 
     async def _read(self, read: _Read) -> None:
         kit = self._kit
-        ticket: Ticket | None = None
+        room = ReadRoom(kit.gates, read_bytes=read.bytes_max, block_bytes=kit.plain_bytes_max)
         try:
             async with read.line.lock:
                 if not read.is_long_poll:
-                    ticket = await kit.gate.enter(read.bytes_max + kit.plain_bytes_max)
+                    await room.for_read()
                 self._kit.publish()
-                raw = await self._fetch(read)
+                raw = await self._fetch(read, room)
             size_bytes = len(raw.records)
             read.leader_epoch = raw.leader_epoch
             if self._is_of_old_log(read) or not self._take_note(raw, read):
@@ -285,15 +288,14 @@ class PartitionReader:
             if size_bytes == 0:
                 return
             kit.stats.upstream_bytes += size_bytes
-            if ticket is None:
-                ticket = await kit.gate.enter(size_bytes + kit.plain_bytes_max)
-            ticket.shrink(size_bytes + kit.plain_bytes_max)
-            await self._split_all(raw, read, ticket)
+            await room.for_records(size_bytes)
+            await self._split_all(raw, read, room)
+        except AnswerTooLarge as error:
+            self._refuse(read.start, read.start, str(error))
         finally:
-            if ticket is not None:
-                ticket.leave()
+            room.leave()
 
-    async def _fetch(self, read: _Read) -> RawFetch:
+    async def _fetch(self, read: _Read, room: ReadRoom) -> RawFetch:
         told_end = self._kit.told_end(self.topic_id, self.partition)
         read.scanned_end = max(self._scanned_end, told_end)
         self._kit.stats.upstream_fetches += 1
@@ -307,6 +309,7 @@ class PartitionReader:
             max_wait_ms=wait_ms,
             max_bytes=bytes_max,
             isolation_level=self.isolation_level,
+            room=room,
             last_epoch=self._head_epoch if read.start == self.log.head else NO_EPOCH,
         )
 
@@ -358,15 +361,22 @@ class PartitionReader:
         self.last_stable_offset = raw.last_stable_offset
         if raw.log_start_offset > self.log_start_offset:
             self.log.advance_log_start(raw.log_start_offset)
+            self._kit.refused.forget_below(self.topic_id, self.partition, raw.log_start_offset)
         self.log_start_offset = raw.log_start_offset
 
-    async def _split_all(self, raw: RawFetch, read: _Read, ticket: Ticket) -> None:
+    async def _split_all(self, raw: RawFetch, read: _Read, room: ReadRoom) -> None:
         """Split an answer block by block; each is handed out before the next is begun."""
         records, position, offset = raw.records, 0, read.start
         aborted = raw.aborted if self.isolation_level == READ_COMMITTED else ()
         while position < len(records):
             try:
-                found = await self._split(records[position:], ticket)
+                found = await split_next(
+                    self._kit, records[position:], self.key_split, self._codec, room
+                )
+            except BatchUnsupported as error:
+                last = last_offset_at(records, position, offset)
+                self._refuse(offset, last, error.reason)
+                return
             except BatchCorrupt as error:
                 self._note_bad(offset, position, error)
                 return
@@ -395,34 +405,9 @@ class PartitionReader:
                 if self._is_of_old_log(read):
                     return  # if the log was cut meanwhile, this must not be counted as scanned
             self._tell_scanned(split, last_record_offsets, start)
+            del found, split  # a block's slices are the cache's now, and the answers'
+            room.batch_done()
         self._span = max(offset - read.start, 1)
-
-    async def _split(
-        self, records: memoryview, ticket: Ticket
-    ) -> tuple[Any, NDArray[np.int64]] | None:
-        """Split one block in a thread. A batch larger than a block's share waits to go alone.
-
-        Little is split at once: a thread takes longer to wake than that does.
-        """
-        kit = self._kit
-        if len(records) <= AT_ONCE_BYTES_MAX:
-            bound = min(AT_ONCE_PLAIN_BYTES_MAX, kit.plain_bytes_max)
-            with suppress(BatchUnsupported):  # it is small on the wire only
-                return split_and_sum(kit.split, records, self.key_split, self._codec, bound, bound)
-        loop = asyncio.get_running_loop()
-        what = (kit.split, records, self.key_split, self._codec)
-        job = partial(split_and_sum, *what, kit.plain_bytes_max)
-        try:
-            return await loop.run_in_executor(kit.pool, job, kit.plain_bytes_max)
-        except BatchUnsupported:
-            if kit.batch_bytes_max <= kit.plain_bytes_max:
-                raise
-        held = ticket.size_bytes
-        await ticket.change(kit.gate.bytes_max)
-        try:
-            return await loop.run_in_executor(kit.pool, job, kit.batch_bytes_max)
-        finally:
-            ticket.shrink(held)
 
     def _is_unstable(self, next_offset: int, raw: RawFetch) -> bool:
         """Whether a block reaches into open transactions; a broker does not send such."""
@@ -469,6 +454,17 @@ class PartitionReader:
         self._bad[offset] = self._kit.clock() + BAD_BATCH_BACKOFF_S
         self._fail(offset, CORRUPT_MESSAGE)
 
+    def _refuse(self, first: int, last: int, reason: str) -> None:
+        """The batch there is intact, and not to be split however often it is read."""
+        self._kit.stats.batches_refused += 1
+        if self._kit.refused.note(self.topic_id, self.partition, first, last):
+            log.warning(
+                "batch is refused, its lanes stop there topic=%s partition=%d offset=%d"
+                " batch_bytes_max=%d reason=%s",
+                self.topic, self.partition, first, self._kit.batch_bytes_max, reason,
+            )  # fmt: skip
+        self._fail(first, CORRUPT_MESSAGE)
+
     def _fail_all(self, error_code: int) -> None:
         """The partition cannot be read: look for its leader anew with the next request."""
         self._head_line.close()
@@ -484,7 +480,11 @@ class PartitionReader:
             listener.read_failed(self, offset, error_code)
 
     def _reset(self) -> None:
-        """Forget what was read; what is under way is of the old log."""
+        """Forget what was read, and refused; what is under way is of the old log."""
+        self._kit.refused.forget_from(self.topic_id, self.partition, 0)
+        self._forget()
+
+    def _forget(self) -> None:
         self._generation += 1
         self._reads.clear()
         self._bad.clear()

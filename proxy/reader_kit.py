@@ -12,23 +12,22 @@ import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from keylane.cache.lane_log import MARKER_LATER, Aborted
 from keylane.cache.slice_cache import SliceCache
+from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel.recompress import recompress
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
-from keylane.proxy.byte_gate import ByteGate
+from keylane.proxy.memory_plan import BLOCK_BYTES
+from keylane.proxy.read_room import Gates, ReadRoom
+from keylane.proxy.refused import RefusedBatches
 from keylane.proxy.stats import ProxyStats
-from keylane.wire.batch import CODEC_NONE, read_batch_header
-
-PLAIN_BYTES_MAX: Final = 8 * 1024**2
-"""Plain bytes of one block. Large enough that what Python does per block and lane (about 0.3 ms
-with 16 lanes) is little beside splitting it, small enough to serve the first lanes early."""
+from keylane.wire.batch import BATCH_HEADER_BYTES, CODEC_NONE, read_batch_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +61,14 @@ class PartitionSource(Protocol):
         max_wait_ms: int,
         max_bytes: int,
         isolation_level: int,
+        room: ReadRoom,
         last_epoch: int = NO_EPOCH,
     ) -> RawFetch:
-        """Fetch from `offset`; `last_epoch` is that of the batch before it. Raises: UpstreamLost.
+        """Fetch from `offset`; `last_epoch` is that of the batch before it.
 
+        A large answer stays at the broker until there is `room` for it.
         A broker that is not the leader of `leader_epoch` refuses.
+        Raises: UpstreamLost, AnswerTooLarge.
         """
 
     async def end_of_epoch(self, epoch: int) -> EpochEnd:
@@ -111,7 +113,8 @@ class ReaderKit:
     split: SplitFunction
     """`kernel.split.split_block`."""
     pool: Executor
-    gate: ByteGate
+    gates: Gates
+    refused: RefusedBatches
     cache: SliceCache
     clock: Callable[[], float]
     stats: ProxyStats
@@ -127,8 +130,24 @@ class ReaderKit:
 
     @property
     def plain_bytes_max(self) -> int:
-        """Plain bytes of one block: several readers fit in the gate side by side."""
-        return min(PLAIN_BYTES_MAX, max(1, self.gate.bytes_max // 4), self.batch_bytes_max)
+        """Plain bytes of one block: several readers fit in the gate side by side.
+
+        Large enough that what Python does per block and lane (about 0.3 ms with 16 lanes) is
+        little beside splitting it, small enough to serve the first lanes early.
+        """
+        share = max(1, self.gates.filtering.bytes_max // 4)
+        return min(BLOCK_BYTES, share, self.batch_bytes_max)
+
+    def bound_of(self, error: BatchUnsupported, wire_bytes: int) -> int:
+        """What a batch may become that is larger than a block; 0: it is larger than any may be.
+
+        wire_bytes: of it and what follows, since incompressible data is larger on the wire.
+        """
+        if not error.plain_bytes:
+            return self.batch_bytes_max
+        declared = error.plain_bytes + BATCH_HEADER_BYTES
+        bound = max(declared, min(wire_bytes, self.batch_bytes_max))
+        return bound if bound <= self.batch_bytes_max else 0
 
     def publish(self) -> None:
         """Bring the gauges up to date."""
@@ -136,7 +155,7 @@ class ReaderKit:
         self.stats.cache_evictions = self.cache.eviction_count
         self.stats.cache_hits = self.cache.hit_count
         self.stats.cache_sent = self.cache.sent_count
-        self.stats.filtering_bytes = self.gate.bytes_used
+        self.stats.filtering_bytes = self.gates.bytes_used
 
 
 def split_and_sum(
@@ -164,6 +183,15 @@ def split_and_sum(
         if part is not None:
             last_record_offsets[lane] = part.last_record_offsets.max()
     return block, last_record_offsets
+
+
+def last_offset_at(records: memoryview, position: int, offset: int) -> int:
+    """Last offset of the batch there; `offset` itself where its header says nothing of use."""
+    try:
+        found = read_batch_header(records, position)
+    except BatchCorrupt:
+        return offset
+    return offset if found is None else max(offset, found[0].last_offset)
 
 
 def scanned_block(

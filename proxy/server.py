@@ -42,6 +42,9 @@ from keylane.proxy.hearers import Hearers
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
 from keylane.proxy.loads import LaneLoads
+from keylane.proxy.memory_limit import fit_memory
+from keylane.proxy.memory_plan import GATHERING_PART
+from keylane.proxy.memory_watch import MemoryWatch
 from keylane.proxy.nodes.node_parts import NodeParts
 from keylane.proxy.nodes.node_rights import expect_rights
 from keylane.proxy.nodes.placement import Placement
@@ -74,16 +77,18 @@ class ProxyServer:
     """One node. Use: `start`, then `stop`; both are awaited once."""
 
     def __init__(self, config: ProxyConfig) -> None:
-        self.config = config
         self.stats = ProxyStats()
         self.health = Health()
         self._upkeep = Upkeep(SetAside(), Watched())
+        config, plan = fit_memory(config)
+        self.config, self._memory = config, MemoryWatch(config, plan, self.stats)
         self._cluster = Cluster(config)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
         self._files = Descriptors(self.stats, time.monotonic)
         self._budget = budget_of(raise_limit(), config)
         self._entrance = Entrance(config, self.stats, connections_max=self._budget.clients)
+        self._hooks = self._entrance.hooks(on_held=self._memory.note)
         self._door = self._make_door(config)
         self._listeners: dict[int | None, asyncio.Server] = {}
         self._sweeper: asyncio.Task[None] | None = None
@@ -204,6 +209,7 @@ class ProxyServer:
             filtering_bytes_max=config.filtering_bytes_max,
             batch_bytes_max=config.batch_bytes_max,
             read_bytes_max=config.read_bytes_max,
+            gathering_bytes_max=config.buffered_bytes_max // GATHERING_PART,
             threads=config.filter_threads or os.cpu_count() or 1,
             clock=time.monotonic,
             on_scanned=hearers.on_scanned,
@@ -329,11 +335,7 @@ class ProxyServer:
             stats=self.stats,
             request_bytes_max=self.config.request_bytes_max,
             on_closed=self._closed,
-            admit=self._entrance.admit,
-            admit_principal=self._entrance.admit_principal,
-            on_heard=self._entrance.heard,
-            on_proven=self._entrance.proven,
-            lines=self._entrance.lines,
+            hooks=self._hooks,
             is_login_required=self._security.is_login_required,
             age_s_max=self._age_s_max(),
         )
@@ -344,6 +346,7 @@ class ProxyServer:
         return age_s * random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER) if age_s else math.inf
 
     def _closed(self, session: ClientSession) -> None:
+        self._memory.leave(session)
         if self._entrance.left(session):
             self._shared.fetcher.release(session.session_id)
             session.context.member_lanes.clear()

@@ -22,13 +22,14 @@ from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, Upstre
 from keylane.proxy.apis import Route, route_of
 from keylane.proxy.apis.context import Request
 from keylane.proxy.apis.large import BYTES_AT_ONCE
-from keylane.proxy.closing_lines import ClosingLines
 from keylane.proxy.connection import Buffers, ResponseOrder, Slot
 from keylane.proxy.framing import Frame, FrameReader
 from keylane.proxy.holding import Holding
 from keylane.proxy.proof import Proof
-from keylane.proxy.sockets import acknowledged_bytes, keep_alive
+from keylane.proxy.session_hooks import SessionHooks
+from keylane.proxy.sockets import keep_alive
 from keylane.proxy.stats import ProxyStats
+from keylane.proxy.taking import Taking, count_taken
 from keylane.proxy.tasks import spawn
 from keylane.proxy.upstream import OnResponse, UpstreamLink, answer_of
 from keylane.wire.header import find_response_body, read_request_header, write_request
@@ -64,25 +65,13 @@ class ClientSession(asyncio.BufferedProtocol):
         stats: ProxyStats,
         request_bytes_max: int,
         on_closed: Callable[[ClientSession], None],
-        admit: Callable[[ClientSession], str | None] = lambda _session: None,
-        admit_principal: Callable[[str], str | None] = lambda _principal: None,
-        on_heard: Callable[[ClientSession], None] = lambda _session: None,
-        on_proven: Callable[[ClientSession], None] = lambda _session: None,
-        lines: ClosingLines | None = None,
+        hooks: SessionHooks | None = None,
         is_login_required: bool = False,
         age_s_max: float = math.inf,
     ) -> None:
-        """`admit` is asked once it is connected; what it returns is why it is closed again.
-
-        `admit_principal` is asked the same once a broker has taken its login. `on_proven` is called
-        when the login is over; where none is required, when the first request is answered; until
-        then `on_heard` is, whenever the client has sent something.
-        """
         self.session_id = f"s{next(_numbers)}"
         self._connect, self._on_closed, self._stats = connect, on_closed, stats
-        self._admit, self._admit_principal = admit, admit_principal
-        self._on_heard, self._on_proven = on_heard, on_proven
-        self._lines = lines or ClosingLines()
+        self._hooks, self._told_bytes = hooks or SessionHooks(), 0
         self._proof = Proof(is_login_required=is_login_required, on_proven=self._proven)
         self.principal: str | None = None
         """As the broker took it; None before a login, and where its name cannot be told."""
@@ -102,8 +91,8 @@ class ClientSession(asyncio.BufferedProtocol):
         self._is_link_paused = False
         self._is_upstream_full = False
         self._is_client_full = False
-        self._taken_bytes: int | None = None  # by the client, when it was last seen to take some
-        self._taken_s = 0.0  # that moment
+        self._served_bytes = 0  # of the request that blocks
+        self._taking = Taking()
         self._unsent_bytes = 0  # of the last answer; while the client is full, of all since then
         self._is_closed = False
         self._drain_reason: str | None = None
@@ -126,14 +115,28 @@ class ClientSession(asyncio.BufferedProtocol):
         return not len(self._order) and not self._backlog
 
     @property
+    def is_logged_in(self) -> bool:
+        """Whether it may go on without a login, or has logged in."""
+        return not self._proof.is_owed
+
+    @property
     def held_bytes(self) -> int:
-        """Bytes in buffers of this connection that wait for a slow peer; 0 as long as none is."""
-        if self._is_closed or self._transport is None:
+        """Bytes in buffers of this connection: what comes, what is served, what nobody takes."""
+        if self._is_closed:
             return 0
-        held = self._reader.large_bytes + sum(map(len, self._backlog))
+        held = self._reader.held_bytes + sum(map(len, self._backlog)) + self._served_bytes
         if self._is_client_full:
             held += self._unsent_bytes
-        return held + (self._link.unsent_bytes if self._link is not None else 0)
+        if self._link is not None:
+            held += self._link.unsent_bytes + self._link.arriving_bytes
+        return held
+
+    def note_held(self, growth_bytes: int = 0) -> None:
+        """Tell what it holds, and what it is about to take, if that is another than before."""
+        held = self.held_bytes + growth_bytes
+        if held != self._told_bytes:
+            self._told_bytes = held
+            self._hooks.on_held(self, held)
 
     def drain(self, reason: str) -> None:
         """Take no more requests; close as soon as those under way are answered."""
@@ -174,7 +177,7 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def _end(self, reason: str, *, warn: bool) -> None:
         self._is_closed = True
-        self._lines.write(
+        self._hooks.lines.write(
             self.session_id, self.peer, reason, warn=warn, is_proven=self.is_proven,
             now_s=self.clock(),
         )  # fmt: skip
@@ -183,6 +186,8 @@ class ClientSession(asyncio.BufferedProtocol):
         if self._link is not None:
             self._link.on_lost = lambda _: None
             self._link.close()
+        self._reader.drop()
+        self._backlog.clear()
         if self._transport is not None:
             if warn:
                 self._transport.abort()
@@ -196,7 +201,7 @@ class ClientSession(asyncio.BufferedProtocol):
         assert self._transport is not None
         if not self._transport.get_write_buffer_size():
             return
-        now_bytes = self._client_took()
+        now_bytes = count_taken(self._transport)
         if now_bytes == taken_bytes:
             self._transport.abort()
         else:
@@ -205,18 +210,9 @@ class ClientSession(asyncio.BufferedProtocol):
     def _untaken_s(self, now_s: float) -> float:
         """How long the client has taken nothing of what waits for it; 0 when nothing does."""
         if not self._is_client_full or self._transport is None:
-            self._taken_bytes = None
+            self._taking.forget()
             return 0.0
-        taken_bytes = self._client_took()
-        if taken_bytes != self._taken_bytes:
-            self._taken_bytes, self._taken_s = taken_bytes, now_s
-        return now_s - self._taken_s
-
-    def _client_took(self) -> int:
-        """A number that grows as the client takes answers."""
-        assert self._transport is not None
-        taken_bytes = acknowledged_bytes(self._transport)
-        return -self._transport.get_write_buffer_size() if taken_bytes is None else taken_bytes
+        return self._taking.still_s(self._transport, now_s)
 
     # What handlers call, through the context.
     def send(self, frame: Buffers) -> asyncio.Future[Frame]:
@@ -268,13 +264,13 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def _proven(self) -> None:
         self._reader.allow(self._request_bytes_max)
-        self._on_proven(self)
+        self._hooks.on_proven(self)
 
     def note_principal(self, principal: str) -> None:
         """The broker says who the client is; a principal with too many connections gets no more."""
         if self.principal is not None:
             return  # it has logged in again, which brokers allow to the same principal only
-        refused = self._admit_principal(principal)
+        refused = self._hooks.admit_principal(principal)
         if refused is None:
             self.principal = principal
         else:
@@ -306,7 +302,7 @@ class ClientSession(asyncio.BufferedProtocol):
         keep_alive(transport)
         if peer:
             self.address, self.peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
-        refused = self._admit(self)
+        refused = self._hooks.admit(self)
         if refused is not None:
             self.close(refused)
 
@@ -320,7 +316,7 @@ class ClientSession(asyncio.BufferedProtocol):
         """Cut requests and work on them."""
         self.active_s = self.clock()
         if not self._proof.is_given:
-            self._on_heard(self)
+            self._hooks.on_heard(self)
         try:
             frames = self._reader.received(nbytes)
         except FrameInvalid as error:
@@ -330,6 +326,8 @@ class ClientSession(asyncio.BufferedProtocol):
             self.partial_since_s = self.active_s
             self._backlog.extend(frames)
             self._work_off()
+        # What `get_buffer` will take is told before; there, the transport must not be closed.
+        self.note_held(self._reader.growth_bytes)
 
     def eof_received(self) -> bool:
         """The client is done."""
@@ -342,14 +340,16 @@ class ClientSession(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client does not keep up: start no more requests, take no more from the broker."""
         self._is_client_full = True
+        self.note_held()
         self._update_link()
         self._update_reading()
 
     def resume_writing(self) -> None:
         """The client keeps up again."""
         self._is_client_full = False
-        self._taken_bytes = None
+        self._taking.forget()
         self.active_s = self.clock()
+        self.note_held()
         self._update_link()
         self._work_off()
 
@@ -372,11 +372,7 @@ class ClientSession(asyncio.BufferedProtocol):
             header = read_request_header(memoryview(frame)[4:])
             request = Request(header, frame)
             route = route_of(request)
-            if not self._proof.may_relay and not route.is_before_login:
-                raise FrameInvalid(f"{route.name} before the login")
-            if route.bytes_max is not None and len(frame) > route.bytes_max:
-                bytes_max = route.bytes_max
-                raise FrameInvalid(f"{route.name} has {len(frame)} bytes, at most {bytes_max}")
+            route.check(request, may_relay=self._proof.may_relay)
             is_relayed = self._link is not None and route.is_relayed(request, self.context)
         except FrameInvalid as error:
             self.close(str(error), warn=True)
@@ -386,6 +382,7 @@ class ClientSession(asyncio.BufferedProtocol):
         if is_relayed:
             self._relay(route, request, slot)
             return
+        self._served_bytes = len(frame)
         task = spawn(self._serve(route, request, slot), f"{self.session_id} {route.name}")
         self._blocker = task
         self._tasks.add(task)
@@ -436,12 +433,13 @@ class ClientSession(asyncio.BufferedProtocol):
             self._fail(f"{route.name} v{request.api_version}: internal error")
             raise
         finally:
+            self._served_bytes = 0
             self.release()
 
     async def _open_link(self) -> None:
         link = await self._connect()
         link.on_lost = lambda reason: self.close(f"broker connection lost: {reason}")
-        link.on_writable = self._upstream_writable
+        link.on_writable, link.on_grown = self._upstream_writable, self.note_held
         self._link = link
         self._update_link()
 
@@ -457,6 +455,7 @@ class ClientSession(asyncio.BufferedProtocol):
         elif ready:
             self._transport.writelines(ready)
         self.active_s = self.clock()
+        self.note_held()
         if self._drain_reason is not None and self.is_idle:
             self.close(self._drain_reason)
         else:
@@ -464,6 +463,7 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def _upstream_writable(self, writable: bool) -> None:  # noqa: FBT001
         self._is_upstream_full = not writable
+        self.note_held()
         self._update_reading()
 
     def _update_reading(self) -> None:

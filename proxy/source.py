@@ -25,7 +25,7 @@ from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.reader import RawFetch
-from keylane.proxy.upstream import REQUEST_TIMEOUT_S, ServiceLink
+from keylane.proxy.upstream import REQUEST_TIMEOUT_S, Room, ServiceLink
 from keylane.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -80,9 +80,10 @@ class UpstreamSource:
         max_wait_ms: int,
         max_bytes: int,
         isolation_level: int,
+        room: Room,
         last_epoch: int = NO_EPOCH,
     ) -> RawFetch:
-        """One fetch. Raises: UpstreamLost."""
+        """One fetch. Raises: UpstreamLost, AnswerTooLarge."""
         by_id = self._version >= TOPIC_ID_VERSION
         entry = FetchPartition(
             self._partition, self.leader_epoch, offset, last_epoch, -1, max_bytes
@@ -100,11 +101,12 @@ class UpstreamSource:
             isolation_level=isolation_level,
             topics=(topic,),
         )
-        body = await self._link.request_raw(
+        body = await self._link.request_in_room(
             FETCH,
             self._version,
             write_fetch_request(request),
             timeout_s=max_wait_ms / 1000 + REQUEST_TIMEOUT_S,
+            room=room,
         )
         return self._read(body)
 

@@ -136,6 +136,15 @@ class ProxyStats:
     cache_evictions: int = _counter("Slices dropped to stay within the bound.")
     cache_sent: int = _counter("Slices dropped because they were sent.")
 
+    # Memory (decision 035).
+    memory_max_bytes: int = _gauge("What the process may use, `process_resident_memory_bytes`.")
+    batch_bytes_max: int = _gauge("Bound of one record batch of a topic with lanes.")
+    buffered_bytes: int = _gauge("Bytes in buffers of client connections.")
+    buffered_bytes_max: int = _gauge("Bound of buffered_bytes.")
+    login_bytes: int = _gauge("Bytes in buffers of connections that have not logged in.")
+    login_bytes_max: int = _gauge("Bound of login_bytes.")
+    gathering_bytes: int = _gauge("Bytes of lane answers that wait for more.")
+
     # Reading and splitting.
     readers: int = _gauge("Partitions being read.")
     filtering_bytes: int = _gauge("Bytes of answers and records being split now.")
@@ -149,6 +158,9 @@ class ProxyStats:
     records: int = _counter("Records split.")
     kernel_seconds: float = _counter("CPU time of decompressing and splitting.")
     batches_corrupt: int = _counter("Batches that could not be split.")
+    batches_refused: int = _counter(
+        "Batches larger than `batch_bytes_max`, or of an old format, at which lanes stop."
+    )
     logs_cut: int = _counter("Times a partition's log no longer held what was read of it.")
 
     # Groups (classic protocol).

@@ -12,22 +12,38 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final, Protocol, cast
 
-from keylane.errors import BrokerUnreachable, FrameInvalid, UpstreamLost
+from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame, FrameReader
 from keylane.proxy.service_login import ServiceLogin
 from keylane.proxy.sockets import UNACKNOWLEDGED_MS_MAX, keep_alive
+from keylane.proxy.tasks import spawn
 from keylane.wire.header import find_response_body, write_request
 from keylane.wire.messages import read_response, write_message
 
 OnResponse = Callable[[Frame], None]
+
+
+class Room(Protocol):
+    """Where a large answer is to go."""
+
+    def covers(self, size_bytes: int) -> bool:
+        """Whether there is room for an answer of so many bytes already."""
+
+    async def for_answer(self, size_bytes: int) -> None:
+        """Wait for it. Raises: AnswerTooLarge."""
+
+
 CONNECT_TIMEOUT_S: Final = 10.0
 """Kafka clients' `socket.connection.setup.timeout.ms` default."""
 REQUEST_TIMEOUT_S: Final = 30.0
 """Kafka clients' `request.timeout.ms` default."""
 API_VERSIONS: Final = 18
+GROWTH_BYTES: Final = 4 * 1024**2
+"""How much of a large answer comes between two looks at what its connection holds."""
 LOGIN_AGE: Final = 0.85
 """When a login is renewed, of its lifetime; Java's clients take 0.85 to 0.95 of it (KIP-368)."""
 
@@ -53,6 +69,11 @@ class UpstreamLink(asyncio.BufferedProtocol):
         self._sent_bytes = 0  # by the last request; while the broker is full, by all since then
         self.on_lost: Callable[[str], None] = lambda _reason: None
         self.on_writable: Callable[[bool], None] = lambda _writable: None
+        self.on_large: Callable[[int], None] | None = None
+        """A large answer has begun: its size. It may pause reading until there is room."""
+        self.on_grown: Callable[[], None] = lambda: None
+        """A large answer has grown by some MiB, or has ended."""
+        self._wanted_bytes = self._told_bytes = 0
 
     @classmethod
     async def open(
@@ -79,6 +100,11 @@ class UpstreamLink(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """Bytes of requests that a broker has not taken, which does not keep up; else 0."""
         return self._sent_bytes if self._is_full else 0
+
+    @property
+    def arriving_bytes(self) -> int:
+        """Bytes that have come of a large answer."""
+        return self._reader.filled_bytes
 
     def send(self, buffers: Buffers, on_response: OnResponse | None) -> None:
         """Write a request; `on_response` is None for one that has no answer (acks=0)."""
@@ -141,6 +167,20 @@ class UpstreamLink(asyncio.BufferedProtocol):
                 self._waiting.popleft()(frame)
         except FrameInvalid as error:
             self._lose(f"broker sent nonsense: {error}")
+            return
+        wanted_bytes = self._reader.wanted_bytes
+        if wanted_bytes or self._wanted_bytes:
+            self._note_large(wanted_bytes)
+
+    def _note_large(self, wanted_bytes: int) -> None:
+        """A large answer begins, grows or has ended."""
+        has_begun = wanted_bytes and not self._wanted_bytes
+        self._wanted_bytes, filled_bytes = wanted_bytes, self.arriving_bytes
+        if has_begun and self.on_large is not None:
+            self.on_large(wanted_bytes)
+        if not wanted_bytes or filled_bytes - self._told_bytes >= GROWTH_BYTES:
+            self._told_bytes = filled_bytes
+            self.on_grown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever owns the link."""
@@ -183,6 +223,8 @@ class ServiceLink:
         self._correlation_id = 0
         self.version_max: dict[int, int] = {}
         link.on_lost = self._lost
+        self._limit: asyncio.Timeout | None = None
+        """Of the request that has room made for its answer."""
 
     @classmethod
     async def open(
@@ -224,6 +266,48 @@ class ServiceLink:
             await self._renew_login()
         return await self._request_raw(api_key, api_version, body, timeout_s=timeout_s)
 
+    async def request_in_room(
+        self, api_key: int, api_version: int, body: bytes, *, timeout_s: float, room: Room
+    ) -> memoryview:
+        """The same, on a connection without other requests; a large answer waits for `room`.
+
+        Until there is room it is the broker's. Raises: as `request_raw`, and as `room`.
+        """
+        if self._renew_s is not None and self._clock() >= self._renew_s:
+            await self._renew_login()
+        self._link.on_large = partial(self._make_room, room)
+        try:
+            return await self._request_raw(api_key, api_version, body, timeout_s=timeout_s)
+        finally:
+            self._link.on_large = None
+
+    def _make_room(self, room: Room, size_bytes: int) -> None:
+        if room.covers(size_bytes) or not self._futures:
+            return
+        self._link.pause_reading()
+        (future,) = self._futures
+        task = spawn(self._wait_for_room(room, size_bytes, future), "room for an answer")
+        # If the request ends first, the room is not needed.
+        future.add_done_callback(lambda _: task.cancel())
+
+    async def _wait_for_room(
+        self, room: Room, size_bytes: int, future: asyncio.Future[Frame]
+    ) -> None:
+        limit, since_s = self._limit, self._clock()
+        assert limit is not None, "a request is under way"
+        until_s = limit.when()
+        limit.reschedule(None)  # this wait is not the broker's
+        try:
+            await room.for_answer(size_bytes)
+        except KeylaneError as error:
+            if not future.done():
+                future.set_exception(error)
+            self._link.close()
+            return
+        if until_s is not None and not future.done():
+            limit.reschedule(until_s + self._clock() - since_s)
+        self._link.resume_reading()
+
     async def log_in(self) -> None:
         """Log in, if there is a login. Raises: UpstreamLost, LoginRefused."""
         if self._login is None:
@@ -261,7 +345,7 @@ class ServiceLink:
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as self._limit:
                 answer = await future
         except TimeoutError:
             # Later answers would be taken for this one's; the connection has to go.

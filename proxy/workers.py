@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Final
 
 from keylane.config import ENVIRONMENT_PREFIX, ProxyConfig, split_address
+from keylane.proxy.memory_limit import find_memory_max
+from keylane.proxy.memory_plan import share_of_worker
 from keylane.proxy.tasks import spawn
 
 log = logging.getLogger("keylane.workers")
@@ -54,6 +56,7 @@ def worker_config(config: ProxyConfig, index: int) -> ProxyConfig:
             "broker_ports_from": first + step,
             "share_port": True,
             "control": control,
+            "memory_max": share_of_worker(config.memory_max or find_memory_max(), config.workers),
         }
     )
 
@@ -112,7 +115,7 @@ class _Parent:
     async def _run_once(self, index: int) -> int:
         """Run a worker to its end; its exit code, negative for a signal."""
         path = self._folder / f"worker-{index}.yaml"
-        values = worker_config(self._config, index).model_dump(mode="json", exclude_unset=False)
+        values = worker_config(self._config, index).model_dump(mode="json", exclude_unset=True)
         path.write_text(json.dumps(values), encoding="utf-8")  # JSON is YAML
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "keylane", "proxy", "--config", str(path), UNTIL_EOF),

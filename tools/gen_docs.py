@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from keylane.config import ENVIRONMENT_PREFIX, GroupRule, LaneRule, ProxyConfig
+from keylane.memory_config import MemoryConfig
 from keylane.offsets.journal import StateKey
 from keylane.offsets.set_aside import SetAside
 from keylane.offsets.state import OffsetState
@@ -69,6 +70,13 @@ That is our default, since a second read costs more than memory that is bounded 
 is compressed with ([decision 009](decisions/009-lanes-are-sent-uncompressed.md)).
 
 The log goes to stderr; `{ENVIRONMENT_PREFIX}LOG` sets its level (`info` when left out).
+
+"""
+MEMORY_HEAD: Final = """## Memory
+
+One bound for the process, from which the others follow: [operations.md](operations.md#memory) has
+a table, [decision 035](decisions/035-one-bound-of-memory.md) says how.
+`buffered_bytes_max`, `connections_max` and `filter_threads` are part of it.
 
 """
 SECURITY_HEAD: Final = """## Security
@@ -133,7 +141,8 @@ Hidden in ApiVersions; a request closes the connection.
 def configuration() -> str:
     """The tables of all keys."""
     parts = [
-        CONFIGURATION_HEAD + _keys(ProxyConfig, without=SecurityConfig),
+        CONFIGURATION_HEAD + _keys(ProxyConfig, without=MemoryConfig),
+        MEMORY_HEAD + _keys(MemoryConfig, without=SecurityConfig),
         SECURITY_HEAD + _keys(SecurityConfig),
         "## A rule of `lanes`\n\n" + _keys(LaneRule),
         "## A rule of `groups`\n\n" + _keys(GroupRule),

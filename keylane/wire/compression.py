@@ -54,6 +54,7 @@ def decompress(codec: int, data: Buffer, *, bytes_max: int, position: int = 0) -
         BatchUnsupported: the plain records are larger than `bytes_max`.
         BatchCorrupt: the data is cut off or damaged, or the codec is unknown.
     """
+    declared = 0
     if codec == CODEC_NONE:
         plain: Buffer | None = data if len(data) <= bytes_max else None
     else:
@@ -62,16 +63,31 @@ def decompress(codec: int, data: Buffer, *, bytes_max: int, position: int = 0) -
             raise BatchCorrupt(f"unknown compression codec {codec}", position=position)
         try:
             plain = decoder(memoryview(data), bytes_max)
+        except _Declared as error:
+            plain, declared = None, error.size_bytes
         except _ERRORS as error:
             name = _NAMES[codec]
             raise BatchCorrupt(f"{name} data is damaged: {error}", position=position) from error
     if plain is None:
-        raise BatchUnsupported(f"records are larger than {bytes_max} bytes", position=position)
+        says = f", they declare {declared}" if declared else ""
+        reason = f"records are larger than {bytes_max} bytes{says}"
+        raise BatchUnsupported(reason, position=position, plain_bytes=declared)
     return plain
 
 
 class _Damaged(Exception):
     """A decoder's own finding; never leaves this module."""
+
+
+class _Declared(Exception):
+    """The data declares to become more than it may; never leaves this module.
+
+    size_bytes: what it declares, 0 where that is no size to go by.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self.size_bytes = size_bytes
 
 
 _ERRORS: Final = (
@@ -106,7 +122,7 @@ def _read_gzip(data: memoryview, bytes_max: int) -> bytes | None:
     raise _Damaged(f"more than {PARTS_MAX} members")
 
 
-def _read_snappy(data: memoryview, bytes_max: int) -> Buffer | None:
+def _read_snappy(data: memoryview, bytes_max: int) -> Buffer:
     if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _read_snappy_blocks([data], bytes_max)
     blocks = []
@@ -123,10 +139,10 @@ def _read_snappy(data: memoryview, bytes_max: int) -> Buffer | None:
     return _read_snappy_blocks(blocks, bytes_max)
 
 
-def _read_snappy_blocks(blocks: list[memoryview], bytes_max: int) -> Buffer | None:
+def _read_snappy_blocks(blocks: list[memoryview], bytes_max: int) -> Buffer:
     sizes = [_snappy_plain_size(block) for block in blocks]
     if sum(sizes) > bytes_max:
-        return None
+        raise _Declared(sum(sizes))
     # Not a bytearray: that is filled with zeros first, while every other thread waits.
     view, position = np.empty(sum(sizes), np.uint8).data, 0
     for block, size in zip(blocks, sizes, strict=True):
@@ -186,7 +202,7 @@ def _read_zstd(data: memoryview, bytes_max: int) -> bytes | None:
         frame_end, bound = _zstd_frame(data, position)
         declared = zstandard.frame_content_size(data[position:frame_end])
         if max(declared, 0) > bytes_max - size:
-            return None
+            raise _Declared(size + _zstd_declared(data, position))
         if declared > bound:
             raise _Damaged(f"blocks of {bound} bytes at most declare {declared}")
         room = min(bound, bytes_max - size)
@@ -208,6 +224,22 @@ def _read_zstd_frame(decoder: Any, frame: memoryview, room: int, bound: int) -> 
         if room < bound and "did not decompress full frame" in str(error):
             return None
         raise
+
+
+def _zstd_declared(data: memoryview, position: int) -> int:
+    """What all frames from `position` on declare together.
+
+    Raises: _Declared, with 0 where one declares nothing, or more than its blocks can hold.
+    """
+    size = 0
+    while position < len(data):
+        frame_end, bound = _zstd_frame(data, position)
+        declared = zstandard.frame_content_size(data[position:frame_end])
+        if not 0 <= declared <= bound:
+            raise _Declared(0)
+        size += declared
+        position = frame_end
+    return size
 
 
 def _zstd_frame(data: memoryview, position: int) -> tuple[int, int]:

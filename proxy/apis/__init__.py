@@ -132,6 +132,7 @@ BYTES_MAX_OF: Final[Mapping[int, int | None]] = {
 }
 OWN_READERS: Final = frozenset({PRODUCE, 1, 11, 12, 14})
 """APIs whose bodies are not read as kio entities."""
+AUTHENTICATE: Final[tuple[None, IsRelayed, Patch]] = (None, relays_sasl_authenticate, note_login)
 PATCHED: Final[Mapping[int, Patch]] = {15: without_hidden_names}
 """Answers of `RELAYED` that are looked at on the way back."""
 
@@ -159,6 +160,14 @@ class Route:
     def is_before_login(self) -> bool:
         """Whether a broker takes it from a client that it does not know yet."""
         return self.api_key in BEFORE_LOGIN
+
+    def check(self, request: Request, *, may_relay: bool) -> None:
+        """Whether a request is taken at this point, and of this size. Raises: FrameInvalid."""
+        if not may_relay and not self.is_before_login:
+            raise FrameInvalid(f"{self.name} before the login")
+        if self.bytes_max is not None and len(request.frame) > self.bytes_max:
+            size = f"{len(request.frame)} bytes, at most {self.bytes_max}"
+            raise FrameInvalid(f"{self.name} has {size}")
 
     def is_relayed(self, request: Request, context: Context) -> bool:
         """Whether the request goes upstream untouched, and its answer back."""
@@ -227,8 +236,7 @@ def _table() -> dict[int, Route]:
     serve(25, "AddOffsetsToTxn", 0, 4, guarding_id(None), without_own_id())
     serve(26, "EndTxn", 0, 5, guarding_id(handle_end_txn), without_own_id(relays_end_txn))
     serve(28, "TxnOffsetCommit", 0, 5, guarding_id(refusing(handle_txn_offset_commit)))
-    login = (None, relays_sasl_authenticate, note_login)
-    serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, *login)
+    serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, *AUTHENTICATE)
     serve(42, "DeleteGroups", 0, 2, refusing(handle_delete_groups))
     serve(47, "OffsetDelete", 0, 0, refusing(handle_offset_delete))
     serve(60, "DescribeCluster", 0, 2, handle_describe_cluster)

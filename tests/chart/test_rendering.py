@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ import yaml
 
 from keylane import __version__
 from keylane.config import ProxyConfig
+from keylane.proxy.memory_limit import CGROUP_SHARE
+from keylane.proxy.memory_plan import LOGIN_KEY, PARTS, plan_memory
 
 from .rendering import (
     CHART,
@@ -39,10 +42,6 @@ SCHEMAS: Final = {"monitoring.coreos.com": OPERATOR, "gateway.networking.k8s.io"
 MEBIBYTE: Final = 1024**2
 LEAVE_S: Final = 10
 """For leaving the other nodes, and telling them what was read last."""
-MEASURED_BASE_MI: Final = 285
-"""Resident memory beside the cache, bench/README.md, "One member stuck for good"."""
-MEASURED_CONNECTION_MI: Final = 0.1
-"""Of a client connection: `connections_max` in docs/configuration.md."""
 
 
 @pytest.mark.parametrize("values", VALUE_SETS, ids=lambda path: path.stem)
@@ -145,18 +144,22 @@ def test_services_and_policies_select_the_node(rendered: list[Object]) -> None:
 
 
 def test_memory_fits_the_bounds(rendered: list[Object], tmp_path: Path) -> None:
-    """The limit holds the measured base, cache, filtering and connections; it is requested."""
+    """keylane starts within 15/16 of the limit, with nothing lowered; the limit is requested."""
     path = tmp_path / "keylane.yaml"
     path.write_text(configuration(rendered))
     config = ProxyConfig.load(path=path, environment={}, flags={})
     resources = node_container(rendered)["resources"]
-
     limit = resources["limits"]["memory"]
+    cpus = math.ceil(float(resources["requests"]["cpu"]))
 
-    bounds = (config.cache_bytes_max + config.filtering_bytes_max) / MEBIBYTE
     assert limit.endswith("Mi")
-    connections = config.connections_max * MEASURED_CONNECTION_MI
-    assert int(limit.removesuffix("Mi")) >= MEASURED_BASE_MI + bounds * 1.25 + connections
+    memory_max = int(limit.removesuffix("Mi")) * MEBIBYTE * CGROUP_SHARE[0] // CGROUP_SHARE[1]
+    plan = plan_memory(config, memory_max, processors=cpus)
+
+    assert plan.bounds["cache_bytes_max"] == config.cache_bytes_max
+    assert plan.bounds["filter_threads"] == (config.filter_threads or cpus)
+    assert plan.login_bytes_max == PARTS[LOGIN_KEY].default
+    assert memory_max - sum(plan.costs.values()) < 2 * MEBIBYTE, "and there is no more than that"
     assert resources["requests"]["memory"] == limit
     assert "cpu" in resources["requests"]
     assert "cpu" not in resources["limits"]

@@ -12,6 +12,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from keylane.config import ProxyConfig
+from keylane.proxy.memory_plan import PARTS, plan_memory
 from keylane.proxy.secret_file import read_secrets
 
 from .rendering import (
@@ -117,7 +119,7 @@ def with_control_tls(**values: Any) -> dict[str, Any]:
         (with_values(config={"bootstrap": "k:1", "control_client_ca": "x"}), "control_client_ca"),
         (with_values(config={"bootstrap": "k:1", "node_secret_file": "x"}), "node_secret_file"),
         (with_values(image={"digest": "latest"}), r"digest"),
-        (with_values(memory={"baseMi": 64}), r"baseMi"),
+        (with_values(memory={"extraMi": -1}), r"extraMi"),
     ],
 )
 def test_what_cannot_work_is_refused(values: Mapping[str, Any], said: str, chart: Renderer) -> None:
@@ -198,7 +200,46 @@ def test_resources_of_the_user_win(chart: Renderer) -> None:
         "resources"
     ]
 
-    assert resources["requests"] == {"cpu": "4", "memory": "959Mi"}
+    assert resources["requests"] == {"cpu": "4", "memory": "1582Mi"}
+
+
+def test_a_limit_of_the_users_own(chart: Renderer, tmp_path: Path) -> None:
+    """Bounds that are not given follow from it: the chart names none, keylane starts in it."""
+    values = {"config": {"bootstrap": "k:1", "cache_bytes_max": 0}}
+    resources = {"limits": {"memory": "640Mi"}}
+    objects = chart.template({**values, "resources": resources})
+    path = tmp_path / "keylane.yaml"
+    path.write_text(configuration(objects))
+    config = ProxyConfig.load(path=path, environment={}, flags={})
+
+    assert node_container(objects)["resources"]["limits"] == {"memory": "640Mi"}
+    assert config.model_fields_set & PARTS.keys() == {"cache_bytes_max"}
+    plan = plan_memory(config, 640 * 1024**2 * 15 // 16, processors=1)
+    assert plan.bounds["cache_bytes_max"] == 0
+    assert plan.bounds["batch_bytes_max"] < 64 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("config", "more_mi"),
+    [
+        ({"batch_bytes_max": 1024**3}, 16 / 15 * (4 * 960 + 1.5 * 1920)),
+        ({"buffered_bytes_max": 1024**3}, 16 / 15 * 1.5 * 896),
+        ({"cache_bytes_max": 0}, -16 / 15 * 250),
+        ({"filter_threads": 5}, 16 / 15 * 64),
+    ],
+)
+def test_a_bound_of_the_users_own_is_in_the_limit(
+    chart: Renderer, config: dict[str, int], more_mi: float
+) -> None:
+    """What it costs more or less than the chart's."""
+
+    def limit_mi(values: Mapping[str, Any]) -> int:
+        limits = node_container(chart.template(values))["resources"]["limits"]
+        return int(limits["memory"].removesuffix("Mi"))
+
+    own = limit_mi({"config": {"bootstrap": "k:1", **config}})
+
+    assert abs(own - limit_mi(MINIMAL) - more_mi) <= 1
 
 
 def test_probes_ask_the_control_port(chart: Renderer) -> None:

@@ -113,7 +113,7 @@ def fuzz_frames(choice: int, data: bytes) -> None:
                 read_request_header(memoryview(frame)[4:])
             except FrameInvalid:
                 continue  # of this frame; the session would close
-        assert reader.large_bytes <= max(2 << 16, 2 * position)
+        assert reader.held_bytes <= max(2 << 16, 2 * position)
 
 
 PEER_TARGETS: Final = (

@@ -59,12 +59,12 @@ class RawClient:
             if receive_bytes is not None:
                 plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
             plain.connect((host, port))
-            self._socket = context.wrap_socket(plain, server_hostname=host)
+            self.socket = context.wrap_socket(plain, server_hostname=host)
         except OSError:
             plain.close()
             raise
         self.received = b""
-        self.certificate: Any = self._socket.getpeercert()
+        self.certificate: Any = self.socket.getpeercert()
         self.known: dict[str, bytes] = {}
         """Ids of topics; a test may put one there that the client may not ask for."""
 
@@ -72,7 +72,7 @@ class RawClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def call(self, api_key: int, version: int, body: bytes) -> memoryview:
         """Send a body, return the answer's. Raises: ConnectionError, when it is closed."""
@@ -81,15 +81,15 @@ class RawClient:
 
     def send(self, api_key: int, version: int, body: bytes) -> None:
         """Send a body."""
-        self._socket.sendall(write_request(api_key, version, 5, "raw", body))
+        self.socket.sendall(write_request(api_key, version, 5, "raw", body))
 
     def send_bytes(self, data: bytes) -> None:
         """Send what is no request, or a part of one."""
-        self._socket.sendall(data)
+        self.socket.sendall(data)
 
     def fileno(self) -> int:
         """Of the socket, to see whether something has come."""
-        return self._socket.fileno()
+        return self.socket.fileno()
 
     def receive(self, api_key: int, version: int) -> memoryview:
         """The body of the next answer. Raises: ConnectionError, when it is closed."""
@@ -179,14 +179,14 @@ class RawClient:
     def is_closed(self) -> bool:
         """Whether the other side closes, waiting for it."""
         try:
-            return self._socket.recv(1) == b""
+            return self.socket.recv(1) == b""
         except ConnectionError:
             return True
 
     def _read(self, count: int) -> bytes:
         data = b""
         while len(data) < count:
-            part = self._socket.recv(count - len(data))
+            part = self.socket.recv(count - len(data))
             if not part:
                 raise ConnectionError("closed")
             data += part

@@ -15,6 +15,8 @@ from operator import itemgetter
 from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.lineage import EpochEnd
+from keylane.proxy.framing import CHUNK_BYTES
+from keylane.proxy.read_room import ReadRoom
 from keylane.proxy.reader import RawFetch
 from tests.reference.batches import Batch, Record, control_batch, write_batch, write_record
 from tests.reference.kernel import _Batch, _read_batch, lane_of
@@ -211,6 +213,7 @@ class LogSource:
         max_wait_ms: int,
         max_bytes: int,
         isolation_level: int,
+        room: ReadRoom,
         last_epoch: int = -1,
     ) -> RawFetch:
         assert not self._is_busy, "one fetch at a time"
@@ -221,7 +224,10 @@ class LogSource:
                 await asyncio.sleep(0.001)
                 raw = self._log.read(self._log.log_start, 0, isolation_level)
                 return replace(raw, records=memoryview(b""), diverging=diverging)
-            return await self._fetch(offset, max_wait_ms, max_bytes, isolation_level)
+            raw = await self._fetch(offset, max_wait_ms, max_bytes, isolation_level)
+            if not room.covers(len(raw.records)) and len(raw.records) > CHUNK_BYTES:
+                await room.for_answer(len(raw.records))
+            return raw
         finally:
             self._is_busy = False
 

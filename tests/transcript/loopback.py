@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import fields
 from typing import Any
 
 from keylane.errors import BrokerUnreachable
@@ -19,6 +20,7 @@ from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
 from keylane.proxy.refreshes import Refreshes
 from keylane.proxy.session import ClientSession
+from keylane.proxy.session_hooks import SessionHooks
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.upstream import UpstreamLink
 from keylane.wire.header import write_request
@@ -131,8 +133,10 @@ class SelfContained(ClientSession):
 
 @asynccontextmanager
 async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncIterator[World]:
-    """`options` go to the session."""
+    """`options` go to the session, or to its hooks."""
     world = World()
+    named = {field.name for field in fields(SessionHooks)}.intersection(options)
+    hooks = SessionHooks(**{name: options.pop(name) for name in named})
     loop = asyncio.get_running_loop()
     upstream = await asyncio.start_server(world.broker.serve, "127.0.0.1", 0)
     port = upstream.sockets[0].getsockname()[1]
@@ -150,6 +154,7 @@ async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncI
                 stats=world.stats,
                 request_bytes_max=request_bytes_max,
                 on_closed=world.closed.append,
+                hooks=hooks,
                 **options,
             )
         )

@@ -258,7 +258,12 @@ loadBalancerSourceRanges:
 {{- $_ := set $own "control_readers" .readers -}}
 {{- end -}}
 {{- end -}}
+{{- if not (include "keylane.hasOwnLimit" .) -}}
 {{- $_ := set $own "connections_max" (include "keylane.connections" . | int) -}}
+{{- range $key, $value := include "keylane.bounds" . | fromYaml -}}
+{{- $_ := set $own $key (int64 $value) -}}
+{{- end -}}
+{{- end -}}
 {{- if eq .Values.nodes.serviceType "NodePort" -}}
 {{- $_ := set $own "advertise_port" (int .Values.nodes.nodePorts.first) -}}
 {{- $_ := set $own "advertise_port_step" (int .Values.nodes.nodePorts.step) -}}
@@ -293,18 +298,59 @@ httpGet:
 {{ toYaml .how }}
 {{- end -}}
 
+{{/* A bound in bytes: of `config` when it is there, also when it is 0; else `default`. */}}
+{{- define "keylane.bound" -}}
+{{- if hasKey .config .key -}}{{- int64 (get .config .key) -}}{{- else -}}{{- int64 .default -}}{{- end -}}
+{{- end -}}
+
+{{/* Bounds that the chart's limit is made of: keylane's defaults, but for those that are lower. */}}
+{{- define "keylane.bounds" -}}
+{{- $config := .Values.config -}}
+cache_bytes_max: {{ include "keylane.bound" (dict "config" $config "key" "cache_bytes_max" "default" 209715200) }}
+filtering_bytes_max: {{ include "keylane.bound" (dict "config" $config "key" "filtering_bytes_max" "default" 104857600) }}
+batch_bytes_max: {{ include "keylane.bound" (dict "config" $config "key" "batch_bytes_max" "default" 67108864) }}
+buffered_bytes_max: {{ include "keylane.buffered" . }}
+{{- end -}}
+
+{{/* Twice a batch, since one principal has half of it, and a batch has to fit in that. */}}
+{{- define "keylane.buffered" -}}
+{{- $batch := include "keylane.bound" (dict "config" .Values.config "key" "batch_bytes_max" "default" 67108864) | int64 -}}
+{{- $principal := include "keylane.bound" (dict "config" .Values.config "key" "buffered_bytes_per_principal_max" "default" 0) | int64 -}}
+{{- include "keylane.bound" (dict "config" .Values.config "key" "buffered_bytes_max" "default" (max 134217728 (mul 2 $batch) $principal)) -}}
+{{- end -}}
+
+{{/* Whether the limit is the user's own: bounds then follow from it. */}}
+{{- define "keylane.hasOwnLimit" -}}
+{{- if hasKey (default dict .Values.resources.limits) "memory" -}}true{{- end -}}
+{{- end -}}
+
+{{/* Threads that split: of `config`, else the requested CPUs, rounded up as the kubelet does. */}}
+{{- define "keylane.threads" -}}
+{{- $cpu := toString (default "1" (dig "requests" "cpu" "1" .Values.resources)) -}}
+{{- if .Values.config.filter_threads -}}
+{{- int .Values.config.filter_threads -}}
+{{- else if hasSuffix "m" $cpu -}}
+{{- div (add (trimSuffix "m" $cpu | int) 999) 1000 | max 1 -}}
+{{- else -}}
+{{- ceil (float64 $cpu) | int | max 1 -}}
+{{- end -}}
+{{- end -}}
+
 {{/*
-Memory in MiB: the base; the two bounds of keylane with what an allocator adds; connections.
+Memory in MiB: what the parts cost at most (proxy/memory_plan.py, docs/operations.md "Memory"), the
+sixteenth that keylane leaves to the kernel, and what the user adds.
 */}}
 {{- define "keylane.memoryMi" -}}
-{{- $cache := int64 (default 209715200 .Values.config.cache_bytes_max) -}}
-{{- if and (hasKey .Values.config "cache_bytes_max") (eq (int64 .Values.config.cache_bytes_max) 0) -}}
-{{- $cache = int64 0 -}}
-{{- end -}}
-{{- $filtering := int64 (default 104857600 .Values.config.filtering_bytes_max) -}}
-{{- $bounds := div (add $cache $filtering 1048575) 1048576 -}}
-{{- $bounds = div (add (mul $bounds (add 100 .Values.memory.overheadPercent)) 99) 100 -}}
-{{- add .Values.memory.baseMi $bounds (div (add (include "keylane.connections" . | int) 9) 10) -}}
+{{- $bounds := include "keylane.bounds" . | fromYaml -}}
+{{- $cost := mul 320 1048576 -}}
+{{- $cost = add $cost (mul (include "keylane.connections" . | int64) 102400) -}}
+{{- $cost = add $cost (div (add (mul (int64 $bounds.cache_bytes_max) 5) 3) 4) -}}
+{{- $cost = add $cost (div (add (mul (int64 $bounds.filtering_bytes_max) 5) 3) 4) -}}
+{{- $cost = add $cost (mul (int64 $bounds.batch_bytes_max) 4) -}}
+{{- $cost = add $cost (div (add (mul (int64 $bounds.buffered_bytes_max) 3) 1) 2) -}}
+{{- $cost = add $cost (mul (include "keylane.threads" . | int64) 16777216) -}}
+{{- $cost = add $cost (mul 80 1048576) -}}
+{{- add .Values.memory.extraMi (div (add (div (add (mul $cost 16) 14) 15) 1048575) 1048576) -}}
 {{- end -}}
 
 {{- define "keylane.resources" -}}

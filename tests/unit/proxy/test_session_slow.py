@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from keylane.proxy import session as session_module
+from keylane.proxy import taking
 from tests.transcript.loopback import World, running
 
 HEARTBEAT = 12
@@ -58,7 +59,7 @@ async def test_a_client_that_takes_nothing_is_closed(caplog) -> None:
 async def test_a_client_that_takes_a_little_is_kept(is_told: bool, monkeypatch) -> None:
     """The time counts from the last byte taken, where the system tells of bytes and elsewhere."""
     if not is_told:
-        monkeypatch.setattr(session_module, "acknowledged_bytes", lambda _: None)
+        monkeypatch.setattr(taking, "acknowledged_bytes", lambda _: None)
     async with running() as world:
         await fill(world)
         session = world.session

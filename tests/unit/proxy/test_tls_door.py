@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 from keylane.proxy.session import ClientSession
+from keylane.proxy.session_hooks import SessionHooks
 from keylane.proxy.stats import ProxyStats
 from keylane.proxy.tls import open_listener_context
 from keylane.proxy.tls_door import REASONS_MAX, TELL_INTERVAL_S, TlsDoor
@@ -54,7 +55,7 @@ class Stand:
             stats=self.stats,
             request_bytes_max=1 << 20,
             on_closed=self.closed.append,
-            admit=self.admitted.append,
+            hooks=SessionHooks(admit=self.admitted.append),
         )
         self.sessions.append(session)
         return session

@@ -1,0 +1,37 @@
+"""Whether a client takes what waits for it.
+
+In:    its transport.  Out: for how long it has taken nothing.
+Next:  `session` closes one that is too slow.
+Shell: looks at sockets; the time is an argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from keylane.proxy.sockets import acknowledged_bytes
+
+
+def count_taken(transport: asyncio.Transport) -> int:
+    """A number that grows as the client takes answers."""
+    taken_bytes = acknowledged_bytes(transport)
+    return -transport.get_write_buffer_size() if taken_bytes is None else taken_bytes
+
+
+class Taking:
+    """Of one connection, while something waits for its client."""
+
+    def __init__(self) -> None:
+        self._taken_bytes: int | None = None  # when the client was last seen to take some
+        self._seen_s = 0.0  # that moment
+
+    def forget(self) -> None:
+        """Nothing waits for it."""
+        self._taken_bytes = None
+
+    def still_s(self, transport: asyncio.Transport, now_s: float) -> float:
+        """How long it has taken nothing, as far as was looked."""
+        taken_bytes = count_taken(transport)
+        if taken_bytes != self._taken_bytes:
+            self._taken_bytes, self._seen_s = taken_bytes, now_s
+        return now_s - self._seen_s
