@@ -27,9 +27,9 @@ from keylane.proxy.framing import Frame, FrameReader
 from keylane.proxy.holding import Holding
 from keylane.proxy.proof import Proof
 from keylane.proxy.session_hooks import SessionHooks
-from keylane.proxy.sockets import keep_alive
+from keylane.proxy.sockets import has_left, keep_alive
 from keylane.proxy.stats import ProxyStats
-from keylane.proxy.taking import Taking, count_taken
+from keylane.proxy.taking import Taking, flush
 from keylane.proxy.tasks import spawn
 from keylane.proxy.upstream import OnResponse, UpstreamLink, answer_of
 from keylane.wire.header import find_response_body, read_request_header, write_request
@@ -44,8 +44,6 @@ LOGIN_BYTES_MAX: Final = 512 * 1024
 """A request of who is not logged in yet; Kafka's `sasl.server.max.receive.size` default."""
 MINIMUM_BYTES_PER_S: Final = 64 * 1024
 """A large request may take longer than the frame time-out, but not slower than this."""
-FLUSH_S: Final = 30.0
-"""How long a client that is closed has to take its last answers; asyncio allows TLS the same."""
 _numbers = itertools.count(1)
 
 
@@ -160,8 +158,14 @@ class ClientSession(asyncio.BufferedProtocol):
             self.close(f"took nothing of its answers for {self._untaken_s(now_s):.0f} s", warn=True)
         elif self.is_idle and not self._is_client_full and now_s - self.active_s > idle_s:
             self.close("idle")
+        elif self._is_unread(now_s - frame_s) and has_left(self._transport):
+            self.close("closed by the client")
         elif now_s > self._ends_s:
             self.drain("maximum age")
+
+    def _is_unread(self, since_s: float) -> bool:
+        """Nothing was taken of the client for so long: that it has left is not seen then."""
+        return self._is_reading_paused and self.active_s < since_s
 
     def close(self, reason: str, *, warn: bool = False) -> None:
         """End both connections; one log line. `warn`: it is refused for what it did."""
@@ -193,19 +197,8 @@ class ClientSession(asyncio.BufferedProtocol):
                 self._transport.abort()
             else:
                 self._transport.close()
-                self._flush(None)
+                flush(self._transport)
         self._on_closed(self)
-
-    def _flush(self, taken_bytes: int | None) -> None:
-        """A closed transport sends what waits, and for ever where nobody takes it: end that."""
-        assert self._transport is not None
-        if not self._transport.get_write_buffer_size():
-            return
-        now_bytes = count_taken(self._transport)
-        if now_bytes == taken_bytes:
-            self._transport.abort()
-        else:
-            asyncio.get_running_loop().call_later(FLUSH_S, self._flush, now_bytes)
 
     def _untaken_s(self, now_s: float) -> float:
         """How long the client has taken nothing of what waits for it; 0 when nothing does."""

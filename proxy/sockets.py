@@ -30,6 +30,8 @@ KEEPALIVE_COUNT: Final = 4
 UNACKNOWLEDGED_MS_MAX: Final = 120_000
 """The same for bytes that were sent, which Linux else repeats for 15 minutes (tcp_retries2)."""
 
+CLOSE_WAIT: Final = bytes([8])
+"""`tcpi_state` where the peer has sent its last byte, and we have not."""
 ACKNOWLEDGED: Final = struct.Struct("=120xQ")
 """`tcpi_bytes_acked` of Linux's `struct tcp_info`."""
 
@@ -73,6 +75,21 @@ def acknowledged_bytes(transport: asyncio.BaseTransport) -> int | None:
         log.debug("taken bytes are not told reason=%s", error)
         return None
     return int(ACKNOWLEDGED.unpack(told)[0]) if len(told) == ACKNOWLEDGED.size else None
+
+
+def has_left(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether the peer has closed its side, as far as the system tells; False: it is not told.
+
+    For a connection that is not read, whose end is else not seen.
+    """
+    connection = None if transport is None else _socket_of(transport)
+    if connection is None or sys.platform != "linux":
+        return False
+    try:
+        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except OSError:
+        return True  # it was reset
+    return bool(told == CLOSE_WAIT)
 
 
 def _socket_of(transport: asyncio.BaseTransport) -> Any:

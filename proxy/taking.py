@@ -8,8 +8,23 @@ Shell: looks at sockets; the time is an argument.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from keylane.proxy.sockets import acknowledged_bytes
+
+FLUSH_S: Final = 30.0
+"""How long a client that is closed has to take its last answers; asyncio allows TLS the same."""
+
+
+def flush(transport: asyncio.Transport, taken_bytes: int | None = None) -> None:
+    """A closed transport sends what waits, and for ever where its peer takes nothing: end that."""
+    if not transport.get_write_buffer_size():
+        return
+    now_bytes = count_taken(transport)
+    if now_bytes == taken_bytes:
+        transport.abort()
+    else:
+        asyncio.get_running_loop().call_later(FLUSH_S, flush, transport, now_bytes)
 
 
 def count_taken(transport: asyncio.Transport) -> int:

@@ -51,6 +51,8 @@ async def read_body(request: web.Request, model: type[Model]) -> Model:
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             body = await request.read()
+    except (ConnectionError, web.RequestPayloadError):
+        raise Problem(HTTPStatus.BAD_REQUEST, "the body did not come to its end") from None
     except TimeoutError:
         raise Problem(HTTPStatus.REQUEST_TIMEOUT, "the body did not come in time") from None
     value = _parse(body)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy import session as session_module
 from keylane.proxy import taking
 from tests.transcript.loopback import World, running
 
@@ -116,11 +115,11 @@ async def test_last_answers_do_not_wait_for_ever(monkeypatch) -> None:
         assert transport is not None
 
         def come_back() -> None:
-            delay_s, flush, taken_bytes = later.pop()
-            assert delay_s == session_module.FLUSH_S
+            delay_s, flush, *rest = later.pop()
+            assert delay_s == taking.FLUSH_S
             with monkeypatch.context() as patched:
                 patched.setattr(loop, "call_later", lambda *args: later.append(args))
-                flush(taken_bytes)
+                flush(*rest)
 
         with monkeypatch.context() as patched:
             patched.setattr(loop, "call_later", lambda *args: later.append(args))

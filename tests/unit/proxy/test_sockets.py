@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy.sockets import acknowledged_bytes, keep_alive
+from keylane.proxy.sockets import acknowledged_bytes, has_left, keep_alive
 from keylane.proxy.upstream import UpstreamLink
 from tests.transcript.loopback import running
 
+HEARTBEAT = 12
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells, others do not")
 
 
@@ -41,6 +42,30 @@ async def test_a_clients_connection_is_probed() -> None:
         found = options_of(transport.get_extra_info("socket"))
 
     assert found == (1, 60, 15, 4, 0)
+
+
+@on_linux
+async def test_a_client_that_has_left_while_it_is_not_read() -> None:
+    """Its end is not seen by reading, and yet the connection is closed."""
+    async with running() as world:
+        world.client.send((HEARTBEAT, 1))
+        await world.broker.request()
+        world.session._is_upstream_full = True
+        world.session._update_reading()
+        transport = world.session._transport
+        assert not has_left(transport)
+        later_s = world.session.active_s + 31
+        world.session.check_timeouts(later_s, frame_s=30, idle_s=600)
+        assert not world.closed
+
+        world.client.writer.close()
+
+        await world.until(lambda: has_left(transport))
+        world.session.check_timeouts(later_s - 2, frame_s=30, idle_s=600)
+        assert not world.closed, "its last requests may be on their way"
+        world.session.check_timeouts(later_s, frame_s=30, idle_s=600)
+        assert world.closed == [world.session]
+    assert not has_left(NoSocket()) and not has_left(None)
 
 
 @on_linux

@@ -373,3 +373,19 @@ async def test_parts_for_a_client_need_its_permission(client: Client) -> None:
     assert (status, problem["field"]) == (409, "/assignment/0/ranges")
     assert "allow.individual.commit of client 'a' is off" in problem["detail"]
     assert (await client.call("PUT", "/assignments/a", {"assignment": [part()]}))[0] == 200
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body(caplog) -> None:
+    """No error of ours: nothing of it is logged as one."""
+    async with control_port() as port:
+        host, _, number = port.url.removeprefix("http://").rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(number))
+        head = "PUT /assignments HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        await writer.drain()
+        writer.transport.abort()
+        # A request behind it, answered, shows that the first one has ended.
+        async with aiohttp.ClientSession() as session, session.get(f"{port.url}/healthz") as answer:
+            assert answer.status == 200
+
+    assert [each.message for each in caplog.records if each.levelno >= logging.WARNING] == []
