@@ -1,4 +1,4 @@
-"""docs/secured-setup.md, run as it stands there: three secured nodes, and what the page says of them.
+"""docs/secured-setup.md, run as it stands there: three secured nodes, and what it says of them.
 
 In one bash, in an empty folder, with Kafka's own tools and curl and openssl of this machine. Only
 the values of the variables at the head of the page are others.
