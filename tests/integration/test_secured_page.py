@@ -24,6 +24,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 
@@ -124,9 +125,7 @@ def sections(values: dict[str, str]) -> dict[str, list[tuple[str, str]]]:
     page = PAGE.read_text(encoding="utf-8")
     for name, value in values.items():
         pattern = rf"((?:^export|(?<=\d)) {name}=)\S+"
-        page, count = re.subn(
-            pattern, lambda found, v=value: found[1] + v, page, flags=re.MULTILINE
-        )
+        page, count = re.subn(pattern, rf"\g<1>{value}", page, flags=re.MULTILINE)
         assert count == 1, f"the page sets {name} {count} times"
     parts = SECTION.split(page)
     return {
@@ -306,7 +305,9 @@ def make_user(broker: EmbeddedKafka, user: str, password: str) -> None:
     """Somebody who may log in, and has no right."""
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    changes = [UserScramCredentialUpsertion(user, info, password.encode())]
+    changes: list[UserScramCredentialAlteration] = [
+        UserScramCredentialUpsertion(user, info, password.encode())
+    ]
     admin.alter_user_scram_credentials(changes)[user].result(60)
 
 
