@@ -77,7 +77,7 @@ class Shell:
         watchdog = threading.Timer(BLOCK_S, self._bash.kill)
         watchdog.start()
         try:
-            lines = []
+            lines: list[str] = []
             for line in self._bash.stdout:
                 if line.rstrip("\n") == marker:
                     return "".join(lines)
