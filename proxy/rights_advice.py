@@ -85,6 +85,7 @@ async def ask_open_rights(brokers: Brokers, principals: Collection[str]) -> list
 
 async def advise(brokers: Brokers, principals: Collection[str]) -> None:
     """Say what is to be denied to others, and who has it. Never ends a node."""
+    found: list[OpenRight] | None = None
     try:
         found = await ask_open_rights(brokers, principals)
     except AclsUnknown as error:
@@ -96,13 +97,13 @@ async def advise(brokers: Brokers, principals: Collection[str]) -> None:
             "remedy=allow it Describe on the cluster, or look at them by hand",
             error,
         )
-        found = []
     except (UpstreamLost, FrameInvalid) as error:
         log.info("rights of others are not known reason=%s", error)
-        found = []
     for line in ADVICE:
         log.info("%s", line)
-    if found:
+    if found == []:
+        log.info("the ACLs give none of these rights to others")
+    elif found:
         named = "; ".join(f"{right}: {right.remedy()}" for right in found[:NAMED_MAX])
         more = f"; and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
         log.warning(

@@ -26,6 +26,7 @@ from keylane.offsets.loads import OnAppend, describe_loss, timed_append, tried_a
 from keylane.offsets.set_aside import SetAside
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
+from keylane.proxy.tasks import spawn
 
 log = logging.getLogger("keylane.offsets")
 
@@ -33,6 +34,8 @@ APPEND_TIMEOUT_S: Final = 30.0
 """Kafka clients' `request.timeout.ms` default."""
 LOAD_STALLED_S: Final = 30.0
 """A load that gets nothing for so long is given up."""
+STOP_S: Final = 0.1
+"""Is waited for a consumer that is done; its connections may take longer to close."""
 POLL_MS: Final = 1_000
 BATCH_BYTES: Final = 128 * 1024
 """Commits of many groups that wait for one ack share a batch; 8 times aiokafka's default."""
@@ -257,6 +260,13 @@ async def read_partitions(
         await _read_to(consumer, starts, ends, table, on_progress)
         return {place.partition: end for place, end in ends.items()}
     finally:
+        # Beside us: a TLS connection that is closed while an answer comes takes up to 30 s.
+        stopping = spawn(_stop(consumer), "end of a load")
+        await asyncio.wait({stopping}, timeout=STOP_S)
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    with suppress(KafkaError):  # what was read is complete
         await consumer.stop()
 
 

@@ -71,13 +71,14 @@ async def test_others_that_may_are_named_with_what_to_run(caplog) -> None:
 
 
 async def test_where_nobody_else_may_the_advice_remains(caplog) -> None:
-    """A line for each kind of right."""
+    """A line for each kind of right, and one that all is as it should be."""
     caplog.set_level(logging.INFO)
 
     await advise(Brokers(), {OWN_NAME})
 
     assert not lines(caplog, logging.WARNING)
-    assert len(lines(caplog, logging.INFO)) == 3
+    *advice, verdict = lines(caplog, logging.INFO)
+    assert len(advice) == 3 and verdict == "the ACLs give none of these rights to others"
 
 
 @pytest.mark.parametrize(
