@@ -185,7 +185,9 @@ def test_waves_of_connections_leave_nothing_behind(kafka, keylane, topic, connec
     wave, and memory is what it was after the second.
     """
     name = topic("orders", partitions=2)
-    proxy = keylane(f"{name}=4", environment={"KEYLANE_LOG": "info"})
+    room = ("connections_per_address_max=10000", "connections_before_login_max=10000")
+    args = [part for setting in room for part in ("--set", setting)]
+    proxy = keylane(f"{name}=4", args=args, environment={"KEYLANE_LOG": "info"})
     with Group(proxy.bootstrap, name, f"g-{name}", session_timeout_ms=45_000) as group:
         group.add("aiokafka", 2)
         group.add("confluent")
