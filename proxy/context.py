@@ -164,8 +164,8 @@ class SessionContext:
         """Wait until every other handler of this connection has its answer."""
         await self._session.others_done()
 
-    def note_login(self, *, is_over: bool) -> None:
-        """The broker took a token; whether the login is over by that, as far as can be told."""
+    def note_login(self, *, is_over: bool | None) -> None:
+        """The broker took a token; whether the login is over by that, None: it cannot be told."""
         self._session.note_login(is_over=is_over)
 
     def note_principal(self, principal: str) -> None:

@@ -37,16 +37,16 @@ class Proof:
         """Whether a login is required that is not over."""
         return self._is_login_required and not self.is_given
 
-    def token_taken(self, *, is_over: bool) -> None:
+    def token_taken(self, *, is_over: bool | None) -> None:
         """The broker took a token: the client may go on, as far as the broker lets it.
 
-        is_over: the login has ended by that. Where the mechanism does not say so, it shows in what
-        the broker answers next; the answer to this token comes before that.
+        is_over: the login has ended by that. None: the mechanism does not say so, and it shows in
+        what the broker answers next; the answer to this token comes before that.
         """
         self.may_relay = True
         if is_over:
             self._give()
-        elif not self.is_given:
+        elif is_over is None and not self.is_given:
             self._answers_left = 1 + ANSWERS_THAT_PROVE
 
     def noting(self, on_response: OnResponse) -> OnResponse:

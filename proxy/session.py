@@ -251,8 +251,8 @@ class ClientSession(asyncio.BufferedProtocol):
         self._tasks.add(task)
         task.add_done_callback(self._served)
 
-    def note_login(self, *, is_over: bool) -> None:
-        """The broker took a token; whether the login is over by that, as far as can be told."""
+    def note_login(self, *, is_over: bool | None) -> None:
+        """The broker took a token; whether the login is over by that, None: it cannot be told."""
         self._proof.token_taken(is_over=is_over)
 
     def _proven(self) -> None:

@@ -327,8 +327,8 @@ class Context(Protocol):
     async def others_done(self) -> None:
         """Wait until every other handler of this connection has its answer."""
 
-    def note_login(self, *, is_over: bool) -> None:
-        """The broker took a token; whether the login is over by that, as far as can be told."""
+    def note_login(self, *, is_over: bool | None) -> None:
+        """The broker took a token; whether the login is over by that, None: it cannot be told."""
 
     def note_principal(self, principal: str) -> None:
         """The broker says that the client is logged in, as this principal."""

@@ -64,8 +64,7 @@ def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
     answer = request.decode_answer(frame)
     token = request.decode().auth_bytes if context.login.is_watching else b""
     step = context.login.answered(token, error_code, answer.auth_bytes, lifetime_ms_of(answer))
-    if step.is_over is not False:
-        context.note_login(is_over=step.is_over is True)
+    context.note_login(is_over=step.is_over)
     if step.principal is not None:
         context.note_principal(step.principal)
     return (frame,)

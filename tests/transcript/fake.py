@@ -239,8 +239,8 @@ class FakeContext:
     async def others_done(self) -> None:
         self.events.append("others done")
 
-    def note_login(self, *, is_over: bool) -> None:
-        self.events.append("login" if is_over else "token taken")
+    def note_login(self, *, is_over: bool | None) -> None:
+        self.events.append({True: "login", False: "on the way", None: "token taken"}[is_over])
 
     def note_principal(self, principal: str) -> None:
         self.events.append(f"principal {principal}")

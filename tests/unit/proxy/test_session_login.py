@@ -76,13 +76,16 @@ async def test_frames_before_the_login_are_small() -> None:
 async def test_a_login_under_way_opens_nothing(mechanism, answer) -> None:
     """What a broker answers on the way has no error code: the bound stays until the login is over.
 
-    Where the mechanism is known, nothing else is passed on, either.
+    What is asked meanwhile is the broker's to refuse, as direct, and its answer proves nothing.
     """
     large = LOGIN_BYTES_MAX + 1
     async with running(is_login_required=True, request_bytes_max=2 * large) as world:
         await begin_login(world, mechanism, answer)
+        world.client.send((HEARTBEAT, 3))
+        world.broker.answer((await world.broker.request())[1], b"\x00\x22")
+        assert await world.client.answers(1) == [3]
 
-        world.client.send((HEARTBEAT, 3), size_bytes=large)
+        world.client.send((HEARTBEAT, 4), size_bytes=large)
 
         await world.client.closed()
         assert world.broker.requests.empty()
