@@ -3,7 +3,7 @@
 In:    keys of the configuration.  Out: `MemoryConfig`, which `ProxyConfig` is.
 Next:  `proxy.memory_plan` derives from `memory_max` what is left out.
 Pure:  no I/O.
-Source: REQUIREMENTS 1.12 for the seed's names; Kafka's own broker configs; decision 035.
+Source: names of Kafka's own broker configs where one exists; docs/decisions/035.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class MemoryConfig(SecurityConfig):
     cache_bytes_max: int = Field(
         default=200 * 1024**2,
         ge=0,
-        description="`max.bytes.key.range.cache`: slices that wait for their lane (S004-45).",
+        description="`max.bytes.key.range.cache`: slices that wait for their lane.",
     )
     filtering_bytes_max: int = Field(
         default=100 * 1024**2,
         ge=1024**2,
-        description="`max.bytes.fetcher.filtering`: data being decompressed (S004-46).",
+        description="`max.bytes.fetcher.filtering`: data being decompressed.",
     )
     batch_bytes_max: int = Field(
         default=1024**3,

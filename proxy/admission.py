@@ -128,8 +128,12 @@ def find_heavy(
     for principal, held in by_principal.items():
         bound = in_all_max if principal is None else per_principal_max
         gone, left = _heaviest(held, bound)
-        key = "buffered_bytes_max" if principal is None else "buffered_bytes_per_principal_max"
-        found += [(connection, f"{key} {bound} is reached by {principal!r}") for connection in gone]
+        reason = (
+            f"buffered_bytes_max {bound} is reached"
+            if principal is None
+            else f"buffered_bytes_per_principal_max {bound} is reached by {principal!r}"
+        )
+        found += [(connection, reason) for connection in gone]
         kept += left
     gone, _ = _heaviest(kept, in_all_max)
     return found + [(each, f"buffered_bytes_max {in_all_max} is reached") for each in gone]

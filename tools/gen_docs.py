@@ -175,11 +175,11 @@ def metrics() -> str:
         f"| `{sample.name}{_labels(sample.labels)}` | {sample.kind} | {sample.help} |"
         for sample in samples_of_all()
     ]
-    return METRICS_HEAD + "\n".join(rows) + "\n"
+    return METRICS_HEAD + "\n".join(dict.fromkeys(rows)) + "\n"
 
 
 def samples_of_all() -> Iterator[Sample]:
-    """One sample of each metric, with its labels."""
+    """A sample of each metric, with its labels; some have several."""
     stats = ProxyStats()
     stats.requests["Fetch"], stats.commits_back["group"] = 1, 1
     stats.commits_left_over["group"] = stats.control_connections_closed["idle"] = 1

@@ -28,7 +28,7 @@ ENTRIES_AT_ONCE: Final = 2_000
 BYTES_AT_ONCE: Final = 64 * 1024
 """So much is read in as long."""
 ENTRIES_MAX: Final = 50_000
-"""Partitions that one request names, of all topics together."""
+"""Partitions, or groups, that one request names."""
 LANE_NAME_ENTRIES_MAX: Final = 100_000
 """Of one answer under lane names: partitions times lanes, of all names together."""
 
@@ -37,9 +37,9 @@ Shown = tuple[Any, LaneView | None]
 
 
 def check_entries(count: int) -> None:
-    """Of a request whose partitions are gone through one by one. Raises: FrameInvalid."""
+    """Of a request whose entries are gone through one by one. Raises: FrameInvalid."""
     if count > ENTRIES_MAX:
-        raise FrameInvalid(f"{count} partitions, at most {ENTRIES_MAX} in one request")
+        raise FrameInvalid(f"{count} partitions or groups, at most {ENTRIES_MAX} in one request")
 
 
 class LaneRoom:

@@ -46,7 +46,7 @@ from keylane.proxy.apis.lane_offsets import (
     note_unknown_start,
     open_drafts,
 )
-from keylane.proxy.apis.large import check_partitions
+from keylane.proxy.apis.large import check_entries, check_partitions
 from keylane.proxy.apis.list_offsets import absent_lanes, ask_rounds
 from keylane.proxy.apis.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.physical import PhysicalRounds
@@ -72,6 +72,7 @@ async def handle_delete_groups(request: Request, context: Context) -> Buffers:
     the nodes' own.
     """
     wanted = request.decode()
+    check_entries(len(wanted.groups_names))
     own = {OWN_GROUP} & {str(name) for name in wanted.groups_names}
     refused = own | await _of_other_nodes(wanted.groups_names, context)
     frame = request.frame

@@ -89,7 +89,8 @@ async def handle_offset_fetch(request: Request, context: Context) -> Buffers:
     denied = await _denied_groups(request, wanted, questions, context)
     if len(denied) == len(questions):
         raise GroupDenied("the client may not describe the groups")
-    allowed = [question for question in questions if question not in denied]
+    names = {question.group for question in denied}
+    allowed = [question for question in questions if question.group not in names]
     answer = await _answer_stable(request, wanted, allowed, context)
     if denied:
         refused = tuple(_denied(request.api_version, question) for question in denied)

@@ -38,7 +38,7 @@ class PlainClient(RawClient):
     def __init__(self, bootstrap: str) -> None:
         host, port = split_address(bootstrap)
         opened: Any = socket.create_connection((host, port), timeout=TIMEOUT_S)
-        self._socket = opened
+        self.socket = opened
         self.received, self.known = b"", {}
 
     def ask_values(self, api_key: int, version: int, **values: Any) -> Any:

@@ -105,6 +105,9 @@ def test_sessions_are_bounded_by_the_broker(kafka, shared_keylane, topic) -> Non
     before = resident_bytes(shared_keylane.pid)
     with AttackClient(shared_keylane.bootstrap) as client:
         answers = [client.ask(FETCH, 11, fetch(name, 0, 0)) for _ in range(SESSIONS)]
+        for session in {answer.session_id for answer in answers} - {0}:
+            # The broker's slots are for other tests as well, and stay taken for two minutes.
+            client.ask(FETCH, 11, fetch(name, session, FINAL_EPOCH, names=False))
 
     assert {int(answer.error_code) for answer in answers} == {0}
     assert sum(answer.session_id != 0 for answer in answers) <= BROKER_SESSIONS_MAX
