@@ -149,7 +149,7 @@ class SecurityConfig(BaseModel):
         default=10_000,
         ge=1,
         description="Client connections of this process, Kafka's `max.connections`; further ones "
-        "are closed at once. Each costs about 0.1 MB.",
+        "are closed at once, unless one that has not logged in is silent. Each costs about 0.1 MB.",
     )
     connections_per_address_max: int = Field(
         default=1_000,
@@ -161,8 +161,8 @@ class SecurityConfig(BaseModel):
         default=1_000,
         ge=1,
         description="Client connections that have not logged in yet, or where there is no login, "
-        "have had no request answered. At the bound the one that has been silent longest is "
-        "closed.",
+        "have had no request answered. At the bound, and at `connections_max`, the one that has "
+        "been silent longest is closed.",
     )
     login_timeout_s: float = Field(
         default=30.0,

@@ -48,9 +48,14 @@ class Admission:
         self._groups: OrderedDict[str, set[str]] = OrderedDict()
         self.count = 0
 
+    @property
+    def is_full(self) -> bool:
+        """There is no room for another connection, whatever its address."""
+        return self.count >= self._connections_max
+
     def enter(self, address: str) -> str | None:
         """Count a connection; the reason when it is refused, and not counted."""
-        if self.count >= self._connections_max:
+        if self.is_full:
             return f"connections_max {self._connections_max} is reached"
         if self._by_address[address] >= self._per_address_max:
             if not self._by_address[address]:

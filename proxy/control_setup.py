@@ -128,5 +128,4 @@ def open_control_door(
         connections_max=connections_max,
         per_address_max=config.control_connections_per_address_max,
         timeout_s=min(config.frame_timeout_s, HANDSHAKE_S_MAX),
-        gives_way=True,
     )

@@ -62,7 +62,9 @@ class Entrance:
     def admit(self, session: ClientSession) -> str | None:
         """Count a session that is connected, its TLS handshake done; why it is refused."""
         refused = self.admission.enter(session.address)
-        if refused is None and not self._make_room():
+        if refused is not None and self.admission.is_full and self._close_silent():
+            refused = self.admission.enter(session.address)
+        if refused is None and self._newcomers.is_full and not self._close_silent():
             self.admission.leave(session.address)
             key = "connections_before_login_max"
             refused = f"{key} {self._config.connections_before_login_max} is reached"
@@ -142,10 +144,8 @@ class Entrance:
             session.close(reason)
 
     # Inside.
-    def _make_room(self) -> bool:
-        """Whether there is room for one more that has not logged in."""
-        if not self._newcomers.is_full:
-            return True
+    def _close_silent(self) -> bool:
+        """Make room where one that has not logged in is silent; whether there is one."""
         silent = self._newcomers.find_silent(lambda each: each.is_idle)
         if silent is None:
             return False

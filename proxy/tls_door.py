@@ -54,15 +54,13 @@ class TlsDoor:
         per_address_max: int,
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
-        gives_way: bool = False,
     ) -> None:
         """context: None for listeners without TLS, whose sessions begin at once.
 
         connections_max, per_address_max: of handshakes under way; sessions are counted apart.
-        gives_way: above the bounds the first handshake under way ends, of that address if it has
-            too many, and the new one begins; else the new one is refused.
+            Above them the first handshake under way ends, of that address if it has too many, and
+            the new one begins: one that takes long is a stranger's sooner than a client's.
         """
-        self._gives_way = gives_way
         self._under_way: dict[asyncio.Task[None], str] = {}
         self._context, self._stats = context, stats
         self._admission = Admission(
@@ -92,9 +90,7 @@ class TlsDoor:
         task.add_done_callback(lambda ended: connection.close() if ended.cancelled() else None)
 
     def _make_way(self, address: str) -> bool:
-        """End the first handshake of an address, or of all; False: none gives way."""
-        if not self._gives_way:
-            return False
+        """End the first handshake of an address, or of all; False: there is none."""
         same = (task for task, other in self._under_way.items() if other == address)
         task = next(same, None) or next(iter(self._under_way), None)
         if task is None:

@@ -234,8 +234,12 @@ def test_connections_beyond_the_bound_are_refused_and_let_in_later(kafka, keylan
         group.wait_for_lanes(8)
         with BackgroundProducer(proxy.bootstrap, name) as producer:
             group.wait(lambda seen: len(seen.sightings) > 100, timeout_s=60, what="100 records")
-            clients = [connect(proxy) for _ in range(2 * bound)]
-            let_in = [client for client in clients if handshake(client)]
+            clients: list[socket.socket] = []
+            let_in: list[socket.socket] = []
+            for _ in range(2 * bound):
+                clients.append(connect(proxy))
+                if handshake(clients[-1]):
+                    let_in.append(clients[-1])
             before = len(producer.values)
             group.wait_for_values(producer.values[:before])
             for client in clients:

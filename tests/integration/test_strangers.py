@@ -44,11 +44,12 @@ def test_an_answer_on_the_way_of_a_login_opens_nothing(stage, mechanism, token) 
         assert client.is_closed()
 
 
-def test_silent_connections_make_room_and_have_little_time(stage) -> None:
+@pytest.mark.parametrize("bound", ["connections_before_login_max", "connections_max"])
+def test_silent_connections_make_room_and_have_little_time(stage, bound) -> None:
     """The one that is silent longest goes; in the end all of them, with one line about it."""
     proxy = stage.start_keylane(
         stage.direct,
-        f"connections_before_login_max={BEFORE_LOGIN_MAX}",
+        f"{bound}={BEFORE_LOGIN_MAX}",
         "login_timeout_s=10",
         "beside_others=true",
     )

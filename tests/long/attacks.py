@@ -37,13 +37,11 @@ from tests.integration.keylane_process import KeylaneProcess
 from tests.long.attack_client import HARM, Places
 from tests.long.attack_kinds import ATTACKS, Attack, Got
 from tests.long.attack_load import RECORDS_PER_S, Load, ratio
-from tests.long.hostile_stage import HostileStage, descriptors
+from tests.long.hostile_stage import MEMORY_MIB, HostileStage, descriptors
 from tests.long.watch import Look, Watch
 
 RATIO_MIN: Final = 0.8
 LIVEZ_S_MAX: Final = 1.0
-MEMORY_MIB: Final = 959
-"""The chart's memory limit by default."""
 FILES: Final = 20_000
 QUIET_S: Final = 15.0
 LEAVE_S: Final = 60.0
@@ -207,7 +205,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="of each attack")
     parser.add_argument("--only", default="", help="only these, by comma")
     parser.add_argument("--list", action="store_true", help="name all attacks")
-    parser.add_argument("--memory-mib", type=float, default=MEMORY_MIB, help="bound of keylane's")
+    parser.add_argument(
+        "--memory-mib", type=float, default=MEMORY_MIB, help="`memory_max` of keylane"
+    )
     parser.add_argument("--folder", type=Path, help="where logs stay")
     args = parser.parse_args()
     if args.list:
@@ -220,7 +220,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        with descriptors(FILES), HostileStage(folder) as stage:
+        with descriptors(FILES), HostileStage(folder, args.memory_mib) as stage:
             for attack in ATTACKS:
                 if not wanted or attack.name in wanted:
                     rows.append(run_attack(stage, attack, args.seconds, args.memory_mib))

@@ -36,14 +36,12 @@ from tests.integration.keylane_process import KeylaneProcess
 from tests.long.hostile_log import judge_log
 from tests.long.hostile_parsers import Tally, keep, run_parsers
 from tests.long.hostile_sockets import SocketTally, play
-from tests.long.hostile_stage import HostileStage
+from tests.long.hostile_stage import MEMORY_MIB, HostileStage
 from tests.long.hostile_talk import Aim
 from tests.long.watch import Look, Watch, descriptor_count
 
 SOCKET_SHARE: Final = 50
 LOOP_S_MAX: Final = 1.0
-MEMORY_MIB: Final = 959
-"""The chart's memory limit by default."""
 SETTLE_S: Final = 60.0
 SOCKETS_S_MIN: Final = 60.0
 """The sockets have so long at least, whatever the decoders and the starts took."""
@@ -65,7 +63,7 @@ class Siege:
 
 def besiege(folder: Path, seed: int, inputs: int, deadline_s: float, memory_mib: float) -> Siege:
     """Hostile clients at two keylanes, one with TLS, before one Kafka."""
-    with HostileStage(folder) as stage, ExitStack() as watches:
+    with HostileStage(folder, memory_mib) as stage, ExitStack() as watches:
         plain = stage.keylane(*TIMEOUTS).start()
         tls = stage.keylane(*TIMEOUTS, f"tls_certificate={stage.certificate}").start()
         proxies = {"plain": plain, "TLS": tls}
@@ -216,7 +214,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60, help="it ends then at the latest")
     parser.add_argument("--only", choices=("parsers", "sockets"))
-    parser.add_argument("--memory-mib", type=float, default=MEMORY_MIB, help="bound of keylane's")
+    parser.add_argument(
+        "--memory-mib", type=float, default=MEMORY_MIB, help="`memory_max` of keylane"
+    )
     parser.add_argument("--folder", type=Path, help="where logs stay")
     parser.add_argument("--show", type=int, help="print the decoders' input of this number")
     args = parser.parse_args()

@@ -27,7 +27,6 @@ from confluent_kafka.admin._scram import (
 )
 from confluent_kafka.cimpl import NewTopic
 
-from keylane.config import ProxyConfig
 from keylane.embedded import EmbeddedKafka
 from tests.integration.certificates import Authority
 from tests.integration.harness import produce
@@ -40,7 +39,8 @@ TOPICS: Final = {"orders": 4, "orders2": 4, "junk": 1, "secret": 2, "plain": 2}
 LANES: Final = ("orders=4", "orders2=4", "secret=4")
 SERVICE_TOPICS: Final = ("__individual_commit_offsets", "__keylane_settings", "__keylane_scans")
 KEYS: Final = [f"key-{number}" for number in range(20)]
-NODE_SECRET: Final = "node_secret_file"
+MEMORY_MIB: Final = 960
+"""`memory_max` of a container with 1 GiB."""
 MODULES: Final = "org.apache.kafka.common.security"
 BEARER: Final = f"{MODULES}.oauthbearer"
 
@@ -94,10 +94,11 @@ def rules() -> list[AclBinding]:
 
 
 class HostileStage:
-    """Use: `with HostileStage(folder) as stage`."""
+    """Use: `with HostileStage(folder, memory_mib) as stage`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, memory_mib: float) -> None:
+        """memory_mib: `memory_max` of every keylane."""
+        self.folder, self.memory_mib = folder, memory_mib
         self.authority = Authority(folder / "ca")
         self.certificate = self.authority.issue("keylane")
         self._password_file = folder / "keylane-password"
@@ -153,9 +154,10 @@ class HostileStage:
             "login_mechanism=SCRAM-SHA-256",
             "login_username=keylane",
             f"login_password_file={self._password_file}",
+            f"memory_max={round(self.memory_mib * 1024**2)}",
         ]
-        if node is not None and NODE_SECRET in ProxyConfig.model_fields:
-            common.append(f"{NODE_SECRET}={self._secret_file}")
+        if node is not None:
+            common.append(f"node_secret_file={self._secret_file}")
         args = [part for each in (*common, *settings) for part in ("--set", each)]
         args += [] if node is None else ["--node", str(node)]
         proxy = KeylaneProcess(
