@@ -60,7 +60,8 @@ helm: $(READY)
 	@$(BIN)/python -m tools.helm
 
 integration: warm ## the tests with a real Kafka (started by themselves)
-	$(PYTEST) tests/integration -n $(WORKERS) --dist loadfile --quiet --durations=10 --reruns $(RERUNS)
+	$(PYTEST) tests/integration -n $(WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
+		--durations=10 --reruns $(RERUNS)
 
 spark: warm ## the tests with a real Spark (and a Kafka of their own)
 	$(PYTEST) tests/spark --quiet --durations=10 --reruns $(RERUNS)

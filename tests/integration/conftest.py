@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka, run_java_tool, start_java_tool
+from tests.fast_java import start_java_fast
 
 from .keylane_process import KeylaneProcess
 from .made_topics import make_topic
@@ -33,6 +34,22 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 KEPT = {"log.retention.ms": "-1"}
 """A broker looks for what is too old 30 s after its start; some tests write records of 1970."""
+
+
+FIRST = frozenset(
+    f"test_{name}.py"
+    for name in (
+        "secured_page", "offset_retention", "exactly_once", "cut_logs", "key_range_assignor",
+        "lone_nodes", "node_strangers", "demo", "cluster",
+    )
+)  # fmt: skip
+"""What takes minutes comes first, so that at the end no worker waits for another."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before workers begin, which inherit it."""
+    if not hasattr(config, "workerinput"):
+        start_java_fast()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,6 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.integration)
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+    items.sort(key=lambda item: item.path.name not in FIRST)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -221,7 +221,8 @@ class Traffic:
         """Join; `running` produces meanwhile."""
         config = client_config(login, bootstrap)
         # As Java deals keys out: librdkafka by itself sends them to other partitions than the page.
-        dealing = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
+        # Not idempotent: with an answer that a node took with it librdkafka would give up for good.
+        dealing = {"max.in.flight": 1, "linger.ms": 5, "partitioner": "murmur2_random"}
         self._producer = Producer({**config, **dealing})
         group = {"group.id": "shipping", "auto.offset.reset": "earliest"}
         self._members = [Consumer({**config, **group}) for _ in range(MEMBERS)]

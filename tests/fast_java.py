@@ -1,0 +1,68 @@
+"""Java processes of the tests that start in half the time: by an archive of Kafka's classes.
+
+In:    nothing.  Out: the environment that `java` reads its options from.
+Next:  the conftest of each folder that starts a Kafka; workers and child processes inherit it.
+Shell: child processes, a file in the virtual environment.
+Source: JEP 350 (dynamic archives), JEP 165 (compiler control). The speed of a warm broker suffers
+        from it: so it is for tests, and `bench/` does without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from keylane.embedded import EmbeddedKafka
+from keylane.embedded.java import find_java
+from keylane.embedded.resolve import hold_lock, resolve_class_path
+
+OPTIONS: Final = "JDK_JAVA_OPTIONS"
+GIVEN: Final = os.environ.get(OPTIONS, "")
+QUIET: Final = "-Xlog:disable"
+"""An archive that does not fit is passed over, with a line on stdout otherwise."""
+FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
+
+
+def start_java_fast() -> None:
+    """Make the archive if there is none; from then on each Java started here uses it.
+
+    A Java that cannot make one (a small one that was linked without its own) does without.
+    """
+    archive = Path(sys.prefix) / f"kafka-{_fingerprint()}.jsa"
+    with hold_lock(archive.with_suffix(".lock")):
+        made = archive.exists() or _make(archive)
+    _use(FIRST_COMPILER_ONLY, *([f"-XX:SharedArchiveFile={archive}"] if made else []))
+
+
+def _fingerprint() -> str:
+    """Of the Java and of the jars: an archive fits these alone."""
+    version = subprocess.run(
+        [find_java(), "-version"], capture_output=True, text=True, check=True
+    ).stderr
+    jars = [
+        (path, Path(path).stat().st_mtime_ns) for path in resolve_class_path().split(os.pathsep)
+    ]
+    return hashlib.sha256(repr((version, jars)).encode()).hexdigest()[:16]
+
+
+def _make(archive: Path) -> bool:
+    """Of what a broker has loaded when it stops; whether Java takes it."""
+    partial = archive.with_suffix(".tmp")
+    _use(f"-XX:ArchiveClassesAtExit={partial}")
+    with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "kafka"):
+        pass
+    os.environ[OPTIONS] = GIVEN
+    options = ["-Xshare:on", f"-XX:SharedArchiveFile={partial}", "-cp", resolve_class_path()]
+    done = subprocess.run([find_java(), *options, "-version"], capture_output=True, check=False)
+    if done.returncode == 0:
+        partial.replace(archive)
+    return done.returncode == 0
+
+
+def _use(*options: str) -> None:
+    os.environ[OPTIONS] = " ".join(filter(None, [GIVEN, *options, QUIET]))
