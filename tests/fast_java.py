@@ -41,8 +41,9 @@ def start_java_fast() -> None:
 
 def _fingerprint() -> str:
     """Of the Java and of the jars: an archive fits these alone."""
+    plain = {name: value for name, value in os.environ.items() if name != OPTIONS}
     version = subprocess.run(
-        [find_java(), "-version"], capture_output=True, text=True, check=True
+        [find_java(), "-version"], env=plain, capture_output=True, text=True, check=True
     ).stderr
     jars = [
         (path, Path(path).stat().st_mtime_ns) for path in resolve_class_path().split(os.pathsep)
