@@ -88,6 +88,11 @@ def budget_of(limit: int, config: ProxyConfig) -> Budget:
     return Budget(min(room, config.connections_max), control)
 
 
+def is_write_to_closed(error: BaseException | None) -> bool:
+    """Whether uvloop met a transport that it has closed (`UVHandle._ensure_alive`)."""
+    return isinstance(error, RuntimeError) and str(error).endswith("; the handler is closed")
+
+
 class Descriptors:
     """Whether files are left. Use: `watch` once, `probe` once a second."""
 
@@ -96,13 +101,19 @@ class Descriptors:
         self._told_s, self._untold = float("-inf"), 0
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop's failures to accept counted here, each of which it would log."""
+        """Have the loop's failures to accept counted here, each of which it would log.
+
+        Nor does the log get a trace where a client with TLS resets its connection at the moment
+        at which it is written to: uvloop takes that for a mistake.
+        """
         before = loop.get_exception_handler()
 
         def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
             error = context.get("exception")
             if isinstance(error, OSError) and error.errno in SCARCE and "socket" in context:
                 self.failed(str(error))
+            elif is_write_to_closed(error) and "protocol" in context:
+                log.debug("connection ended while it was written to reason=%s", error)
             elif before is not None:
                 before(loop, context)
             else:

@@ -91,6 +91,27 @@ async def test_failures_to_accept_are_counted_and_told_once_in_a_while(
     assert [context["message"] for context in others] == ["another"]
 
 
+async def test_a_reset_under_a_write_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """uvloop's sslproto calls the handler so; any other RuntimeError is a mistake as before."""
+    loop = asyncio.get_running_loop()
+    others: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _loop, context: others.append(context))
+    Descriptors(ProxyStats(), lambda: 0.0).watch(loop)
+    closed = "unable to perform operation on <TCPTransport closed=True>; the handler is closed"
+
+    for reason in (closed, "another"):
+        loop.call_exception_handler(
+            {
+                "message": "Fatal error on SSL protocol",
+                "exception": RuntimeError(reason),
+                "protocol": object(),
+            }
+        )
+
+    assert [str(context["exception"]) for context in others] == ["another"]
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
 def test_uvloop_does_not_tell_so_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that can be opened is closed again; one that cannot is counted."""
     stats = ProxyStats()
