@@ -161,8 +161,8 @@ class SecurityConfig(BaseModel):
         default=1_000,
         ge=1,
         description="Client connections that have not logged in yet, or where there is no login, "
-        "have had no request answered. At the bound, and at `connections_max`, the one that has "
-        "been silent longest is closed.",
+        "have had no request answered. At the bound, and at `connections_max` and "
+        "`connections_per_address_max`, the one that has been silent longest is closed.",
     )
     login_timeout_s: float = Field(
         default=30.0,

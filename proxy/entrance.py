@@ -62,8 +62,10 @@ class Entrance:
     def admit(self, session: ClientSession) -> str | None:
         """Count a session that is connected, its TLS handshake done; why it is refused."""
         refused = self.admission.enter(session.address)
-        if refused is not None and self.admission.is_full and self._close_silent():
-            refused = self.admission.enter(session.address)
+        if refused is not None:
+            address = None if self.admission.is_full else session.address
+            if self._close_silent(address):
+                refused = self.admission.enter(session.address)
         if refused is None and self._newcomers.is_full and not self._close_silent():
             self.admission.leave(session.address)
             key = "connections_before_login_max"
@@ -144,9 +146,11 @@ class Entrance:
             session.close(reason)
 
     # Inside.
-    def _close_silent(self) -> bool:
-        """Make room where one that has not logged in is silent; whether there is one."""
-        silent = self._newcomers.find_silent(lambda each: each.is_idle)
+    def _close_silent(self, address: str | None = None) -> bool:
+        """Make room, at an address or at all; whether one is silent that has not logged in."""
+        silent = self._newcomers.find_silent(
+            lambda each: each.is_idle and address in {None, each.address}
+        )
         if silent is None:
             return False
         self._close_newcomer(silent)

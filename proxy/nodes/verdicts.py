@@ -62,7 +62,11 @@ def decide(joined: Any, heard: Heard, seals: Seals, *, withholds: bool) -> dict[
     admission = admit(hellos, leader=leader)
     for member_id, reason in admission.refused.items():
         log.error("member is not let in member_id=%s reason=%s", member_id, reason)
-    refused = {**heard.reasons, **admission.refused}
+    unproven = {
+        member_id: f"node_secret_file: the leader of the nodes takes this one for none: {reason}"
+        for member_id, reason in heard.reasons.items()
+    }
+    refused = {**unproven, **admission.refused}
     told = {
         member_id: seals.write_refusal(generation_id, why, leader=leader, member_id=member_id)
         for member_id, why in refused.items()

@@ -67,7 +67,8 @@ class Talk:
     def reset(self) -> None:
         """Leave with RST, as a process that is killed does."""
         connection = self.writer.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        if connection.fileno() != -1:  # the other side has not ended it already
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     async def send(self, data: bytes) -> bool:
         """Whether the bytes have left; not, where the other side has closed."""
