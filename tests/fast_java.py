@@ -3,8 +3,10 @@
 In:    nothing.  Out: the environment that `java` reads its options from.
 Next:  the conftest of each folder that starts a Kafka; workers and child processes inherit it.
 Shell: child processes, a file in the virtual environment.
-Source: JEP 350 (dynamic archives), JEP 165 (compiler control). The speed of a warm broker suffers
-        from it: so it is for tests, and `bench/` does without.
+Source: JEP 350 (dynamic archives).
+
+The first compiler alone starts fastest, and a warm broker is slower by it: so this is for tests,
+and `bench/` does without.
 """
 
 from __future__ import annotations
