@@ -165,7 +165,7 @@ class SessionContext:
         await self._session.others_done()
 
     def note_login(self, *, is_over: bool | None) -> None:
-        """The broker took a token; whether the login is over by that, None: it cannot be told."""
+        """The broker took a token; whether that ends the login, None: unknown."""
         self._session.note_login(is_over=is_over)
 
     def note_principal(self, principal: str) -> None:

@@ -252,7 +252,7 @@ class ClientSession(asyncio.BufferedProtocol):
         task.add_done_callback(self._served)
 
     def note_login(self, *, is_over: bool | None) -> None:
-        """The broker took a token; whether the login is over by that, None: it cannot be told."""
+        """The broker took a token; whether that ends the login, None: unknown."""
         self._proof.token_taken(is_over=is_over)
 
     def _proven(self) -> None:

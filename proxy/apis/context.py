@@ -328,7 +328,7 @@ class Context(Protocol):
         """Wait until every other handler of this connection has its answer."""
 
     def note_login(self, *, is_over: bool | None) -> None:
-        """The broker took a token; whether the login is over by that, None: it cannot be told."""
+        """The broker took a token; whether that ends the login, None: unknown."""
 
     def note_principal(self, principal: str) -> None:
         """The broker says that the client is logged in, as this principal."""

@@ -36,7 +36,7 @@ from tests.integration.keylane_process import KeylaneProcess
 from tests.long.hostile_log import judge_log
 from tests.long.hostile_parsers import Tally, keep, run_parsers
 from tests.long.hostile_sockets import SocketTally, play
-from tests.long.hostile_stage import MEMORY_MIB, TOPICS, HostileStage
+from tests.long.hostile_stage import LANES, MEMORY_MIB, TOPICS, HostileStage
 from tests.long.hostile_talk import Aim
 from tests.long.watch import Look, Watch, descriptor_count
 
@@ -45,7 +45,7 @@ LOOP_S_MAX: Final = 1.0
 SETTLE_S: Final = 60.0
 SOCKETS_S_MIN: Final = 60.0
 """The sockets have so long at least, whatever the decoders and the starts took."""
-DESCRIPTORS_SLACK: Final = 16 + 2 * sum(TOPICS.values())
+DESCRIPTORS_SLACK: Final = 16 + 2 * sum(TOPICS[rule.partition("=")[0]] for rule in LANES)
 """keylane's own connections to brokers: up to two for each partition whose lanes were read, one
 or two for each lane name in use, and some that are one moment there and not the next."""
 WARM_INPUTS: Final = 300

@@ -236,8 +236,11 @@ def test_handshakes_under_way_are_bounded(run, tmp_path, caplog) -> None:
                     assert await reader.read() == b""
             for _, writer in silent:
                 writer.close()
-            await stand.until(19)
+            await stand.until(20)
+
+            assert await stand.talk(stand.authority.issue("client")) == b"answer"
             stand.door._admission.check()
+            assert stand.door._admission.count == 0
 
     run(check())
     assert "reason=too many connections" in caplog.text
