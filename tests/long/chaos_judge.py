@@ -91,6 +91,8 @@ class _Tenure:
     floor: Floor = NO_FLOOR
     next_offset: int = -1
     """Behind the last record it was handed; at first what it was answered."""
+    refused_at: int = -1
+    """And where: an answer without a record moves a client on as well."""
     since_s: float = -inf
     """When it came there."""
     is_reset: bool = False
@@ -99,6 +101,11 @@ class _Tenure:
     """It was told OFFSET_OUT_OF_RANGE since then."""
     fetched_back: int | None = None
     """It fetched from here, below what it had been handed."""
+
+    @property
+    def position(self) -> int:
+        """How far it had come."""
+        return max(self.next_offset, self.refused_at)
 
 
 ORDER = {Answer: 0, OutOfRange: 1, Reset: 2, Fetched: 3, Held: 4, Delivery: 5, Commit: 6}
@@ -227,7 +234,7 @@ class Judge:
             elif isinstance(event, Reset):
                 tenure.is_reset = True
             elif isinstance(event, OutOfRange):
-                tenure.is_refused = True
+                tenure.is_refused, tenure.refused_at = True, event.offset
             elif isinstance(event, Fetched):
                 self._check_fetch(tenure, event)
             elif isinstance(event, Delivery):
@@ -238,6 +245,7 @@ class Judge:
                 tenure.since_s = event.at_s
                 tenure.fetched_back = None
                 tenure.is_reset = tenure.is_refused = False
+                tenure.refused_at = -1
 
     def _check_fetch(self, tenure: _Tenure, event: Fetched) -> None:
         self._verdict.counts["fetched offsets"] += event.is_first
@@ -270,7 +278,7 @@ class Judge:
             self._check_again(tenure, each, f"{said}: {_of(tenure.floor)}")
         elif each.offset < tenure.next_offset:
             said = f"{said}: it was at {tenure.next_offset}"
-            if self._has_lost(each.place, tenure.next_offset, each.at_s):
+            if self._has_lost(each.place, tenure.position, each.at_s):
                 self._note("reset", said)
             elif tenure.fetched_back is not None and not tenure.is_refused:
                 self._note("client", f"{said} and fetched from {tenure.fetched_back}")
@@ -287,7 +295,7 @@ class Judge:
         assert tenure.answer is not None
         if tenure.answer.offset < tenure.floor.offset:
             self._breach("again", f"{said}; it was answered {tenure.answer.offset}")
-        elif self._has_lost(each.place, tenure.next_offset, each.at_s):
+        elif self._has_lost(each.place, tenure.position, each.at_s):
             self._note("reset", said)
         elif tenure.is_refused or tenure.is_reset:
             self._breach("refused", said)

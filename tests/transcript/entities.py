@@ -7,8 +7,10 @@ Source: kio's schema modules, read through their dataclass fields.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, asdict, fields
 from datetime import timedelta
+from functools import cache, partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -21,17 +23,32 @@ from kio.serial._introspect import (
 )
 
 Values = dict[str, Any]
+Convert = Callable[[Any], Any]
+Zero = Callable[[], Any]
 
 
 def build(entity_type: Any, values: Values) -> Any:
     """An entity; what `values` does not name is at its default, or zero."""
     made = {}
-    for field in fields(entity_type):
-        if field.name in values:
-            made[field.name] = _value(field, values[field.name])
-        elif field.default is MISSING:
-            made[field.name] = _zero(field)
+    for name, convert, zero in _plan(entity_type):
+        if name in values:
+            made[name] = convert(values[name])
+        elif zero is not None:
+            made[name] = zero()
     return entity_type(**made)
+
+
+@cache
+def _plan(entity_type: Any) -> tuple[tuple[str, Convert, Zero | None], ...]:
+    """By field: its name, how a plain value becomes its own, and what it is without one."""
+    return tuple(
+        (
+            field.name,
+            partial(_value, field),
+            partial(_zero, field) if field.default is MISSING else None,
+        )
+        for field in fields(entity_type)
+    )
 
 
 def plain(entity: Any) -> Values:
@@ -53,16 +70,28 @@ def _plain(value: Any) -> Any:
 
 
 def _value(field: Any, value: Any) -> Any:
-    kind = classify_field(field)
     if value is None:
         return None
+    kind, kafka_type = _kind(field)
     if isinstance(kind, EntityTupleField):
         return tuple(build(kind.type_, item) for item in value)
     if isinstance(kind, EntityField):
         return build(kind.type_, value)
-    if kind.is_array:
-        return tuple(value)
-    return _primitive(get_schema_field_type(field), value)
+    return tuple(value) if kind.is_array else _primitive(kafka_type, value)
+
+
+_kinds: dict[int, tuple[Any, str]] = {}
+"""By field, which are not hashable; schemas stay for as long as the process runs."""
+
+
+def _kind(field: Any) -> tuple[Any, str]:
+    """kio's kind of a field, and Kafka's type of what is no entity."""
+    found = _kinds.get(id(field))
+    if found is None:
+        kind = classify_field(field)
+        is_entity = isinstance(kind, EntityField | EntityTupleField)
+        found = _kinds[id(field)] = kind, "" if is_entity else get_schema_field_type(field)
+    return found
 
 
 def _primitive(kafka_type: str, value: Any) -> Any:
@@ -72,7 +101,7 @@ def _primitive(kafka_type: str, value: Any) -> Any:
 
 
 def _zero(field: Any) -> Any:
-    kind = classify_field(field)
+    kind, kafka_type = _kind(field)
     if isinstance(kind, EntityTupleField):
         return ()
     if is_optional(field):
@@ -81,7 +110,6 @@ def _zero(field: Any) -> Any:
         return build(kind.type_, {})
     if kind.is_array:
         return ()
-    kafka_type = get_schema_field_type(field)
     match kafka_type:
         case "string":
             return ""

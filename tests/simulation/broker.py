@@ -1,0 +1,436 @@
+"""Brokers on the simulated network: frames in, frames out, requests of a connection in order.
+
+In:    request frames.  Out: answers, later, or never.
+Next:  `scenario` starts them and makes them fail.
+Pure:  no I/O.
+Source: Kafka protocol guide; Apache Kafka 4.3, `KafkaApis`, `SocketServer` (one request of a
+connection at a time), `DelayedFetch`.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from kio.index import load_response_schema
+
+from keylane.wire.fetch import (
+    FetchResponse,
+    FetchTopicAnswer,
+    PartitionAnswer,
+    read_fetch_request,
+    write_fetch_response,
+)
+from keylane.wire.header import read_request_header, write_response
+from keylane.wire.messages import read_request, write_message
+from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS, Reply
+from tests.simulation.cluster import Cluster, Partition, Topic
+from tests.transcript.entities import build
+
+if TYPE_CHECKING:
+    from tests.simulation.network import End
+
+FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 1, 2, 3, 10, 18
+END_OF_EPOCH, DESCRIBE_ACLS, DESCRIBE_CONFIGS = 23, 29, 32
+VERSIONS = GROUP_VERSIONS | {
+    FETCH: (4, 16), LIST_OFFSETS: (1, 7), METADATA: (9, 12), FIND_COORDINATOR: (0, 3),
+    API_VERSIONS: (0, 3), END_OF_EPOCH: (2, 4), DESCRIBE_ACLS: (1, 3), DESCRIBE_CONFIGS: (1, 4),
+}  # fmt: skip
+OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPIC_ID = (
+    1,
+    3,
+    6,
+    15,
+    100,
+)
+ALL_OPERATIONS = 0x1FF8
+PORT = 9092
+WORK_S = 0.0003
+response_schema = cache(load_response_schema)
+
+
+class _Connection:
+    """One client at one broker."""
+
+    def __init__(self, broker: Broker, end: End) -> None:
+        self.broker, self.end = broker, end
+        self._bytes = bytearray()
+        self._requests: deque[bytes] = deque()
+        self._is_busy = False
+        end.on_data = self._on_data
+        end.on_lost = self._on_lost
+
+    def _on_data(self, data: bytes) -> None:
+        self._bytes += data
+        while len(self._bytes) >= 4:
+            (size,) = struct.unpack_from(">i", self._bytes)
+            if len(self._bytes) < 4 + size:
+                break
+            self._requests.append(bytes(self._bytes[: 4 + size]))
+            del self._bytes[: 4 + size]
+        self.next()
+
+    def _on_lost(self, _error: Exception | None) -> None:
+        self.end.is_open = False
+        self.broker.connections.pop(self, None)
+
+    def next(self) -> None:
+        """Begin the next request."""
+        broker = self.broker
+        if self._is_busy or not self._requests or broker.is_hung or not self.end.is_open:
+            return
+        self._is_busy = True
+        frame = self._requests.popleft()
+        broker.world.after(WORK_S, lambda: self._handle(frame))
+
+    def _handle(self, frame: bytes) -> None:
+        if not self.end.is_open:
+            return
+        if self.broker.is_hung:
+            self.broker.held.append(lambda: self._handle(frame))
+            return
+        header = read_request_header(memoryview(frame)[4:])
+        key, version = int(header.api_key), int(header.api_version)
+
+        def answer(body: list[Any]) -> None:
+            if self.broker.is_hung:
+                self.broker.held.append(lambda: answer(body))
+                return
+            self._is_busy = False
+            if self.broker.loses_answer(key):
+                self.end.reset()
+                return
+            self.end.send(
+                b"".join(map(bytes, write_response(key, version, header.correlation_id, body)))
+            )
+            self.next()
+
+        self.broker.requests[key] = self.broker.requests.get(key, 0) + 1
+        low, high = VERSIONS.get(key, (1, 0))
+        assert low <= version <= high, f"API {key} v{version} is not offered"
+        self.broker.handle(key, version, frame, header.body_position + 4, answer)
+
+
+class Broker:
+    """One broker; what it knows is the cluster's."""
+
+    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+        self.cluster, self.broker_id, self.world = cluster, broker_id, cluster.world
+        self.host = f"kafka{broker_id}"
+        self.is_hung = False
+        self.held: list[Callable[[], None]] = []
+        self.connections: dict[_Connection, None] = {}
+        self.requests: dict[int, int] = {}
+        self.lost_answers: dict[int, int] = {}
+        """By API: so many answers to come get lost, with their connection."""
+        self.group_handlers = GROUP_HANDLERS
+        self.late_commits = 0
+        """So many commits to come are answered with an error, and written some time later."""
+        self.world.network.open(self, PORT)
+
+    # The network's side.
+    @property
+    def is_reachable(self) -> bool:
+        return self.broker_id not in self.cluster.down
+
+    def accept(self, end: End) -> None:
+        self.connections[_Connection(self, end)] = None
+
+    def loses_answer(self, api_key: int) -> bool:
+        """Whether this one gets lost."""
+        left = self.lost_answers.get(api_key, 0)
+        if left:
+            self.lost_answers[api_key] = left - 1
+            self.world.tell(f"{self.host}: an answer to API {api_key} is lost")
+        return bool(left)
+
+    # Faults.
+    def hang(self, seconds: float) -> None:
+        """As SIGSTOP and SIGCONT."""
+        self.is_hung = True
+
+        def wake() -> None:
+            self.is_hung = False
+            held, self.held = self.held, []
+            for do in held:
+                do()
+            for connection in list(self.connections):
+                connection.next()
+
+        self.world.after(seconds, wake)
+
+    def crash(self, down_s: float) -> None:
+        """It dies; others lead and coordinate what it did, and it comes back empty-handed."""
+        cluster = self.cluster
+        coordinated = [g for g in cluster.groups if cluster.coordinator(g) == self.broker_id]
+        cluster.down.add(self.broker_id)
+        for connection in list(self.connections):
+            connection.end.reset()
+        self.connections.clear()
+        self.held.clear()
+        for topic in cluster.topics.values():
+            for partition in topic.partitions:
+                if partition.leader_id == self.broker_id:
+                    cluster.elect(partition)
+        for group in coordinated:
+            cluster.group(group).twin.fail_over(self.world.rng.uniform(0.1, 1.0))
+
+        def back() -> None:
+            cluster.down.discard(self.broker_id)
+            self.world.tell(f"{self.host} is back")
+            for topic in cluster.topics.values():
+                for partition in topic.partitions:
+                    if partition.leader_id < 0:
+                        cluster.elect(partition)
+
+        self.world.after(down_s, back)
+
+    # Requests.
+    def handle(
+        self, key: int, version: int, frame: bytes, at: int, answer: Callable[[list[Any]], None]
+    ) -> None:
+        if key == FETCH:
+            self._fetch(version, frame, at, answer)
+            return
+        request = read_request(key, version, memoryview(frame)[at:])
+
+        def reply(values: dict[str, Any]) -> None:
+            answer([write_message(build(response_schema(key, version), values))])
+
+        handler = HANDLERS.get(key) or self.group_handlers[key]
+        handler(self, request, reply)
+
+    def _api_versions(self, _request: Any, reply: Reply) -> None:
+        keys = [
+            {"api_key": key, "min_version": low, "max_version": high}
+            for key, (low, high) in VERSIONS.items()
+        ]
+        reply({"api_keys": keys})
+
+    def _metadata(self, request: Any, reply: Reply) -> None:
+        cluster = self.cluster
+        names: list[tuple[str | None, Topic | None]]
+        if request.topics is None:
+            names = [(name, topic) for name, topic in cluster.topics.items()]
+        else:
+            names = []
+            by_id = {topic.topic_id: topic for topic in cluster.topics.values()}
+            for wanted in request.topics:
+                topic_id = getattr(wanted, "topic_id", None)
+                if wanted.name is not None:
+                    names.append((str(wanted.name), cluster.topics.get(str(wanted.name))))
+                else:
+                    found = by_id.get(topic_id or uuid.UUID(int=0))
+                    names.append((None if found is None else found.name, found))
+        brokers = [
+            {"node_id": each, "host": f"kafka{each}", "port": PORT}
+            for each in cluster.broker_ids
+            if each not in cluster.down
+        ]
+        topics = [self._describe(name, topic) for name, topic in names]
+        if request.topics is None:
+            topics += [self._describe_own(name) for name in cluster.own]
+        else:
+            topics = [
+                self._describe_own(each["name"]) if each["name"] in cluster.own else each
+                for each in topics
+            ]
+        reply({"brokers": brokers, "cluster_id": "sim", "controller_id": 1, "topics": topics})
+
+    def _describe(self, name: str | None, topic: Topic | None) -> dict[str, Any]:
+        if topic is None:
+            return {"error_code": UNKNOWN_TOPIC if name else UNKNOWN_TOPIC_ID, "name": name}
+        partitions = [
+            {
+                "partition_index": each.index,
+                "error_code": 5 if each.leader_id < 0 else 0,
+                "leader_id": each.leader_id,
+                "leader_epoch": each.epoch,
+                "replica_nodes": self.cluster.broker_ids,
+                "isr_nodes": self.cluster.broker_ids,
+            }
+            for each in topic.partitions
+        ]
+        return {
+            "name": topic.name,
+            "topic_id": topic.topic_id,
+            "partitions": partitions,
+            "topic_authorized_operations": ALL_OPERATIONS,
+        }
+
+    def _describe_own(self, name: str) -> dict[str, Any]:
+        partitions = [
+            {"partition_index": index, "leader_id": min(set(self.cluster.broker_ids))}
+            for index in range(len(self.cluster.own[name]))
+        ]
+        return {
+            "name": name,
+            "topic_id": uuid.uuid5(uuid.NAMESPACE_DNS, name),
+            "partitions": partitions,
+            "topic_authorized_operations": ALL_OPERATIONS,
+        }
+
+    def _find_coordinator(self, request: Any, reply: Reply) -> None:
+        found = self.cluster.coordinator(str(request.key))
+        if found < 0:
+            reply({"error_code": COORDINATOR_NOT_AVAILABLE, "node_id": -1, "port": -1})
+        else:
+            reply({"node_id": found, "host": f"kafka{found}", "port": PORT})
+
+    def _describe_acls(self, _request: Any, reply: Reply) -> None:
+        reply({"error_code": 54})
+
+    def _describe_configs(self, request: Any, reply: Reply) -> None:
+        values = {"offsets.retention.minutes": "10080", "offsets.topic.replication.factor": "3"}
+        results = [
+            {
+                "resource_type": int(each.resource_type),
+                "resource_name": str(each.resource_name),
+                "configs": [
+                    {"name": name, "value": values.get(str(name), "0")}
+                    for name in each.configuration_keys or ()
+                ],
+            }
+            for each in request.resources
+        ]
+        reply({"results": results})
+
+    # Records.
+    def partition_of(self, topic: str | None, topic_id: bytes | None, index: int) -> Any:
+        """The partition, or an error code."""
+        for each in self.cluster.topics.values():
+            if each.name == topic or each.topic_id.bytes == topic_id:
+                return each.partitions[index] if index < len(each.partitions) else UNKNOWN_TOPIC
+        return UNKNOWN_TOPIC if topic is not None else UNKNOWN_TOPIC_ID
+
+    def _fetch(
+        self, version: int, frame: bytes, at: int, answer: Callable[[list[Any]], None]
+    ) -> None:
+        request = read_fetch_request(frame, at, version)
+        deadline_s = self.world.now_s + request.max_wait_ms / 1000
+        is_answered = False
+
+        def attempt() -> None:
+            nonlocal is_answered
+            if is_answered:
+                return
+            topics, size_bytes, has_error, found = [], 0, False, []
+            for topic in request.topics:
+                answers = []
+                for wanted in topic.partitions:
+                    place = self.partition_of(topic.name, topic.topic_id, wanted.partition)
+                    entry = self._read(place, wanted, request.isolation_level)
+                    answers.append(entry)
+                    size_bytes += sum(len(part) for part in entry.records or ())
+                    has_error |= bool(entry.error_code) or bool(entry.tags != b"\0")
+                    if isinstance(place, Partition):
+                        found.append(place)
+                topics.append(
+                    FetchTopicAnswer(
+                        name=topic.name, topic_id=topic.topic_id, partitions=tuple(answers)
+                    )
+                )
+            is_over = self.world.now_s >= deadline_s or not request.topics
+            if has_error or is_over or size_bytes >= max(1, request.min_bytes):
+                is_answered = True
+                answer(write_fetch_response(FetchResponse(topics=tuple(topics)), version))
+                return
+            for place in found:
+                place.waiters.append(attempt)
+
+        attempt()
+        if not is_answered:
+            self.world.after(request.max_wait_ms / 1000, attempt)
+
+    def _read(self, place: Any, wanted: Any, isolation_level: int) -> PartitionAnswer:
+        if isinstance(place, int):
+            return _no_records(wanted.partition, place)
+        log = place.log
+        if place.leader_id != self.broker_id:
+            return _no_records(wanted.partition, NOT_LEADER)
+        if wanted.last_fetched_epoch >= 0 and wanted.fetch_offset >= log.log_start:
+            end = log.end_of_epoch(wanted.last_fetched_epoch)
+            if end.epoch < 0:  # as Partition.readRecords: it cannot be told
+                return _no_records(wanted.partition, OUT_OF_RANGE)
+            if end.epoch < wanted.last_fetched_epoch or end.end < wanted.fetch_offset:
+                tags = b"\x01\x00\x0d" + struct.pack(">iq", end.epoch, end.end) + b"\0"
+                return _no_records(wanted.partition, 0, tags=tags, log=log)
+        raw = log.read(
+            wanted.fetch_offset,
+            wanted.partition_max_bytes,
+            isolation_level,
+            wanted.current_leader_epoch,
+        )
+        if raw.error_code:
+            return _no_records(wanted.partition, raw.error_code)
+        return PartitionAnswer(
+            wanted.partition, 0, raw.high_watermark, raw.last_stable_offset,
+            raw.log_start_offset, raw.aborted if isolation_level else None, -1,
+            (bytes(raw.records),),
+        )  # fmt: skip
+
+    def _list_offsets(self, request: Any, reply: Reply) -> None:
+        topics = []
+        for topic in request.topics:
+            entries = []
+            for wanted in topic.partitions:
+                index = int(wanted.partition_index)
+                place = self.partition_of(str(topic.name), None, index)
+                entry: dict[str, Any] = {"partition_index": index, "offset": -1, "timestamp": -1}
+                if isinstance(place, int):
+                    entry["error_code"] = place
+                elif place.leader_id != self.broker_id:
+                    entry["error_code"] = NOT_LEADER
+                else:
+                    stamp = int(wanted.timestamp)
+                    log = place.log
+                    entry["leader_epoch"] = place.epoch
+                    is_committed = bool(getattr(request, "isolation_level", 0))
+                    latest = log.stable if is_committed else log.end
+                    entry["offset"] = log.log_start if stamp == -2 else latest
+                entries.append(entry)
+            topics.append({"name": topic.name, "partitions": entries})
+        reply({"topics": topics})
+
+    def _end_of_epoch(self, request: Any, reply: Reply) -> None:
+        topics = []
+        for topic in request.topics:
+            entries = []
+            for wanted in topic.partitions:
+                index = int(wanted.partition)
+                place = self.partition_of(str(topic.topic), None, index)
+                entry: dict[str, Any] = {"partition": index, "leader_epoch": -1, "end_offset": -1}
+                if isinstance(place, int):
+                    entry["error_code"] = place
+                elif place.leader_id != self.broker_id:
+                    entry["error_code"] = NOT_LEADER
+                elif 0 <= int(wanted.current_leader_epoch) != place.epoch:
+                    is_old = int(wanted.current_leader_epoch) < place.epoch
+                    entry["error_code"] = 74 if is_old else 75
+                else:
+                    found = place.log.end_of_epoch(int(wanted.leader_epoch))
+                    entry["leader_epoch"], entry["end_offset"] = found.epoch, found.end
+                entries.append(entry)
+            topics.append({"topic": topic.topic, "partitions": entries})
+        reply({"topics": topics})
+
+
+def _no_records(index: int, code: int, *, tags: bytes = b"\0", log: Any = None) -> PartitionAnswer:
+    ends = (-1, -1, -1) if log is None else (log.end, log.stable, log.log_start)
+    end, stable, start = ends
+    return PartitionAnswer(index, code, end, stable, start, None, -1, (), tags)
+
+
+HANDLERS: dict[int, Callable[[Broker, Any, Reply], None]] = {
+    API_VERSIONS: Broker._api_versions,
+    METADATA: Broker._metadata,
+    FIND_COORDINATOR: Broker._find_coordinator,
+    DESCRIBE_ACLS: Broker._describe_acls,
+    DESCRIBE_CONFIGS: Broker._describe_configs,
+    LIST_OFFSETS: Broker._list_offsets,
+    END_OF_EPOCH: Broker._end_of_epoch,
+}

@@ -1,0 +1,184 @@
+"""A Kafka client's connections in the simulation: requests of any API, answers by correlation id.
+
+In:    kio values.  Out: kio entities.
+Next:  `member` is a consumer, `admin` an operator's tool.
+Pure:  the process's loop is the simulation's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from kio.index import load_request_schema
+
+from keylane.wire.header import find_response_body, write_request
+from keylane.wire.messages import read_response, write_message
+from tests.transcript.entities import build
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Process
+
+REQUEST_TIMEOUT_S = 30.0
+request_schema = cache(load_request_schema)
+Address = tuple[str, int]
+
+
+class Lost(Exception):
+    """A connection is lost, or does not answer."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection; requests may be pipelined."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._transport: Any = None
+        self._bytes = bytearray()
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._number = 0
+        self.is_open = False
+
+    @classmethod
+    async def open(cls, process: Process, address: Address, client_id: str) -> Connection:
+        """Connect. Raises: Lost."""
+        try:
+            async with asyncio.timeout(10.0):
+                _, made = await process.loop.create_connection(lambda: cls(client_id), *address)
+        except (OSError, TimeoutError) as error:
+            raise Lost(f"{address}: {error or 'no answer'}") from None
+        connection: Connection = made
+        return connection
+
+    async def ask_raw(
+        self, key: int, version: int, body: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> tuple[bytes, int]:
+        """The answer's frame, and where its body begins. Raises: Lost."""
+        if not self.is_open:
+            raise Lost("closed")
+        self._number += 1
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting[self._number] = future
+        self._transport.write(write_request(key, version, self._number, self._client_id, body))
+        try:
+            async with asyncio.timeout(timeout_s):
+                frame = await future
+        except TimeoutError:
+            self.close()
+            raise Lost(f"no answer to API {key} in {timeout_s:g} s") from None
+        return frame, find_response_body(frame, 4, key, version)
+
+    async def ask(self, key: int, version: int, /, **values: Any) -> Any:
+        """The answer as a kio entity. Raises: Lost."""
+        timeout_s = values.pop("timeout_s", REQUEST_TIMEOUT_S)
+        body = write_message(build(request_schema(key, version), values))
+        frame, at = await self.ask_raw(key, version, body, timeout_s=timeout_s)
+        return read_response(key, version, memoryview(frame)[at:])
+
+    def close(self) -> None:
+        """Drop it."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail("closed")
+
+    def _fail(self, reason: str) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(Lost(reason))
+                future.exception()  # some of them nobody waits for any more
+
+    # asyncio calls what follows.
+    def connection_made(self, transport: Any) -> None:
+        self._transport, self.is_open = transport, True
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += data
+        while len(self._bytes) >= 4:
+            (size,) = struct.unpack_from(">i", self._bytes)
+            if len(self._bytes) < 4 + size:
+                return
+            frame = bytes(self._bytes[: 4 + size])
+            del self._bytes[: 4 + size]
+            (number,) = struct.unpack_from(">i", frame, 4)
+            future = self._waiting.pop(number, None)
+            if future is not None and not future.done():
+                future.set_result(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._fail(str(exc) if exc else "closed by the peer")
+
+
+class Client:
+    """What a stock client keeps: metadata, and a connection per broker."""
+
+    def __init__(self, process: Process, bootstrap: list[Address], client_id: str) -> None:
+        self.process, self.bootstrap, self.client_id = process, bootstrap, client_id
+        self._by_address: dict[Address, Connection] = {}
+        self.brokers: dict[int, Address] = {}
+        self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
+        """By topic and index: (broker id, leader epoch)."""
+        self.topic_ids: dict[str, Any] = {}
+
+    async def to(self, address: Address, kind: str = "") -> Connection:
+        """A connection to an address; one per kind. Raises: Lost."""
+        key: Any = (address, kind)
+        found = self._by_address.get(key)
+        if found is None or not found.is_open:
+            found = self._by_address[key] = await Connection.open(
+                self.process, address, self.client_id
+            )
+        return found
+
+    async def to_any(self) -> Connection:
+        """To any broker. Raises: Lost."""
+        rng = self.process.world.rng
+        addresses = list(dict.fromkeys([*self.brokers.values(), *self.bootstrap]))
+        rng.shuffle(addresses)
+        reason = "no address"
+        for address in addresses:
+            try:
+                return await self.to(address)
+            except Lost as error:
+                reason = str(error)
+        raise Lost(reason)
+
+    async def refresh(self, *topics: str) -> None:
+        """Metadata v12. Raises: Lost."""
+        connection = await self.to_any()
+        answer = await connection.ask(
+            3, 12, topics=[{"name": name} for name in topics], allow_auto_topic_creation=False
+        )
+        if answer.brokers:
+            self.brokers = {
+                int(each.node_id): (each.host, int(each.port)) for each in answer.brokers
+            }
+        for topic in answer.topics:
+            if topic.error_code != 0:
+                continue
+            self.topic_ids[str(topic.name)] = topic.topic_id
+            for each in topic.partitions:
+                place = str(topic.name), int(each.partition_index)
+                self.leaders[place] = int(each.leader_id), int(each.leader_epoch)
+
+    def lanes_of(self, topic: str) -> list[int]:
+        """Indexes that the topic is shown to have."""
+        return sorted(index for name, index in self.leaders if name == topic)
+
+    async def coordinator(self, group: str, *, key_type: int = 0) -> Connection:
+        """Of a group, or a transactional id (1). Raises: Lost."""
+        connection = await self.to_any()
+        answer = await connection.ask(10, 3, key=group, key_type=key_type)
+        if answer.error_code != 0:
+            raise Lost(f"FindCoordinator: {answer.error_code}")
+        return await self.to((str(answer.host), int(answer.port)), f"coordinator {key_type}")
+
+    def close(self) -> None:
+        """Drop all connections."""
+        for each in self._by_address.values():
+            each.close()
+        self._by_address.clear()

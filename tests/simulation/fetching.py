@@ -1,0 +1,233 @@
+"""How a member reads its lanes: positions, resets, one fetch after the other from each node.
+
+In:    lanes and where they stand.  Out: records for the application, and a note of each.
+Next:  `member` joins the group and commits.
+Pure:  the process's loop is the simulation's.
+Source: Java's `Fetcher`; KIP-74.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from keylane.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionAnswer,
+    read_fetch_response,
+    write_fetch_request,
+)
+from tests.long.chaos_history import Delivery, Fetched, OutOfRange, Place, Reset
+from tests.reference.broker_log import LaneClient
+from tests.simulation.client import Address, Client, Connection, Lost
+
+OUT_OF_RANGE = 1
+LEADER_MOVED = {3, 5, 6, 9, 74, 75, 76, 100}
+FETCH_WAIT_MS, FETCH_BYTES = 500, 50 * 1024**2
+BACKOFF_S = 0.1
+Output = tuple[Place, int]
+"""Lane and offset of an input."""
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A record as a member got it."""
+
+    place: Place
+    offset: int
+    number: int
+    asked_s: float
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How members of a group work."""
+
+    group: str
+    topic: str
+    partition_count: int
+    commit_s: float = 1.0
+    work_s: float = 0.001
+    """Per record."""
+    fetch_bytes: int = 1024**2
+    is_committed: bool = False
+    lane_topic: str = ""
+    """The name it subscribes to; the topic's own where empty."""
+    by_record: bool = False
+    """It commits behind the last record it was given, as librdkafka does; else its position."""
+    reached: dict[Place, int] = field(default_factory=dict)
+    """How far members of the group have tried to commit."""
+
+    @property
+    def subscribed(self) -> str:
+        return self.lane_topic or self.topic
+
+
+@dataclass
+class Lane:
+    """One lane that it holds."""
+
+    index: int
+    place: Place
+    client: LaneClient
+    committed: int = -1
+    by_record: bool = False
+    given: int = -1
+    """Behind the last record that the application was given; -1: none yet."""
+    taken: int = 0
+    """Records given to the application."""
+    fetched: int = -1
+    """Where it was fetched from last."""
+
+    @property
+    def done(self) -> int:
+        """What is committed next; -1: nothing."""
+        if not self.by_record:
+            return self.client.position
+        return self.committed if self.given < 0 else self.given
+
+
+class Fetching:
+    """Reads the lanes that stand in `_lanes`."""
+
+    def __init__(self, client: Client, habits: Habits, events: list[Any]) -> None:
+        self._client, self._habits, self._events = client, habits, events
+        self._world, self._name = client.process.world, client.client_id
+        self._lanes: dict[int, Lane] = {}
+        self._outputs: list[Output] = []
+        """Done since the last commit."""
+        self.handed: list[Handed] = []
+
+    def _note(self, event: Any) -> None:
+        self._events.append(event)
+
+    def seek(self, back: int) -> None:
+        """Have the application go back in its first lane."""
+        lane = next(iter(self._lanes.values()), None)
+        if lane is not None and lane.client.position > 0:
+            lane.client.position = max(0, lane.client.position - back)
+            lane.given = lane.client.position
+            self._world.tell(f"{self._name} seeks in lane {lane.index} to {lane.given}")
+
+    async def _reset(self, lanes: list[Lane]) -> None:
+        """auto.offset.reset=earliest. Raises: Lost."""
+        for lane in lanes:
+            self._note(Reset(self._name, lane.place, self._world.now_s))
+            while True:
+                connection = await self._leader_of(lane)
+                answer = await connection.ask(
+                    2, 7, replica_id=-1, isolation_level=0, topics=[{
+                        "name": self._habits.subscribed,
+                        "partitions": [{"partition_index": lane.index, "timestamp": -2,
+                                        "current_leader_epoch": -1}],
+                    }],
+                )  # fmt: skip
+                entry = answer.topics[0].partitions[0]
+                if entry.error_code == 0:
+                    lane.client.position = int(entry.offset)
+                    break
+                await asyncio.sleep(BACKOFF_S)
+                await self._client.refresh(self._habits.subscribed)
+
+    async def _leader_of(self, lane: Lane) -> Connection:
+        broker_id, _ = self._client.leaders.get((self._habits.subscribed, lane.index), (-1, -1))
+        address = self._client.brokers.get(broker_id)
+        if address is None:
+            await self._client.refresh(self._habits.subscribed)
+            raise Lost(f"lane {lane.index} has no leader")
+        return await self._client.to(address, "fetch")
+
+    async def _fetches(self) -> None:
+        """One loop per node that leads lanes of ours, as clients have one connection each."""
+        while True:
+            by_address: dict[Address, list[Lane]] = {}
+            for lane in self._lanes.values():
+                broker_id, _ = self._client.leaders.get(
+                    (self._habits.subscribed, lane.index), (-1, -1)
+                )
+                address = self._client.brokers.get(broker_id)
+                if address is not None:
+                    by_address.setdefault(address, []).append(lane)
+            if not by_address:
+                await asyncio.sleep(BACKOFF_S)
+                await self._client.refresh(self._habits.subscribed)
+                continue
+            loops = [
+                asyncio.get_running_loop().create_task(self._fetch_from(address, lanes))
+                for address, lanes in by_address.items()
+            ]
+            try:
+                done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in loops:
+                    each.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)
+            for each in done:
+                each.result()
+            await asyncio.sleep(BACKOFF_S)
+            await self._client.refresh(self._habits.subscribed)
+
+    async def _fetch_from(self, address: Address, lanes: list[Lane]) -> None:
+        """Until a leader has moved, or the connection is lost."""
+        topic = self._habits.subscribed
+        while True:
+            entries = tuple(
+                FetchPartition(lane.index, -1, lane.client.position, -1, -1,
+                               self._habits.fetch_bytes)
+                for lane in lanes
+            )  # fmt: skip
+            for lane in lanes:
+                if lane.fetched != lane.client.position:
+                    is_first, lane.fetched = lane.fetched < 0, lane.client.position
+                    now_s = self._world.now_s
+                    self._note(Fetched(self._name, lane.place, lane.fetched, now_s, is_first))
+            request = FetchRequest(
+                version=12, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES,
+                isolation_level=int(self._habits.is_committed),
+                topics=(FetchTopic(name=topic, topic_id=None, partitions=entries),),
+            )  # fmt: skip
+            asked_s = self._world.now_s
+            try:
+                connection = await self._client.to(address, "fetch")
+                frame, at = await connection.ask_raw(1, 12, write_fetch_request(request))
+            except Lost as error:
+                self._world.tell(f"{self._name}: fetch: {error}")
+                return
+            answer = read_fetch_response(frame, at, 12)
+            if answer.error_code:
+                return
+            by_index = {lane.index: lane for lane in lanes}
+            asked = {entry.partition: entry.fetch_offset for entry in entries}
+            for answered in answer.topics:
+                for entry in answered.partitions:
+                    lane = by_index[entry.partition]
+                    if entry.error_code in LEADER_MOVED:
+                        said = f"{self._name}: fetch of lane {lane.index}: error {entry.error_code}"
+                        self._world.tell(said)
+                        return
+                    if entry.error_code == OUT_OF_RANGE:
+                        now_s = self._world.now_s
+                        self._note(OutOfRange(self._name, lane.place, lane.client.position, now_s))
+                        await self._reset([lane])
+                    elif not entry.error_code and asked[lane.index] == lane.client.position:
+                        await self._hand_out(lane, entry, asked_s)
+
+    async def _hand_out(self, lane: Lane, entry: PartitionAnswer, asked_s: float) -> None:
+        aborted = [(each[0], each[1]) for each in entry.aborted or ()]
+        lane.client.apply(entry.records or (), aborted)
+        for offset, key, data in lane.client.seen[lane.taken :]:
+            lane.taken += 1
+            number = int(data.rsplit(b"#", 1)[1][:-1])
+            name = (key or b"").decode()
+            now_s = self._world.now_s
+            self._note(Delivery(self._name, lane.place, offset, name, number, now_s))
+            self.handed.append(Handed(lane.place, offset, number, asked_s, now_s))
+            lane.given = offset + 1
+            self._outputs.append((lane.place, offset))
+        worked = len(lane.client.seen) and self._habits.work_s
+        if worked:
+            await asyncio.sleep(worked)

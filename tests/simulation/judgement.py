@@ -1,0 +1,300 @@
+"""What must hold of a run, by docs/guarantees.md: watched while it runs, and judged at its end.
+
+In:    what producers wrote, what members noted, what brokers took.  Out: breaches in words.
+Next:  `run` asks it.
+Pure:  no I/O. The judge of chaos on real brokers (`tests.long.chaos_judge`) does most of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import chain
+from math import inf
+from typing import TYPE_CHECKING
+
+from keylane.keyrange.lane import LaneLayout
+from tests.long.chaos_history import (
+    ClusterHistory,
+    Commit,
+    Cut,
+    GroupHistory,
+    Log,
+    Place,
+    Produced,
+)
+from tests.long.chaos_judge import judge
+from tests.reference.kernel import lane_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tests.simulation.cluster import Cluster, Partition
+    from tests.simulation.fetching import Handed
+    from tests.simulation.member import Member
+    from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
+    from tests.simulation.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class History(ClusterHistory):
+    """As a real cluster's; but where logs were cut is known, and need not be guessed."""
+
+    known_cuts: Mapping[tuple[str, int], Sequence[Cut]]
+
+    @property
+    def cuts(self) -> dict[tuple[str, int], list[Cut]]:
+        return {place: list(cuts) for place, cuts in self.known_cuts.items()}
+
+
+class Judgement:
+    """Of one run."""
+
+    def __init__(self, world: World, cluster: Cluster, scenario: Scenario) -> None:
+        self._world, self._cluster, self._scenario = world, cluster, scenario
+        self._number = 0
+        self._produced: list[Produced] = []
+        self._records: dict[tuple[str, int], dict[int, tuple[str, int]]] = defaultdict(dict)
+        """Of the log of now."""
+        self._cuts: dict[tuple[str, int], list[Cut]] = defaultdict(list)
+        self._aborted: set[int] = set()
+        """Numbers of records."""
+        self._limits = {
+            plan.name: LaneLayout(plan.partitions, plan.lanes).key_split(0).limits.tolist()
+            for plan in scenario.topics
+        }
+        self._lanes: dict[tuple[str, str], int] = {}
+        self._resets: list[tuple[str, Commit]] = []
+        self._written_s: dict[int, float] = {}
+        """When each record was written."""
+        self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
+        """By group: how far its members have tried to commit; an admin as well."""
+        self._passed: list[str] = []
+        cluster.on_commit.append(self._check_commit)
+
+    # While it runs.
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def wrote(self, partition: Partition, offset: int, key: str, number: int) -> None:
+        place = partition.topic, partition.index
+        self._produced.append(Produced(*place, offset, key, number, self._world.now_s))
+        self._records[place][offset] = key, number
+        self._written_s[number] = self._world.now_s
+
+    def reached(self, group: str) -> dict[Place, int]:
+        """Where the members of a group note how far they try to commit."""
+        return self._reached[group]
+
+    def _check_commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+        """Kafka's own offset passes no record of a safe topic that nobody tried to commit."""
+        plan = next((each for each in self._scenario.groups if each.name == group), None)
+        if plan is None or not self._cluster.topics[topic].is_safe:
+            return
+        reached, count = self._reached[group], self._topic(topic).partitions
+        for at, (key, number) in self._records[topic, partition].items():
+            place = Place(topic, self._lane(topic, key) * count + partition)
+            if reached.get(place, -1) <= at < offset and self._is_seen(plan, number):
+                self._passed.append(
+                    f"passes: {group}: {topic}-{partition} is at {offset}, and {place} at"
+                    f" {reached.get(place, -1)}, with a record at {at}"
+                )
+                return
+
+    def aborted(self, numbers: Sequence[int]) -> None:
+        """Their transaction was."""
+        self._aborted.update(numbers)
+
+    def cut(self, partition: Partition) -> None:
+        """The log has lost its end."""
+        place, now_s = (partition.topic, partition.index), self._world.now_s
+        self._cuts[place].append(Cut(partition.log.end, now_s, now_s))
+        records = self._records[place]
+        for offset in [each for each in records if each >= partition.log.end]:
+            del records[offset]
+
+    def expired(self, partition: Partition) -> None:
+        """The log begins later."""
+        records = self._records[partition.topic, partition.index]
+        for offset in [each for each in records if each < partition.log.log_start]:
+            del records[offset]
+
+    def was_reset(self, group: str, place: tuple[str, int], to: int) -> None:
+        """An admin has set Kafka's own offset, which all lanes of the partition go to."""
+        topic, partition = place
+        plan = self._topic(topic)
+        now_s = self._world.now_s
+        for lane in range(plan.lanes):
+            at = Place(topic, lane * plan.partitions + partition)
+            self._reached[group][at] = max(to, self._reached[group].get(at, -1))
+        self._resets += [
+            (group, Commit("admin", Place(topic, lane * plan.partitions + partition), to, -1,
+                           now_s, now_s))
+            for lane in range(plan.lanes)
+        ]  # fmt: skip
+
+    def is_complete(self) -> bool:
+        """Kafka's own offset of each group stands where it has to come to."""
+        return not any(True for _ in self._behind())
+
+    def _behind(self) -> Iterator[str]:
+        """Partitions whose stable offset has not come as far as it must, or too far."""
+        for plan in self._scenario.groups:
+            group = self._cluster.groups.get(plan.name)
+            for partition in self._cluster.topics[plan.topic].partitions:
+                place, end = (plan.topic, partition.index), partition.log.end
+                wanted = self._wanted(plan, partition)
+                stored = None if group is None else group.offsets.get(place)
+                stands = -1 if stored is None else stored.offset
+                if wanted is not None and not wanted <= stands <= end:
+                    yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
+
+    def _wanted(self, plan: GroupPlan, partition: Partition) -> int | None:
+        """Where the stable offset has to be at last; None: nobody commits anything.
+
+        A lane commits behind the last record that its members see; what was aborted behind it
+        counts as a record, before which the lane stands.
+        """
+        records = self._records[partition.topic, partition.index]
+        lasts: dict[int, int] = {}
+        for offset, (key, number) in records.items():
+            if self._is_seen(plan, number):
+                lane = self._lane(partition.topic, key)
+                lasts[lane] = max(offset, lasts.get(lane, -1))
+        if not lasts:
+            return None
+        return min(
+            (
+                offset
+                for offset, (key, _) in records.items()
+                if offset > lasts.get(self._lane(partition.topic, key), -1)
+            ),
+            default=partition.log.end,
+        )
+
+    def _is_seen(self, plan: GroupPlan, number: int) -> bool:
+        return not (plan.is_committed and number in self._aborted)
+
+    def _lane(self, topic: str, key: str) -> int:
+        found = self._lanes.get((topic, key))
+        if found is None:
+            found = self._lanes[topic, key] = lane_of(key.encode(), 0, self._limits[topic])
+        return found
+
+    # At the end.
+    def conclude(self, members: Sequence[Member]) -> tuple[list[str], list[str], dict[str, int]]:
+        """Breaches, notes, counts."""
+        breaches: list[str] = []
+        notes: list[str] = []
+        counts: dict[str, int] = defaultdict(int)
+        for plan in self._scenario.groups:
+            group = self._group_history(plan, members)
+            verdict = judge(self._history(plan), group)
+            breaches += [f"{each.kind}: {each.text}" for each in verdict.breaches]
+            notes += [f"{each.kind}: {each.text}" for each in verdict.notes]
+            for name, count in verdict.counts.items():
+                counts[name] += count
+            breaches += self._two_at_once(group)
+            if plan.is_transactional:
+                breaches += self._not_once(plan, members)
+            breaches += self._stale(plan, members)
+        breaches += self._passed[:1]
+        breaches += self._behind()
+        return breaches, notes, dict(counts)
+
+    def _topic(self, name: str) -> TopicPlan:
+        return next(plan for plan in self._scenario.topics if plan.name == name)
+
+    def _history(self, plan: GroupPlan) -> History:
+        """As a group's members see it."""
+        logs = {}
+        for topic in self._cluster.topics.values():
+            for each in topic.partitions:
+                records = {
+                    offset: record
+                    for offset, record in self._records[topic.name, each.index].items()
+                    if self._is_seen(plan, record[1])
+                }
+                logs[topic.name, each.index] = Log(each.log.log_start, records)
+        safe = frozenset(topic.name for topic in self._cluster.topics.values() if topic.is_safe)
+        produced = [each for each in self._produced if self._is_seen(plan, each.number)]
+        return History(produced=produced, logs=logs, safe_topics=safe, known_cuts=self._cuts)
+
+    def _group_history(self, plan: GroupPlan, members: Sequence[Member]) -> GroupHistory:
+        topic = self._topic(plan.topic)
+
+        def lane(name: str, partition: int, key: str) -> int:
+            return self._lane(name, key) * topic.partitions + partition
+
+        events = [
+            event
+            for member in members
+            if member.habits.group == plan.name
+            for event in member.events
+        ]
+        events += [commit for group, commit in self._resets if group == plan.name]
+        return GroupHistory(
+            group=plan.name,
+            partitions={plan.topic: topic.partitions},
+            lane_of=lane,
+            events=events,
+        )
+
+    def _two_at_once(self, group: GroupHistory) -> list[str]:
+        """A lane that two members committed in one generation."""
+        owners: dict[tuple[Place, int], set[str]] = defaultdict(set)
+        for commit in group.of(Commit):
+            if commit.is_acknowledged:
+                owners[commit.place, commit.generation].add(commit.member)
+        return [
+            f"two: {group.group}: {place} generation {generation}: {sorted(names)}"
+            for (place, generation), names in owners.items()
+            if len(names) > 1
+        ]
+
+    def _not_once(self, plan: GroupPlan, members: Sequence[Member]) -> list[str]:
+        """Inputs that are in the output of transactions more than once, or never."""
+        counts = Counter(
+            output
+            for member in members
+            if member.habits.group == plan.name
+            for output in member.visible
+        )
+        if not self._cluster.topics[plan.topic].is_safe or self._resets:
+            return []
+        found = [f"twice: {plan.name} {each}" for each, count in counts.items() if count > 1]
+        partition_count = self._topic(plan.topic).partitions
+        for partition in self._cluster.topics[plan.topic].partitions:
+            for offset, (key, number) in self._records[plan.topic, partition.index].items():
+                lane = self._lane(plan.topic, key) * partition_count + partition.index
+                each = Place(plan.topic, lane), offset
+                if self._is_seen(plan, number) and not counts[each]:
+                    found.append(f"never: {plan.name} {each}")
+        return found
+
+    def _stale(self, plan: GroupPlan, members: Sequence[Member]) -> list[str]:
+        """Records of an old log that one node gave out after records of the new one.
+
+        Where there is one node only: others hear of a cut a moment later.
+        """
+        if self._scenario.nodes:
+            return []
+        count = self._topic(plan.topic).partitions
+        handed: dict[int, list[Handed]] = defaultdict(list)
+        for member in members:
+            if member.habits.group == plan.name:
+                for each in chain.from_iterable(member.handed):
+                    handed[each.place.lane % count].append(each)
+        found = []
+        for partition, records in handed.items():
+            for cut in self._cuts.get((plan.topic, partition), ()):
+                behind = [each for each in records if each.offset >= cut.offset]
+                new = [e.at_s for e in behind if self._written_s[e.number] > cut.end_s]
+                found += [
+                    f"stale: {plan.name}: {each} is of the log that was cut at {cut}"
+                    for each in behind
+                    if self._written_s[each.number] < cut.begin_s
+                    and each.asked_s > min(new, default=inf)
+                ]
+        return found[:1]

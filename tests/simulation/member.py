@@ -1,0 +1,308 @@
+"""A consumer of a classic group, as stock libraries are: it joins, fetches, commits, and notes all.
+
+In:    addresses of nodes.  Out: what it was assigned, answered and handed, as `chaos_history` has.
+Next:  `judgement` compares it with what Kafka holds.
+Pure:  the process's loop is the simulation's.
+Source: Kafka protocol guide; Java's `ConsumerCoordinator` and `Fetcher` (eager rebalances).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.long.chaos_history import Answer, Commit, Held, Place
+from tests.reference.broker_log import LaneClient
+from tests.simulation.client import Address, Client, Connection, Lost
+from tests.simulation.fetching import BACKOFF_S, Fetching, Habits, Handed, Lane, Output
+from tests.simulation.world import Process
+from tests.transcript.consumer_protocol import assignment, lanes_of, subscription
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+SESSION_S, HEARTBEAT_S = 10.0, 1.0
+REJOIN = {22, 25, 27}
+COORDINATOR_MOVED = {14, 15, 16}
+MEMBER_ID_REQUIRED = 79
+
+
+class Rejoin(Exception):
+    """The group rebalances, or has forgotten this member."""
+
+
+@dataclass
+class Member:
+    """One member; `start` again after `kill` is another one."""
+
+    world: World
+    name: str
+    bootstrap: list[Address]
+    habits: Habits
+    events: list[Any] = field(default_factory=list)
+    lives: int = 0
+    process: Process | None = None
+    is_wanted: bool = True
+    unwanted: asyncio.Event = field(default_factory=asyncio.Event)
+    staged: list[Output] = field(default_factory=list)
+    """In a transaction that may be committed any moment."""
+    handed: list[list[Handed]] = field(default_factory=list)
+    """By life: what it got."""
+    make_life: Callable[[Member, Process], Life] | None = None
+    """None: a `Life`."""
+    life: Life | None = None
+    visible: list[Output] = field(default_factory=list)
+    """In the output of transactions that were committed."""
+
+    def start(self) -> None:
+        """A new process, with a new member id."""
+        self.lives += 1
+        self.is_wanted, self.unwanted = True, asyncio.Event()
+        self.process = Process(self.world, f"{self.name}.{self.lives}")
+        life = self.life = (self.make_life or Life)(self, self.process)
+        self.handed.append(life.handed)
+        self.process.spawn(life.run(), f"{self.name}.{self.lives}")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None:
+            self.process.kill()
+
+    def stop(self) -> None:
+        """As a clean end: commit and leave."""
+        self.is_wanted = False
+        if self.process is not None:
+            self.process.post(self.unwanted.set)
+
+
+class Life(Fetching):
+    """One process of a member."""
+
+    def __init__(self, member: Member, process: Process) -> None:
+        client = Client(process, member.bootstrap, f"{member.name}.{member.lives}")
+        super().__init__(client, member.habits, member.events)
+        self._member = member
+        self._member_id, self._generation = "", -1
+        self._coordinator: Connection | None = None
+        self._committing: asyncio.Task[None] | None = None
+
+    # The group.
+    async def run(self) -> None:
+        while self._member.is_wanted:
+            try:
+                await self._generation_of()
+            except Rejoin:
+                self._world.tell(f"{self._name}: joins again")
+                self._give_up()
+            except Lost as error:
+                self._world.tell(f"{self._name}: {error}")
+                self._give_up()
+                self._coordinator = None
+                await asyncio.sleep(BACKOFF_S + self._world.rng.random() * BACKOFF_S)
+        await self._leave()
+
+    async def _ask(self, key: int, version: int, /, **values: Any) -> Any:
+        """Ask the coordinator. Raises: Lost, Rejoin."""
+        if self._coordinator is None or not self._coordinator.is_open:
+            self._coordinator = await self._client.coordinator(self._habits.group)
+        answer = await self._coordinator.ask(key, version, group_id=self._habits.group, **values)
+        code = int(getattr(answer, "error_code", 0))
+        if code in COORDINATOR_MOVED:
+            self._coordinator = None
+            raise Lost(f"API {key}: coordinator error {code}")
+        if code in REJOIN:
+            if code == 25:
+                self._member_id = ""
+            raise Rejoin
+        return answer
+
+    async def _join(self) -> Any:
+        metadata = subscription(self._habits.subscribed)
+        values: dict[str, Any] = {
+            "session_timeout": int(SESSION_S * 1000),
+            "rebalance_timeout": int(SESSION_S * 1000),
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": metadata}],
+        }
+        while True:
+            joined = await self._ask(11, 7, member_id=self._member_id, **values)
+            if joined.error_code == 0:
+                self._member_id = str(joined.member_id)
+                return joined
+            if joined.error_code != MEMBER_ID_REQUIRED:
+                raise Lost(f"JoinGroup: {joined.error_code}")
+            self._member_id = str(joined.member_id)
+
+    async def _generation_of(self) -> None:
+        """One generation, from the join to the next rebalance."""
+        await self._client.refresh(self._habits.subscribed)
+        joined = await self._join()
+        self._generation = int(joined.generation_id)
+        given = []
+        if str(joined.leader) == self._member_id:
+            given = self._deal_out([str(each.member_id) for each in joined.members])
+        synced = await self._ask(
+            14, 5, generation_id=self._generation, member_id=self._member_id,
+            protocol_type="consumer", protocol_name="range", assignments=given,
+        )  # fmt: skip
+        if synced.error_code != 0:
+            raise Lost(f"SyncGroup: {synced.error_code}")
+        dealt, _ = lanes_of(bytes(synced.assignment))
+        mine = [index for _, index in dealt]
+        await self._take_over(mine)
+        await self._work()
+
+    def _deal_out(self, members: list[str]) -> list[dict[str, Any]]:
+        lanes = self._client.lanes_of(self._habits.subscribed)
+        members = sorted(members)
+        topic = self._habits.subscribed
+        return [
+            {
+                "member_id": each,
+                "assignment": assignment([(topic, i) for i in lanes[number :: len(members)]]),
+            }
+            for number, each in enumerate(members)
+        ]
+
+    async def _leave(self) -> None:
+        try:
+            await self._commit()
+            self._give_up()
+            if self._member_id and self._coordinator is not None:
+                await self._ask(13, 4, members=[{"member_id": self._member_id}])
+        except (Lost, Rejoin) as error:
+            self._give_up()
+            self._world.tell(f"{self._name} leaves without a word: {error!r}")
+        self._client.close()
+
+    def _give_up(self) -> None:
+        for lane in self._lanes.values():
+            self._note(Held(self._name, lane.place, self._world.now_s, is_held=False))
+        self._lanes, self._outputs = {}, []
+
+    # Positions.
+    async def _take_over(self, indexes: list[int]) -> None:
+        topic = self._habits.subscribed
+        waiting = list(indexes)
+        while waiting:
+            asked_s = self._world.now_s
+            answer = await self._ask(
+                9, 7, topics=[{"name": topic, "partition_indexes": waiting}],
+                require_stable=True,
+            )  # fmt: skip
+            waiting = []
+            for found in answer.topics:
+                for entry in found.partitions:
+                    index = int(entry.partition_index)
+                    if entry.error_code != 0:
+                        waiting.append(index)
+                        continue
+                    place = Place(self._habits.topic, index)
+                    offset = int(entry.committed_offset)
+                    self._note(Answer(self._name, place, offset, asked_s, self._world.now_s))
+                    self._world.tell(f"{self._name}: lane {index} is at {offset}")
+                    client = LaneClient(
+                        position=offset,
+                        is_committed=self._habits.is_committed,
+                    )
+                    self._lanes[index] = Lane(
+                        index, place, client, committed=offset, by_record=self._habits.by_record
+                    )
+                    self._note(Held(self._name, place, self._world.now_s, is_held=True))
+            if waiting:
+                await asyncio.sleep(BACKOFF_S)
+                await self._beat()
+        unknown = [lane for lane in self._lanes.values() if lane.client.position < 0]
+        if unknown:
+            await self._reset(unknown)
+
+    # Work.
+    async def _work(self) -> None:
+        """Fetch, give records to the application, commit, until a rebalance."""
+        tasks = [
+            asyncio.get_running_loop().create_task(work())
+            for work in (self._heartbeats, self._fetches, self._commits, self._until_unwanted)
+        ]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        if self._committing is not None:
+            await asyncio.gather(self._committing, return_exceptions=True)
+        errors = [error for task in done if (error := task.exception()) is not None]
+        if any(isinstance(error, Rejoin) for error in errors):
+            with suppress(Rejoin):  # as a stock client does before it gives its lanes back
+                await self._commit()
+        for error in errors:
+            raise error
+
+    async def _until_unwanted(self) -> None:
+        await self._member.unwanted.wait()
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            await self._beat()
+
+    async def _beat(self) -> None:
+        await self._ask(12, 4, generation_id=self._generation, member_id=self._member_id)
+
+    async def _commits(self) -> None:
+        while True:
+            await asyncio.sleep(self._habits.commit_s)
+            await self._commit()
+
+    async def _commit(self) -> None:
+        """Commit what was given to the application. Raises: Lost, Rejoin."""
+        moved = [lane for lane in self._lanes.values() if lane.done not in {lane.committed, -1}]
+        if moved:
+            # A rebalance does not break it off.
+            self._committing = asyncio.get_running_loop().create_task(self._commit_lanes(moved))
+            await asyncio.shield(self._committing)
+
+    def _note_commits(self, lanes: list[Lane]) -> dict[int, int]:
+        """Note that they are under way; by lane index, where the note stands."""
+        numbers = {}
+        for lane in lanes:
+            numbers[lane.index] = len(self._member.events)
+            reached = self._habits.reached
+            reached[lane.place] = max(lane.done, reached.get(lane.place, -1))
+            offset, now_s = lane.done, self._world.now_s
+            self._note(Commit(self._name, lane.place, offset, self._generation, now_s))
+        return numbers
+
+    async def _commit_lanes(self, lanes: list[Lane]) -> None:
+        asked_s, generation = self._world.now_s, self._generation
+        offsets = {lane.index: lane.done for lane in lanes}
+        numbers = self._note_commits(lanes)
+        entries = [
+            {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1,
+             "committed_metadata": ""}
+            for index, offset in offsets.items()
+        ]  # fmt: skip
+        answer = await self._ask(
+            8, 7, generation_id_or_member_epoch=generation, member_id=self._member_id,
+            topics=[{"name": self._habits.subscribed, "partitions": entries}],
+        )  # fmt: skip
+        codes = {
+            int(entry.partition_index): int(entry.error_code)
+            for topic in answer.topics
+            for entry in topic.partitions
+        }
+        for lane in lanes:
+            code = codes.get(lane.index, -1)
+            self._member.events[numbers[lane.index]] = Commit(
+                self._name, lane.place, offsets[lane.index], generation, asked_s,
+                self._world.now_s, code,
+            )  # fmt: skip
+            if code == 0:
+                lane.committed = offsets[lane.index]
+        if any(code in REJOIN for code in codes.values()):
+            if 25 in codes.values():
+                self._member_id = ""
+            raise Rejoin
+        if any(code in COORDINATOR_MOVED for code in codes.values()):
+            self._coordinator = None

@@ -1,0 +1,200 @@
+"""Mistakes put into keylane on purpose, one for each promise: the simulation has to find them.
+
+In:    nothing.  Out: `MUTATIONS`; each is in effect within its `apply`.
+Next:  `python -m tests.simulation --mutations` names the schedule that finds each.
+Pure:  patches of functions, taken back.
+Source: docs/guarantees.md names the promises; mutation testing (DeMillo, Lipton, Sayward 1978).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from kio.schema.errors import ErrorCode
+
+from keylane.cache.lane_values import Taken
+from keylane.keyrange.lane import LaneLayout
+from keylane.offsets.fenced import FencedJournal
+from keylane.offsets.journal import StateKey
+from keylane.offsets.owned import OwnedTables
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.proxy import groups, push_journal, reader
+from keylane.proxy.apis import pushes_sent
+from keylane.proxy.groups import GroupOffsets
+from keylane.proxy.holding import Holding
+from keylane.proxy.line import Line
+from keylane.proxy.nodes.lease import Lease
+
+Patches = Callable[[], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mistake."""
+
+    name: str
+    invariant: str
+    patches: Patches
+
+    @contextmanager
+    def apply(self) -> Iterator[None]:
+        """Make it, as long as the block runs."""
+        with ExitStack() as stack:
+            for patch in self.patches():
+                stack.enter_context(patch)
+            yield
+
+
+def _patch(owner: Any, name: str, new: Any) -> Patches:
+    return lambda: [mock.patch.object(owner, name, new)]
+
+
+def _leave_out_a_piece() -> Sequence[Any]:
+    """An answer of several pieces lacks the second."""
+    before = Taken.records
+
+    def records(self: Taken, **how: bool) -> tuple[Any, ...]:
+        found = before(self, **how)
+        return (*found[:1], *found[2:]) if len(found) > 2 else found
+
+    return [mock.patch.object(Taken, "records", records)]
+
+
+def _swap_lanes() -> Sequence[Any]:
+    """The first two lanes of a partition are each other's."""
+    before = LaneLayout.lane_of
+
+    def lane_of(self: LaneLayout, index: int) -> int:
+        lane = before(self, index)
+        return {0: 1, 1: 0}.get(lane, lane)
+
+    return [mock.patch.object(LaneLayout, "lane_of", lane_of)]
+
+
+def _answer_before_the_journal() -> Sequence[Any]:
+    """A commit is answered, and never written to the journal."""
+
+    async def save(self: GroupOffsets, group: str, states: Any) -> None:
+        table = self._table_of(group)
+        for view, partition, state in states:
+            table.put(StateKey(group, view.topic_id, partition), state)
+
+    return [mock.patch.object(GroupOffsets, "save", save)]
+
+
+def _push_the_fastest() -> Sequence[Any]:
+    """Kafka's own offset is that of the lane that is furthest."""
+    fastest = property(lambda self: self.fastest_position)
+    return [mock.patch.object(OffsetState, "stable_position", fastest)]
+
+
+def _lead_on_too_far() -> Sequence[Any]:
+    """A scan leads a lane past the first record of its own."""
+    before = ScanIndex.effective
+
+    def effective(self: ScanIndex, *args: Any) -> Any:
+        found = before(self, *args)
+        return found + 1 if found > args[-1] else found
+
+    return [mock.patch.object(ScanIndex, "effective", effective)]
+
+
+def _believe_a_refused_commit() -> Sequence[Any]:
+    """A push that the broker refused counts all the same."""
+    before = pushes_sent.SentPushes.settle
+
+    async def settle(self: Any, drafts: Any, codes: Any) -> Any:
+        return await before(self, drafts, [ErrorCode.none for _ in codes])
+
+    return [mock.patch.object(pushes_sent.SentPushes, "settle", settle)]
+
+
+def _forget_who_was_before() -> Sequence[Any]:
+    """A journal is opened without the next epoch: its last owner may go on writing."""
+
+    async def no_epoch() -> None:
+        return None
+
+    before = FencedJournal.__init__
+
+    def begin(self: FencedJournal, partitions: Any, **how: Any) -> None:
+        before(self, partitions, **{**how, "next_epoch": no_epoch})
+
+    return [mock.patch.object(FencedJournal, "__init__", begin)]
+
+
+async def _compare_nothing(_self: Line, _source: Any, **_: bool) -> None:
+    """A new leader's log is taken for the old one."""
+
+
+def _no_longer(*_: Any) -> None:
+    """Nothing is done."""
+
+
+MUTATIONS: Sequence[Mutation] = (
+    Mutation("an answer lacks a piece", "each record at least once", _leave_out_a_piece),
+    Mutation("two lanes are swapped", "a key at one member", _swap_lanes),
+    Mutation(
+        "a commit is answered before the journal has it",
+        "a commit that was answered is kept",
+        _answer_before_the_journal,
+    ),
+    Mutation("the fastest lane is pushed", "the stable offset covers all lanes", _push_the_fastest),
+    Mutation(
+        "nothing leads lanes on",
+        "the stable offset does not stall",
+        _patch(ScanIndex, "effective", lambda _self, _range, offset, *_: offset),
+    ),
+    Mutation("a scan leads on too far", "each record at least once", _lead_on_too_far),
+    Mutation(
+        "a cut log is not told of",
+        "a new leader has a shorter log",
+        _patch(GroupOffsets, "on_truncated", _no_longer),
+    ),
+    Mutation(
+        "a new leader is not compared",
+        "a new leader has a shorter log",
+        _patch(Line, "_compare", _compare_nothing),
+    ),
+    Mutation("a refused commit counts", "a zombie changes nothing", _believe_a_refused_commit),
+    Mutation(
+        "a journal is opened without an epoch",
+        "no two nodes serve a group",
+        _forget_who_was_before,
+    ),
+    Mutation(
+        "a lease never ends",
+        "no two nodes serve a group",
+        _patch(Lease, "is_good", lambda self, _now_s: bool(self._terms)),
+    ),
+    Mutation(
+        "what is sent is not checked against the lease",
+        "a node hangs, and wakes up",
+        _patch(OwnedTables, "check", _no_longer),
+    ),
+    Mutation(
+        "a step back is not in the journal first",
+        "it ends between a commit and its record",
+        _patch(push_journal, "needs_intent", lambda *_: False),
+    ),
+    Mutation(
+        "a transaction's note is not read",
+        "offsets of lanes in a transaction",
+        _patch(groups, "read_note", lambda *_: None),
+    ),
+    Mutation(
+        "aborted transactions are not listed",
+        "a transaction is aborted",
+        _patch(reader, "close_aborted", lambda *_: ()),
+    ),
+    Mutation(
+        "a broker's answer is waited for without a bound",
+        "no request waits for ever",
+        _patch(Holding, "bound", _no_longer),
+    ),
+)

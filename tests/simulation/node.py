@@ -1,0 +1,138 @@
+"""A keylane node in a process of the simulation: the server as it is.
+
+In:    a configuration.  Out: a running `ProxyServer`, until its process is killed.
+Next:  `scenario` starts nodes, kills them and starts them again.
+Pure:  the server's outside world is the simulation: loop, clocks, chance, threads, aiokafka.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from keylane.config import ProxyConfig
+from keylane.errors import KeylaneError
+from keylane.proxy.nodes.process_mark import Life
+from keylane.proxy.server import ProxyServer
+from tests.simulation.own_topics import Own, clients
+from tests.simulation.world import Process, World
+from tests.virtual_time import InlineExecutor
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster
+
+PORT = 9000
+RESTART_S = 1.0
+"""What supervises a node starts it again so much later when it has ended."""
+AIOKAFKA_IN = (
+    "keylane.offsets.store", "keylane.offsets.fenced", "keylane.proxy.settings_store",
+    "keylane.proxy.nodes.scan_feed",
+)  # fmt: skip
+
+
+class SimExecutor(InlineExecutor):
+    """In a thread pool's place; takes its arguments."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+@contextmanager
+def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
+    """The outside world of all processes is `world` within."""
+    own = Own(world, cluster)
+    stand_ins = clients(own)
+    chance = random.Random(world.rng.random())
+    real_clock = time.clock_gettime
+
+    def clock(name: str) -> Callable[..., float]:
+        return lambda *_: 0.0 if world.current is None else getattr(world.current, name)()
+
+    def which_clock(which: int) -> float:
+        return clock("boottime")() if which == time.CLOCK_BOOTTIME else real_clock(which)
+
+    def look_up(mark: str) -> Life:
+        found = [each for each in world.processes if mark == _mark(each)]
+        if not found:
+            return Life.UNKNOWN
+        if found[0].is_dead:
+            return Life.ENDED
+        return Life.UNKNOWN if found[0].is_hung else Life.RUNS
+
+    def make_mark() -> str:
+        assert world.current is not None
+        return _mark(world.current)
+
+    replaced: dict[str, Any] = {
+        "time.monotonic": clock("monotonic"),
+        "time.time": clock("wall"),
+        "time.clock_gettime": which_clock,
+        "uuid.uuid4": lambda: uuid.UUID(int=chance.getrandbits(128)),
+        "os.urandom": chance.randbytes,
+        "keylane.proxy.lane_fetch.ThreadPoolExecutor": SimExecutor,
+        "keylane.proxy.context.ThreadPoolExecutor": SimExecutor,
+        "keylane.proxy.server.warm_up": mock.Mock(),
+        "keylane.proxy.server.keep_freed_memory": mock.Mock(),
+        "keylane.proxy.server.raise_limit": mock.Mock(return_value=65536),
+        "keylane.proxy.descriptors.Descriptors.probe": mock.Mock(),
+        "keylane.proxy.nodes.lone.look_up": look_up,
+        "keylane.proxy.nodes.lone.make_mark": make_mark,
+        "keylane.proxy.nodes.node_parts.make_mark": make_mark,
+    }
+    for module in AIOKAFKA_IN:
+        replaced |= {f"{module}.{name}": stand_in for name, stand_in in stand_ins.items()}
+    patches = [mock.patch(name, new, create=True) for name, new in replaced.items()]
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        random.seed(chance.random())
+        yield own
+
+
+def _mark(process: Process) -> str:
+    return f"sim:{process.world.processes.index(process)}:1"
+
+
+class Node:
+    """A node that is started again whenever it ends, as by systemd or Kubernetes."""
+
+    def __init__(self, world: World, number: int, settings: dict[str, Any]) -> None:
+        self.world, self.settings = world, settings
+        self.name, self.host = f"node{number}", f"127.0.1.{number + 1}"
+        self.process: Process | None = None
+        self.server: ProxyServer | None = None
+        self.starts = 0
+        self.is_wanted = True
+
+    def start(self) -> None:
+        """A new process."""
+        self.is_wanted = True
+        self.starts += 1
+        self.process = Process(self.world, self.host, name=self.name)
+        self.process.spawn(self._run(self.process), f"{self.name} {self.starts}")
+
+    async def _run(self, process: Process) -> None:
+        values = {"bootstrap": "kafka1:9092,kafka2:9092,kafka3:9092", **self.settings}
+        config = ProxyConfig.model_validate(
+            {"listen": f"{self.host}:{PORT}", "memory_max": 2**30, "filter_threads": 1, **values}
+        )
+        server = self.server = ProxyServer(config)
+        try:
+            await server.start()
+            self.world.tell(f"{self.name} serves")
+            error: KeylaneError = await server.failure
+        except KeylaneError as failure:
+            error = failure
+        self.world.tell(f"{self.name} ends: {error}")
+        process.world.after(0.0, self.kill)
+
+    def kill(self) -> None:
+        """SIGKILL, and a start a moment later."""
+        if self.process is not None and not self.process.is_dead:
+            self.process.kill()
+            self.world.after(RESTART_S, lambda: self.start() if self.is_wanted else None)

@@ -1,0 +1,291 @@
+"""Virtual time: events, and processes with an event loop and clocks of their own.
+
+In:    what shall happen, and when.  Out: the same order of events for the same seed.
+Next:  `network` connects processes, `kafka` is the cluster, `node` and `member` run in processes.
+Pure:  no I/O, no real time.
+
+A process that hangs (SIGSTOP) is not turned, while its clocks go on; what came for it meanwhile is
+there when it wakes up. One that is killed is never turned again: wherever it awaits, it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from asyncio import events
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from tests.virtual_time import InlineExecutor
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Broker
+
+TURNS_MAX = 20_000
+STEPS_MAX = 2_000_000
+STORY_MAX = 20_000
+CLOSE_TURNS_MAX = 200
+
+
+class _NoSelector:
+    """Nothing in the loop waits for a file."""
+
+    def select(self, _timeout: float | None = None) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """A loop that runs only when it is turned, on its process's own clock."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+        self._selector = _NoSelector()
+        self._clock_resolution = 1e-9
+        self.set_exception_handler(process.note_exception)
+
+    def time(self) -> float:
+        return self._process.monotonic()
+
+    def turn(self) -> None:
+        """Run until nothing is to be done at this moment."""
+        for _ in range(TURNS_MAX):
+            self._run_once()  # type: ignore[attr-defined]
+            if not self._ready and not self.is_due():  # type: ignore[attr-defined]
+                return
+        raise AssertionError(f"{self._process} spins")
+
+    def next_timer_s(self) -> float | None:
+        """When the next timer is due; one that was cancelled may count."""
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        return scheduled[0].when() if scheduled else None
+
+    def is_due(self) -> bool:
+        """Whether a timer is due."""
+        due_s = self.next_timer_s()
+        return due_s is not None and due_s <= self.time() + self._clock_resolution
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """At once, in the loop's own thread: the order of events is the simulation's."""
+        return asyncio.wrap_future(InlineExecutor().submit(func, *args), loop=self)
+
+    def _write_to_self(self) -> None:
+        """There is no other thread to be woken by."""
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are none."""
+
+    async def create_connection(  # type: ignore[override]
+        self, factory: Callable[[], Any], host: str, port: int, **_: Any
+    ) -> Any:
+        return await self._process.world.network.connect(self._process, factory, host, port)
+
+    async def create_server(  # type: ignore[override]
+        self, factory: Callable[[], Any], host: str, port: int, **options: Any
+    ) -> Any:
+        return self._process.world.network.listen(self._process, factory, host, port, **options)
+
+
+class Process:
+    """A process on a host of its own."""
+
+    def __init__(self, world: World, host: str, *, name: str = "", rate: float = 1.0) -> None:
+        self.world, self.host, self.rate = world, host, rate
+        self.name = name or host
+        self._began_s = world.now_s
+        self.monotonic_s = 1000.0 + 100.0 * len(world.processes)
+        self.wall_s = 1_700_000_000.0
+        self.suspended_s = 0.0
+        """How long the machine was suspended: CLOCK_BOOTTIME counts it, CLOCK_MONOTONIC not."""
+        self.is_dead = self.is_hung = False
+        self._alarm_s = float("-inf")
+        self.inbox: list[Callable[[], Any]] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.loop = SimLoop(self)
+        world.processes.append(self)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # Clocks.
+    def monotonic(self) -> float:
+        return self.monotonic_s + self.rate * (self.world.now_s - self._began_s) - self.suspended_s
+
+    def boottime(self) -> float:
+        return self.monotonic() + self.suspended_s
+
+    def wall(self) -> float:
+        return self.wall_s + (self.world.now_s - self._began_s)
+
+    # Turning.
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        """Begin a task with the next turn."""
+        self.post(lambda: self._begin(coroutine, name))
+
+    def _begin(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        task = self.loop.create_task(coroutine, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.world.note_error(f"{self}: {task.get_name()}: {task.exception()!r}")
+
+    def post(self, do: Callable[[], Any]) -> None:
+        """Have something done in the loop, when the process runs."""
+        if not self.is_dead:
+            self.inbox.append(do)
+            self.world.wake(self)
+
+    def set_alarm(self) -> None:
+        """Have the world turn it when its next timer is due."""
+        due_s = self.loop.next_timer_s()
+        if due_s is None:
+            return
+        at_s = self.world.now_s + max(0.0, (due_s - self.monotonic()) / self.rate)
+        if at_s < self._alarm_s or self._alarm_s <= self.world.now_s:
+            self._alarm_s = at_s
+            self.world.after(at_s - self.world.now_s, self._ring)
+
+    def _ring(self) -> None:
+        self.world.wake(self)
+
+    def turn(self) -> None:
+        """Do what is to be done now."""
+        if self.is_dead or self.is_hung:
+            return
+        self.world.current = self
+        inbox, self.inbox = self.inbox, []
+        for do in inbox:
+            self.loop.call_soon(do)
+        events._set_running_loop(self.loop)
+        try:
+            self.loop.turn()
+        finally:
+            events._set_running_loop(None)
+            self.world.current = None
+        self.set_alarm()
+
+    # Ends.
+    def kill(self) -> None:
+        """As SIGKILL: nothing more of it runs, and its connections are reset."""
+        self.is_dead = True
+        self.inbox.clear()
+        self.world.network.reset_all(self)
+
+    def suspend(self, seconds: float) -> None:
+        """As a machine that is suspended: CLOCK_MONOTONIC stands still meanwhile."""
+        self.is_hung = True
+
+        def resume() -> None:
+            self.suspended_s += seconds
+            self._wake()
+
+        self.world.after(seconds, resume)
+
+    def hang(self, seconds: float) -> None:
+        """As SIGSTOP and SIGCONT."""
+        self.is_hung = True
+        self.world.after(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self.is_hung = False
+        self._alarm_s = float("-inf")
+        self.world.wake(self)
+
+    def note_exception(self, _loop: Any, context: dict[str, Any]) -> None:
+        """What asyncio would log."""
+        if not self.is_dead:
+            self.world.note_error(f"{self}: {context.get('message')} {context.get('exception')!r}")
+
+    def close(self) -> None:
+        """End all tasks, at the end of the run: what they do then counts no more."""
+        self.is_dead = True
+        self.world.current = self
+        events._set_running_loop(self.loop)
+        try:
+            for _ in range(CLOSE_TURNS_MAX):
+                tasks = asyncio.all_tasks(self.loop)
+                if not tasks:
+                    break
+                for task in tasks:
+                    task.cancel()
+                self.loop._run_once()  # type: ignore[attr-defined]
+        finally:
+            events._set_running_loop(None)
+            self.world.current = None
+        self.loop.close()
+
+
+class World:
+    """Time, chance, and all processes."""
+
+    def __init__(self, seed: int) -> None:
+        from tests.simulation.network import Network
+
+        self.now_s = 0.0
+        self.rng = random.Random(seed)
+        self.processes: list[Process] = []
+        self.current: Process | None = None
+        self.errors: list[str] = []
+        self.story: list[str] = []
+        self._events: list[tuple[float, int, Callable[[], Any]]] = []
+        self._woken: dict[Process, None] = {}
+        self._numbers = itertools.count()
+        self.steps = 0
+        self.is_closed = False
+        self.network = Network(self)
+        self.brokers: dict[str, Broker] = {}
+        """By host."""
+
+    def after(self, seconds: float, do: Callable[[], Any]) -> None:
+        """Have something done in so many seconds."""
+        heapq.heappush(self._events, (self.now_s + seconds, next(self._numbers), do))
+
+    def wake(self, process: Process) -> None:
+        """Turn a process before time goes on."""
+        self._woken[process] = None
+
+    def tell(self, text: str) -> None:
+        """Add a line to the story of this run."""
+        if len(self.story) < STORY_MAX:
+            self.story.append(f"{self.now_s:9.4f}  {text}")
+
+    def note_error(self, text: str) -> None:
+        """Something that must not be: the run is a breach."""
+        if self.is_closed:
+            return
+        self.errors.append(f"{self.now_s:.4f} {text}")
+        self.tell(f"ERROR {text}")
+
+    def run(self, until_s: float, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Let time pass, to a moment or a condition."""
+        while not until():
+            self.steps += 1
+            assert self.steps < STEPS_MAX, f"the world spins at {self.now_s:.4f}"
+            woken, self._woken = self._woken, {}
+            for process in woken:
+                process.turn()
+            if self._woken:
+                continue
+            if not self._events or self._events[0][0] >= until_s:
+                self.now_s = max(self.now_s, until_s)
+                return
+            self.now_s = max(self.now_s, self._events[0][0])
+            while self._events and self._events[0][0] <= self.now_s:
+                heapq.heappop(self._events)[2]()
+
+    def close(self) -> None:
+        """End all loops."""
+        self.is_closed = True
+        for process in self.processes:
+            process.close()
