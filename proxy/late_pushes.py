@@ -1,14 +1,17 @@
 """Stable offsets that could stand further, were it known what lies behind them.
 
 In:    what commits leave behind; what is scanned.  Out: pushes that are due, places to read.
-Next:  `apis.late_offsets` pushes; `server` has places read that nobody tells of.
+Next:  `apis.late_offsets` pushes, `apis.heartbeat` has it pushed again; `server` has places read
+       of which no news comes.
 Pure:  no I/O; time is a parameter.
 Source: docs/decisions/021; DESIGN decision 6 (the stall).
 
 A commit settles positions over what is known to hold no record of their lanes. Where the scan is
 told later than the commit (another node reads the partition), or was forgotten (a restart), the
 stable offset stays in front of it; and when it was the group's last commit, it stays for good.
-So each commit that leaves such a place is remembered until the place is known.
+So each commit that leaves such a place is remembered until the place is known. Then the push is
+owed, until one is taken: that of the last committer may be refused, since the group has rebalanced
+meanwhile, or its connection is gone. Any member's heartbeat may push it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.journal import StateKey
@@ -33,6 +36,7 @@ READS_MAX: Final = 4
 PATIENCE_S: Final = 3.0
 """After a commit: so long another commit, or news of the place, may come by themselves."""
 
+Key = TypeVar("Key")
 ScanKey = tuple[uuid.UUID, int, KeySplit]
 """Topic id, partition, how it is split."""
 
@@ -50,6 +54,8 @@ class LatePush:
     """Has the group's offset pushed again, as its last committer."""
     is_read: bool = False
     """It was asked for here already."""
+    is_owed: bool = False
+    """The place is known."""
 
     @property
     def scan_key(self) -> ScanKey:
@@ -58,11 +64,13 @@ class LatePush:
 
 
 class LatePushes:
-    """Invariant: `_by_scan` lists exactly the states of `_pushes`, under their scan keys."""
+    """Invariants: each state is in one index, by its scan key or, once that is known, its group."""
 
     def __init__(self) -> None:
         self._pushes: OrderedDict[StateKey, LatePush] = OrderedDict()
         self._by_scan: dict[ScanKey, set[StateKey]] = {}
+        self._owed: dict[str, set[StateKey]] = {}
+        """By group: their places are known."""
 
     def __len__(self) -> int:
         return len(self._pushes)
@@ -80,28 +88,33 @@ class LatePushes:
                 self.forget(next(iter(self._pushes)))
 
     def forget(self, key: StateKey) -> None:
-        """It is known, or somebody committed anew, or the state is gone."""
+        """It is pushed, or a member committed anew, or the state is gone."""
         late = self._pushes.pop(key, None)
-        if late is not None:
-            keys = self._by_scan[late.scan_key]
-            keys.discard(key)
-            if not keys:
-                del self._by_scan[late.scan_key]
+        if late is not None and late.is_owed:
+            _leave(self._owed, key.group, key)
+        elif late is not None:
+            _leave(self._by_scan, late.scan_key, key)
+
+    def owed(self, group: str) -> list[LatePush]:
+        """Pushes of a group whose places are known, and that no broker has taken yet."""
+        return [self._pushes[key] for key in self._owed.get(group, ())]
 
     def note_scanned(self, scan_key: ScanKey, scan: ScanIndex) -> None:
-        """Something was scanned; what is known now is pushed."""
+        """Something was scanned; what is known now is owed, and pushed."""
         for key in list(self._by_scan.get(scan_key, ())):
             late = self._pushes[key]
             if scan.has_passed(late.position):
-                self.forget(key)
+                _leave(self._by_scan, scan_key, key)
+                late.is_owed = True
+                self._owed.setdefault(key.group, set()).add(key)
                 late.push()
 
     def overdue(self, now_s: float) -> list[LatePush]:
-        """Places that nobody tells of: to be read here, each once, a few at a time."""
+        """Places of which no news comes: to be read here, each once, a few at a time."""
         overdue = (
             late
             for late in self._pushes.values()
-            if not late.is_read and now_s - late.since_s > PATIENCE_S
+            if not late.is_read and not late.is_owed and now_s - late.since_s > PATIENCE_S
         )
         due = list(islice(overdue, READS_MAX))
         for late in due:
@@ -110,7 +123,17 @@ class LatePushes:
 
     def check(self) -> None:
         """Assert the invariant; tests call it after every step."""
-        listed = {(scan, key) for scan, keys in self._by_scan.items() for key in keys}
-        assert listed == {(late.scan_key, key) for key, late in self._pushes.items()}
-        assert all(self._by_scan.values())
+        waiting = {(scan, key) for scan, keys in self._by_scan.items() for key in keys}
+        owed = {(group, key) for group, keys in self._owed.items() for key in keys}
+        pushes = self._pushes.items()
+        assert waiting == {(late.scan_key, key) for key, late in pushes if not late.is_owed}
+        assert owed == {(key.group, key) for key, late in pushes if late.is_owed}
+        assert all(self._by_scan.values()) and all(self._owed.values())
         assert len(self._pushes) <= PLACES_MAX
+
+
+def _leave(index: dict[Key, set[StateKey]], at: Key, key: StateKey) -> None:
+    """Take a state out of an index."""
+    index[at].discard(key)
+    if not index[at]:
+        del index[at]

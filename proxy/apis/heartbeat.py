@@ -3,7 +3,8 @@
 Behaviour: brokers expire offsets without a commit for `offsets.retention.minutes`, unless they
 know the group as subscribed to the topic. What a running group has committed of lanes is committed
 again well before, just as the broker has it, in the name of the member whose heartbeat it is and
-over its connection. What the broker refuses is tried again at a later heartbeat.
+over its connection. What the broker refuses is tried again at a later heartbeat. So is a stable offset that
+is known late, and could not be pushed in the name of the last committer.
 Not done: groups without members, whose offsets expire as they do direct.
 
 In:    heartbeats.  Out: OffsetCommits of keylane's own.
@@ -35,6 +36,7 @@ from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.join_group import FLEXIBLE_VERSIONS
 from keylane.proxy.apis.lane_offsets import NONE, Place, fetch_committed
+from keylane.proxy.apis.late_offsets import push_owed
 from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.apis.refusals import expect_right
 from keylane.proxy.push_journal import Pushing
@@ -61,6 +63,7 @@ def relays_heartbeat(request: Request, context: Context) -> bool:
         beat = read_beat(request)
         if _is_due(beat.group, context):
             context.aside(partial(refresh_offsets, beat, context))
+        push_owed(beat, context)
     except FrameInvalid:
         pass  # the broker says so
     return True

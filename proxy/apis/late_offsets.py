@@ -1,8 +1,9 @@
 """Stable offsets pushed again, once it is known what lies behind them.
 
 Behaviour: with the member and generation of the group's last commit, over the
-connection that it came by, so that the broker judges both alike; whatever it refuses is left
-alone. The client sees nothing of it: its commit stands.
+connection that it came by, so that the broker judges both alike. Where that is refused, since the
+group has rebalanced, or the connection is gone, it is sent again with the next heartbeat of the
+group, in the name of its member. The client sees nothing of it: its commit stands.
 Not done: commits without a member (an admin's, or a consumer's in no group).
 
 In:    a commit that was taken.  Out: an OffsetCommit of keylane's own, and the journal.
@@ -28,10 +29,13 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from keylane.errors import KeylaneError
-from keylane.proxy.apis.context import Context
+from keylane.proxy.apis.context import Context, Operation
 from keylane.proxy.apis.lane_offsets import Draft, open_drafts
 from keylane.proxy.apis.pushes_sent import SentPushes
+from keylane.proxy.apis.refusals import expect_right
 from keylane.proxy.late_pushes import LatePush
+from keylane.proxy.refreshes import Beat
+from keylane.proxy.topics import View
 
 log = logging.getLogger("keylane.offsets")
 
@@ -40,55 +44,78 @@ NO_LEADER_EPOCH: Final = -1
 
 def note_late(wanted: Any, taken: Iterable[Draft], context: Context) -> None:
     """A commit was taken: remember where its stable offset may be behind what it could be."""
-    if not wanted.member_id:
-        return
+    if wanted.member_id:
+        instance_id = getattr(wanted, "group_instance_id", None)
+        generation_id = int(wanted.generation_id_or_member_epoch)
+        member = Beat(str(wanted.group_id), generation_id, str(wanted.member_id), instance_id)
+        _note_late(member, taken, context)
+
+
+def push_owed(beat: Beat, context: Context) -> None:
+    """A member lives: have pushed in its name what could not be in that of the last committer."""
+    for late in context.groups.late.owed(beat.group):
+        push = partial(push_late, beat, late.view, late.partition, late.position, context)
+        context.aside(push)
+
+
+def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:
     for draft in taken:
         scan = context.groups.scan_of(draft.view, draft.partition)
+        position = draft.state.stable_position
+        push = partial(push_late, member, draft.view, draft.partition, position, context)
         late = LatePush(
             view=draft.view,
             partition=draft.partition,
-            position=draft.state.stable_position,
+            position=position,
             since_s=context.clock(),
-            push=partial(context.aside, partial(push_late, wanted, draft, context)),
+            push=partial(context.aside, push),
         )
         context.groups.late.note_commit(draft.key, draft.state, scan, late)
 
 
-async def push_late(wanted: Any, last: Draft, context: Context) -> None:
-    """Settle the state and commit where it stands now. `last`: as of the last commit."""
-    group = str(wanted.group_id)
+async def push_late(
+    member: Beat, view: View, partition: int, position: int, context: Context
+) -> None:
+    """Settle the state and commit where it stands now. `position`: as of the last commit.
+
+    What the broker does not take is owed on.
+    """
+    group, place = member.group, (view.topic, partition)
     try:
+        # Any client can name a group in a heartbeat.
+        await expect_right(group, Operation.READ, context)
         await context.caught_up()
         async with context.hold(group):
-            drafts, _ = await open_drafts(group, {last.place: last.view}, context)
-            draft = drafts.get(last.place)
+            drafts, _ = await open_drafts(group, {place: view}, context)
+            draft = drafts.get(place)
             if draft is None:
                 return  # a transaction is under way there, and settles when it commits
-            draft.state.settle(context.groups.scan_of(draft.view, draft.partition))
-            if draft.state.stable_position <= last.state.stable_position:
+            draft.state.settle(context.groups.scan_of(view, partition))
+            if draft.state.stable_position <= position:
+                context.groups.late.forget(draft.key)
                 return
             sent = SentPushes(group, context)
             if await sent.prepare([draft]):
                 return  # the journal is away
             context.groups.check_tenure(group)
             try:
-                code = _code_of(await context.ask(_commit_of(wanted, draft, sent.note_of(draft))))
+                code = _code_of(await context.ask(_commit_of(member, draft, sent.note_of(draft))))
             except BaseException:
                 sent.note_lost()
                 raise
             if await sent.settle([draft], [code]):
-                await context.groups.save(group, [(draft.view, draft.partition, draft.state)])
-                note_late(wanted, [draft], context)
+                await context.groups.save(group, [(view, partition, draft.state)])
+                _note_late(member, [draft], context)
         log.debug(
             "pushed late group=%s topic=%s partition=%d offset=%d error_code=%s",
-            group, *last.place, draft.state.stable_position, code.name,
+            group, *place, draft.state.stable_position, code.name,
         )  # fmt: skip
     except KeylaneError as error:
-        # It is late all the same; the group's next commit brings it up.
+        # It is owed on; the next heartbeat or commit of the group brings it up.
         log.debug("not pushed late group=%s reason=%s", group, error)
 
 
-def _commit_of(wanted: Any, draft: Draft, note: str) -> OffsetCommitRequest:
+def _commit_of(member: Beat, draft: Draft, note: str) -> OffsetCommitRequest:
     entry = OffsetCommitRequestPartition(
         partition_index=i32(draft.partition),
         committed_offset=i64(draft.state.stable_position),
@@ -96,10 +123,10 @@ def _commit_of(wanted: Any, draft: Draft, note: str) -> OffsetCommitRequest:
         committed_metadata=note,
     )
     return OffsetCommitRequest(
-        group_id=GroupId(str(wanted.group_id)),
-        generation_id_or_member_epoch=wanted.generation_id_or_member_epoch,
-        member_id=wanted.member_id,
-        group_instance_id=getattr(wanted, "group_instance_id", None),
+        group_id=GroupId(member.group),
+        generation_id_or_member_epoch=i32(member.generation_id),
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
         topics=(OffsetCommitRequestTopic(name=TopicName(draft.view.topic), partitions=(entry,)),),
     )
 

@@ -154,7 +154,8 @@ class Judgement:
         """Where the stable offset has to be at last; None: nobody commits anything.
 
         A lane commits behind the last record that its members see; what was aborted behind it
-        counts as a record, before which the lane stands.
+        counts as a record, and the lane stands somewhere before it. Members that commit by records commit
+        nothing for a transaction's marker that comes when all is done, as direct.
         """
         records = self._records[partition.topic, partition.index]
         lasts: dict[int, int] = {}
@@ -164,14 +165,13 @@ class Judgement:
                 lasts[lane] = max(offset, lasts.get(lane, -1))
         if not lasts:
             return None
-        return min(
-            (
-                offset
-                for offset, (key, _) in records.items()
-                if offset > lasts.get(self._lane(partition.topic, key), -1)
-            ),
-            default=partition.log.end,
+        end = max(lasts.values()) + 1 if plan.by_record else partition.log.end
+        held = (
+            lasts.get(lane, partition.log.log_start - 1) + 1
+            for offset, (key, _) in records.items()
+            if offset > lasts.get(lane := self._lane(partition.topic, key), -1)
         )
+        return min(end, min(held, default=end))
 
     def _is_seen(self, plan: GroupPlan, number: int) -> bool:
         return not (plan.is_committed and number in self._aborted)

@@ -10,7 +10,7 @@ from keylane.proxy.late_pushes import PATIENCE_S
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import commit as commit_lanes
 from tests.transcript.crashing_node import started
-from tests.transcript.fake import ORDERS, FakeContext
+from tests.transcript.fake import ORDERS, FakeContext, is_relayed, make_request
 from tests.transcript.test_offset_commit import (
     COMMIT,
     FENCED,
@@ -23,7 +23,7 @@ from tests.transcript.test_offset_commit import (
     topic,
 )
 
-EMPTY = -1
+EMPTY, HEARTBEAT = -1, 12
 
 
 async def behind(context: FakeContext) -> None:
@@ -55,7 +55,7 @@ async def test_a_push_is_due_until_the_log_of_a_new_leader_was_compared() -> Non
 
     assert len(node.offsets.late) == 1 and not node.world.aside
     node.read(50, 100)  # the reader has the new leader, whose log is the same
-    assert len(node.offsets.late) == 0 and len(node.world.aside) == 1
+    assert len(node.offsets.late.owed(GROUP)) == 1 and len(node.world.aside) == 1
 
 
 async def run_aside(context: FakeContext) -> None:
@@ -103,8 +103,8 @@ async def test_nothing_is_pushed_where_a_lane_has_a_record_to_read() -> None:
     assert context.state(GROUP, "orders", 0).stable_position == 0
 
 
-async def test_a_refused_push_changes_nothing() -> None:
-    """The group has another generation by now: what the broker says counts."""
+async def test_a_refused_push_changes_nothing_and_is_owed() -> None:
+    """The group has another generation by now: a member of that one has it pushed."""
     context = FakeContext()
     await behind(context)
     scanned(context, 4, EMPTY, EMPTY, EMPTY)
@@ -112,8 +112,19 @@ async def test_a_refused_push_changes_nothing() -> None:
 
     await run_aside(context)
 
-    context.finish()
     assert context.state(GROUP, "orders", 0).pushed == 0
+    beat = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
+    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    context.expect(
+        COMMIT,
+        {"generation_id_or_member_epoch": 4, "member_id": "m2", "topics": [pushes(8, {0: 8})]},
+        {"topics": [codes(8, {0: 0})]},
+    )
+    await run_aside(context)
+    assert context.state(GROUP, "orders", 0).pushed == 8
+    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    assert not context.world.aside
+    context.finish()
 
 
 async def test_another_node_that_serves_the_group_by_now_is_left_alone() -> None:

@@ -11,7 +11,7 @@ from keylane.offsets.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.proxy import late_pushes
-from keylane.proxy.late_pushes import LatePush, LatePushes
+from keylane.proxy.late_pushes import PATIENCE_S, LatePush, LatePushes
 from tests.transcript.fake import FakeContext
 
 VIEW = FakeContext().lanes("orders")
@@ -46,7 +46,11 @@ def test_each_is_pushed_once_when_its_place_is_known() -> None:
         pushes.note_scanned((VIEW.topic_id, 0, VIEW.key_split(0)), scan)
 
     assert sorted(pushed) == ["a", "b"]
-    assert len(pushes) == 0
+    pushes.check()
+    assert len(pushes.owed("a")) == len(pushes.owed("b")) == 1, "until a broker has taken them"
+    assert pushes.overdue(PATIENCE_S + 1) == [], "nothing is to be read"
+    pushes.forget(StateKey("a", TOPIC, 0))
+    assert not pushes.owed("a") and len(pushes) == 1
     pushes.check()
 
 
