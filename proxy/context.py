@@ -140,6 +140,11 @@ class SessionContext:
         self._hidden: set[str | uuid.UUID] = set()
         """Topics that the broker did not show for want of a right, as they were last asked for."""
 
+    @property
+    def user(self) -> str:
+        """The client's principal; its address, where it has none that is known."""
+        return self._session.principal or self._session.address
+
     async def pause(self, seconds: float) -> None:
         """Wait for what no event tells."""
         await asyncio.sleep(seconds)

@@ -209,6 +209,8 @@ class ProxyServer:
             filtering_bytes_max=config.filtering_bytes_max,
             batch_bytes_max=config.batch_bytes_max,
             read_bytes_max=config.read_bytes_max,
+            lane_names_max=config.lane_names_per_principal_max,
+            lane_name_lanes_max=config.lane_name_lanes_max,
             gathering_bytes_max=config.buffered_bytes_max // GATHERING_PART,
             threads=config.filter_threads or os.cpu_count() or 1,
             clock=time.monotonic,

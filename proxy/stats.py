@@ -147,6 +147,11 @@ class ProxyStats:
 
     # Reading and splitting.
     readers: int = _gauge("Partitions being read.")
+    lane_name_readers: int = _gauge("Of these, under lane names that clients have chosen.")
+    lane_name_lanes: int = _gauge(
+        "What these count towards `lane_name_lanes_max`: their lanes, and 16 each at least."
+    )
+    readers_refused: int = _counter("Reads under lane names refused, as there were too many.")
     filtering_bytes: int = _gauge("Bytes of answers and records being split now.")
     filtering_bytes_max: int = _gauge("Bound of filtering_bytes.")
     upstream_fetches: int = _counter("Fetches sent to brokers for lanes.")
