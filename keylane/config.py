@@ -233,6 +233,13 @@ class ProxyConfig(MemoryConfig):
         description="How often stable offsets of running groups are committed again, so that none "
         "expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
     )
+    forget_interval_s: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="How often brokers are asked whether groups and topics of which something is "
+        "kept are still there. What two such looks in a row have surely found gone is forgotten, "
+        "in memory and in the journal.",
+    )
     individual_commits_max: int = Field(
         default=100_000,
         ge=1,

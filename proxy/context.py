@@ -179,8 +179,10 @@ class SessionContext:
 
     def may_begin_group(self, group: str) -> bool:
         """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
-        has_offsets = self._shared.groups.has_offsets
-        return self._shared.admission.may_begin_group(self._session.principal, group, has_offsets)
+        groups, admission = self._shared.groups, self._shared.admission
+        return groups.has_offsets(group) or admission.may_begin_group(
+            self._session.principal, group, groups.still_has_offsets
+        )
 
     def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something of keylane's own with this connection; nothing once it is closed."""

@@ -195,6 +195,10 @@ class LaneFetcher:
                 ends[key[:2]] = max(reader.high_watermark, ends.get(key[:2], 0))
         return ends
 
+    def splits_read(self) -> set[tuple[uuid.UUID, int, KeySplit]]:
+        """Partitions and splits of which there is a reader."""
+        return {key[:3] for key in self._readers}
+
     def lane_count(self) -> int:
         """Lanes of the partitions being read."""
         return sum(reader.key_split.output_count for reader in self._readers.values())

@@ -34,6 +34,7 @@ from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.descriptors import Descriptors, budget_of, raise_limit
 from keylane.proxy.dialer import Dialer
 from keylane.proxy.entrance import Entrance
+from keylane.proxy.forgetting import Forgetting
 from keylane.proxy.group_start import GroupStart
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.health import Health
@@ -54,6 +55,7 @@ from keylane.proxy.nodes.tenure import Alone
 from keylane.proxy.read_behind import read_behind
 from keylane.proxy.retention import follow_retention
 from keylane.proxy.rights_advice import advise, own_principals
+from keylane.proxy.scans import ScanKey
 from keylane.proxy.session import ClientSession
 from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
@@ -120,6 +122,7 @@ class ProxyServer:
             placement=Placement(config.node),
         )
         self._settings = self._make_settings(self._shared)
+        self._forgetting = self._make_forgetting(self._shared, tallies)
         self._group_start = GroupStart(
             self._cluster,
             groups,
@@ -177,6 +180,21 @@ class ProxyServer:
             options=self._security.aiokafka_options,
             set_aside=self._upkeep.set_aside,
             watched=self._upkeep.watched,
+        )
+
+    def _make_forgetting(self, shared: Shared, tallies: LaneTallies) -> Forgetting:
+        def forget_split(key: ScanKey) -> None:
+            shared.loads.forget(key)
+            tallies.forget(key)
+
+        return Forgetting(
+            self._cluster,
+            shared.groups,
+            self.stats,
+            interval_s=self.config.forget_interval_s,
+            splits_read=shared.fetcher.splits_read,
+            on_split=forget_split,
+            on_group=shared.refreshes.forget,
         )
 
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
@@ -253,7 +271,8 @@ class ProxyServer:
         self._sweeper = self._upkeep.watched.run(self._sweep, "sweep")
         follow = partial(follow_retention, self._cluster, self._shared.refreshes)
         retention = self._upkeep.watched.run(follow, "retention")
-        self._sweeper.add_done_callback(lambda _: retention.cancel())
+        forgetting = self._upkeep.watched.run(self._forgetting.run, "forgetting")
+        self._sweeper.add_done_callback(lambda _: (retention.cancel(), forgetting.cancel()))
         if self._nodes is not None:
             await expect_rights(self._cluster)
             # Last: from now on the others send clients here.

@@ -212,6 +212,10 @@ class ProxyStats:
         ),
     )
 
+    states_forgotten: int = _counter(
+        "Offset states forgotten, as Kafka has forgotten their groups, offsets or topics."
+    )
+    topics_forgotten: int = _counter("Topics forgotten, as no broker knows them any more.")
     journal_appends: int = _counter("Writes to the log of individual commits.")
     journal_records: int = _counter("Records of these writes.")
     journal_errors: int = _counter("Of these writes, those that were not acknowledged.")
