@@ -384,6 +384,7 @@ class ProxyServer:
             now_s = asyncio.get_running_loop().time()
             self.stats.loop_delay_seconds = max(0.0, now_s - due_s)
             self.stats.tasks = running_count()
+            self.stats.topics = len(self._cluster.registry.topics)
             self._security.poll()
             self._files.probe()
             self._entrance.sweep(now_s)

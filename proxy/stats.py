@@ -146,6 +146,7 @@ class ProxyStats:
     gathering_bytes: int = _gauge("Bytes of lane answers that wait for more.")
 
     # Reading and splitting.
+    topics: int = _gauge("Topics of the cluster that are known here, with lanes or without.")
     readers: int = _gauge("Partitions being read.")
     lane_name_readers: int = _gauge("Of these, under lane names that clients have chosen.")
     lane_name_lanes: int = _gauge(
