@@ -137,7 +137,7 @@ class Forgetting:
             try:
                 states = self._groups.states_of(name)
             except NotCoordinator:
-                return  # another node serves its partition by now
+                continue  # another node serves its partition by now
             if part and (len(part) >= GROUPS_AT_ONCE or count + len(states) > PLACES_AT_ONCE):
                 yield part
                 part, count = {}, 0
