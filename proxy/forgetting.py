@@ -15,7 +15,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -40,6 +40,8 @@ STEP_PAUSE_S: Final = 0.2
 FIRST_PARTS: Final = 24
 """The first round comes after this part of the interval, and others soon forget idle splits."""
 JITTER: Final = 0.1
+SPLITS_MANY: Final = 100
+"""Their memory is worth giving back."""
 
 Item = TypeVar("Item")
 States = Mapping[StateKey, OffsetState]
@@ -61,15 +63,18 @@ class Forgetting:
         splits_read: Callable[[], Collection[ScanKey]],
         on_split: Callable[[ScanKey], None],
         on_group: Callable[[str], None],
+        on_freed: Callable[[], Awaitable[object]],
         step_pause_s: float = STEP_PAUSE_S,
     ) -> None:
         """splits_read: partitions and splits of which there is a reader.
 
         on_split, on_group: are called with each that is forgotten, for what others keep of it.
+        on_freed: is called when much of what was kept for long is gone.
         """
         self._cluster, self._groups, self._stats = cluster, groups, stats
         self._interval_s, self._step_pause_s = interval_s, step_pause_s
         self._splits_read, self._on_split, self._on_group = splits_read, on_split, on_group
+        self._on_freed = on_freed
         self._survey = GroupSurvey(cluster)
         self._suspects: dict[StateKey, object] = {}
         """What the last round found gone, with what the state was."""
@@ -85,7 +90,8 @@ class Forgetting:
             await asyncio.sleep(pause_s * random.uniform(1 - JITTER, 1 + JITTER))
             if step % FIRST_PARTS == 0:
                 await self.go_round()
-            self.forget_idle_splits()
+            if self.forget_idle_splits() >= SPLITS_MANY:
+                await self._on_freed()
             step += 1
 
     async def go_round(self) -> None:
@@ -101,11 +107,17 @@ class Forgetting:
         topics = self._stats.topics_forgotten - before[1]
         if states or topics:
             log.info("forgotten what Kafka has forgotten states=%d topics=%d", states, topics)
+            await self._on_freed()
 
-    def forget_idle_splits(self) -> None:
-        """Scans and loads that nothing has asked for since the last call, and no reader fills."""
-        for key in self._groups.scans.sweep(self._splits_read()):
+    def forget_idle_splits(self) -> int:
+        """Scans and loads that nothing has asked for since the last call, and no reader fills.
+
+        Returns how many there were.
+        """
+        idle = self._groups.scans.sweep(self._splits_read())
+        for key in idle:
             self._on_split(key)
+        return len(idle)
 
     # Groups.
     async def _look_at_groups(self) -> set[uuid.UUID]:

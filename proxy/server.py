@@ -38,7 +38,7 @@ from keylane.proxy.forgetting import Forgetting
 from keylane.proxy.group_start import GroupStart
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.health import Health
-from keylane.proxy.heap import keep_freed_memory
+from keylane.proxy.heap import give_back, keep_freed_memory
 from keylane.proxy.hearers import Hearers
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
@@ -195,6 +195,7 @@ class ProxyServer:
             splits_read=shared.fetcher.splits_read,
             on_split=forget_split,
             on_group=shared.refreshes.forget,
+            on_freed=partial(asyncio.to_thread, give_back),
         )
 
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:

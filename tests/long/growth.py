@@ -53,6 +53,7 @@ from tests.long.watch import descriptor_count, resident_mib
 BASE: Final = "growth-base"
 FETCH: Final = 1
 FETCH_VERSION: Final = 12
+LANES: Final = (f"{BASE}=2", "growth-*=2")
 WAIT_S: Final = 900.0
 BATCH: Final = 100
 FORGET_S: Final = 5
@@ -131,6 +132,11 @@ class Held:
     journal: int
     """Records that compaction leaves."""
     start_s: float = 0.0
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """What has to be as it was: all but memory, descriptors and time."""
+        return self.states, self.readers, self.topics, self.journal
 
     def line(self) -> str:
         """For people."""
@@ -229,9 +235,7 @@ class Growth:
         deadline_s = time.monotonic() + WAIT_S
         while True:
             now = self.look()
-            counts = (now.states, now.readers, now.topics, now.journal)
-            is_done = counts == (before.states, 0, before.topics, before.journal)
-            if is_done or time.monotonic() > deadline_s:
+            if now.counts == before.counts or time.monotonic() > deadline_s:
                 return now
             time.sleep(1)
 
@@ -283,21 +287,21 @@ def produce(kafka: str, topics: Sequence[str], count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def live_keys(kafka: str) -> set[bytes]:
+def live_keys(kafka: str) -> set[bytes | None]:
     """Keys of the journal that have a value: what compaction leaves, but for fences."""
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "none", "auto.offset.reset": "earliest",
                          "enable.partition.eof": True, "enable.auto.commit": False})  # fmt: skip
     found = consumer.list_topics(TOPIC_NAME, timeout=30).topics[TOPIC_NAME].partitions
     consumer.assign([TopicPartition(TOPIC_NAME, number, OFFSET_BEGINNING) for number in found])
-    live: set[bytes] = set()
-    ended: set[int] = set()
+    live: set[bytes | None] = set()
+    ended: set[int | None] = set()
     while len(ended) < len(found):
         for message in consumer.consume(10_000, 1.0):
             if message.error() is not None:
                 ended.add(message.partition())
             elif message.value() is None:
                 live.discard(message.key())
-            elif read_key(message.key(), place="journal") is not None:
+            elif read_key(message.key() or b"", place="journal") is not None:
                 live.add(message.key())
     consumer.close()
     return live
@@ -316,9 +320,34 @@ def expect(codes: dict[str, int]) -> None:
     assert not refused, refused
 
 
-def chunks(items: Sequence[Any]) -> list[Sequence[Any]]:
+def chunks(items: list[Any]) -> list[list[Any]]:
     """In parts of BATCH."""
     return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
+
+
+def show(what: str, held: Held, more: str = "") -> Held:
+    """Print a line of the report."""
+    print(f"{what:<20}", held.line(), more, flush=True)
+    return held
+
+
+def run_waves(growth: Growth) -> bool:
+    """Two waves; in the second the node starts with all of it. Whether nothing of them is left."""
+    is_back = True
+    before = show("before", growth.look(growth.timed_restart()))
+    for wave in (1, 2):
+        growth.tag = f"growth-{wave}"
+        show(f"wave {wave}, at most", growth.grow())
+        if wave == 2:
+            show("started with it", growth.look(growth.timed_restart()))
+        growth.drop()
+        dropped_s = time.monotonic()
+        after = growth.wait_forgotten(before)
+        took = f"after {time.monotonic() - dropped_s:.0f} s"
+        show(f"wave {wave}, forgotten", after, took)
+        is_back = is_back and after.counts == before.counts
+    show("started without", growth.look(growth.timed_restart()))
+    return is_back
 
 
 def main() -> int:
@@ -333,26 +362,14 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="keylane-growth-"))
     with EmbeddedKafka(folder / "kafka", properties={"log.retention.ms": "-1"}) as kafka:
         sets = [part for setting in SETTINGS for part in ("--set", setting)]
-        lanes = [f"{BASE}=2", "growth-t*=2"]
-        proxy = KeylaneProcess(kafka.bootstrap, lanes, log_path=folder / "keylane.log", args=sets)
+        proxy = KeylaneProcess(kafka.bootstrap, LANES, log_path=folder / "keylane.log", args=sets)
         growth = Growth(kafka.bootstrap, proxy, args.groups, args.topics, args.names)
         growth.make_base()
         try:
             proxy.start()
-            before = growth.look(growth.timed_restart())
-            print("before     ", before.line(), flush=True)
-            print("at most    ", growth.grow().line(), flush=True)
-            growth.drop()
-            dropped_s = time.monotonic()
-            after = growth.wait_forgotten(before)
-            print("forgotten  ", after.line(), f"after {time.monotonic() - dropped_s:.0f} s")
-            again = growth.look(growth.timed_restart())
-            print("restarted  ", again.line(), flush=True)
+            is_back = run_waves(growth)
         finally:
             proxy.stop()
-    is_back = (after.states, after.readers, after.topics, after.journal) == (
-        before.states, 0, before.topics, before.journal,
-    )  # fmt: skip
     print("nothing of them is left" if is_back else "SOMETHING IS LEFT")
     return 0 if is_back else 1
 

@@ -214,7 +214,11 @@ class Node:
             splits_read=lambda: self.read,
             on_split=self.split_ends.append,
             on_group=lambda _group: None,
+            on_freed=self.freed,
         )
+
+    async def freed(self) -> None:
+        pass
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
