@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -230,12 +230,12 @@ class Growth:
             for future in admin.delete_topics(part, operation_timeout=60).values():
                 future.result()
 
-    def wait_forgotten(self, before: Held) -> Held:
+    def wait_until(self, is_forgotten: Callable[[Held], bool]) -> Held:
         """Wait until nothing of it is held; what is held then, or when the time is over."""
         deadline_s = time.monotonic() + WAIT_S
         while True:
             now = self.look()
-            if now.counts == before.counts or time.monotonic() > deadline_s:
+            if is_forgotten(now) or time.monotonic() > deadline_s:
                 return now
             time.sleep(1)
 
@@ -342,7 +342,7 @@ def run_waves(growth: Growth) -> bool:
             show("started with it", growth.look(growth.timed_restart()))
         growth.drop()
         dropped_s = time.monotonic()
-        after = growth.wait_forgotten(before)
+        after = growth.wait_until(lambda held: held.counts == before.counts)
         took = f"after {time.monotonic() - dropped_s:.0f} s"
         show(f"wave {wave}, forgotten", after, took)
         is_back = is_back and after.counts == before.counts
