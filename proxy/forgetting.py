@@ -84,13 +84,15 @@ class Forgetting:
 
     async def run(self) -> None:
         """A round each interval; splits that nobody reads go more often."""
-        step = 0
+        step = splits = 0
         while True:
             pause_s = self._interval_s / FIRST_PARTS
             await asyncio.sleep(pause_s * random.uniform(1 - JITTER, 1 + JITTER))
             if step % FIRST_PARTS == 0:
                 await self.go_round()
-            if self.forget_idle_splits() >= SPLITS_MANY:
+            splits += self.forget_idle_splits()
+            if splits >= SPLITS_MANY:
+                splits = 0
                 await self._on_freed()
             step += 1
 
@@ -124,6 +126,7 @@ class Forgetting:
         """Judge the states of all groups that are loaded; the topics that they are of."""
         seen_ids: set[uuid.UUID] = set()
         suspects: dict[StateKey, object] = {}
+        self._survey.is_denied = False
         for holding in self._groups.holdings():
             for asked in self._parts(holding.table.group_names()):
                 seen_ids.update(key.topic_id for states in asked.values() for key in states)

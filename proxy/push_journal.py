@@ -110,7 +110,10 @@ class PushJournal:
     def may_arrive_at_none(self, key: StateKey) -> bool:
         """Kafka was just seen to have no offset there: whether a push may still come about."""
         self._table.intents.note_seen(key, None, self._clock())
-        return self.may_come_late(key)
+        may_arrive = self.may_come_late(key)
+        if not may_arrive:
+            self._table.intents.forget_late(key)
+        return may_arrive
 
     async def withdraw(self, pushes: Collection[Pushing]) -> None:
         """The broker has refused them. Raises: NotCoordinator."""

@@ -9,8 +9,8 @@ Source: docs/decisions/043.
 Under lane names a topic can be read in any number of lanes, and each number is a reader per
 partition: connections of keylane's own, and all records read, decompressed and hashed once more.
 So each user (a principal; without a login an address) has a bound of lane names that are read at
-a time, and half of the lanes that there may be in all. Names that the operator has given lanes
-count for nothing: their readers are bounded by the topics that there are.
+a time, and three quarters of the lanes that there may be in all. Names that the operator has
+given lanes count for nothing: their readers are bounded by the topics that there are.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NAME_IDLE_S: Final = 60.0
 """A name that was not asked for so long counts no more, as its readers are closed."""
 TELL_S: Final = 60.0
 """How often it is logged that something was refused."""
-PRINCIPAL_PARTS: Final = 2
-"""One user has this part of the lanes at most."""
+USER_SHARE: Final = 3, 4
+"""One user has three quarters of the lanes at most."""
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 """Of the codes that clients know in a Fetch answer the one that all of them tell their application
 at once: Java throws a `TopicAuthorizationException`, librdkafka gives an error of the partition.
@@ -85,6 +85,7 @@ class ReaderRoom(Generic[Key]):
         close: is called with readers that have to go; `leave` need not follow.
         """
         self._names_max, self._lanes_max = names_max, lanes_max
+        self._of_user_max = lanes_max * USER_SHARE[0] // USER_SHARE[1]
         self._is_busy, self._close = is_busy, close
         self._users: dict[str, _User[Key]] = {}
         self._held: dict[Key, _Held] = {}
@@ -135,7 +136,7 @@ class ReaderRoom(Generic[Key]):
             assert of_user.names or of_user.readers
             assert len(of_user.names) <= self._names_max
             assert of_user.lanes == sum(held.cost for held in of_user.readers.values())
-            assert of_user.lanes <= self._lanes_max // PRINCIPAL_PARTS
+            assert of_user.lanes <= self._of_user_max
             assert all(held.user == user for held in of_user.readers.values())
             assert of_user.readers.items() <= self._held.items()
         assert len(self._held) == sum(len(each.readers) for each in self._users.values())
@@ -167,8 +168,7 @@ class ReaderRoom(Generic[Key]):
         if held is not None and now_s - held.used_s < IDLE_S:
             return 0  # it counts for another user, who reads it as well
         cost = max(lane_count, READER_LANES_MIN)
-        of_user_max = self._lanes_max // PRINCIPAL_PARTS
-        while of_user.lanes + cost > of_user_max:
+        while of_user.lanes + cost > self._of_user_max:
             if not self._close_idle(of_user, now_s, but=key):
                 return TOPIC_AUTHORIZATION_FAILED
         free = self._lanes_max - self.lanes + (0 if held is None else held.cost)

@@ -289,8 +289,8 @@ def produce(kafka: str, topics: Sequence[str], count: int) -> None:
 
 def live_keys(kafka: str) -> set[bytes | None]:
     """Keys of the journal that have a value: what compaction leaves, but for fences."""
-    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "none", "auto.offset.reset": "earliest",
-                         "enable.partition.eof": True, "enable.auto.commit": False})  # fmt: skip
+    settings = {"group.id": "none", "enable.partition.eof": True, "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": kafka, **settings})
     found = consumer.list_topics(TOPIC_NAME, timeout=30).topics[TOPIC_NAME].partitions
     consumer.assign([TopicPartition(TOPIC_NAME, number, OFFSET_BEGINNING) for number in found])
     live: set[bytes | None] = set()

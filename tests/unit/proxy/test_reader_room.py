@@ -9,7 +9,6 @@ from keylane.proxy.reader_room import (
     IDLE_S,
     NAME_IDLE_S,
     NOT_LEADER_OR_FOLLOWER,
-    PRINCIPAL_PARTS,
     READER_LANES_MIN,
     TOPIC_AUTHORIZATION_FAILED,
     ReaderRoom,
@@ -74,15 +73,15 @@ def test_a_name_that_is_waited_for_stays() -> None:
     assert code == TOPIC_AUTHORIZATION_FAILED and not bench.closed
 
 
-def test_one_user_leaves_half_to_the_others() -> None:
-    """Beyond it his own idle readers give way, never those of others."""
+def test_one_user_leaves_a_quarter_to_the_others() -> None:
+    """Beyond his share his own idle readers give way, never those of others."""
     bench = Bench(lanes_max=4 * 16)
-    bench.enter("t.lanes-16", 0)
-    bench.enter("t.lanes-16", 1)
+    for partition in range(3):
+        bench.enter("t.lanes-16", partition)
 
-    refused = bench.enter("t.lanes-16", 2)
+    refused = bench.enter("t.lanes-16", 3)
     other = bench.enter("u.lanes-16", 0, user="b", now_s=LATER_S)
-    later = bench.enter("t.lanes-16", 2, now_s=LATER_S)
+    later = bench.enter("t.lanes-16", 3, now_s=LATER_S)
 
     assert (refused, other, later) == (TOPIC_AUTHORIZATION_FAILED, 0, 0)
     assert bench.closed == [("t.lanes-16", 0)]
@@ -164,6 +163,4 @@ def test_the_bounds_hold_whatever_is_asked(
         bench.room.sweep(now_s)
         bench.room.check()
     assert bench.room.lanes <= sixteens * 16 and len(bench.room) == len(costs)
-    assert max((each.lanes for each in bench.room._users.values()), default=0) <= (
-        sixteens * 16 // PRINCIPAL_PARTS
-    )
+    assert max((each.lanes for each in bench.room._users.values()), default=0) <= sixteens * 12
