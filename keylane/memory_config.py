@@ -60,8 +60,8 @@ class MemoryConfig(SecurityConfig):
         description="Lanes of the partitions that are read under lane names, of all clients; a "
         "partition counts as 16 at least, for its connections. One principal (without a login an "
         "address) has three quarters of them: 1,000 partitions in up to 98 lanes. "
-        "Beyond it the partition that was not asked for longest gives way, after 10 s; where there is none, reads are "
-        "refused. Topics with lanes under their own name do not count.",
+        "Beyond it the partition that was not asked for longest gives way, after 10 s; where "
+        "there is none, reads are refused. Topics with lanes under their own name do not count.",
     )
     read_bytes_max: int = Field(
         default=4 * 1024**2, ge=1024, description="Upstream bytes of one read of a partition."
