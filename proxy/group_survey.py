@@ -41,6 +41,8 @@ ANSWER_S_MAX: Final = 10.0
 """For each answer: a broker that takes longer is asked again with the next look."""
 GROUP: Final = i8(0)
 """A key type of FindCoordinator."""
+DESCRIBED_AT_ONCE: Final = 10
+"""Groups; a large one has a megabyte of members' metadata."""
 NO_OFFSET: Final = -1
 BROKERS_KINDS: Final = (ConsumerGroupDescribeRequest, StreamsGroupDescribeRequest)
 """Groups of other protocols than the classic one, where brokers know such."""
@@ -103,70 +105,83 @@ class GroupSurvey:
         groups: Mapping[str, Collection[Place]],
         found: dict[str, frozenset[Place]],
     ) -> None:
-        deserted = await self._find_deserted(node, names, found)
-        if not deserted:
-            return
+        """Put into `found` what a coordinator surely says of its groups.
+
+        Offsets come first: a description has the metadata of all members, so it is asked of few.
+        """
+        absent = await self._find_places(node, names, groups)
+        found.update({name: places for name, places in absent.items() if not places})
+        doubtful = [name for name, places in absent.items() if places]
+        for start in range(0, len(doubtful), DESCRIBED_AT_ONCE):
+            part = doubtful[start : start + DESCRIBED_AT_ONCE]
+            for name, has_members in (await self._find_members(node, part)).items():
+                found[name] = frozenset() if has_members else absent[name]
+
+    async def _find_places(
+        self, node: int, names: list[str], groups: Mapping[str, Collection[Place]]
+    ) -> dict[str, frozenset[Place]]:
+        """Of each group without an error anywhere, the places where it has no offset."""
         request = OffsetFetchRequest(
-            groups=tuple(_offsets_of(name, groups[name]) for name in deserted), require_stable=True
+            groups=tuple(_offsets_of(name, groups[name]) for name in names), require_stable=True
         )
         answer = await self._ask(node, request)
+        absent = {}
         for group in () if answer is None else answer.groups:
-            self._note_code(group.error_code)
             entries = {
                 (str(topic.name), int(entry.partition_index)): entry
                 for topic in group.topics
                 for entry in topic.partitions
             }
             codes = {group.error_code, *(entry.error_code for entry in entries.values())}
+            for code in codes:
+                self._note_code(code)
             name = str(group.group_id)
             if codes == {ErrorCode.none} and entries.keys() == set(groups.get(name, ())):
-                found[name] = frozenset(
+                absent[name] = frozenset(
                     place
                     for place, entry in entries.items()
                     if int(entry.committed_offset) == NO_OFFSET
                 )
+        return absent
 
-    async def _find_deserted(
-        self, node: int, names: list[str], found: dict[str, frozenset[Place]]
-    ) -> list[str]:
-        """Groups that surely have no members; those that surely have some are put into `found`."""
+    async def _find_members(self, node: int, names: list[str]) -> dict[str, bool]:
+        """Of each group of which it is sure, whether it has members, by any protocol."""
         request = DescribeGroupsRequest(
             groups=tuple(map(GroupId, names)), include_authorized_operations=False
         )
         answer = await self._ask(node, request)
-        deserted = []
+        found: dict[str, bool] = {}
         for group in () if answer is None else answer.groups:
             self._note_code(group.error_code)
-            if group.error_code != ErrorCode.none:
-                continue
-            if str(group.group_state) in GONE:
-                deserted.append(str(group.group_id))
-            else:
-                found[str(group.group_id)] = frozenset()
+            if group.error_code == ErrorCode.none:
+                found[str(group.group_id)] = str(group.group_state) not in GONE
         for kind in BROKERS_KINDS:
-            deserted = await self._without_members(node, deserted, kind, found)
-        return deserted
+            deserted = [name for name, has_members in found.items() if not has_members]
+            said = await self._find_brokers_members(node, deserted, kind)
+            for name in deserted:
+                if name in said:
+                    found[name] = said[name]
+                else:
+                    del found[name]
+        return found
 
-    async def _without_members(
-        self, node: int, names: list[str], kind: Any, found: dict[str, frozenset[Place]]
-    ) -> list[str]:
-        """The same of groups whose members the broker assigns."""
-        versions = await self._try(self._cluster.versions_of(node))
-        if not names or versions is None or int(kind.__api_key__) not in versions:
-            return names if versions is not None else []
+    async def _find_brokers_members(
+        self, node: int, names: list[str], kind: Any
+    ) -> dict[str, bool]:
+        """The same of groups whose members the broker assigns; a broker may know no such."""
+        versions = await self._try(self._cluster.versions_of(node)) if names else None
+        if versions is None:
+            return {}
+        if int(kind.__api_key__) not in versions:
+            return dict.fromkeys(names, False)
         request = kind(group_ids=tuple(map(GroupId, names)), include_authorized_operations=False)
         answer = await self._ask(node, request)
-        left = []
+        found = {}
         for group in () if answer is None else answer.groups:
             self._note_code(group.error_code)
-            if group.error_code == ErrorCode.group_id_not_found:
-                left.append(str(group.group_id))
-            elif group.error_code == ErrorCode.none:
-                if group.members:
-                    found[str(group.group_id)] = frozenset()
-                else:
-                    left.append(str(group.group_id))
-        return left
+            if group.error_code in (ErrorCode.none, ErrorCode.group_id_not_found):
+                found[str(group.group_id)] = bool(group.members)
+        return found
 
     def _note_code(self, code: ErrorCode) -> None:
         denials = (ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed)

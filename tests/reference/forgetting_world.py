@@ -173,10 +173,13 @@ class Journal:
     """A list of records."""
 
     def __init__(self) -> None:
-        self.is_broken, self.records = False, list[JournalRecord]()
+        self.is_broken = self.is_away = False
+        self.records: list[JournalRecord] = []
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
         await asyncio.sleep(0.001)
+        if self.is_away:
+            raise UpstreamLost("no ack")
         self.records += records
 
     async def close(self) -> None:

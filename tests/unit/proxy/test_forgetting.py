@@ -343,3 +343,37 @@ def test_rounds_go_on_by_themselves() -> None:
         assert len(after_first) == 1 and node.states() == set()
 
     run(test)
+
+
+def test_a_forgotten_group_counts_no_more() -> None:
+    """Neither for the bound of its principal, nor where another node serves it by now."""
+
+    async def test(node: Node) -> None:
+        await node.commit("g")
+        counted = node.groups.still_has_offsets("g")
+        node.kafka.offsets.clear()
+        await node.rounds(2)
+
+        assert counted and not node.groups.still_has_offsets("g")
+        node.tenure.is_held = False
+        assert not node.groups.still_has_offsets("other")
+
+    run(test)
+
+
+def test_what_is_not_written_is_not_forgotten() -> None:
+    """The journal is away: the states stay, and go with a later round."""
+
+    async def test(node: Node) -> None:
+        key = await node.commit("g")
+        node.kafka.offsets.clear()
+        await node.rounds(1)
+        node.journal.is_away = True
+        await node.rounds(1)
+        while_away = node.states()
+        node.journal.is_away = False
+        await node.rounds(1)
+
+        assert while_away == {key} and node.states() == set()
+
+    run(test)
