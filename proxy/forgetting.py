@@ -61,6 +61,7 @@ class Forgetting:
         *,
         interval_s: float,
         splits_read: Callable[[], Collection[ScanKey]],
+        is_configured: Callable[[ScanKey], bool],
         on_split: Callable[[ScanKey], None],
         on_group: Callable[[str], None],
         on_freed: Callable[[], Awaitable[object]],
@@ -68,12 +69,14 @@ class Forgetting:
     ) -> None:
         """splits_read: partitions and splits of which there is a reader.
 
+        is_configured: whether the operator has had a topic split so; there are as many as topics.
         on_split, on_group: are called with each that is forgotten, for what others keep of it.
         on_freed: is called when much of what was kept for long is gone.
         """
         self._cluster, self._groups, self._stats = cluster, groups, stats
         self._interval_s, self._step_pause_s = interval_s, step_pause_s
-        self._splits_read, self._on_split, self._on_group = splits_read, on_split, on_group
+        self._splits_read, self._is_configured = splits_read, is_configured
+        self._on_split, self._on_group = on_split, on_group
         self._on_freed = on_freed
         self._survey = GroupSurvey(cluster)
         self._suspects: dict[StateKey, object] = {}
@@ -114,9 +117,10 @@ class Forgetting:
     def forget_idle_splits(self) -> int:
         """Scans and loads that nothing has asked for since the last call, and no reader fills.
 
-        Returns how many there were.
+        Those of lane names, and of assignments that were changed. Returns how many there were.
         """
-        idle = self._groups.scans.sweep(self._splits_read())
+        read = self._splits_read()
+        idle = self._groups.scans.sweep(lambda key: key in read or self._is_configured(key))
         for key in idle:
             self._on_split(key)
         return len(idle)

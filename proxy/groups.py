@@ -11,14 +11,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 from weakref import WeakValueDictionary

@@ -8,8 +8,8 @@ Pure:  no I/O, no clock.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
-from collections.abc import Collection
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
 from typing import Final
 
 from keylane.keyrange.key_split import KeySplit
@@ -38,6 +38,8 @@ class Scans:
         self._lineages = lineages
         self._scans: OrderedDict[ScanKey, ScanIndex] = OrderedDict()
         self._lane_count = 0
+        self._split_counts: Counter[Place] = Counter()
+        """Of the scans, by partition."""
         self._used: set[ScanKey] = set()
         """Since the last `sweep`."""
         self._log_starts: dict[Place, int] = {}
@@ -108,6 +110,7 @@ class Scans:
         if scan is None:
             scan = self._scans[key] = ScanIndex(key[2])
             self._lane_count += scan.lane_count
+            self._split_counts[key[:2]] += 1
             while len(self._scans) > 1 and self._is_full:
                 # Of a topic that is gone, or else it fills again as it is read.
                 self._forget(next(iter(self._scans)))
@@ -129,12 +132,12 @@ class Scans:
             self._forget(key)
         return gone
 
-    def sweep(self, kept: Collection[ScanKey]) -> list[ScanKey]:
-        """Forget what was not used since the last call, but for `kept`; what that was.
+    def sweep(self, is_kept: Callable[[ScanKey], bool]) -> list[ScanKey]:
+        """Forget what was not used since the last call, but for what is kept; what that was.
 
         It is as after a start: what lies behind a stable offset is read again where it matters.
         """
-        idle = [key for key in self._scans if key not in self._used and key not in kept]
+        idle = [key for key in self._scans if key not in self._used and not is_kept(key)]
         for key in idle:
             self._forget(key)
         self._used.clear()
@@ -143,8 +146,13 @@ class Scans:
     def _forget(self, key: ScanKey) -> None:
         self._lane_count -= self._scans.pop(key).lane_count
         self._used.discard(key)
-        self._log_starts.pop(key[:2], None)
-        self._new_leaders.pop(key[:2], None)
+        place = key[:2]
+        self._split_counts[place] -= 1
+        if not self._split_counts[place]:
+            # What is known of the log stays for its other splits: a new leader above all.
+            del self._split_counts[place]
+            self._log_starts.pop(place, None)
+            self._new_leaders.pop(place, None)
 
     def raise_to_log_start(
         self, place: Place, state: OffsetState, before: OffsetState | None

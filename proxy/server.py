@@ -193,6 +193,7 @@ class ProxyServer:
             self.stats,
             interval_s=self.config.forget_interval_s,
             splits_read=shared.fetcher.splits_read,
+            is_configured=self._cluster.registry.is_configured,
             on_split=forget_split,
             on_group=shared.refreshes.forget,
             on_freed=partial(asyncio.to_thread, give_back),

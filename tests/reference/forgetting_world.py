@@ -218,6 +218,7 @@ class Node:
             self.stats,
             interval_s=3600.0,
             splits_read=lambda: self.read,
+            is_configured=self.cluster.registry.is_configured,
             on_split=self.split_ends.append,
             on_group=lambda _group: None,
             on_freed=self.freed,

@@ -23,7 +23,8 @@ from tests.reference.forgetting_world import (
 )
 
 NOT_COORDINATOR, LOADING, UNSTABLE, GROUP_DENIED, TOPIC_DENIED = 16, 14, 88, 30, 29
-FOUR = even_split(4)
+FOUR, EIGHT = even_split(4), even_split(8)
+"""`orders` has four lanes under its own name."""
 
 
 @pytest.mark.parametrize("knows_848", [False, True])
@@ -307,12 +308,14 @@ def test_layouts_go_with_their_last_group(is_lone: bool) -> None:
 
 
 def test_splits_that_nobody_reads_are_forgotten() -> None:
-    """Not those that were used since the last look, or that have a reader."""
+    """Not those that were used since the last look, have a reader, or are the operator's."""
 
     async def test(node: Node) -> None:
         scans = node.groups.scans
-        idle, used, read = ((ORDERS, partition, FOUR) for partition in range(3))
-        for key in (idle, used, read):
+        idle, used, read = ((ORDERS, partition, EIGHT) for partition in range(3))
+        own = (ORDERS, 0, FOUR)
+        assert node.cluster.registry.view("orders") is not None
+        for key in (idle, used, read, own):
             scans.note(scanned(key))
         node.read.add(read)
 
@@ -322,7 +325,8 @@ def test_splits_that_nobody_reads_are_forgotten() -> None:
         node.forgetting.forget_idle_splits()
 
         assert first == [] and node.split_ends == [idle]
-        assert scans.known(read).has_passed(5) and not scans.known(idle).has_passed(5)
+        assert scans.known(read).has_passed(5) and scans.known(own).has_passed(5)
+        assert not scans.known(idle).has_passed(5)
 
     run(test)
 

@@ -216,3 +216,23 @@ def test_nothing_is_left_of_a_deleted_topic() -> None:
 
     assert gone == [KEY] and scans.topic_ids() == {other[0]}
     assert not scans._log_starts and scans._lane_count == 2 and scans._used == {other}
+
+
+def test_a_new_leader_stays_unsure_for_splits_that_are_left() -> None:
+    """One split is forgotten; the scan of the other is still of the earlier leader's log."""
+    lineages = Lineages()
+    scans = Scans(lineages)
+    scans.of((*PLACE, even_split(4)))
+    scans.sweep(lambda key: key == KEY)
+    scans.note(block(0, 100))
+    scans.note_leader(PLACE, 6)
+    before = passes(scans, 50)
+
+    forgotten = scans.sweep(lambda _key: False)
+    after = passes(scans, 50)
+    scans.sweep(lambda _key: False)
+    scans.sweep(lambda _key: False)
+
+    assert forgotten == [(*PLACE, even_split(4))]
+    assert not before and not after
+    assert not scans._new_leaders and not scans._split_counts, "nothing is left"
