@@ -176,6 +176,11 @@ class Lane:
         self._replace(first, stop, [gap])
         self._bound_gaps()
 
+    def forget_passed(self) -> None:
+        """Forget what all claims have passed; without any, a reader may come for it yet."""
+        if self.claims:
+            self.clear_below(min(claim.position for claim in self.claims.values()))
+
     def clear_below(self, offset: int) -> None:
         """Forget all runs that end at or before `offset`."""
         stop = 0
@@ -255,16 +260,25 @@ class LaneLog:
         return claim
 
     def release(self, cursor_id: str) -> None:
-        """End the claims of a connection. Its slices wait on, its successor may want them."""
+        """End the claims of a connection.
+
+        Slices wait on where it was the only one, as its successor may want them; elsewhere those
+        leave that all others have passed.
+        """
         for lane in self.lanes:
-            lane.claims.pop(cursor_id, None)
+            if lane.claims.pop(cursor_id, None) is not None:
+                lane.forget_passed()
 
     def expire_claims(self, seen_before_s: float) -> None:
-        """End the claims of connections that have not asked since."""
+        """End the claims of connections that have not asked for the lane since.
+
+        What all claims that are left have passed is forgotten: it was kept for one that ended.
+        """
         for lane in self.lanes:
             late = [key for key, claim in lane.claims.items() if claim.seen_s < seen_before_s]
             for cursor_id in late:
                 del lane.claims[cursor_id]
+            lane.forget_passed()
 
     def take(
         self, lane: int, claim: Claim, taken: Taken, bytes_max: int, *, at_least_one: bool

@@ -176,6 +176,14 @@ class ProxyConfig(MemoryConfig):
         description="Names under which any topic can be read as lanes beside its own name; "
         "empty turns it off.",
     )
+    lane_names_per_principal_max: int = Field(
+        default=64,
+        ge=1,
+        description="Lane names under which one principal (without a login, one address) reads at "
+        "a time, each of which is one more read of its topic. For a further one that was not "
+        "asked for longest gives way, after 10 s; where there is none, reads are refused with "
+        "TOPIC_AUTHORIZATION_FAILED.",
+    )
     accept_layout: tuple[str, ...] = Field(
         default=(),
         description="Topics whose lanes may now mean other key ranges or partitions than when "
@@ -224,6 +232,13 @@ class ProxyConfig(MemoryConfig):
         gt=0,
         description="How often stable offsets of running groups are committed again, so that none "
         "expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
+    )
+    forget_interval_s: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="How often brokers are asked whether groups and topics of which something is "
+        "kept are still there. What two such looks in a row have surely found gone is forgotten, "
+        "in memory and in the journal.",
     )
     individual_commits_max: int = Field(
         default=100_000,

@@ -54,6 +54,15 @@ class MemoryConfig(SecurityConfig):
         description="Record bytes in one answer to a lane fetch; clients ask for up to 50 MiB. A "
         "first batch that is larger is sent alone, as by a broker.",
     )
+    lane_name_lanes_max: int = Field(
+        default=131_072,
+        ge=1024,
+        description="Lanes of the partitions that are read under lane names, of all clients; a "
+        "partition counts as 16 at least, for its connections. One principal (without a login an "
+        "address) has three quarters of them: 1,000 partitions in up to 98 lanes. "
+        "Beyond it the partition that was not asked for longest gives way, after 10 s; where "
+        "there is none, reads are refused. Topics with lanes under their own name do not count.",
+    )
     read_bytes_max: int = Field(
         default=4 * 1024**2, ge=1024, description="Upstream bytes of one read of a partition."
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -77,7 +77,8 @@ class Cluster:
         self._link: ServiceLink | None = None
         self._links: dict[int, ServiceLink] = {}
         self._told_grown: dict[str, int] = {}
-        self._told_refused: set[tuple[str, int]] = set()
+        self._told_refused: dict[str, set[tuple[str, int]]] = {}
+        """By topic."""
         self._refreshing: asyncio.Lock = asyncio.Lock()
 
     async def start(self) -> None:
@@ -122,10 +123,18 @@ class Cluster:
 
     async def ask_broker(self, node_id: int, entity: Any) -> Any:
         """Ask one broker, over a connection that is kept for such. Raises: UpstreamLost."""
+        link = await self._kept_link(node_id)
+        return await link.request(int(entity.__api_key__), entity)
+
+    async def versions_of(self, node_id: int) -> Mapping[int, int]:
+        """The highest version of each API that a broker speaks. Raises: UpstreamLost."""
+        return (await self._kept_link(node_id)).version_max
+
+    async def _kept_link(self, node_id: int) -> ServiceLink:
         link = self._links.get(node_id)
         if link is None or not link.is_open:
             link = self._links[node_id] = await self.link_to(node_id)
-        return await link.request(int(entity.__api_key__), entity)
+        return link
 
     async def request(self, entity: Any) -> Any:
         """Ask any broker with a kio request. Raises: UpstreamLost."""
@@ -246,6 +255,23 @@ class Cluster:
             if known is not None and known[1] < epoch:
                 self.on_leader(place, epoch)
 
+    def topic_ids(self) -> set[uuid.UUID]:
+        """Topics of which something is known."""
+        known = {topic.topic_id for topic in self.registry.topics.values()}
+        return known | {topic_id for topic_id, _ in self.leaders}
+
+    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> None:
+        """They are surely gone: not only unknown to a broker that lags behind."""
+        for topic_id in topic_ids:
+            name = self.registry.name_of_id(topic_id)
+            if name is not None:
+                self.registry.forget(name)
+                self.registry.grown.pop(name, None)
+                self._told_grown.pop(name, None)
+                self._told_refused.pop(name, None)
+        for place in [place for place in self.leaders if place[0] in topic_ids]:
+            del self.leaders[place]
+
     def hear_nodes(self, number: int, membership: Membership) -> None:
         """Take note of other nodes' lane rules and pins; say what nodes do not agree on.
 
@@ -267,10 +293,9 @@ class Cluster:
                 log.error("topic is not served topic=%s reason=%s", name, reason)
         if len(disputes) > DISPUTES_TOLD_MAX:
             log.error("topics are not served topics=%d, some were named", len(disputes))
-        self._told_refused.update(
-            (reason, self.registry.topics[name].partition_count)
-            for name, reason in disputes.items()
-        )
+        for name, reason in disputes.items():
+            count = self.registry.topics[name].partition_count
+            self._told_refused.setdefault(name, set()).add((reason, count))
         settled = [name for name in before if name not in disputes]
         if settled:
             log.info("nodes agree again topics=%d first=%s", len(settled), settled[0])
@@ -297,8 +322,9 @@ class Cluster:
         """Say once per count that a plan does not fit, under each name that stands for it."""
         count = self.registry.topics[name].partition_count
         for refusal in self.registry.refusals_of(name):
-            if (refusal, count) not in self._told_refused:
-                self._told_refused.add((refusal, count))
+            told = self._told_refused.setdefault(name, set())
+            if (refusal, count) not in told:
+                told.add((refusal, count))
                 log.error("topic is not served topic=%s reason=%s", name, refusal)
 
     def _tell_grown(self, name: str, *, is_heard: bool = False) -> None:

@@ -140,6 +140,11 @@ class SessionContext:
         self._hidden: set[str | uuid.UUID] = set()
         """Topics that the broker did not show for want of a right, as they were last asked for."""
 
+    @property
+    def user(self) -> str:
+        """The client's principal; its address, where it has none that is known."""
+        return self._session.principal or self._session.address
+
     async def pause(self, seconds: float) -> None:
         """Wait for what no event tells."""
         await asyncio.sleep(seconds)
@@ -174,8 +179,10 @@ class SessionContext:
 
     def may_begin_group(self, group: str) -> bool:
         """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
-        has_offsets = self._shared.groups.has_offsets
-        return self._shared.admission.may_begin_group(self._session.principal, group, has_offsets)
+        groups, admission = self._shared.groups, self._shared.admission
+        return groups.has_offsets(group) or admission.may_begin_group(
+            self._session.principal, group, groups.still_has_offsets
+        )
 
     def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something of keylane's own with this connection; nothing once it is closed."""

@@ -23,7 +23,7 @@ from keylane.offsets.journal import LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
 from keylane.offsets.lineage import EpochStart, Lineages, Place
 from keylane.offsets.openings import JournalOpener, opened_at_start
-from keylane.offsets.owned import Journal, Open, OwnedTables
+from keylane.offsets.owned import Holding, Journal, Open, OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.set_aside import SetAside
@@ -79,7 +79,7 @@ class GroupOffsets:
         on_append: called after each write to the journal with its records, seconds, and success.
         set_aside: is told of the journal's damaged records.
         """
-        self._config, self._cluster, self._clock = config, cluster, clock
+        self._config, self._cluster, self.clock = config, cluster, clock
         self._store = JournalStore(
             config.bootstrap,
             client_id=config.client_id,
@@ -101,12 +101,12 @@ class GroupOffsets:
         self._table: OffsetTable | None = None
         self._owned: OwnedTables | None = None
         self._held_back: str | None = None
-        self._layouts = Layouts(config, cluster.registry)
+        self.layouts = Layouts(config, cluster.registry)
         self.pushes = Pushes()
         self.commit_times = CommitTimes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.lineages = Lineages()
-        self._scans = Scans(self.lineages)
+        self.scans = Scans(self.lineages)
         self._log_ends = LogEnds(cluster)
         self._checks = LogChecks(self._log_ends.ask, self.lineages, clock=time.monotonic)
         cluster.on_leader = self._note_leader
@@ -127,13 +127,13 @@ class GroupOffsets:
         if isinstance(self._tenure, Alone):
             self._table = await self._store.start(individual_commits_max=commits_max)
             self._note_loaded(self._table)
-            self._layouts.start(self._table)
+            self.layouts.start(self._table)
             return
         if isinstance(self._tenure, LoneSeat):
             await self._start_lone()
             return
         table = await self._store.read(individual_commits_max=commits_max)
-        self._layouts.start(table)
+        self.layouts.start(table)
         count = table.partition_count
         self._owned = self._make_owned(
             lambda partition: self._opener.open_one(partition, partition_count=count), count
@@ -148,7 +148,7 @@ class GroupOffsets:
         """Open the journal as one, and load it now."""
         count = await self._store.prepare()
         self._owned = self._make_owned(lambda _seat: self._opener.open_all(count), SEAT_COUNT)
-        self._layouts.start((await opened_at_start(self._owned)).table)
+        self.layouts.start((await opened_at_start(self._owned)).table)
         self._held_back = None
 
     def _make_owned(self, open_partition: Open, count: int) -> OwnedTables:
@@ -176,13 +176,13 @@ class GroupOffsets:
     def on_scanned(self, block: ScannedBlock) -> None:
         """A reader has looked at a block of a partition."""
         place = (block.topic_id, block.partition)
-        if self._scans.contradicts(block):
+        if self.scans.contradicts(block):
             # Where it was cut is not known: scans begin anew, states ask the leader.
-            self._scans.truncate(*place, 0)
+            self.scans.truncate(*place, 0)
             self._checks.note_unsure(self._states_at(place))
-        self._scans.note(block)
+        self.scans.note(block)
         key = (*place, block.key_split)
-        scan = self._scans.known(key)
+        scan = self.scans.known(key)
         if self.late:
             self.late.note_scanned(key, scan)
         if self.scan_waits is not None:
@@ -190,11 +190,11 @@ class GroupOffsets:
 
     def _note_leader(self, place: Place, leader_epoch: int) -> None:
         self._checks.note_leader(place, leader_epoch)
-        self._scans.note_leader(place, leader_epoch)
+        self.scans.note_leader(place, leader_epoch)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end` by a new leader."""
-        self._scans.truncate(topic_id, partition, end)
+        self.scans.truncate(topic_id, partition, end)
         # Put right when the group's lock is held next, before anybody is answered by them.
         cut = [key for key, _ in self._states_at((topic_id, partition))]
         # A first commit that is under way is in no table yet.
@@ -278,7 +278,7 @@ class GroupOffsets:
         state = table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
         is_noted = note is not None and not note.is_push
-        known = table.recognise(key, kafka_committed, self._clock(), is_noted=is_noted)
+        known = table.recognise(key, kafka_committed, self.clock(), is_noted=is_noted)
         if known is not None:
             if known is not state:  # what was intended may have been concluded from another log
                 self._checks.note_unsure([(key, known)])
@@ -322,9 +322,13 @@ class GroupOffsets:
         elif self._table is not None:
             yield from self._table.items()
 
+    def holdings(self) -> list[Holding]:
+        """What this node owns and has loaded; none beside others that are not seen."""
+        return [] if self._owned is None else self._owned.holdings()
+
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition's log; not to be added to."""
-        return self._scans.known((view.topic_id, partition, view.key_split(partition)))
+        return self.scans.known((view.topic_id, partition, view.key_split(partition)))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
@@ -348,20 +352,20 @@ class GroupOffsets:
         for view, partition, state in states:
             key = StateKey(group, view.topic_id, partition)
             place = (view.topic_id, partition)
-            self._scans.raise_to_log_start(place, state, table.get(key))
+            self.scans.raise_to_log_start(place, state, table.get(key))
             table.put(key, state)
             seen = self._concluded_epoch(table, key, state)
             if seen is not None:
                 table.note_epoch(key, seen)
-            layouts |= self._layouts.unpinned(view, now_ms)
+            layouts |= self.layouts.unpinned(view, now_ms)
             records += table.records(key, now_ms=now_ms)
             keys.append(key)
         seat = None if self._owned is None else ic_partition(group, table.partition_count)
-        pins = self._layouts.pin(table, layouts, seat)
+        pins = self.layouts.pin(table, layouts, seat)
         try:
             await journal.append([*pins, *records])
         except (UpstreamLost, NotCoordinator):
-            self._layouts.unpin(layouts)
+            self.layouts.unpin(layouts)
             raise
         for key in keys:
             table.mark_saved(key)
@@ -376,7 +380,7 @@ class GroupOffsets:
 
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
-        return PushJournal(*self._changed(group), wall_clock=self._wall_clock, clock=self._clock)
+        return PushJournal(*self._changed(group), wall_clock=self._wall_clock, clock=self.clock)
 
     def note_used(self, group: str, view: View) -> None:
         """The broker has taken a commit of the group under this name."""
@@ -392,13 +396,25 @@ class GroupOffsets:
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
         """Delete the group's states on partitions. Raises: UpstreamLost, NotCoordinator."""
-        await self._drop(group, [StateKey(group, view.topic_id, part) for view, part in places])
+        await self.drop_states(
+            group, [StateKey(group, view.topic_id, part) for view, part in places]
+        )
 
     async def drop_group(self, group: str) -> None:
         """Delete all states of a group. Raises: UpstreamLost, NotCoordinator."""
         self._lane_names.forget(group)
         table, _ = self._changed(group)
-        await self._drop(group, list(table.of_group(group)))
+        await self.drop_states(group, list(table.of_group(group)))
+
+    async def drop_states(self, group: str, keys: Sequence[StateKey]) -> None:
+        """Delete states. Raises: UpstreamLost, NotCoordinator."""
+        table, journal = self._changed(group)
+        await journal.append([record for key in keys for record in table.tombstones(key)])
+        for key in keys:
+            table.remove(key)
+            self.pushes.forget(key)
+            self.late.forget(key)
+            self._checks.forget(key)
 
     def states_of(self, group: str) -> Mapping[StateKey, OffsetState]:
         """All states of a group; not to be changed. Raises: NotCoordinator."""
@@ -411,6 +427,11 @@ class GroupOffsets:
     def has_offsets(self, group: str) -> bool:
         """Whether the group has offsets of lanes anywhere."""
         return self._table_of(group).has_group(group)
+
+    def still_has_offsets(self, group: str) -> bool:
+        """As `has_offsets`; not where another node serves the group."""
+        table = self._table if self._owned is None else self._owned.find(group)
+        return table is not None and table.has_group(group)
 
     def lane_names_of(self, group: str) -> Sequence[str]:
         """Lane names that the group has used since the start."""
@@ -429,7 +450,7 @@ class GroupOffsets:
         """States are to be checked, and other nodes may have pinned layouts since the start."""
         self._checks.note_unsure(table.items())
         table.intents.share(self._unanswered)
-        self._layouts.note_loaded(table)
+        self.layouts.note_loaded(table)
 
     # What is owned, not all of it for ever.
     def _forget_partition(self, partition: int) -> None:
@@ -455,15 +476,6 @@ class GroupOffsets:
             return self._loaded, self._store
         holding = self._owned.changed(group)
         return holding.table, holding.journal
-
-    async def _drop(self, group: str, keys: Sequence[StateKey]) -> None:
-        table, journal = self._changed(group)
-        await journal.append([record for key in keys for record in table.tombstones(key)])
-        for key in keys:
-            table.remove(key)
-            self.pushes.forget(key)
-            self.late.forget(key)
-            self._checks.forget(key)
 
     def _concluded_epoch(
         self, table: OffsetTable, key: StateKey, state: OffsetState

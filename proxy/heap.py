@@ -3,7 +3,7 @@
 In:    nothing.  Out: two settings of glibc's allocator; what the start made is no longer searched.
 Next:  `server` and `cli` call these once, as a process starts.
 Shell: ctypes, the garbage collector.
-Source: glibc manual, "Malloc Tunable Parameters" (mallopt); Python, `gc.freeze`.
+Source: glibc manual, "Malloc Tunable Parameters" (mallopt); malloc_trim(3); Python, `gc.freeze`.
 
 A block is split into buffers of half a megabyte that live for milliseconds. By default glibc
 returns them to the system as soon as one megabyte is free at the end of its heap, and every page
@@ -35,6 +35,17 @@ def keep_freed_memory() -> bool:
     library = ctypes.CDLL(None)
     settings = ((M_TRIM_THRESHOLD, TRIM_BYTES), (M_MMAP_THRESHOLD, MMAP_BYTES))
     return all(library.mallopt(name, value) == 1 for name, value in settings)
+
+
+def give_back() -> bool:
+    """Return what is free to the system, but for what blocks take; False where none was.
+
+    For once much of what was kept for long is gone. It takes some 10 ms per GiB, in which the
+    allocator's other callers may wait.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    return bool(ctypes.CDLL(None).malloc_trim(TRIM_BYTES))
 
 
 def pause_collection() -> None:

@@ -321,6 +321,11 @@ class LaneTallies:
             if (tallied_id, tallied_partition) == (topic_id, partition):
                 tally.truncate(end)
 
+    def forget(self, key: TallyKey) -> None:
+        """Nobody reads a partition under this split, or its topic is gone."""
+        if self._tallies.pop(key, None) is not None:
+            self.lane_count -= key[2].output_count
+
     def scanned_end(self, view: LaneView, partition: int) -> int:
         """Offset behind the last one that was scanned, 0 when there is none."""
         tally = self._tallies.get((view.topic_id, partition, view.key_split(partition)))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
@@ -46,6 +46,7 @@ from keylane.proxy.reader_kit import (
     ScannedBlock,
     SplitFunction,
 )
+from keylane.proxy.reader_room import IDLE_S, ReaderRoom
 from keylane.proxy.refused import RefusedBatches
 from keylane.proxy.stats import ProxyStats
 
@@ -84,9 +85,12 @@ class LaneFetcher:
         on_truncated: Callable[[uuid.UUID, int, int], None] | None = None,
         told_end: Callable[[uuid.UUID, int], int] | None = None,
         lineages: Lineages | None = None,
+        lane_names_max: int = sys.maxsize,
+        lane_name_lanes_max: int = sys.maxsize,
         split: SplitFunction = split_block,
         pool: Executor | None = None,
     ) -> None:
+        """lane_names_max, lane_name_lanes_max: as `ReaderRoom` has them."""
         stats.cache_bytes_max, stats.filtering_bytes_max = cache_bytes_max, filtering_bytes_max
         self._pool = pool or ThreadPoolExecutor(
             threads or os.cpu_count() or 1, thread_name_prefix="split"
@@ -109,6 +113,12 @@ class LaneFetcher:
         )
         self._on_truncated = on_truncated or (lambda *_: None)
         self._readers: dict[ReaderKey, PartitionReader] = {}
+        self._room = ReaderRoom[ReaderKey](
+            names_max=lane_names_max,
+            lanes_max=lane_name_lanes_max,
+            is_busy=lambda key: self._is_busy(self._readers[key]),
+            close=self._close_reader,
+        )
         self._cursors: dict[str, Cursor] = {}
         self._polls: set[LanePoll] = set()
         self._gathering_bytes_max = gathering_bytes_max
@@ -127,17 +137,18 @@ class LaneFetcher:
             self.sweep(now_s)
         cursor = self._cursors.setdefault(request.cursor_id, Cursor(now_s))
         cursor.seen_s = now_s
-        poll = LanePoll(request, cursor, self._turns(request, cursor, now_s), self._note_gathered)
+        turns, refused = self._turns(request, cursor, now_s)
+        poll = LanePoll(request, cursor, turns, self._note_gathered)
         if self._is_stopped:
             poll.fail_all(NOT_LEADER_OR_FOLLOWER)
-        elif not poll.collect_at_once():
+        elif not turns or not poll.collect_at_once():  # all refused: not asked again at once
             self._polls.add(poll)
             try:
                 await poll.wait()
             finally:
                 self._polls.discard(poll)
                 self._kit.stats.gathering_bytes -= poll.waiting_bytes
-        return self._answers(poll)
+        return self._answers(poll, refused)
 
     def _note_gathered(self, added: int) -> None:
         """A request that waits has got more. Too much in all: answer with what there is."""
@@ -184,6 +195,10 @@ class LaneFetcher:
                 ends[key[:2]] = max(reader.high_watermark, ends.get(key[:2], 0))
         return ends
 
+    def splits_read(self) -> set[tuple[uuid.UUID, int, KeySplit]]:
+        """Partitions and splits of which there is a reader."""
+        return {key[:3] for key in self._readers}
+
     def lane_count(self) -> int:
         """Lanes of the partitions being read."""
         return sum(reader.key_split.output_count for reader in self._readers.values())
@@ -191,17 +206,34 @@ class LaneFetcher:
     def sweep(self, now_s: float) -> None:
         """Close readers that nobody asks, and end claims that are not used."""
         self._swept_s = now_s
+        for poll in self._polls:
+            for turn in poll.turns:
+                turn.claim.seen_s = now_s  # it is being asked for
         for key, reader in list(self._readers.items()):
-            if reader.listeners:
-                continue
-            if now_s - reader.used_s > READER_IDLE_S:
-                reader.close()
-                del self._readers[key]
-                for cursor in self._cursors.values():
-                    cursor.readers.pop(reader, None)
-            else:
-                reader.log.expire_claims(now_s - CLAIM_S)
-        self._kit.stats.readers = len(self._readers)
+            if not reader.listeners and now_s - reader.used_s > READER_IDLE_S:
+                self._close_reader(key)
+            elif now_s - reader.tidied_s >= SWEEP_S:
+                reader.tidied_s = now_s
+                reader.tidy(now_s - CLAIM_S)
+        self._room.sweep(now_s)
+        self._publish()
+
+    def _is_busy(self, reader: PartitionReader) -> bool:
+        return bool(reader.listeners) or self._kit.clock() - reader.used_s < IDLE_S
+
+    def _close_reader(self, key: ReaderKey) -> None:
+        reader = self._readers.pop(key)
+        reader.close()
+        self._room.leave(key)
+        for cursor in self._cursors.values():
+            cursor.readers.pop(reader, None)
+
+    def _publish(self) -> None:
+        """Bring the gauges of readers up to date."""
+        stats = self._kit.stats
+        stats.readers = len(self._readers)
+        stats.lane_name_readers, stats.lane_name_lanes = len(self._room), self._room.lanes
+        stats.readers_refused = self._room.refused
 
     async def stop(self) -> None:
         """Answer who waits, close every connection, end the threads."""
@@ -228,23 +260,44 @@ class LaneFetcher:
         self.forget_cut(topic_id, partition, end)
         self._on_truncated(topic_id, partition, end)
 
-    def _turns(self, request: LaneFetchRequest, cursor: Cursor, now_s: float) -> list[Turn]:
-        """Find the reader of each lane, and claim it. Neighbours mostly have one reader."""
+    def _turns(
+        self, request: LaneFetchRequest, cursor: Cursor, now_s: float
+    ) -> tuple[list[Turn], dict[int, int]]:
+        """Find the reader of each lane, and claim it. Neighbours mostly have one reader.
+
+        Also, by place in the request, the error codes of lanes that may not have one.
+        """
         turns: list[Turn] = []
-        cursor_id, before, reader = request.cursor_id, None, None
-        for lane in request.lanes:
-            if before is None or reader is None or not lane.is_beside(before):
-                reader = self._reader_of(lane, request.isolation_level)
-                reader.used_s = now_s
-                cursor.readers[reader] = None
-            reader.is_reserved, before = lane.reserve, lane
+        refused: dict[int, int] = {}
+        cursor_id, before, reader, refusal = request.cursor_id, None, None, 0
+        for place, lane in enumerate(request.lanes):
+            if before is None or not lane.is_beside(before):
+                reader, refusal = self._reader_of(lane, request, now_s)
+                if reader is not None:
+                    reader.used_s = now_s
+                    cursor.readers[reader] = None
+            before = lane
+            if reader is None:
+                refused[place] = refusal
+                continue
+            reader.is_reserved = lane.reserve
             offset = lane.fetch_offset
             claim = reader.log.claim(lane.lane, cursor_id, offset, now_s)
             turns.append(Turn(lane, reader, claim, Taken(offset), reader.end))
-        return turns
+        return turns, refused
 
-    def _reader_of(self, lane: LaneFetch, isolation_level: int) -> PartitionReader:
+    def _reader_of(
+        self, lane: LaneFetch, request: LaneFetchRequest, now_s: float
+    ) -> tuple[PartitionReader | None, int]:
+        """The reader of a lane; None with an error code: there may be none."""
+        isolation_level = request.isolation_level
         key = (lane.topic_id, lane.partition, lane.key_split, isolation_level, lane.codec)
+        if lane.chosen_name:
+            lane_count = lane.key_split.output_count
+            refusal = self._room.enter(request.user, lane.chosen_name, key, lane_count, now_s)
+            if refusal:
+                self._publish()
+                return None, refusal
         reader = self._readers.get(key)
         if reader is None:
             reader = PartitionReader(
@@ -257,10 +310,10 @@ class LaneFetcher:
                 lane.codec,
             )
             self._readers[key] = reader
-            self._kit.stats.readers = len(self._readers)
-        return reader
+            self._publish()
+        return reader, 0
 
-    def _answers(self, poll: LanePoll) -> list[LaneAnswer]:
+    def _answers(self, poll: LanePoll, refused: Mapping[int, int]) -> list[LaneAnswer]:
         request, stats = poll.request, self._kit.stats
         is_committed = request.isolation_level == READ_COMMITTED
         answers = []
@@ -289,6 +342,8 @@ class LaneFetcher:
                     size_bytes,
                 )
             )
+        for place, error_code in refused.items():  # ascending
+            answers.insert(place, LaneAnswer(error_code, -1, -1, -1, None, (), 0))
         poll.cursor.was_empty = not poll.has_records
         stats.lane_fetches += len(poll.turns)
         self._kit.publish()

@@ -34,6 +34,8 @@ class LaneFetch(NamedTuple):
     """Keep whole slices for other lanes (`reserve.message.value.range.fetch`)."""
     codec: int = CODEC_NONE
     """What the batches are compressed with again."""
+    chosen_name: str = ""
+    """A lane name that the client chose; none where the operator has given the topic lanes."""
 
     def is_beside(self, other: LaneFetch) -> bool:
         """Whether both are surely of one split of one partition, by their very objects."""
@@ -56,6 +58,8 @@ class LaneFetchRequest:
     lanes: tuple[LaneFetch, ...]
     cursor_id: str
     """The client's connection."""
+    user: str = ""
+    """The client's principal, or where there is none its address."""
     empty_as_control: bool = False
     """What holds no record of a lane is told as an empty control batch."""
 

@@ -26,7 +26,7 @@ class Layouts:
 
     def __init__(self, config: ProxyConfig, registry: TopicRegistry) -> None:
         self._config, self._registry = config, registry
-        self._pinned: dict[str, LayoutValue] = {}
+        self.pinned: dict[str, LayoutValue] = {}
 
     def start(self, table: OffsetTable) -> None:
         """Hold topics to the layouts that their groups' offsets stand on.
@@ -34,9 +34,9 @@ class Layouts:
         Raises: ConfigInvalid, when lanes changed under groups that have offsets.
         """
         registry = self._registry
-        self._pinned = table.layouts()
+        self.pinned = table.layouts()
         used = {key.topic_id for key, _ in table.items()}
-        for name, pinned in self._pinned.items():
+        for name, pinned in self.pinned.items():
             if pinned.topic_id in used and name not in self._config.accept_layout:
                 registry.refuse_left_out(name)
             found = registry.rule_of(name)
@@ -60,9 +60,9 @@ class Layouts:
     def note_loaded(self, table: OffsetTable) -> None:
         """Take in what other nodes have pinned since the start."""
         for name, layout in table.layouts().items():
-            known = self._pinned.get(name)
+            known = self.pinned.get(name)
             if known is None or layout.timestamp_ms > known.timestamp_ms:
-                self._pinned[name] = layout
+                self.pinned[name] = layout
 
     def unpinned(self, view: View, now_ms: int) -> dict[str, LayoutValue]:
         """The layout to pin by the view's name; none when it is pinned already, or has no lanes."""
@@ -75,7 +75,7 @@ class Layouts:
             lane_count=view.layout.lane_count,
             fingerprint=view.layout.fingerprint,
         )
-        known = self._pinned.get(view.name)
+        known = self.pinned.get(view.name)
         if known is None:
             return {view.name: layout}
         if replace(known, timestamp_ms=now_ms) == layout:
@@ -88,7 +88,7 @@ class Layouts:
         self, table: OffsetTable, layouts: dict[str, LayoutValue], partition: int | None
     ) -> list[JournalRecord]:
         """Pin layouts; what to append for that. partition: as `OffsetTable.pin_layout` has it."""
-        self._pinned |= layouts
+        self.pinned |= layouts
         return [
             record
             for name, layout in layouts.items()
@@ -98,4 +98,4 @@ class Layouts:
     def unpin(self, names: Iterable[str]) -> None:
         """These were not written: the next commit on their views writes them again."""
         for name in names:
-            self._pinned.pop(name, None)
+            self.pinned.pop(name, None)

@@ -53,6 +53,8 @@ class Line:
         self.lock = asyncio.Lock()
         self.is_sure = False
         """Whether the leader was compared, or there was nothing to compare."""
+        self.used_s = float("-inf")
+        """When something was asked for the last time, as the reader has noted."""
 
     async def fetch(self, offset: int, **how: Any) -> RawFetch:
         """Fetch; a connection that was idle, or leads no more, gets a second chance.
@@ -80,6 +82,14 @@ class Line:
             self.close()
             raise
         return await source.fetch(offset, **how)
+
+    def rest(self, unused_since_s: float) -> None:
+        """Drop a connection that was not used since then.
+
+        Of a leader without epochs it stays: the next one could not be told from it.
+        """
+        if self.is_sure and self.used_s < unused_since_s and not self.lock.locked():
+            self.close()
 
     def close(self) -> None:
         """Drop the connection; the next fetch looks for the leader anew."""

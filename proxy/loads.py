@@ -95,6 +95,11 @@ class LaneLoads:
             if (loaded_id, loaded_partition) == (topic_id, partition):
                 load.end = min(load.end, end)
 
+    def forget(self, key: LoadKey) -> None:
+        """Nobody reads a partition under this split, or its topic is gone."""
+        if self._loads.pop(key, None) is not None:
+            self.lane_count -= key[2].output_count
+
     def bytes_per_s(self, view: LaneView) -> dict[int, float]:
         """By lane index; lanes of partitions that were not read yet are missing."""
         return self._rates(view, 0)

@@ -87,6 +87,8 @@ class LogChecks:
                 of_group.discard(key) if isinstance(of_group, set) else of_group.pop(key, None)
                 if not of_group:
                     del kept[key.group]
+        if key.group not in self._unchecked:
+            self._retry_s.pop(key.group, None)
 
     def forget_where(self, is_lost: Callable[[str], bool]) -> None:
         """The same for all states of some groups."""

@@ -107,6 +107,14 @@ class PushJournal:
         """Whether a push without an answer may still come into effect."""
         return self._table.intents.may_come_late(key, self._clock())
 
+    def may_arrive_at_none(self, key: StateKey) -> bool:
+        """Kafka was just seen to have no offset there: whether a push may still come about."""
+        self._table.intents.note_seen(key, None, self._clock())
+        may_arrive = self.may_come_late(key)
+        if not may_arrive:
+            self._table.intents.forget_late(key)
+        return may_arrive
+
     async def withdraw(self, pushes: Collection[Pushing]) -> None:
         """The broker has refused them. Raises: NotCoordinator."""
         intents, records = self._table.intents, []

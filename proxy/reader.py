@@ -129,7 +129,7 @@ class PartitionReader:
         self.log = LaneLog(key_split.output_count, kit.cache)
         self.listeners: dict[Listener, None] = {}
         self.is_reserved = True
-        self.used_s = kit.clock()
+        self.used_s = self.tidied_s = kit.clock()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.told_s = float("-inf")
         opener = partial(kit.open_source, topic, topic_id, partition_index)
@@ -193,6 +193,12 @@ class PartitionReader:
         """
         self._scanned_end = min(self._scanned_end, end)
         self._reset()
+
+    def tidy(self, seen_before_s: float) -> None:
+        """End claims that were not seen since then, and connections that were not used."""
+        self.log.expire_claims(seen_before_s)
+        self._head_line.rest(seen_before_s)
+        self._tail_line.rest(seen_before_s)
 
     def close(self) -> None:
         """Stop reading and forget everything."""
@@ -299,6 +305,7 @@ class PartitionReader:
         told_end = self._kit.told_end(self.topic_id, self.partition)
         read.scanned_end = max(self._scanned_end, told_end)
         self._kit.stats.upstream_fetches += 1
+        read.line.used_s = self._kit.clock()
         wait_ms, bytes_max = SHORT_POLL_MS, read.bytes_max
         if read.is_long_poll:
             wait_ms, bytes_max = LONG_POLL_MS, min(bytes_max, LONG_POLL_BYTES_MAX)

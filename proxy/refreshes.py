@@ -76,6 +76,10 @@ class Refreshes:
         """A turn was taken by a client that may not commit for the group: it is due still."""
         self._put(group, now_s)
 
+    def forget(self, group: str) -> None:
+        """It has no offsets any more."""
+        self._due_s.pop(group, None)
+
     def _put(self, group: str, due_s: float) -> None:
         self._due_s[group] = due_s
         self._due_s.move_to_end(group)

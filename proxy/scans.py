@@ -8,6 +8,8 @@ Pure:  no I/O, no clock.
 from __future__ import annotations
 
 import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
 from typing import Final
 
 from keylane.keyrange.key_split import KeySplit
@@ -18,6 +20,8 @@ from keylane.proxy.reader_kit import ScannedBlock
 
 SCANS_MAX: Final = 100_000
 """Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
+LANES_MAX: Final = 2_000_000
+"""Of all these scans, 8 bytes each and region; clients may choose splits of 1,024 lanes."""
 
 ScanKey = tuple[uuid.UUID, int, KeySplit]
 """Topic id, partition, how it is split."""
@@ -26,12 +30,18 @@ ScanKey = tuple[uuid.UUID, int, KeySplit]
 class Scans:
     """The scans of all partitions that this process has to do with; its event loop's alone.
 
-    Invariant: there are SCANS_MAX at most, and no more log starts and new leaders than that.
+    Invariant: there are SCANS_MAX at most, of LANES_MAX lanes in all unless it is one alone, and
+    no more log starts and new leaders than that. Those that were not used for longest go first.
     """
 
     def __init__(self, lineages: Lineages) -> None:
         self._lineages = lineages
-        self._scans: dict[ScanKey, ScanIndex] = {}
+        self._scans: OrderedDict[ScanKey, ScanIndex] = OrderedDict()
+        self._lane_count = 0
+        self._split_counts: Counter[Place] = Counter()
+        """Of the scans, by partition."""
+        self._used: set[ScanKey] = set()
+        """Since the last `sweep`."""
         self._log_starts: dict[Place, int] = {}
         self._new_leaders: dict[Place, int] = {}
         """Leader epochs that metadata has named, of scanned logs: to be compared with theirs."""
@@ -95,16 +105,54 @@ class Scans:
 
     def of(self, key: ScanKey) -> ScanIndex:
         """What has been scanned of a partition, to add to."""
+        self._used.add(key)
         scan = self._scans.get(key)
         if scan is None:
             scan = self._scans[key] = ScanIndex(key[2])
-            if len(self._scans) > SCANS_MAX:
-                # The oldest: of a topic that is gone, or else it fills again as it is read.
-                oldest = next(iter(self._scans))
-                del self._scans[oldest]
-                self._log_starts.pop(oldest[:2], None)
-                self._new_leaders.pop(oldest[:2], None)
+            self._lane_count += scan.lane_count
+            self._split_counts[key[:2]] += 1
+            while len(self._scans) > 1 and self._is_full:
+                # Of a topic that is gone, or else it fills again as it is read.
+                self._forget(next(iter(self._scans)))
+        self._scans.move_to_end(key)
         return scan
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._scans) > SCANS_MAX or self._lane_count > LANES_MAX
+
+    def topic_ids(self) -> set[uuid.UUID]:
+        """Topics of which something was scanned."""
+        return {key[0] for key in self._scans}
+
+    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[ScanKey]:
+        """They are gone; what was known of them."""
+        gone = [key for key in self._scans if key[0] in topic_ids]
+        for key in gone:
+            self._forget(key)
+        return gone
+
+    def sweep(self, is_kept: Callable[[ScanKey], bool]) -> list[ScanKey]:
+        """Forget what was not used since the last call, but for what is kept; what that was.
+
+        It is as after a start: what lies behind a stable offset is read again where it matters.
+        """
+        idle = [key for key in self._scans if key not in self._used and not is_kept(key)]
+        for key in idle:
+            self._forget(key)
+        self._used.clear()
+        return idle
+
+    def _forget(self, key: ScanKey) -> None:
+        self._lane_count -= self._scans.pop(key).lane_count
+        self._used.discard(key)
+        place = key[:2]
+        self._split_counts[place] -= 1
+        if not self._split_counts[place]:
+            # What is known of the log stays for its other splits: a new leader above all.
+            del self._split_counts[place]
+            self._log_starts.pop(place, None)
+            self._new_leaders.pop(place, None)
 
     def raise_to_log_start(
         self, place: Place, state: OffsetState, before: OffsetState | None

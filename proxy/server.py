@@ -34,10 +34,11 @@ from keylane.proxy.describe import GroupDescriber
 from keylane.proxy.descriptors import Descriptors, budget_of, raise_limit
 from keylane.proxy.dialer import Dialer
 from keylane.proxy.entrance import Entrance
+from keylane.proxy.forgetting import Forgetting
 from keylane.proxy.group_start import GroupStart
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.health import Health
-from keylane.proxy.heap import keep_freed_memory
+from keylane.proxy.heap import give_back, keep_freed_memory
 from keylane.proxy.hearers import Hearers
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
@@ -54,6 +55,7 @@ from keylane.proxy.nodes.tenure import Alone
 from keylane.proxy.read_behind import read_behind
 from keylane.proxy.retention import follow_retention
 from keylane.proxy.rights_advice import advise, own_principals
+from keylane.proxy.scans import ScanKey
 from keylane.proxy.session import ClientSession
 from keylane.proxy.settings_store import SettingsStore
 from keylane.proxy.source import UpstreamSource
@@ -120,6 +122,7 @@ class ProxyServer:
             placement=Placement(config.node),
         )
         self._settings = self._make_settings(self._shared)
+        self._forgetting = self._make_forgetting(self._shared, tallies)
         self._group_start = GroupStart(
             self._cluster,
             groups,
@@ -179,6 +182,23 @@ class ProxyServer:
             watched=self._upkeep.watched,
         )
 
+    def _make_forgetting(self, shared: Shared, tallies: LaneTallies) -> Forgetting:
+        def forget_split(key: ScanKey) -> None:
+            shared.loads.forget(key)
+            tallies.forget(key)
+
+        return Forgetting(
+            self._cluster,
+            shared.groups,
+            self.stats,
+            interval_s=self.config.forget_interval_s,
+            splits_read=shared.fetcher.splits_read,
+            is_configured=self._cluster.registry.is_configured,
+            on_split=forget_split,
+            on_group=shared.refreshes.forget,
+            on_freed=partial(asyncio.to_thread, give_back),
+        )
+
     def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
         # A cut that another node has met is one for this node's readers, too.
         # The fetcher is made after the feed, so it is looked up when it is needed.
@@ -209,6 +229,8 @@ class ProxyServer:
             filtering_bytes_max=config.filtering_bytes_max,
             batch_bytes_max=config.batch_bytes_max,
             read_bytes_max=config.read_bytes_max,
+            lane_names_max=config.lane_names_per_principal_max,
+            lane_name_lanes_max=config.lane_name_lanes_max,
             gathering_bytes_max=config.buffered_bytes_max // GATHERING_PART,
             threads=config.filter_threads or os.cpu_count() or 1,
             clock=time.monotonic,
@@ -251,7 +273,8 @@ class ProxyServer:
         self._sweeper = self._upkeep.watched.run(self._sweep, "sweep")
         follow = partial(follow_retention, self._cluster, self._shared.refreshes)
         retention = self._upkeep.watched.run(follow, "retention")
-        self._sweeper.add_done_callback(lambda _: retention.cancel())
+        forgetting = self._upkeep.watched.run(self._forgetting.run, "forgetting")
+        self._sweeper.add_done_callback(lambda _: (retention.cancel(), forgetting.cancel()))
         if self._nodes is not None:
             await expect_rights(self._cluster)
             # Last: from now on the others send clients here.
@@ -363,6 +386,7 @@ class ProxyServer:
             now_s = asyncio.get_running_loop().time()
             self.stats.loop_delay_seconds = max(0.0, now_s - due_s)
             self.stats.tasks = running_count()
+            self.stats.topics = len(self._cluster.registry.topics)
             self._security.poll()
             self._files.probe()
             self._entrance.sweep(now_s)

@@ -146,7 +146,13 @@ class ProxyStats:
     gathering_bytes: int = _gauge("Bytes of lane answers that wait for more.")
 
     # Reading and splitting.
+    topics: int = _gauge("Topics of the cluster that are known here, with lanes or without.")
     readers: int = _gauge("Partitions being read.")
+    lane_name_readers: int = _gauge("Of these, under lane names that clients have chosen.")
+    lane_name_lanes: int = _gauge(
+        "What these count towards `lane_name_lanes_max`: their lanes, and 16 each at least."
+    )
+    readers_refused: int = _counter("Reads under lane names refused, as there were too many.")
     filtering_bytes: int = _gauge("Bytes of answers and records being split now.")
     filtering_bytes_max: int = _gauge("Bound of filtering_bytes.")
     upstream_fetches: int = _counter("Fetches sent to brokers for lanes.")
@@ -207,6 +213,10 @@ class ProxyStats:
         ),
     )
 
+    states_forgotten: int = _counter(
+        "Offset states forgotten, as Kafka has forgotten their groups, offsets or topics."
+    )
+    topics_forgotten: int = _counter("Topics forgotten, as no broker knows them any more.")
     journal_appends: int = _counter("Writes to the log of individual commits.")
     journal_records: int = _counter("Records of these writes.")
     journal_errors: int = _counter("Of these writes, those that were not acknowledged.")

@@ -371,6 +371,14 @@ class TopicRegistry:
         view = self._views_by_id.get(topic_id)
         return view if view is not None and view.is_renamed else None
 
+    def is_configured(self, split: tuple[uuid.UUID, int, KeySplit]) -> bool:
+        """Whether a partition (topic id, index) has these lanes under its topic's own name."""
+        topic_id, partition, key_split = split
+        view = self._views_by_id.get(topic_id)
+        if view is None or view.is_renamed or partition >= view.layout.partition_count:
+            return False
+        return view.key_split(partition) == key_split
+
     def is_plain_id(self, topic_id: uuid.UUID) -> bool:
         """Whether the id is a known topic's without lanes."""
         if topic_id in self._views_by_id:

@@ -171,6 +171,12 @@ class Intents:
         """Whether a push without an answer may still arrive."""
         return any(until_s > now_s for until_s in self._unanswered.late.get(key, {}).values())
 
+    def forget_late(self, key: StateKey) -> None:
+        """Nothing may arrive there any more."""
+        for offset in list(self._unanswered.late.get(key, ())):
+            self._drop_late(key, offset)
+            self.withdraw(key, offset)
+
     # -- what Kafka is found at ------------------------------------------------------------
 
     def recognise(

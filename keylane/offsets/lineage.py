@@ -19,7 +19,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from typing import Final, NamedTuple
 
 NO_EPOCH: Final = -1
@@ -143,6 +143,15 @@ class Lineages:
                 self._lineages.popitem(last=False)
         self._lineages.move_to_end(place)
         return lineage
+
+    def topic_ids(self) -> set[uuid.UUID]:
+        """Topics of which something is known."""
+        return {topic_id for topic_id, _ in self._lineages}
+
+    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> None:
+        """They are gone."""
+        for place in [place for place in self._lineages if place[0] in topic_ids]:
+            del self._lineages[place]
 
     def find(self, place: Place) -> Lineage | None:
         """The lineage of a partition; None where nothing was seen yet."""

@@ -172,6 +172,10 @@ class OwnedTables:
             if self._is_current(holding):
                 yield holding.table
 
+    def holdings(self) -> list[Holding]:
+        """All partitions that are loaded."""
+        return [holding for holding in self._holdings.values() if self._is_current(holding)]
+
     def drop_lost(self) -> None:
         """Forget at once what was loaded in a term that is over."""
         for holding in list(self._holdings.values()):

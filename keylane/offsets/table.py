@@ -209,6 +209,10 @@ class OffsetTable:
         """Return the groups that have a state, sorted."""
         return sorted(self._states)
 
+    def group_names(self) -> list[str]:
+        """Return the groups that have a state, in no order."""
+        return list(self._states)
+
     def of_group(self, group: str) -> dict[StateKey, OffsetState]:
         """Return the states of a group; an own dict, so that states may be removed meanwhile."""
         return dict(self._states.get(group, {}))
@@ -348,6 +352,23 @@ class OffsetTable:
         self._put_layout(view, partition, layout)
         value = None if layout is None else write_value(layout)
         return [JournalRecord(partition, write_key(LayoutKey(view)), value)]
+
+    def unpin_layout(self, view: str) -> list[JournalRecord]:
+        """Unpin a view wherever it stands; return what to append."""
+        partitions = list(self._layouts.get(view, ()))
+        return [
+            record
+            for partition in partitions
+            for record in self.pin_layout(view, None, partition=partition)
+        ]
+
+    def layout_records(self, views: Iterable[str]) -> list[JournalRecord]:
+        """Return the records of these views once more, of those that are pinned."""
+        return [
+            JournalRecord(partition, write_key(LayoutKey(view)), write_value(layout))
+            for view in views
+            for partition, layout in self._layouts.get(view, {}).items()
+        ]
 
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""

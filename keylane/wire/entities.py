@@ -41,6 +41,7 @@ from keylane.wire.primitives import (
     read_uvarint,
     write_uvarint,
 )
+from keylane.wire.repeated import Repeated
 
 Read = Callable[[Reader], Any]
 Write = Callable[[list[bytes], Any], None]
@@ -324,6 +325,9 @@ def _field_writer(one: Any, *, flexible: bool) -> Write:
         if values is None and not nullable:
             raise TypeError(f"{one.name} may not be null")
         out.append(_length(None if values is None else len(values), flexible=flexible))
+        if isinstance(values, Repeated):
+            values.write(out, item)
+            return
         for value in values or ():
             item(out, value)
 

@@ -263,6 +263,11 @@ class Context(Protocol):
     """The session as handlers see it."""
 
     session_id: str
+
+    @property
+    def user(self) -> str:
+        """The client's principal; its address, where it has none that is known."""
+
     config: ProxyConfig
     registry: TopicRegistry
     patterns: SubscribedPatterns

@@ -152,7 +152,7 @@ async def plan_fetch(
         else:
             read_error = TOPIC_AUTHORIZATION_FAILED  # S004-61, K-01b
         codec = CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec
-        places: list[PartitionAnswer | int] = []
+        chosen_name, places = _chosen_name(view), list[PartitionAnswer | int]()
         for entry in topic.partitions:
             if read_error:
                 places.append(_refused(entry.partition, read_error))
@@ -162,7 +162,7 @@ async def plan_fetch(
                 places.append(_refused(entry.partition, error_code))
             else:
                 places.append(len(plan.lanes))
-                plan.lanes.append(_lane_fetch(entry, view, codec))
+                plan.lanes.append(_lane_fetch(entry, view, codec, chosen_name))
         plan.answered.append((topic, places))
         plan.views.append(view)
     return plan
@@ -188,6 +188,7 @@ def lane_request(
         isolation_level=wanted.isolation_level,
         lanes=tuple(plan.lanes),
         cursor_id=context.session_id,
+        user=context.user,
         empty_as_control=context.is_librdkafka,
     )
 
@@ -280,7 +281,13 @@ def _has_news(topic: FetchTopicAnswer) -> bool:
     )
 
 
-def _lane_fetch(entry: FetchPartition, view: View, codec: int) -> LaneFetch:
+def _chosen_name(view: View) -> str:
+    """The lane name, where it is the client that has chosen how many lanes there are; else none."""
+    is_even = view.layout is not None and view.layout.cuts is None
+    return view.name if view.is_renamed and is_even else ""
+
+
+def _lane_fetch(entry: FetchPartition, view: View, codec: int, chosen_name: str) -> LaneFetch:
     index = entry.partition
     partition = view.partition_of(index)
     # By position: names cost as much again as the tuple.
@@ -294,6 +301,7 @@ def _lane_fetch(entry: FetchPartition, view: View, codec: int) -> LaneFetch:
         entry.partition_max_bytes,
         view.reserve,
         codec,
+        chosen_name,
     )
 
 

@@ -22,6 +22,7 @@ from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame
 from keylane.proxy.topics import LaneView
+from keylane.wire.repeated import Repeated
 
 ENTRIES_AT_ONCE: Final = 2_000
 """So many are made in some 10 ms, for which the loop can be held."""
@@ -82,12 +83,7 @@ def expand_topic(topic: Any, view: LaneView) -> Any:
     """A kio topic entry with one partition per lane, in lane index order."""
     count = view.layout.partition_count
     partitions = [entry for entry in topic.partitions if entry.partition_index < count]
-    index_type = type(partitions[0].partition_index) if partitions else int
-    expanded = tuple(
-        replace(entry, partition_index=index_type(lane * count + entry.partition_index))
-        for lane in range(view.layout.lane_count)
-        for entry in partitions
-    )
+    expanded = Repeated(partitions, copies=view.layout.lane_count, step=count)
     changes: dict[str, Any] = {"name": type(topic.name)(view.name), "partitions": expanded}
     if hasattr(topic, "topic_id"):
         changes["topic_id"] = view.view_id

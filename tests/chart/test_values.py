@@ -200,7 +200,7 @@ def test_resources_of_the_user_win(chart: Renderer) -> None:
         "resources"
     ]
 
-    assert resources["requests"] == {"cpu": "4", "memory": "1582Mi"}
+    assert resources["requests"] == {"cpu": "4", "memory": "1650Mi"}
 
 
 def test_a_limit_of_the_users_own(chart: Renderer, tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ class Bench:
         partition_max_bytes: int = MIB,
         reserve: bool = True,
         codec: int = 0,
+        chosen_name: str = "",
     ) -> list[LaneAnswer]:
         """Fetch lanes at offsets."""
         lanes = tuple(
@@ -86,6 +87,7 @@ class Bench:
                 partition_max_bytes=partition_max_bytes,
                 reserve=reserve,
                 codec=codec,
+                chosen_name=chosen_name,
             )
             for lane, offset in offsets.items()
         )
@@ -96,6 +98,7 @@ class Bench:
             isolation_level=isolation,
             lanes=lanes,
             cursor_id=cursor,
+            user="User:alice",
         )
         return await self.fetcher.fetch(request)
 

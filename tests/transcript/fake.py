@@ -126,6 +126,7 @@ class FakeContext:
     def __init__(self, *rules: LaneRule, **config: Any) -> None:
         self.world = World()
         self.session_id = "s1"
+        self.user = "User:alice"
         rules = rules or (LaneRule(topic="orders", lanes=4),)
         self.config = ProxyConfig(bootstrap="kafka:9092", lanes=rules, **config)
         self.registry = TopicRegistry(rules, lane_name_pattern=self.config.lane_name_pattern)

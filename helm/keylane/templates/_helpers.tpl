@@ -310,6 +310,7 @@ cache_bytes_max: {{ include "keylane.bound" (dict "config" $config "key" "cache_
 filtering_bytes_max: {{ include "keylane.bound" (dict "config" $config "key" "filtering_bytes_max" "default" 104857600) }}
 batch_bytes_max: {{ include "keylane.bound" (dict "config" $config "key" "batch_bytes_max" "default" 67108864) }}
 buffered_bytes_max: {{ include "keylane.buffered" . }}
+lane_name_lanes_max: {{ include "keylane.bound" (dict "config" $config "key" "lane_name_lanes_max" "default" 32768) }}
 {{- end -}}
 
 {{/* Twice a batch, since one principal has half of it, and a batch has to fit in that. */}}
@@ -348,6 +349,7 @@ sixteenth that keylane leaves to the kernel, and what the user adds.
 {{- $cost = add $cost (div (add (mul (int64 $bounds.filtering_bytes_max) 5) 3) 4) -}}
 {{- $cost = add $cost (mul (int64 $bounds.batch_bytes_max) 4) -}}
 {{- $cost = add $cost (div (add (mul (int64 $bounds.buffered_bytes_max) 3) 1) 2) -}}
+{{- $cost = add $cost (mul (int64 $bounds.lane_name_lanes_max) 2048) -}}
 {{- $cost = add $cost (mul (include "keylane.threads" . | int64) 16777216) -}}
 {{- $cost = add $cost (mul 80 1048576) -}}
 {{- add .Values.memory.extraMi (div (add (div (add (mul $cost 16) 14) 15) 1048575) 1048576) -}}

@@ -305,3 +305,22 @@ def changed(table: OffsetTable, ranges: list[tuple[int, int]]) -> OffsetState:
     draft.commit_ranges(ranges)
     table.put(KEY, draft)
     return draft
+
+
+def test_a_layout_is_unpinned_wherever_it_stands() -> None:
+    """Numbered nodes have pinned it in partitions of theirs; pinned again meanwhile, it is said."""
+    table = OffsetTable(partition_count=COUNT)
+    records = [
+        record
+        for partition in (0, 1)
+        for record in table.pin_layout("orders", LAYOUT, partition=partition)
+    ]
+
+    records += table.unpin_layout("orders")
+    unpinned = table.layouts()
+    table.pin_layout("orders", LAYOUT, partition=1)
+    records += table.layout_records(["orders", "never-pinned"])
+
+    assert unpinned == {}
+    assert load(records).layouts() == {"orders": LAYOUT}
+    assert table.group_names() == []

@@ -320,3 +320,27 @@ def pinning(*pins: dict[str, int]) -> Membership:
         for number, pinned in enumerate(({}, *pins), start=1)
     )
     return Membership(generation_id=1, nodes=nodes, owners=())
+
+
+async def test_a_topic_that_is_gone_leaves_nothing(cluster, link, caplog) -> None:
+    """Made anew under the same name it is told of as if it had never been there."""
+    for count in (2, 3):
+        link.answers.append({"brokers": [node(1)], "topics": [topic("orders", count)]})
+        await cluster.refresh()
+    other = uuid.UUID(int=0xB2)
+    cluster.learn_topic(
+        build(load_response_schema(3, 12), {"topics": [topic("x", 1, other)]}).topics[0]
+    )
+
+    cluster.forget_topics({ID})
+
+    assert cluster.topic_ids() == {other} and set(cluster.leaders) == {(other, 0)}
+    assert cluster.registry.grown == cluster._told_grown == {} == cluster.pins
+    assert cluster.registry.name_of_id(ID) is None
+
+
+async def test_versions_are_those_of_the_broker(cluster, link) -> None:
+    """Asked over the connection that is kept for questions."""
+    cluster.brokers[1] = Broker(node_id=1, host="kafka", port=1, rack=None)
+
+    assert await cluster.versions_of(1) == {3: 13}

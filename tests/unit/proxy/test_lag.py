@@ -120,6 +120,18 @@ def test_before_anything_was_scanned_lanes_count_alike() -> None:
     assert left(LaneTallies(), 0, 1000) == Remaining(500, is_exact=False)
 
 
+def test_a_split_that_is_forgotten_gives_its_room_back() -> None:
+    """Twice is as once."""
+    tallies = LaneTallies()
+    scan(tallies, 0, 20, (0, [1, 4, 7]))
+    (key,) = tallies._tallies
+
+    tallies.forget(key)
+    tallies.forget(key)
+
+    assert tallies.lane_count == 0 and not tallies._tallies
+
+
 def test_a_block_counts_once() -> None:
     """Read again whole, in part and around: still each record once."""
     tallies = LaneTallies()

@@ -139,3 +139,15 @@ def test_memory_is_bounded(monkeypatch) -> None:
 
     assert measured.loads.lane_count == 6
     assert {key[1] for key in measured.loads._loads} == {0, 2}
+
+
+def test_a_split_that_is_forgotten_gives_its_room_back() -> None:
+    """Twice is as once."""
+    measured = Measured()
+    measured.scan(0, 100, 200, 300)
+    key = (TOPIC_ID, 1, LAYOUT.key_split(1))
+
+    measured.loads.forget(key)
+    measured.loads.forget(key)
+
+    assert measured.loads.lane_count == 0 and measured.loads.bytes_per_s(VIEW) == {}

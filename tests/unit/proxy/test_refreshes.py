@@ -89,3 +89,14 @@ def test_an_offset_is_committed_again_within_half_of_its_retention(
             raise AssertionError(f"not due within {allowed_s} s")
         assert now_s - last_s <= allowed_s
         last_s = now_s
+
+
+def test_a_group_that_is_gone_has_no_turn() -> None:
+    """Should it come back, it is new."""
+    refreshes = Refreshes(HOUR_S)
+    refreshes.is_due("a", 0.0)
+
+    refreshes.forget("a")
+    refreshes.forget("a")
+
+    assert not refreshes.knows("a")

@@ -1,0 +1,378 @@
+"""Groups, topics and lane names that come and go: what is left of them, in memory and on disk.
+
+`python -m tests.long.growth --groups 10000 --topics 1000 --names 1000`: prints what a node holds
+before, at most, and when Kafka has forgotten them all; how long a start takes; and a verdict. Exit
+code 1 when something of them is left.
+
+In:    how many of each.  Out: lines on stdout.
+Shell: child processes, sockets, the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import socket
+import struct
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.offset_commit.v8.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i64
+
+from keylane.config import split_address
+from keylane.embedded import EmbeddedKafka
+from keylane.offsets.journal import TOPIC_NAME, read_key
+from keylane.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    read_fetch_response,
+    write_fetch_request,
+)
+from keylane.wire.header import response_body_position, write_request
+from keylane.wire.messages import read_response, write_message
+from tests.integration.keylane_process import KeylaneProcess
+from tests.long.watch import descriptor_count, resident_mib
+
+BASE: Final = "growth-base"
+FETCH: Final = 1
+FETCH_VERSION: Final = 12
+LANES: Final = (f"{BASE}=2", "growth-*=2")
+WAIT_S: Final = 900.0
+BATCH: Final = 100
+FORGET_S: Final = 5
+SETTINGS: Final = (
+    f"forget_interval_s={FORGET_S}",
+    "lane_names_per_principal_max=2000",
+    "lane_name_lanes_max=2000000",
+)
+"""Looks follow each other soon, and all lane names may be read at once."""
+
+
+class Talk:
+    """One plain connection; requests are sent ahead of their answers."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._socket = socket.create_connection(split_address(bootstrap), timeout=WAIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask_all(self, entities: Sequence[Any]) -> list[Any]:
+        """Send all, then read all answers."""
+        for entity in entities:
+            self._send(int(entity.__api_key__), int(entity.__version__), write_message(entity))
+        return [
+            read_response(key, version, self._receive(key, version))
+            for key, version in ((int(e.__api_key__), int(e.__version__)) for e in entities)
+        ]
+
+    def fetch(self, names: Iterable[str], *, wait_ms: int = 500) -> dict[str, int]:
+        """The error code of lane 0 of each name, read from its beginning."""
+        entry = FetchPartition(0, -1, 0, -1, -1, 1)
+        topics = tuple(FetchTopic(name=name, topic_id=None, partitions=(entry,)) for name in names)
+        request = FetchRequest(
+            version=FETCH_VERSION,
+            max_wait_ms=wait_ms,
+            min_bytes=1 << 20,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            topics=topics,
+        )
+        self._send(FETCH, FETCH_VERSION, write_fetch_request(request))
+        answer = read_fetch_response(self._receive(FETCH, FETCH_VERSION), 0, FETCH_VERSION)
+        return {str(topic.name): topic.partitions[0].error_code for topic in answer.topics}
+
+    def _send(self, api_key: int, version: int, body: bytes) -> None:
+        self._socket.sendall(write_request(api_key, version, 5, "growth", body))
+
+    def _receive(self, api_key: int, version: int) -> memoryview:
+        size = struct.unpack(">i", self._read(4))[0]
+        return memoryview(self._read(size))[response_body_position(api_key, version) :]
+
+    def _read(self, count: int) -> bytes:
+        parts = []
+        while count:
+            part = self._socket.recv(count)
+            if not part:
+                raise ConnectionError("closed")
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a node holds."""
+
+    rss_mib: float
+    descriptors: int
+    states: int
+    readers: int
+    topics: int
+    journal: int
+    """Records that compaction leaves."""
+    start_s: float = 0.0
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """What has to be as it was: all but memory, descriptors and time."""
+        return self.states, self.readers, self.topics, self.journal
+
+    def line(self) -> str:
+        """For people."""
+        start = f" start {self.start_s:.1f} s" if self.start_s else ""
+        return (
+            f"{self.rss_mib:.0f} MiB, {self.descriptors} descriptors, {self.states} states, "
+            f"{self.readers} readers, {self.topics} topics, {self.journal} journal records{start}"
+        )
+
+
+@dataclass(slots=True)
+class Growth:
+    """A broker, a keylane, and many of everything."""
+
+    kafka: str
+    proxy: KeylaneProcess
+    group_count: int
+    topic_count: int
+    name_count: int
+    tag: str = "growth"
+
+    @property
+    def topics(self) -> list[str]:
+        """Their names."""
+        return [f"{self.tag}-t{number}" for number in range(self.topic_count)]
+
+    @property
+    def groups(self) -> list[str]:
+        """Their names."""
+        return [f"{self.tag}-g{number}" for number in range(self.group_count)]
+
+    def make_base(self) -> None:
+        """The topic that stays, with some records."""
+        make_topics(self.kafka, [BASE])
+        produce(self.kafka, [BASE], 100)
+
+    def look(self, start_s: float = 0.0) -> Held:
+        """What the node holds now."""
+        metrics = read_metrics(self.proxy.control)
+        return Held(
+            rss_mib=resident_mib(self.proxy.pid),
+            descriptors=descriptor_count(self.proxy.pid),
+            states=int(metrics["keylane_offset_states"]),
+            readers=int(metrics["keylane_readers"]),
+            topics=int(metrics["keylane_topics"]),
+            journal=len(live_keys(self.kafka)),
+            start_s=start_s,
+        )
+
+    def timed_restart(self) -> float:
+        """Seconds until it serves."""
+        self.proxy.stop()
+        began_s = time.monotonic()
+        self.proxy.start()
+        start_s = time.monotonic() - began_s
+        while not read_metrics(self.proxy.control)["keylane_topics"]:
+            time.sleep(0.1)  # the gauges are brought up to date once a second
+        return start_s
+
+    def grow(self) -> Held:
+        """Make everything and use it once; what is held then."""
+        for part in chunks(self.topics):
+            make_topics(self.kafka, part)
+        produce(self.kafka, self.topics, 2)
+        with Talk(self.proxy.bootstrap) as talk:
+            for part in chunks(self.topics):
+                until_known(talk, part)
+        with Talk(f"127.0.0.1:{self.proxy.listen_port + 2}") as talk:
+            for part in chunks(self.topics):
+                expect(talk.fetch(part))
+            names = [f"{BASE}.lanes-{1 + number}" for number in range(self.name_count)]
+            for part in chunks(names):
+                expect(talk.fetch(part))
+            places = [*self.topics, BASE]
+            commits = [
+                commit_of(group, places[number % len(places)], 1)
+                for number, group in enumerate(self.groups)
+            ]
+            for part in chunks(commits):
+                for answer in talk.ask_all(part):
+                    assert answer.topics[0].partitions[0].error_code == 0, answer
+            return self.look()
+
+    def drop(self) -> None:
+        """Have Kafka forget all of it."""
+        admin = AdminClient({"bootstrap.servers": self.kafka})
+        for part in chunks(self.groups):
+            for future in admin.delete_consumer_groups(part, request_timeout=60).values():
+                future.result()
+        for part in chunks(self.topics):
+            for future in admin.delete_topics(part, operation_timeout=60).values():
+                future.result()
+
+    def wait_until(self, is_forgotten: Callable[[Held], bool]) -> Held:
+        """Wait until nothing of it is held; what is held then, or when the time is over."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            now = self.look()
+            if is_forgotten(now) or time.monotonic() > deadline_s:
+                return now
+            time.sleep(1)
+
+
+def commit_of(group: str, topic: str, offset: int) -> OffsetCommitRequest:
+    """Of lane 0, by no member."""
+    entry = OffsetCommitRequestPartition(
+        partition_index=i32(0),
+        committed_offset=i64(offset),
+        committed_leader_epoch=i32(-1),
+        committed_metadata="",
+    )
+    return OffsetCommitRequest(
+        group_id=GroupId(group),
+        generation_id_or_member_epoch=i32(-1),
+        member_id="",
+        group_instance_id=None,
+        topics=(OffsetCommitRequestTopic(name=TopicName(topic), partitions=(entry,)),),
+    )
+
+
+def until_known(talk: Talk, names: Sequence[str]) -> None:
+    """Wait until the broker knows topics that were made just now."""
+    request = MetadataRequest(
+        topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    deadline_s = time.monotonic() + WAIT_S
+    while any(topic.error_code for topic in talk.ask_all([request])[0].topics):
+        assert time.monotonic() < deadline_s, "topics stay unknown"
+        time.sleep(0.1)
+
+
+def make_topics(kafka: str, names: Sequence[str]) -> None:
+    """With one partition each."""
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        future.result()
+
+
+def produce(kafka: str, topics: Sequence[str], count: int) -> None:
+    """Some records to each."""
+    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 50})
+    for topic in topics:
+        for number in range(count):
+            producer.produce(topic, key=f"k{number}", value=b"v" * 100)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def live_keys(kafka: str) -> set[bytes | None]:
+    """Keys of the journal that have a value: what compaction leaves, but for fences."""
+    settings = {"group.id": "none", "enable.partition.eof": True, "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": kafka, **settings})
+    found = consumer.list_topics(TOPIC_NAME, timeout=30).topics[TOPIC_NAME].partitions
+    consumer.assign([TopicPartition(TOPIC_NAME, number, OFFSET_BEGINNING) for number in found])
+    live: set[bytes | None] = set()
+    ended: set[int | None] = set()
+    while len(ended) < len(found):
+        for message in consumer.consume(10_000, 1.0):
+            if message.error() is not None:
+                ended.add(message.partition())
+            elif message.value() is None:
+                live.discard(message.key())
+            elif read_key(message.key() or b"", place="journal") is not None:
+                live.add(message.key())
+    consumer.close()
+    return live
+
+
+def read_metrics(control: str) -> dict[str, float]:
+    """Those without labels, by name."""
+    with urllib.request.urlopen(f"http://{control}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", text, re.MULTILINE)}
+
+
+def expect(codes: dict[str, int]) -> None:
+    """All were answered without an error."""
+    refused = {name: code for name, code in codes.items() if code}
+    assert not refused, refused
+
+
+def chunks(items: list[Any]) -> list[list[Any]]:
+    """In parts of BATCH."""
+    return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
+
+
+def show(what: str, held: Held, more: str = "") -> Held:
+    """Print a line of the report."""
+    print(f"{what:<20}", held.line(), more, flush=True)
+    return held
+
+
+def run_waves(growth: Growth) -> bool:
+    """Two waves; in the second the node starts with all of it. Whether nothing of them is left."""
+    is_back = True
+    before = show("before", growth.look(growth.timed_restart()))
+    for wave in (1, 2):
+        growth.tag = f"growth-{wave}"
+        show(f"wave {wave}, at most", growth.grow())
+        if wave == 2:
+            show("started with it", growth.look(growth.timed_restart()))
+        growth.drop()
+        dropped_s = time.monotonic()
+        after = growth.wait_until(lambda held: held.counts == before.counts)
+        took = f"after {time.monotonic() - dropped_s:.0f} s"
+        show(f"wave {wave}, forgotten", after, took)
+        is_back = is_back and after.counts == before.counts
+    show("started without", growth.look(growth.timed_restart()))
+    return is_back
+
+
+def main() -> int:
+    """Run it at the size that was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--groups", type=int, default=10_000)
+    parser.add_argument("--topics", type=int, default=1_000)
+    parser.add_argument("--names", type=int, default=1_000)
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="keylane-growth-"))
+    with EmbeddedKafka(folder / "kafka", properties={"log.retention.ms": "-1"}) as kafka:
+        sets = [part for setting in SETTINGS for part in ("--set", setting)]
+        proxy = KeylaneProcess(kafka.bootstrap, LANES, log_path=folder / "keylane.log", args=sets)
+        growth = Growth(kafka.bootstrap, proxy, args.groups, args.topics, args.names)
+        growth.make_base()
+        try:
+            proxy.start()
+            is_back = run_waves(growth)
+        finally:
+            proxy.stop()
+    print("nothing of them is left" if is_back else "SOMETHING IS LEFT")
+    return 0 if is_back else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
