@@ -36,6 +36,8 @@ REFUSALS: Final = (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
+OnAck = Callable[[int, int], None]
+"""Told of each record that a broker has taken: its partition, and its offset there."""
 OnAppend = Callable[[int, float, bool], None]
 """Told of each write: its records, its seconds, whether all in-sync replicas have it."""
 T = TypeVar("T")
@@ -75,6 +77,30 @@ async def timed_append(record_count: int, on_append: OnAppend) -> AsyncIterator[
         is_acknowledged = True
     finally:
         on_append(record_count, clock() - started_s, is_acknowledged)
+
+
+class Cuts:
+    """Whether the log that is written was cut, as an unclean election does, or begins anew.
+
+    What is appended stands behind what was appended before, unless that is gone.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How often it was found cut."""
+        self._lasts: dict[int, int] = {}
+
+    def note(self, partition: int, offset: int) -> None:
+        """A record was taken there. Offsets below 0: a repeated one, of which no place is told."""
+        if offset < 0:
+            return
+        if offset <= self._lasts.get(partition, -1):
+            self.count += 1
+            log.error(
+                "journal has lost records, all of it is written anew partition=%d offset=%d",
+                partition, offset,
+            )  # fmt: skip
+        self._lasts[partition] = offset
 
 
 def describe_loss(doing: str, error: BaseException) -> UpstreamLost:

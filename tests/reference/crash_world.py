@@ -113,7 +113,7 @@ class Store:
     """Implements what `GroupOffsets` asks of `JournalStore`."""
 
     def __init__(self, kafka: Kafka) -> None:
-        self.kafka, self.has_failed = kafka, False
+        self.kafka, self.has_failed, self.cuts = kafka, False, 0
 
     async def start(self, **_: Any) -> OffsetTable:
         return self.kafka.loaded()
