@@ -67,7 +67,7 @@ class FencedJournal:
 
     @property
     def cuts(self) -> int:
-        """How often a partition was found to have lost what was appended before."""
+        """How often a partition did not go on where it was left."""
         return self._cuts.count
 
     async def open(self, *, now_ms: int) -> dict[int, int]:

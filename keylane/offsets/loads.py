@@ -80,25 +80,28 @@ async def timed_append(record_count: int, on_append: OnAppend) -> AsyncIterator[
 
 
 class Cuts:
-    """Whether the log that is written was cut, as an unclean election does, or begins anew.
+    """Whether a log goes on where its only writer has left it.
 
-    What is appended stands behind what was appended before, unless that is gone.
+    It does not where it was cut, as an unclean election does, or begins anew; nor where somebody
+    else has written, as a node does that was replaced on a cluster that fences nobody.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        """How often it was found cut."""
+        """How often it did not."""
         self._lasts: dict[int, int] = {}
 
     def note(self, partition: int, offset: int) -> None:
-        """A record was taken there. Offsets below 0: a repeated one, of which no place is told."""
+        """A record was taken there; below 0: it was there already, and no place is told."""
         if offset < 0:
             return
-        if offset <= self._lasts.get(partition, -1):
+        last = self._lasts.get(partition, offset - 1)
+        if offset != last + 1:
             self.count += 1
+        if offset <= last:
             log.error(
-                "journal has lost records, all of it is written anew partition=%d offset=%d",
-                partition, offset,
+                "journal has lost records, states are written whole again partition=%d offset=%d"
+                " last=%d", partition, offset, last,
             )  # fmt: skip
         self._lasts[partition] = offset
 

@@ -46,7 +46,7 @@ class Journal(Protocol):
 
     @property
     def cuts(self) -> int:
-        """How often it was found to have lost what was appended before."""
+        """How often it did not go on where it was left."""
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
         """Write and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""

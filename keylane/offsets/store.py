@@ -153,7 +153,7 @@ class JournalStore:
 
     @property
     def cuts(self) -> int:
-        """How often the journal was found to have lost what was appended before."""
+        """How often the journal did not go on where it was left."""
         return self._cuts.count
 
     async def append(self, records: Sequence[JournalRecord]) -> None:

@@ -329,7 +329,7 @@ class OffsetTable:
         return rest + [self._record(key.group, step, None) for step in self._steps.given_up(key)]
 
     def note_cuts(self, count: int) -> bool:
-        """The journal was found cut so many times; True when it is news: what is sure is not.
+        """The journal did not go on where it was left so many times; True when that is news.
 
         From now on each state's next record is whole.
         """
