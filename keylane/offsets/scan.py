@@ -129,9 +129,7 @@ class ScanIndex:
         if not self._starts:
             return found
         regions = np.searchsorted(self._starts, found, "right") - 1
-        for index in np.unique(regions).tolist():
-            if index < 0:
-                continue
+        for index in set(regions.tolist()) - {-1}:
             rows = np.flatnonzero((regions == index) & (found < self._ends[index]))
             of_rows = outputs[rows]
             lasts = np.where(of_rows == NOBODY, UNSEEN, self._lasts[index][of_rows])

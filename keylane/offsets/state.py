@@ -280,7 +280,8 @@ class OffsetState:
             edits.append(self._unsaved.note(self._ranges.remove_from(offset)))
         for key_range in key_ranges:
             self._update(key_range.lo, key_range.hi, moved)
-            self._settle(key_range, scan)
+            if scan is not None or self._ranges:
+                self._settle(key_range, scan)
         edits.append(self._prune())
         return self._outcome(CommitError.NONE, stable_before, edits, back_from=back_from)
 
