@@ -60,6 +60,7 @@ class Bench(Node):
         self.others_s += time.process_time() - started_s
 
     def answer_frame(self, frame: bytes) -> bytes:
+        """What the broker says."""
         with self._taken_off():
             return super().answer_frame(frame)
 

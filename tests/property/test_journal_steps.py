@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from functools import partial
 from unittest import mock
 
 from hypothesis import settings
@@ -30,6 +31,7 @@ lanes = st.sampled_from(COUNTS).flatmap(
 offsets = st.integers(0, 99)
 keys = st.sampled_from(KEYS)
 seeds = st.integers(0, 2**32)
+STEPS_MAX = 4
 
 
 class JournalOfSteps(RuleBasedStateMachine):
@@ -42,7 +44,7 @@ class JournalOfSteps(RuleBasedStateMachine):
         super().__init__()
         self.bounds = (
             mock.patch.object(steps_module, "INTERVALS_MIN", 2),
-            mock.patch.object(steps_module, "STEPS_MAX", 4),
+            mock.patch.object(steps_module, "STEPS_MAX", STEPS_MAX),
         )
         for bound in self.bounds:
             bound.start()
@@ -68,15 +70,15 @@ class JournalOfSteps(RuleBasedStateMachine):
     def commit(self, key: StateKey, commits: list[tuple[KeyRange, int]]) -> None:
         for lane, offset in commits:
             text = "text" if offset > 90 else None
-            self._change(key, lambda s, at=(lane, offset, text): s.commit_lane(*at))  # type: ignore[misc]
+            self._change(key, partial(_commit, lane, offset, text))
             self._save(key)
 
     @rule(key=keys)
     def stand_apart(self, key: StateKey) -> None:
         """Each lane elsewhere, so that a step is worth it."""
         for number in range(12):
-            at = even_split(12).key_range(number), number + 80
-            self._change(key, lambda s, at=at: s.commit_lane(*at))  # type: ignore[misc]
+            lane = even_split(12).key_range(number)
+            self._change(key, partial(_commit, lane, number + 80, None))
         self._save(key)
 
     @rule(key=keys, ranges=st.lists(st.tuples(offsets, st.integers(0, 5)), max_size=3))
@@ -188,7 +190,7 @@ class JournalOfSteps(RuleBasedStateMachine):
         for key in KEYS:
             steps = [r for r in _compacted(self.journal, None) if _is_step(r) and r.value]
             of_key = [r for r in steps if _state(r) == key]
-            assert len(of_key) <= steps_module.STEPS_MAX
+            assert len(of_key) <= STEPS_MAX
 
     def _tick(self) -> int:
         self.now_ms += 1
@@ -224,6 +226,10 @@ class JournalOfSteps(RuleBasedStateMachine):
             self.journal.append(record)
             self.marks.append(len(self.plain))
         assert arrives is not None or not rest
+
+
+def _commit(lane: KeyRange, offset: int, text: str | None, state: OffsetState) -> None:
+    state.commit_lane(lane, offset, text)
 
 
 def _new_table() -> OffsetTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -332,15 +333,13 @@ async def test_acks_are_noted_in_the_order_of_the_log() -> None:
             self.partition, self.offset = 0, offset
 
     noted: list[tuple[int, int]] = []
-    producer: object = Producer()
+    producer: Any = Producer()
+
+    def note(partition: int, offset: int) -> None:
+        noted.append((partition, offset))
+
     record = JournalRecord(0, b"k", b"v")
-    appends = [
-        spawn(
-            append_all(producer, [record] * count, lambda *at: noted.append(at)),  # type: ignore[arg-type]
-            "append",
-        )
-        for count in (2, 1)
-    ]
+    appends = [spawn(append_all(producer, [record] * count, note), "append") for count in (2, 1)]
     await asyncio.sleep(0)
     for offset, future in enumerate(made):
         future.set_result(Ack(offset))
