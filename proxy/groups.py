@@ -351,7 +351,7 @@ class GroupOffsets:
         now_ms, is_whole = int(self._wall_clock() * 1000), not self.writes_steps
         records, keys = [], []
         table, journal = self._changed(group)
-        table.note_cuts(journal.cuts)
+        table.note_cuts(cuts := journal.cuts)
         layouts: dict[str, LayoutValue] = {}
         for view, partition, state in states:
             key = StateKey(group, view.topic_id, partition)
@@ -368,7 +368,8 @@ class GroupOffsets:
         pins = self._layouts.pin(table, layouts, seat)
         try:
             await journal.append([*pins, *records])
-            if table.note_cuts(journal.cuts):  # what these go on from may be gone
+            if journal.cuts != cuts:  # what these go on from may be gone: whole they stand alone
+                table.note_cuts(journal.cuts)
                 each = (table.records(key, now_ms=now_ms, is_whole=is_whole) for key in keys)
                 await journal.append([record for records in each for record in records])
         except (UpstreamLost, NotCoordinator):

@@ -86,7 +86,9 @@ class Cuts:
     else has written, as a node does that was replaced on a cluster that fences nobody.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shared: bool = False) -> None:
+        """is_shared: others write there as well, of other groups."""
+        self._is_shared = is_shared
         self.count = 0
         """How often it did not."""
         self._lasts: dict[int, int] = {}
@@ -96,7 +98,7 @@ class Cuts:
         if offset < 0:
             return
         last = self._lasts.get(partition, offset - 1)
-        if offset != last + 1:
+        if offset <= last or (offset > last + 1 and not self._is_shared):
             self.count += 1
         if offset <= last:
             log.error(

@@ -81,7 +81,7 @@ class JournalStore:
         self._segment_bytes = segment_bytes
         self._append_timeout_s = append_timeout_s
         self._on_append = on_append
-        self._cuts = Cuts()
+        self._cuts = Cuts(is_shared=True)  # by nodes beside others
         self._producer: AIOKafkaProducer | None = None
         self._opening = asyncio.Lock()
         self._is_stopped = False

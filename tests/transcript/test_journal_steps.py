@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from keylane.offsets.journal import JournalRecord, StateKey, StepKey, read_key
@@ -12,10 +13,10 @@ GROUP, LANES = "g", 16
 KEY = StateKey(GROUP, ORDERS, 0)
 
 
-async def commit(node: Node, lanes: list[int], offset: int) -> None:
+async def commit(node: Node, lanes: list[int], offset: int, group: str = GROUP) -> None:
     entries = [{"partition_index": 2 * lane, "committed_offset": offset + lane} for lane in lanes]
     wanted = {
-        "group_id": GROUP,
+        "group_id": group,
         "generation_id_or_member_epoch": 1,
         "member_id": "m",
         "topics": [{"name": "orders", "partitions": entries}],
@@ -89,6 +90,31 @@ async def test_a_commit_to_a_journal_that_lost_its_end_is_written_whole_before_t
     assert node.kafka.loaded().get(KEY) == now(node)
     assert now(node).position_of(node.lanes("orders").key_ranges(10)[0]).offset == 305
     assert now(node).position_of(node.lanes("orders").key_ranges(6)[0]).offset == 203
+
+
+async def test_each_commit_that_met_the_cut_is_written_whole() -> None:
+    """Two groups at once, in one batch of the journal: one of them is the first to notice."""
+    node = await started()
+    await commit(node, [3], 200, group="other")
+    await commit(node, [4], 200, group="other")
+    append, gate, waiting = node.store.append, asyncio.Event(), list[Any]()
+
+    async def append_both(records: Any) -> None:
+        if not gate.is_set():
+            waiting.append(records)
+            if len(waiting) == 2:
+                del node.kafka.log[2:]
+                node.store.cuts += 1
+                gate.set()
+        await gate.wait()
+        await append(records)
+
+    node.store.append = append_both  # type: ignore[method-assign]
+    await asyncio.gather(commit(node, [5], 300), commit(node, [6], 300, group="other"))
+
+    loaded, table = node.kafka.loaded(), node.offsets._table
+    assert table is not None and len(loaded) == 2
+    assert dict(loaded.items()) == dict(table.items())
 
 
 async def test_all_is_whole_where_it_is_asked_for() -> None:

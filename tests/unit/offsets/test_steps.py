@@ -317,6 +317,10 @@ def test_a_journal_that_lost_records_or_has_those_of_others_is_found_out() -> No
     assert cuts.count == 2
     cuts.note(1, 0)
     assert cuts.count == 3
+    shared = Cuts(is_shared=True)
+    for offset in (5, 9, 9):
+        shared.note(0, offset)
+    assert shared.count == 1
 
 
 async def test_acks_are_noted_in_the_order_of_the_log() -> None:
