@@ -68,9 +68,11 @@ class Loading:
             case IntentKey():
                 self._take_intent(key, value, place)
 
-    def walked(self) -> tuple[PositionMap, int | None] | None:
+    def walked(self, *, is_moving: bool) -> tuple[PositionMap, int | None] | None:
         """Positions, and what was pushed; None: there are none. Raises: JournalInvalid."""
-        return None if self.positions is None else walked(self.positions, self.steps)
+        if self.positions is None:
+            return None
+        return walked(self.positions, self.steps, is_moving=is_moving)
 
     def orphans(self, key: StateKey) -> set[OrphanKey]:
         """What is there without positions to stand beside."""

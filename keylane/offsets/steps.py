@@ -187,11 +187,13 @@ def _step(written: _Written, state: OffsetState, now_ms: int) -> bytes | None:
 
 
 def walked(
-    whole: PositionsValue, steps: Mapping[int, StepValue | None]
+    whole: PositionsValue, steps: Mapping[int, StepValue | None], *, is_moving: bool = False
 ) -> tuple[PositionMap, int | None]:
     """Where the steps of a whole record lead: positions, and what was pushed.
 
     steps: by number, of whatever base; None: it is damaged, and may be of this one.
+    is_moving: somebody writes meanwhile, so a compaction may have taken a step whose successor is
+        behind what was read. It is gone as far as there are steps, which is right at no moment.
     Raises: JournalInvalid, when a step is damaged or missing, or leads to nonsense.
     """
     positions, pushed, number = PositionMap.from_ends(whole.positions), whole.pushed, 0
@@ -205,7 +207,8 @@ def walked(
             break
         positions.apply_step(value.step)
         pushed, number = value.pushed, number + 1
-    if any(value.base == whole.base for n, value in steps.items() if n > number and value):
+    beyond = [value for other, value in steps.items() if other > number and value is not None]
+    if not is_moving and any(value.base == whole.base for value in beyond):
         raise JournalInvalid(f"journal positions: step {number} is missing")
     if not positions.is_sound:
         raise JournalInvalid("journal positions: steps lead to nonsense")

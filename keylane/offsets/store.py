@@ -99,7 +99,7 @@ class JournalStore:
                 answering.
         """
         table = await self.read(
-            individual_commits_max=individual_commits_max, on_progress=on_progress
+            individual_commits_max=individual_commits_max, on_progress=on_progress, is_moving=False
         )
         await tried_again("opening the journal", self._opened)
         await self.append(table.take_orphan_tombstones())
@@ -110,9 +110,11 @@ class JournalStore:
         *,
         individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
         on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
+        is_moving: bool = True,
     ) -> OffsetTable:
         """As `start`, without a producer: nothing is written but a topic that is missing.
 
+        is_moving: others write meanwhile, and states are not to be answered by.
         Raises: UpstreamLost.
         """
 
@@ -125,7 +127,7 @@ class JournalStore:
             return table
 
         table = await tried_again("loading the journal", load)
-        finish_load(table, self._set_aside)
+        finish_load(table, self._set_aside, is_moving=is_moving)
         return table
 
     async def prepare(self) -> int:
@@ -277,9 +279,15 @@ async def _stop(consumer: AIOKafkaConsumer) -> None:
         await consumer.stop()
 
 
-def finish_load(table: OffsetTable, set_aside: SetAside, partition: int | None = None) -> None:
+def finish_load(
+    table: OffsetTable,
+    set_aside: SetAside,
+    partition: int | None = None,
+    *,
+    is_moving: bool = False,
+) -> None:
     """Make states of what was read, and tell what was found; of one partition, or of all."""
-    report = table.finish_load()
+    report = table.finish_load(is_moving=is_moving)
     for damaged in report.damaged:
         set_aside.note(TOPIC_NAME, damaged)
     set_aside.note_more(TOPIC_NAME, report.damaged_count - len(report.damaged))

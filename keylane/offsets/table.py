@@ -106,13 +106,16 @@ class OffsetTable:
             reason = f"a mistake of keylane in reading it, {type(error).__name__}"
             self._note_damaged(Damaged(partition, offset, reason))
 
-    def finish_load(self) -> LoadReport:
-        """Make states of what was applied."""
+    def finish_load(self, *, is_moving: bool = False) -> LoadReport:
+        """Make states of what was applied.
+
+        is_moving: others write meanwhile, so that states are there, and say nothing sure.
+        """
         for key, loading in self._loading.items():
             self._orphans |= loading.damaged_ranges
             self._steps.note_loaded(key, loading.positions, loading.steps)
             try:
-                found = loading.walked()
+                found = loading.walked(is_moving=is_moving)
             except JournalInvalid as error:
                 # Its other steps would be positions of different moments beside each other.
                 partition = ic_partition(key.group, self.partition_count)

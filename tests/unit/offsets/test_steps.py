@@ -226,6 +226,21 @@ def test_a_state_with_a_gap_in_its_steps_is_dropped_for_good(at: str) -> None:
         assert again.get(KEY) is None
 
 
+def test_a_gap_beside_somebody_who_writes_is_none() -> None:
+    """A node that reads layouts only: the step's successor is behind the end that it reads to."""
+    table = filled()
+    journal = save(table)
+    for lane in range(3):
+        commit(table, lane, 1000)
+        journal += save(table)
+    reader = OffsetTable(partition_count=1)
+    for offset, record in enumerate([*journal[:2], journal[3]]):
+        reader.apply(record.partition, offset, record.key, record.value)
+
+    assert reader.finish_load(is_moving=True).damaged_count == 0
+    assert reader.get(KEY) is not None
+
+
 def test_a_deleted_state_takes_its_steps_along() -> None:
     """Its positions go before them, so that none is left as of an earlier moment."""
     table = filled()
