@@ -245,6 +245,11 @@ class ProxyConfig(MemoryConfig):
         ge=1,
         description="`max.individual.commits`: committed ranges per group and partition (G-01).",
     )
+    journal_whole: bool = Field(
+        default=False,
+        description="Positions are written to the journal whole with each commit, as keylanes from "
+        "before steps read them, and rewritten so when they are loaded: for the way back to one.",
+    )
     filter_threads: int = Field(
         default=0, ge=0, description="Threads that decompress and split; 0 is one per core."
     )

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from keylane.config import ProxyConfig
 from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.offsets.intents import Unanswered
-from keylane.offsets.journal import LayoutValue, StateKey, ic_partition
+from keylane.offsets.journal import FORMAT, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
 from keylane.offsets.lineage import EpochStart, Lineages, Place
 from keylane.offsets.openings import JournalOpener, opened_at_start
@@ -95,7 +95,10 @@ class GroupOffsets:
             wall_clock=wall_clock,
             append_timeout_s=append_timeout_s,
             on_append=on_append,
+            writes_steps=lambda: self.writes_steps,
         )
+        self.writes_steps = not config.journal_whole and config.node is None
+        """Whether the journal may have what a keylane from before steps cannot read."""
         self._tenure = tenure
         self._wall_clock = wall_clock
         self._table: OffsetTable | None = None
@@ -239,6 +242,10 @@ class GroupOffsets:
         if self._owned is not None:
             self._owned.check(group)
 
+    def note_readers(self, formats: Iterable[int]) -> None:
+        """Nodes have said which format of the journal each can read (`journal.FORMAT`)."""
+        self.writes_steps = not self._config.journal_whole and min(formats) >= FORMAT
+
     def drop_lost(self) -> None:
         """Nodes have dealt out the journal anew: forget at once what others may change now."""
         if self._owned is not None:
@@ -345,9 +352,10 @@ class GroupOffsets:
         Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
         Among many nodes their partition is loaded anew then, as it is after NotCoordinator.
         """
-        now_ms = int(self._wall_clock() * 1000)
+        now_ms, is_whole = int(self._wall_clock() * 1000), not self.writes_steps
         records, keys = [], []
         table, journal = self._changed(group)
+        table.note_cuts(cuts := journal.cuts)
         layouts: dict[str, LayoutValue] = {}
         for view, partition, state in states:
             key = StateKey(group, view.topic_id, partition)
@@ -358,12 +366,16 @@ class GroupOffsets:
             if seen is not None:
                 table.note_epoch(key, seen)
             layouts |= self.layouts.unpinned(view, now_ms)
-            records += table.records(key, now_ms=now_ms)
+            records += table.records(key, now_ms=now_ms, is_whole=is_whole)
             keys.append(key)
         seat = None if self._owned is None else ic_partition(group, table.partition_count)
         pins = self.layouts.pin(table, layouts, seat)
         try:
             await journal.append([*pins, *records])
+            if journal.cuts != cuts:  # what these go on from may be gone: whole they stand alone
+                table.note_cuts(journal.cuts)
+                each = (table.records(key, now_ms=now_ms, is_whole=is_whole) for key in keys)
+                await journal.append([record for records in each for record in records])
         except (UpstreamLost, NotCoordinator):
             self.layouts.unpin(layouts)
             raise

@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 
 from keylane.errors import KeylaneError, NotCoordinator, UpstreamLost
 from keylane.offsets.journal import JournalRecord, write_fence
-from keylane.offsets.loads import OnAppend, describe_loss, timed_append
+from keylane.offsets.loads import Cuts, OnAppend, describe_loss, timed_append
 from keylane.offsets.store import APPEND_TIMEOUT_S, BATCH_BYTES, append_all
 
 
@@ -55,6 +55,7 @@ class FencedJournal:
         self._append_timeout_s, self._on_append = append_timeout_s, on_append
         self._producer: AIOKafkaProducer | None = None
         self._failure: KeylaneError | None = None
+        self._cuts = Cuts()
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -63,6 +64,11 @@ class FencedJournal:
     def is_broken(self) -> bool:
         """Nothing can be appended any more: fenced, failed, or closed."""
         return self._failure is not None
+
+    @property
+    def cuts(self) -> int:
+        """How often a partition did not go on where it was left."""
+        return self._cuts.count
 
     async def open(self, *, now_ms: int) -> dict[int, int]:
         """Fence who wrote before; the offset up to which each partition has to be read.
@@ -109,7 +115,7 @@ class FencedJournal:
         self._idle.clear()
         try:
             async with asyncio.timeout(self._append_timeout_s):
-                return await append_all(producer, records)
+                return await append_all(producer, records, self._cuts.note)
         except ProducerFenced:
             raise self._broken(NotCoordinator(f"{self._name} was taken over")) from None
         except TimeoutError:

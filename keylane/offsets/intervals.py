@@ -61,6 +61,11 @@ class RangeSet:
     def __repr__(self) -> str:
         return f"RangeSet({list(self)})"
 
+    @property
+    def last(self) -> int | None:
+        """The highest integer in the set; None: it is empty."""
+        return self._lasts[-1] if self._lasts else None
+
     def copy(self) -> RangeSet:
         """Return an independent copy."""
         other = RangeSet()

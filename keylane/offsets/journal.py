@@ -2,7 +2,7 @@
 
 In:    positions, offset ranges, pinned layouts.  Out: key and value bytes; and back.
 Pure:  no I/O, no clock.
-Source: docs/decisions/005, 006, 022, 027.
+Source: docs/decisions/005, 006, 022, 027, 042.
 
     key   = int16 version, int8 kind, then
             positions (1)  group, topic id, int32 partition
@@ -10,16 +10,19 @@ Source: docs/decisions/005, 006, 022, 027.
             layout    (3)  view name
             intent    (5)  group, topic id, int32 partition, int64 offset (-1: none)
             epoch     (6)  group, topic id, int32 partition
+            step      (7)  group, topic id, int32 partition, int32 number
     value = int16 version, int64 timestamp in ms, then
             positions      int64 pushed (-1: none), topic name, int32 count, and each interval:
                            int64 last hash, int8 flags (1: committed), int64 offset,
-                           int64 counted, int32 leader epoch, nullable metadata
+                           int64 counted, int32 leader epoch, nullable metadata; in version 1,
+                           behind which steps may stand, int64 base before all of it
             range          int32 leader epoch, member id
             layout         topic id, int32 partition count, int32 lane count, and in version 1,
                            for lanes of unequal ranges, the SHA-256 of their cuts
             intent         int64 pushed before (-1: none), then as positions from pushed on
             epoch          int32 leader epoch of what stands before the furthest position that a
                            scan has led to, int64 first offset that was seen of it
+            step           see `journal_steps`
 
 A key of kind 4 (fence) has nothing more, and its value no more than version and timestamp: an owner
 among many nodes has opened the partition there. It says nothing of any group.
@@ -31,18 +34,26 @@ null value. A key of another version is some other keylane's: `read_key` says so
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from keylane.errors import FrameInvalid, JournalInvalid
 from keylane.keyrange.lane import LANE_COUNT_MAX
 from keylane.keyrange.space import HASH_MAX
+from keylane.offsets.journal_parts import (
+    INTERVAL_BYTES_MIN,
+    VALUE_VERSION,
+    expect,
+    number_of,
+    read_bounded,
+    read_head,
+    read_interval,
+    read_offset,
+    write_interval,
+)
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.values import (
     NO_LEADER_EPOCH,
-    NO_OFFSET,
     POSITION_COUNT_MAX,
     RANGE_LAST_MAX,
     Position,
@@ -51,9 +62,12 @@ from keylane.own_names import JOURNAL_TOPIC
 from keylane.wire.primitives import Buffer, Reader, Writer
 
 TOPIC_NAME: Final = JOURNAL_TOPIC
+FORMAT: Final = 1
+"""What nodes say to each other that they can read: 1 has steps, 0 has not."""
 KEY_VERSION: Final = 0
-VALUE_VERSION: Final = 0
 CUT_LAYOUT_VERSION: Final = 1
+BASE_VERSION: Final = 1
+"""Of positions that are but a base: a keylane without steps must not take them for all."""
 FINGERPRINT_BYTES: Final = 32
 POSITIONS: Final = 1
 RANGE: Final = 2
@@ -61,15 +75,14 @@ LAYOUT: Final = 3
 FENCE: Final = 4
 INTENT: Final = 5
 EPOCH: Final = 6
-COMMITTED_FLAG: Final = 1
-INTERVAL_BYTES_MIN: Final = 8 + 1 + 8 + 8 + 4 + 2
+STEP: Final = 7
+STEPS_MAX: Final = 1024
+"""Behind one whole record: what a load has to go through, and a deletion to delete."""
 GROUPS_REMEMBERED: Final = 512
 """Of which the partition is known; a commit asks for it several times."""
 
 KEY_BYTES_MAX: Final = 128 * 1024
 """Two strings of 32,767 bytes and numbers at the most; keylane's own are a tenth of a percent."""
-VALUE_BYTES_MAX: Final = 1024**2
-"""aiokafka's `max_request_size`, so keylane has written none that is larger."""
 TIMESTAMP_MS_MAX: Final = 2**53
 """Of a layout: the newest counts, and the next one is a millisecond later at least."""
 
@@ -117,7 +130,16 @@ class EpochKey:
     state: StateKey
 
 
-Key = StateKey | RangeKey | LayoutKey | IntentKey | EpochKey
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """What a state's positions have become since its whole record, one step of several."""
+
+    state: StateKey
+    number: int
+    """From 0 on behind each whole record, so that steps take the place of older ones."""
+
+
+Key = StateKey | RangeKey | LayoutKey | IntentKey | EpochKey | StepKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +151,8 @@ class PositionsValue:
     topic_name: str
     positions: tuple[tuple[int, Position], ...]
     """`(last hash, position)` ascending; the last hash of all is HASH_MAX."""
+    base: int | None = None
+    """Steps that name it go on from here; None: there are none, and any keylane reads this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,10 +239,14 @@ def write_key(key: Key) -> bytes:
         case IntentKey():
             writer.int8(INTENT)
             _write_state_key(writer, key.state)
-            writer.int64(_number(key.offset))
+            writer.int64(number_of(key.offset))
         case EpochKey():
             writer.int8(EPOCH)
             _write_state_key(writer, key.state)
+        case StepKey():
+            writer.int8(STEP)
+            _write_state_key(writer, key.state)
+            writer.int32(key.number)
     return writer.to_bytes()
 
 
@@ -240,20 +268,21 @@ def read_key(data: Buffer, *, place: str) -> Key | None:
     Raises:
         JournalInvalid: it is not a key.
     """
-    return _read(data, _key, f"{place} key", KEY_BYTES_MAX)
+    return read_bounded(data, _key, f"{place} key", KEY_BYTES_MAX)
 
 
 def write_value(value: Value) -> bytes:
     """Encode a value. Raises: ValueError, a string is longer than Kafka allows."""
     writer = Writer(flexible=False)
-    is_cut = isinstance(value, LayoutValue) and value.fingerprint
-    writer.int16(CUT_LAYOUT_VERSION if is_cut else VALUE_VERSION)
+    writer.int16(_version_of(value))
     writer.int64(value.after.timestamp_ms if isinstance(value, IntentValue) else value.timestamp_ms)
     match value:
         case PositionsValue():
+            if value.base is not None:
+                writer.int64(value.base)
             _write_positions(writer, value)
         case IntentValue():
-            writer.int64(_number(value.before))
+            writer.int64(number_of(value.before))
             _write_positions(writer, value.after)
         case RangeValue():
             writer.int32(value.leader_epoch)
@@ -271,38 +300,27 @@ def write_value(value: Value) -> bytes:
 
 def read_positions(data: Buffer, *, place: str) -> PositionsValue:
     """Decode the value of a `StateKey`. Raises: JournalInvalid."""
-    return _read(data, _positions_value, f"{place} positions")
+    return read_bounded(data, _positions_value, f"{place} positions")
 
 
 def read_intent(data: Buffer, *, place: str) -> IntentValue:
     """Decode the value of an `IntentKey`. Raises: JournalInvalid."""
-    return _read(data, _intent_value, f"{place} intent")
+    return read_bounded(data, _intent_value, f"{place} intent")
 
 
 def read_range(data: Buffer, *, place: str) -> RangeValue:
     """Decode the value of a `RangeKey`. Raises: JournalInvalid."""
-    return _read(data, _range_value, f"{place} range")
+    return read_bounded(data, _range_value, f"{place} range")
 
 
 def read_layout(data: Buffer, *, place: str) -> LayoutValue:
     """Decode the value of a `LayoutKey`. Raises: JournalInvalid."""
-    return _read(data, _layout_value, f"{place} layout")
+    return read_bounded(data, _layout_value, f"{place} layout")
 
 
 def read_epoch(data: Buffer, *, place: str) -> EpochValue:
     """Decode the value of an `EpochKey`. Raises: JournalInvalid."""
-    return _read(data, _epoch_value, f"{place} epoch")
-
-
-def _read(
-    data: Buffer, read: Callable[[Reader], T], place: str, bytes_max: int = VALUE_BYTES_MAX
-) -> T:
-    if len(data) > bytes_max:
-        raise JournalInvalid(f"{place}: {len(data)} bytes, at most {bytes_max} are read")
-    try:
-        return read(Reader(data, flexible=False))
-    except FrameInvalid as error:
-        raise JournalInvalid(f"{place}: {error}") from None
+    return read_bounded(data, _epoch_value, f"{place} epoch")
 
 
 def _key(reader: Reader) -> Key | None:
@@ -314,14 +332,17 @@ def _key(reader: Reader) -> Key | None:
         key = _state_key(reader)
     elif kind == RANGE:
         state, first, last = _state_key(reader), reader.int64(), reader.int64()
-        _expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
+        expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
         key = RangeKey(state, first, last)
     elif kind == LAYOUT:
         key = LayoutKey(reader.string())
     elif kind == INTENT:
-        key = IntentKey(_state_key(reader), _offset(reader))
+        key = IntentKey(_state_key(reader), read_offset(reader))
     elif kind == EPOCH:
         key = EpochKey(_state_key(reader))
+    elif kind == STEP:
+        key = StepKey(_state_key(reader), reader.int32())
+        expect(f"step {key.number}", that=0 <= key.number < STEPS_MAX)
     else:
         return None
     reader.end()
@@ -336,50 +357,55 @@ def _write_state_key(writer: Writer, key: StateKey) -> None:
 
 def _state_key(reader: Reader) -> StateKey:
     group, topic_id, partition = reader.string(), uuid.UUID(bytes=reader.uuid()), reader.int32()
-    _expect(f"partition {partition}", that=partition >= 0)
+    expect(f"partition {partition}", that=partition >= 0)
     return StateKey(group, topic_id, partition)
 
 
-def _number(offset: int | None) -> int:
-    return NO_OFFSET if offset is None else offset
-
-
-def _offset(reader: Reader) -> int | None:
-    offset = reader.int64()
-    _expect(f"pushed offset {offset}", that=offset >= NO_OFFSET)
-    return None if offset == NO_OFFSET else offset
-
-
 def _intent_value(reader: Reader) -> IntentValue:
-    timestamp_ms = _value_head(reader)
-    before = _offset(reader)
+    timestamp_ms = read_head(reader)
+    before = read_offset(reader)
     return IntentValue(before=before, after=_positions(reader, timestamp_ms))
 
 
 def _positions_value(reader: Reader) -> PositionsValue:
-    return _positions(reader, _value_head(reader))
+    version = reader.int16()
+    expect(f"value version {version}", that=version in (VALUE_VERSION, BASE_VERSION))
+    timestamp_ms = reader.int64()
+    base = reader.int64() if version == BASE_VERSION else None
+    expect(f"base {base}", that=base is None or base >= 0)
+    return replace(_positions(reader, timestamp_ms), base=base)
+
+
+def _version_of(value: Value) -> int:
+    match value:
+        case LayoutValue() if value.fingerprint:
+            return CUT_LAYOUT_VERSION
+        case PositionsValue() if value.base is not None:
+            return BASE_VERSION
+        case _:
+            return VALUE_VERSION
 
 
 def _write_positions(writer: Writer, value: PositionsValue) -> None:
-    writer.int64(_number(value.pushed))
+    writer.int64(number_of(value.pushed))
     writer.string(value.topic_name)
     writer.count(len(value.positions))
     for last_hash, position in value.positions:
-        _write_interval(writer, last_hash, position)
+        write_interval(writer, last_hash, position)
 
 
 def _positions(reader: Reader, timestamp_ms: int) -> PositionsValue:
-    pushed, topic_name = _offset(reader), reader.string()
+    pushed, topic_name = read_offset(reader), reader.string()
     count = reader.count(INTERVAL_BYTES_MIN)
-    _expect(f"{count} intervals", that=1 <= count <= POSITION_COUNT_MAX)
+    expect(f"{count} intervals", that=1 <= count <= POSITION_COUNT_MAX)
     positions: list[tuple[int, Position]] = []
     last_before = -1
     for _ in range(count):
-        last_hash, position = _interval(reader)
-        _expect("intervals out of order", that=last_before < last_hash)
+        last_hash, position = read_interval(reader)
+        expect("intervals out of order", that=last_before < last_hash)
         last_before = last_hash
         positions.append((last_hash, position))
-    _expect("intervals do not cover the hash space", that=last_before == HASH_MAX)
+    expect("intervals do not cover the hash space", that=last_before == HASH_MAX)
     reader.end()
     return PositionsValue(
         timestamp_ms=timestamp_ms,
@@ -389,34 +415,9 @@ def _positions(reader: Reader, timestamp_ms: int) -> PositionsValue:
     )
 
 
-def _write_interval(writer: Writer, last_hash: int, position: Position) -> None:
-    writer.int64(last_hash)
-    writer.int8(COMMITTED_FLAG if position.committed else 0)
-    writer.int64(position.offset)
-    writer.int64(position.counted)
-    writer.int32(position.leader_epoch)
-    writer.string(position.metadata)
-
-
-def _interval(reader: Reader) -> tuple[int, Position]:
-    last_hash, flags = reader.int64(), reader.int8()
-    offset, counted, leader_epoch = reader.int64(), reader.int64(), reader.int32()
-    _expect(f"flags {flags}", that=flags in (0, COMMITTED_FLAG))
-    _expect(f"offset {offset}, counted {counted}", that=0 <= offset <= counted)
-    _expect(f"leader epoch {leader_epoch}", that=leader_epoch >= NO_LEADER_EPOCH)
-    position = Position(
-        offset=offset,
-        counted=counted,
-        committed=bool(flags),
-        metadata=reader.nullable_string(),
-        leader_epoch=leader_epoch,
-    )
-    return last_hash, position
-
-
 def _range_value(reader: Reader) -> RangeValue:
     value = RangeValue(
-        timestamp_ms=_value_head(reader), leader_epoch=reader.int32(), member_id=reader.string()
+        timestamp_ms=read_head(reader), leader_epoch=reader.int32(), member_id=reader.string()
     )
     reader.end()
     return value
@@ -424,7 +425,7 @@ def _range_value(reader: Reader) -> RangeValue:
 
 def _layout_value(reader: Reader) -> LayoutValue:
     version = reader.int16()
-    _expect(f"value version {version}", that=version in (VALUE_VERSION, CUT_LAYOUT_VERSION))
+    expect(f"value version {version}", that=version in (VALUE_VERSION, CUT_LAYOUT_VERSION))
     value = LayoutValue(
         timestamp_ms=reader.int64(),
         topic_id=uuid.UUID(bytes=reader.uuid()),
@@ -432,27 +433,16 @@ def _layout_value(reader: Reader) -> LayoutValue:
         lane_count=reader.int32(),
         fingerprint=reader.uuid() + reader.uuid() if version == CUT_LAYOUT_VERSION else b"",
     )
-    _expect(f"time {value.timestamp_ms}", that=value.timestamp_ms <= TIMESTAMP_MS_MAX)
-    _expect(f"{value.partition_count} partitions", that=value.partition_count >= 1)
-    _expect(f"{value.lane_count} lanes", that=1 <= value.lane_count <= LANE_COUNT_MAX)
+    expect(f"time {value.timestamp_ms}", that=value.timestamp_ms <= TIMESTAMP_MS_MAX)
+    expect(f"{value.partition_count} partitions", that=value.partition_count >= 1)
+    expect(f"{value.lane_count} lanes", that=1 <= value.lane_count <= LANE_COUNT_MAX)
     reader.end()
     return value
 
 
 def _epoch_value(reader: Reader) -> EpochValue:
-    timestamp_ms = _value_head(reader)
+    timestamp_ms = read_head(reader)
     seen = EpochStart(reader.int32(), reader.int64())
-    _expect(f"epoch {seen.epoch} from {seen.start}", that=min(seen) >= 0)
+    expect(f"epoch {seen.epoch} from {seen.start}", that=min(seen) >= 0)
     reader.end()
     return EpochValue(timestamp_ms=timestamp_ms, seen=seen)
-
-
-def _value_head(reader: Reader) -> int:
-    version = reader.int16()
-    _expect(f"value version {version}, know {VALUE_VERSION}", that=version == VALUE_VERSION)
-    return reader.int64()
-
-
-def _expect(otherwise: str, *, that: bool) -> None:
-    if not that:
-        raise FrameInvalid(otherwise)

@@ -79,10 +79,9 @@ def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
 
 def push_note(topic_id: uuid.UUID, state: OffsetState, seen: EpochStart | None) -> str:
     """What goes beside a push of the state's stable position; "" where members said all of it."""
-    stable = state.stable_position
-    if all(each.committed and each.offset >= stable for _, _, each in state.positions()):
+    if state.is_said:
         return ""
-    return write_note(topic_id, LaneNote(stable, (), seen))
+    return write_note(topic_id, LaneNote(state.stable_position, (), seen))
 
 
 def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> LaneNote | None:

@@ -10,31 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from keylane.keyrange.space import KeyRange
-from keylane.offsets.intervals import IntervalMap
+from keylane.offsets.positions import PositionMap
 from keylane.offsets.values import (
     METADATA_BYTES_MAX,
     METADATA_SUM_BYTES_MAX,
     POSITION_COUNT_MAX,
     CommitError,
-    Position,
 )
 
 
 def too_large(
-    positions: IntervalMap[Position], key_ranges: Iterable[KeyRange], metadata: str | None
+    positions: PositionMap, key_ranges: Iterable[KeyRange], metadata: str | None
 ) -> CommitError | None:
     """Why a commit of `key_ranges` does not fit beside `positions`; None: it does."""
     size_bytes = len(metadata.encode()) if metadata else 0
     if size_bytes > METADATA_BYTES_MAX:
         return CommitError.METADATA_TOO_LARGE
-    if size_bytes and size_bytes + _metadata_bytes(positions) > METADATA_SUM_BYTES_MAX:
+    # Four bytes per character at most, so the sum needs no encoding.
+    if size_bytes and size_bytes + 4 * positions.text_chars > METADATA_SUM_BYTES_MAX:
         return CommitError.METADATA_TOO_LARGE
     cuts = sum(positions.cuts_added(part.lo, part.hi) for part in key_ranges)
     if len(positions) + cuts > POSITION_COUNT_MAX:
         return CommitError.MAX_REACHED
     return None
-
-
-def _metadata_bytes(positions: IntervalMap[Position]) -> int:
-    # Four bytes per character at most, so the common case needs no encoding.
-    return sum(4 * len(p.metadata) for p in positions.values() if p.metadata)

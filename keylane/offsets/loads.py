@@ -36,6 +36,8 @@ REFUSALS: Final = (
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
+OnAck = Callable[[int, int], None]
+"""Told of each record that a broker has taken: its partition, and its offset there."""
 OnAppend = Callable[[int, float, bool], None]
 """Told of each write: its records, its seconds, whether all in-sync replicas have it."""
 T = TypeVar("T")
@@ -75,6 +77,35 @@ async def timed_append(record_count: int, on_append: OnAppend) -> AsyncIterator[
         is_acknowledged = True
     finally:
         on_append(record_count, clock() - started_s, is_acknowledged)
+
+
+class Cuts:
+    """Whether a log goes on where its only writer has left it.
+
+    It does not where it was cut, as an unclean election does, or begins anew; nor where somebody
+    else has written, as a node does that was replaced on a cluster that fences nobody.
+    """
+
+    def __init__(self, *, is_shared: bool = False) -> None:
+        """is_shared: others write there as well, of other groups."""
+        self._is_shared = is_shared
+        self.count = 0
+        """How often it did not."""
+        self._lasts: dict[int, int] = {}
+
+    def note(self, partition: int, offset: int) -> None:
+        """A record was taken there; below 0: it was there already, and no place is told."""
+        if offset < 0:
+            return
+        last = self._lasts.get(partition, offset - 1)
+        if offset <= last or (offset > last + 1 and not self._is_shared):
+            self.count += 1
+        if offset <= last:
+            log.error(
+                "journal has lost records, states are written whole again partition=%d offset=%d"
+                " last=%d", partition, offset, last,
+            )  # fmt: skip
+        self._lasts[partition] = offset
 
 
 def describe_loss(doing: str, error: BaseException) -> UpstreamLost:

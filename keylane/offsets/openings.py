@@ -67,8 +67,13 @@ class JournalOpener:
         wall_clock: Callable[[], float],
         append_timeout_s: float,
         on_append: OnAppend,
+        writes_steps: Callable[[], bool],
     ) -> None:
-        """Nothing is asked of Kafka before the first opening."""
+        """Nothing is asked of Kafka before the first opening.
+
+        writes_steps: whether records may be such that a keylane from before them cannot read.
+        """
+        self._writes_steps = writes_steps
         self._store, self._brokers, self._wall_clock = store, brokers, wall_clock
         self._individual_commits_max = individual_commits_max
         self._append_timeout_s, self._on_append = append_timeout_s, on_append
@@ -104,7 +109,10 @@ class JournalOpener:
                 partition_count=partition_count,
                 individual_commits_max=self._individual_commits_max,
             )
-            await journal.append(table.take_orphan_tombstones())
+            records = table.take_orphan_tombstones()
+            if not self._writes_steps():
+                records += table.whole_records(now_ms=int(self._wall_clock() * 1000))
+            await journal.append(records)
         except BaseException:
             spawn(journal.close(), "close journal partition")
             raise

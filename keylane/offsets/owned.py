@@ -44,6 +44,10 @@ class Journal(Protocol):
     def is_broken(self) -> bool:
         """Nothing can be appended any more."""
 
+    @property
+    def cuts(self) -> int:
+        """How often it did not go on where it was left."""
+
     async def append(self, records: Sequence[JournalRecord]) -> None:
         """Write and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
 

@@ -16,6 +16,7 @@ only makes the answer smaller, so the stable offset comes late, never too early.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -30,6 +31,8 @@ REGION_COUNT_MAX: Final = 64
 """Bound on regions; the tail path of a few lagging lanes makes a handful, 64 is room to spare."""
 HOLE_COUNT_MAX: Final = 4096
 """Bound on holes: 64 KiB of bounds; a transactional topic has one control batch per commit."""
+NEWS_MAX: Final = 256
+"""Scanned blocks that are remembered for states that were settled before; beyond, all is news."""
 NO_RECORD: Final = -1
 UNSEEN: Final = 2**63 - 1
 """Nobody reads these keys, so their last record is not known."""
@@ -45,10 +48,19 @@ class ScanIndex:
     NO_RECORD or inside its region.
     """
 
-    __slots__ = ("_ends", "_holes", "_lasts", "_lows", "_outputs", "_starts", "lane_count")
+    __slots__ = (
+        "_ends", "_holes", "_lasts", "_lows", "_news", "_outputs", "_starts",
+        "key_split", "lane_count", "news_count", "token",
+    )  # fmt: skip
 
     def __init__(self, key_split: KeySplit) -> None:
+        self.key_split = key_split
         self.lane_count = key_split.output_count
+        self.token = object()
+        """Stands for this index where the index itself should not be kept."""
+        self.news_count = 0
+        """Blocks that were taken in, ever; see `news_since`."""
+        self._news: deque[Range] = deque(maxlen=NEWS_MAX)
         self._lows = [0, *key_split.cuts]
         self._outputs = key_split.outputs
         self._starts: list[int] = []
@@ -73,6 +85,8 @@ class ScanIndex:
         assert last_record_offsets.shape == (self.lane_count,), "one last record per lane"
         if end <= start:
             return
+        holes = tuple(holes)
+        self._note_news(start, end, holes)
         first = bisect_left(self._ends, start)
         stop = bisect_right(self._starts, end)
         lasts = last_record_offsets.astype(np.int64, copy=True)
@@ -101,6 +115,50 @@ class ScanIndex:
             if skipped == offset:
                 return offset
             offset = skipped
+
+    def effective_many(
+        self, outputs: NDArray[np.intp], offsets: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """As `effective`, of many positions.
+
+        outputs  (n,)  which output of the split each position is of, or NOBODY.
+        offsets  (n,)  where each stands.
+        Cost: some 10 us, nanoseconds per position, and a search per position in front of a record.
+        """
+        found = offsets.copy()
+        if not self._starts:
+            return found
+        regions = np.searchsorted(self._starts, found, "right") - 1
+        for index in set(regions.tolist()) - {-1}:
+            rows = np.flatnonzero((regions == index) & (found < self._ends[index]))
+            of_rows = outputs[rows]
+            lasts = np.where(of_rows == NOBODY, UNSEEN, self._lasts[index][of_rows])
+            is_done = lasts < found[rows]
+            found[rows[is_done]] = self._ends[index]
+            if self._holes:
+                rest = rows[~is_done]
+                found[rest] = [
+                    self._behind_holes(index, *place)
+                    for place in zip(lasts[~is_done].tolist(), found[rest].tolist(), strict=True)
+                ]
+        return found
+
+    def news_since(self, count: int) -> list[Range] | None:
+        """Offsets of blocks taken in since `news_count` was that, `[start, end)`; None: forgotten.
+
+        A position for which `effective` gave itself then is moved now by these only: in front of
+        a record of its lane it stays, and where nothing was scanned something has to be.
+        """
+        if not 0 <= self.news_count - count <= len(self._news):
+            return None
+        joined: list[Range] = []
+        for index in range(len(self._news) - (self.news_count - count), len(self._news)):
+            start, end = self._news[index]
+            if joined and start <= joined[-1][1] and joined[-1][0] <= end:
+                start, end = min(start, joined[-1][0]), max(end, joined[-1][1])
+                joined.pop()
+            joined.append((start, end))
+        return joined
 
     def knows(self, offset: int) -> bool:
         """Whether `offset` is in a scanned region, or at the end of one."""
@@ -177,6 +235,21 @@ class ScanIndex:
         # Of an output with several intervals this may be the last record of another one, which
         # can only hold a position back.
         return UNSEEN if NOBODY in outputs else max(int(lasts[output]) for output in outputs)
+
+    def _behind_holes(self, index: int, last: int, offset: int) -> int:
+        """`effective` of a position inside a region, whose lane has its last record at `last`."""
+        while (skipped := min(self._holes.skip(offset), self._ends[index])) != offset:
+            offset = skipped
+            if last < offset:
+                return self._ends[index]
+        return offset
+
+    def _note_news(self, start: int, end: int, holes: tuple[Range, ...]) -> None:
+        """What a block tells, and holes that it has beyond its ends."""
+        start = min([start, *(first for first, _ in holes)])
+        end = max([end, *(last + 1 for _, last in holes)])
+        self._news.append((start, end))
+        self.news_count += 1
 
     def _forget(self, *, kept: int) -> None:
         """Keep the bounds: drop the shortest region but `kept`, and the lowest holes."""

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -22,7 +23,7 @@ from aiokafka.errors import KafkaError
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import TOPIC_NAME, JournalRecord
 from keylane.offsets.journal_topic import SEGMENT_BYTES_DEFAULT, ensure_journal_topic
-from keylane.offsets.loads import OnAppend, describe_loss, timed_append, tried_again
+from keylane.offsets.loads import Cuts, OnAck, OnAppend, describe_loss, timed_append, tried_again
 from keylane.offsets.set_aside import SetAside
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
@@ -80,6 +81,7 @@ class JournalStore:
         self._segment_bytes = segment_bytes
         self._append_timeout_s = append_timeout_s
         self._on_append = on_append
+        self._cuts = Cuts(is_shared=True)  # by nodes beside others
         self._producer: AIOKafkaProducer | None = None
         self._opening = asyncio.Lock()
         self._is_stopped = False
@@ -97,7 +99,7 @@ class JournalStore:
                 answering.
         """
         table = await self.read(
-            individual_commits_max=individual_commits_max, on_progress=on_progress
+            individual_commits_max=individual_commits_max, on_progress=on_progress, is_moving=False
         )
         await tried_again("opening the journal", self._opened)
         await self.append(table.take_orphan_tombstones())
@@ -108,9 +110,11 @@ class JournalStore:
         *,
         individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
         on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
+        is_moving: bool = True,
     ) -> OffsetTable:
         """As `start`, without a producer: nothing is written but a topic that is missing.
 
+        is_moving: others write meanwhile, and states are not to be answered by.
         Raises: UpstreamLost.
         """
 
@@ -123,7 +127,7 @@ class JournalStore:
             return table
 
         table = await tried_again("loading the journal", load)
-        finish_load(table, self._set_aside)
+        finish_load(table, self._set_aside, is_moving=is_moving)
         return table
 
     async def prepare(self) -> int:
@@ -149,6 +153,11 @@ class JournalStore:
         finish_load(table, self._set_aside, only)
         return table
 
+    @property
+    def cuts(self) -> int:
+        """How often the journal did not go on where it was left."""
+        return self._cuts.count
+
     async def append(self, records: Sequence[JournalRecord]) -> None:
         """Write records in order and wait until all in-sync replicas have them.
 
@@ -168,7 +177,7 @@ class JournalStore:
         try:
             async with asyncio.timeout(self._append_timeout_s):
                 producer = await self._opened()
-                await append_all(producer, records)
+                await append_all(producer, records, self._cuts.note)
         except TimeoutError:
             raise UpstreamLost(f"no ack from the journal in {self._append_timeout_s:g} s") from None
         except KafkaError as error:
@@ -270,9 +279,15 @@ async def _stop(consumer: AIOKafkaConsumer) -> None:
         await consumer.stop()
 
 
-def finish_load(table: OffsetTable, set_aside: SetAside, partition: int | None = None) -> None:
+def finish_load(
+    table: OffsetTable,
+    set_aside: SetAside,
+    partition: int | None = None,
+    *,
+    is_moving: bool = False,
+) -> None:
     """Make states of what was read, and tell what was found; of one partition, or of all."""
-    report = table.finish_load()
+    report = table.finish_load(is_moving=is_moving)
     for damaged in report.damaged:
         set_aside.note(TOPIC_NAME, damaged)
     set_aside.note_more(TOPIC_NAME, report.damaged_count - len(report.damaged))
@@ -316,24 +331,29 @@ async def _read_to(
             raise UpstreamLost(f"the journal gave nothing for {LOAD_STALLED_S:g} s")
 
 
-async def append_all(producer: AIOKafkaProducer, records: Sequence[JournalRecord]) -> list[Any]:
+async def append_all(
+    producer: AIOKafkaProducer, records: Sequence[JournalRecord], on_ack: OnAck
+) -> list[Any]:
     """Write records in order and wait for all acks; what the broker says. Raises: KafkaError."""
-    acks = [await _send(producer, record) for record in records]
+    acks = [await _send(producer, record, on_ack) for record in records]
     # Not `gather`: a caller that goes away must not cancel what others share.
     await asyncio.wait(acks)
     return [ack.result() for ack in acks]
 
 
-async def _send(producer: AIOKafkaProducer, record: JournalRecord) -> asyncio.Future[Any]:
+async def _send(
+    producer: AIOKafkaProducer, record: JournalRecord, on_ack: OnAck
+) -> asyncio.Future[Any]:
     """Hand a record to the producer; the future ends with the ack."""
     ack: asyncio.Future[Any] = await producer.send(
         TOPIC_NAME, record.value, key=record.key, partition=record.partition
     )
-    ack.add_done_callback(_retrieve)
+    # In the order in which the log has them, whoever waits for which.
+    ack.add_done_callback(partial(_retrieve, on_ack))
     return ack
 
 
-def _retrieve(ack: asyncio.Future[Any]) -> None:
+def _retrieve(on_ack: OnAck, ack: asyncio.Future[Any]) -> None:
     """Look at the outcome, so that one that nobody waits for any more is not reported."""
-    if not ack.cancelled():
-        ack.exception()
+    if not ack.cancelled() and ack.exception() is None:
+        on_ack(int(ack.result().partition), int(ack.result().offset))

@@ -2,7 +2,7 @@
 
 In:    journal records while loading; new states afterwards.  Out: states; records to append.
 Pure:  no I/O, no clock: time is a parameter.
-Source: docs/decisions/005, 027.
+Source: docs/decisions/005, 027, 042.
 
 A commit goes: copy the state, commit on the copy, append `records_before_push`, push its stable
 position to Kafka, `put` the copy, append `records`, `mark_saved`. Who does so holds the group's
@@ -12,7 +12,7 @@ lock from the copy on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from keylane.errors import JournalInvalid
@@ -27,36 +27,23 @@ from keylane.offsets.journal import (
     Key,
     LayoutKey,
     LayoutValue,
-    PositionsValue,
     RangeKey,
     RangeValue,
     StateKey,
     ic_partition,
-    read_epoch,
-    read_intent,
     read_key,
     read_layout,
-    read_positions,
-    read_range,
     write_key,
     write_value,
 )
 from keylane.offsets.lineage import EpochStart
+from keylane.offsets.loading import Loading, OrphanKey
 from keylane.offsets.state import OffsetState
+from keylane.offsets.steps import Steps
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged
 
 DAMAGED_TOLD_MAX: Final = 1000
 """How many damaged records are named; the others are counted."""
-
-
-@dataclass(slots=True)
-class _Loading:
-    """What was read of one state so far; the order of its records does not matter."""
-
-    positions: PositionsValue | None = None
-    ranges: set[Range] = field(default_factory=set)
-    epoch: EpochStart | None = None
-    intents: dict[int | None, IntentValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +77,14 @@ class OffsetTable:
         self.individual_commits_max = individual_commits_max
         self._states: dict[str, dict[StateKey, OffsetState]] = {}
         self.intents = Intents()
+        self._steps = Steps()
+        self._cut_count = 0
         self._written: dict[StateKey, int] = {}
         """The highest `pushed` that the journal may say of a state; -1: none."""
         self._layouts: dict[str, dict[int, LayoutValue]] = {}
         """By view, and by the journal partition that it stands in; the newest counts."""
-        self._loading: dict[StateKey, _Loading] = {}
-        self._orphans: set[RangeKey | EpochKey] = set()
+        self._loading: dict[StateKey, Loading] = {}
+        self._orphans: set[OrphanKey] = set()
         self._epochs: dict[StateKey, EpochStart] = {}
         """By state, what the journal says of the log that it was concluded from."""
         self._new_epochs: set[StateKey] = set()
@@ -110,27 +99,40 @@ class OffsetTable:
     def apply(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Take in one journal record; those of one partition come in the order of the log."""
         try:
-            self._apply(partition, key, value, "journal")
+            self._apply(partition, offset, key, value)
         except JournalInvalid as error:
             self._note_damaged(Damaged(partition, offset, str(error)))
         except Exception as error:  # noqa: BLE001 - one record must not end a load
             reason = f"a mistake of keylane in reading it, {type(error).__name__}"
             self._note_damaged(Damaged(partition, offset, reason))
 
-    def finish_load(self) -> LoadReport:
-        """Make states of what was applied."""
+    def finish_load(self, *, is_moving: bool = False) -> LoadReport:
+        """Make states of what was applied.
+
+        is_moving: others write meanwhile, so that states are there, and say nothing sure.
+        """
         for key, loading in self._loading.items():
-            if loading.positions is None:
-                self._orphans |= {RangeKey(key, *bounds) for bounds in loading.ranges}
-                if loading.epoch is not None:
-                    self._orphans.add(EpochKey(key))
+            self._orphans |= loading.damaged_ranges
+            self._steps.note_loaded(key, loading.positions, loading.steps)
+            try:
+                found = loading.walked(is_moving=is_moving)
+            except JournalInvalid as error:
+                # Its other steps would be positions of different moments beside each other.
+                partition = ic_partition(key.group, self.partition_count)
+                self._note_damaged(Damaged(partition, loading.offset, str(error)))
+                self._orphans.add(key)
+                found = None
+            if loading.positions is None or found is None:
+                self._steps.forget(key)
+                self._orphans |= loading.orphans(key)
                 continue
             if loading.epoch is not None:
                 self._epochs[key] = loading.epoch
+            positions, pushed = found
             state = OffsetState.restore(
-                positions=loading.positions.positions,
+                positions=positions,
                 ranges=loading.ranges,
-                pushed=loading.positions.pushed,
+                pushed=pushed,
                 topic_name=loading.positions.topic_name,
                 individual_commits_max=self.individual_commits_max,
             )
@@ -154,8 +156,10 @@ class OffsetTable:
 
     def take_orphan_tombstones(self) -> list[JournalRecord]:
         """Return the records that delete what is without a state; a second call returns none."""
-        orphans, self._orphans = self._orphans, set()
-        return [self._record(key.state.group, key, None) for key in orphans]
+        # Positions first: without the steps behind them they would be those of an earlier moment.
+        orphans = sorted(self._orphans, key=lambda key: not isinstance(key, StateKey))
+        self._orphans = set()
+        return [self._record(_group_of(key), key, None) for key in orphans]
 
     # -- states ----------------------------------------------------------------------------
 
@@ -188,6 +192,7 @@ class OffsetTable:
         self._epochs.pop(key, None)
         self._new_epochs.discard(key)
         self.intents.forget(key)
+        self._steps.forget(key)
         self._written.pop(key, None)
         of_group = self._states.get(key.group, {})
         of_group.pop(key, None)
@@ -229,23 +234,36 @@ class OffsetTable:
     # -- records ---------------------------------------------------------------------------
 
     def records(
-        self, key: StateKey, *, now_ms: int, member_id: str = "", leader_epoch: int = -1
+        self,
+        key: StateKey,
+        *,
+        now_ms: int,
+        member_id: str = "",
+        leader_epoch: int = -1,
+        is_whole: bool = False,
     ) -> list[JournalRecord]:
         """Return what the journal lacks of a state, in the order it has to be written in.
 
         A crash may cut the list anywhere. So what a reset dropped goes first, as its positions
         must not be seen with the old ranges; then puts, then the epoch, which may be too new for
         positions but not too old, then positions, and last the tombstones of ranges that positions
-        or other ranges have swallowed, and of intents.
+        or other ranges have swallowed, and of intents. Positions are one record, whole or a step.
+        is_whole: positions are to be as any keylane can read them.
         """
         records = self._state_records(
-            key, now_ms=now_ms, member_id=member_id, leader_epoch=leader_epoch
+            key, now_ms=now_ms, member_id=member_id, leader_epoch=leader_epoch, is_whole=is_whole
         )
         renewed = self.intents.renew(key, self._states[key.group][key], now_ms)
         return records + [self._intent(place, intent) for place, intent in renewed.items()]
 
     def _state_records(
-        self, key: StateKey, *, now_ms: int, member_id: str = "", leader_epoch: int = -1
+        self,
+        key: StateKey,
+        *,
+        now_ms: int,
+        member_id: str = "",
+        leader_epoch: int = -1,
+        is_whole: bool = True,
     ) -> list[JournalRecord]:
         state = self._states[key.group][key]
         changes = state.unsaved()
@@ -259,13 +277,8 @@ class OffsetTable:
             seen = EpochValue(timestamp_ms=now_ms, seen=self._epochs[key])
             records.append(self._record(key.group, EpochKey(key), write_value(seen)))
         if changes.positions:
-            value = PositionsValue(
-                timestamp_ms=now_ms,
-                pushed=state.pushed,
-                topic_name=state.topic_name,
-                positions=tuple((hi, position) for _, hi, position in state.positions()),
-            )
-            records.append(self._record(key.group, key, write_value(value)))
+            entries = self._steps.entries(key, state, now_ms=now_ms, is_whole=is_whole)
+            records += [self._record(key.group, place, value) for place, value in entries]
             self._note_written(key, is_sure=False)
         return records + self._ranges(key, swallowed, None)
 
@@ -289,12 +302,14 @@ class OffsetTable:
     def mark_saved(self, key: StateKey) -> None:
         """Note that the last `records` of the state were acknowledged."""
         self._new_epochs.discard(key)
+        self._steps.mark_saved(key)
         self._states[key.group][key].mark_saved()
         self.intents.note_saved(key)
         self._note_written(key, is_sure=True)
 
     def mark_written(self, key: StateKey) -> None:
         """Note that the last `records_before_push` were acknowledged."""
+        self._steps.mark_saved(key)
         self._states[key.group][key].mark_saved()
         self._note_written(key, is_sure=True)
 
@@ -306,8 +321,9 @@ class OffsetTable:
     def tombstones(self, key: StateKey) -> list[JournalRecord]:
         """Return the records that delete a state from the journal; none when there is none.
 
-        Positions go last: ranges that a crash leaves behind without them are dropped on load,
-        positions that it leaves are merely there still.
+        Positions go behind the rest: ranges that a crash leaves behind without them are dropped on
+        load, positions that it leaves are merely there still. Steps go last: without the last of
+        them positions would be those of an earlier moment.
         """
         state = self.get(key)
         if state is None:
@@ -316,7 +332,32 @@ class OffsetTable:
         rest += [self.tombstone(place) for place in self.intents.stored(key)]
         if key in self._epochs:
             rest.append(self._record(key.group, EpochKey(key), None))
-        return [*rest, self._record(key.group, key, None)]
+        rest.append(self._record(key.group, key, None))
+        return rest + [self._record(key.group, step, None) for step in self._steps.given_up(key)]
+
+    def note_cuts(self, count: int) -> bool:
+        """The journal did not go on where it was left so many times; True when that is news.
+
+        From now on each state's next record is whole.
+        """
+        if count == self._cut_count:
+            return False
+        self._cut_count = count
+        self._steps.note_cut()
+        return True
+
+    def whole_records(self, *, now_ms: int) -> list[JournalRecord]:
+        """Records in the place of those that an older keylane cannot read.
+
+        They count as written: when they cannot be, the table is to be loaded anew.
+        """
+        found: list[JournalRecord] = []
+        for key in self._steps.based():
+            state = self._states[key.group][key]
+            entries = self._steps.entries(key, state, now_ms=now_ms, is_whole=True)
+            found += [self._record(key.group, place, value) for place, value in entries]
+            self._steps.mark_saved(key)
+        return found
 
     def tombstone(self, place: IntentKey) -> JournalRecord:
         """Return the record that deletes an intent."""
@@ -379,36 +420,22 @@ class OffsetTable:
                 assert key.group == group
                 state.check()
 
-    def _apply(self, partition: int, key: bytes | None, value: bytes | None, place: str) -> None:
+    def _apply(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
+        place = "journal"
         if key is None:
             raise JournalInvalid(f"{place}: a record without a key")
         decoded = read_key(key, place=place)
         if decoded is None:
             return
-        # A layout may stand in any partition: a node pins it where it may write.
-        group = _group(decoded)
-        if group is not None and ic_partition(group, self.partition_count) != partition:
+        if isinstance(decoded, LayoutKey):  # in any partition: a node pins it where it may write
+            self._put_layout(decoded.view, partition, None)
+            if value is not None:
+                self._put_layout(decoded.view, partition, read_layout(value, place=place))
+            return
+        if ic_partition(_group_of(decoded), self.partition_count) != partition:
             raise JournalInvalid(f"{place}: belongs to another partition")
-        match decoded:
-            case StateKey():
-                loading = self._loading.setdefault(decoded, _Loading())
-                loading.positions = None
-                if value is not None:
-                    loading.positions = read_positions(value, place=place)
-            case RangeKey():
-                self._apply_range(decoded, value, place)
-            case EpochKey():
-                loading = self._loading.setdefault(decoded.state, _Loading())
-                loading.epoch = None
-                self._orphans.discard(decoded)
-                if value is not None:
-                    loading.epoch = read_epoch(value, place=place).seen
-            case IntentKey():
-                self._apply_intent(decoded, value, place)
-            case LayoutKey():
-                self._put_layout(decoded.view, partition, None)
-                if value is not None:
-                    self._put_layout(decoded.view, partition, read_layout(value, place=place))
+        state = decoded if isinstance(decoded, StateKey) else decoded.state
+        self._loading.setdefault(state, Loading()).take(decoded, value, offset, place=place)
 
     def _put_layout(self, view: str, partition: int, layout: LayoutValue | None) -> None:
         found = self._layouts.setdefault(view, {})
@@ -418,46 +445,16 @@ class OffsetTable:
         if not found:
             del self._layouts[view]
 
-    def _apply_intent(self, key: IntentKey, value: bytes | None, place: str) -> None:
-        intents = self._loading.setdefault(key.state, _Loading()).intents
-        intents.pop(key.offset, None)
-        if value is None:
-            return
-        intent = read_intent(value, place=place)
-        if intent.after.pushed != key.offset:
-            raise JournalInvalid(f"{place}: an intent of another offset")
-        intents[key.offset] = intent
-
-    def _apply_range(self, key: RangeKey, value: bytes | None, place: str) -> None:
-        ranges = self._loading.setdefault(key.state, _Loading()).ranges
-        ranges.discard((key.first, key.last))
-        self._orphans.discard(key)
-        if value is None:
-            return
-        try:
-            read_range(value, place=place)
-        except JournalInvalid:
-            self._orphans.add(key)
-            raise
-        ranges.add((key.first, key.last))
-
     def _ranges(
         self, key: StateKey, ranges: Iterable[Range], value: bytes | None
     ) -> list[JournalRecord]:
         return [self._record(key.group, RangeKey(key, *bounds), value) for bounds in ranges]
 
-    def _record(
-        self, group: str, key: StateKey | RangeKey | IntentKey | EpochKey, value: bytes | None
-    ) -> JournalRecord:
+    def _record(self, group: str, key: Key, value: bytes | None) -> JournalRecord:
         return JournalRecord(ic_partition(group, self.partition_count), write_key(key), value)
 
 
-def _group(key: Key) -> str | None:
-    """Return the group whose hash gives the partition; None: any partition will do."""
-    match key:
-        case StateKey():
-            return key.group
-        case RangeKey() | IntentKey() | EpochKey():
-            return key.state.group
-        case LayoutKey():
-            return None
+def _group_of(key: Key) -> str:
+    """Return the group whose hash gives the partition; of what is no layout."""
+    assert not isinstance(key, LayoutKey), "a layout is of no group"
+    return key.group if isinstance(key, StateKey) else key.state.group

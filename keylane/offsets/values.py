@@ -9,8 +9,8 @@ guide, "Error Codes".
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -89,6 +89,20 @@ class Position:
     metadata: str | None = None
     leader_epoch: int = NO_LEADER_EPOCH
 
+    def cut_at(self, end: int) -> Position:
+        """As it is once another log goes on at `end`: what was said stays."""
+        if self.committed:
+            return replace(self, counted=max(self.offset, min(self.counted, end)))
+        start = min(self.counted, end)
+        return replace(self, offset=start, counted=start)
+
+    def led_to(self, log_start_offset: int) -> Position:
+        """As it is once nothing stands before `log_start_offset`."""
+        if self.counted >= log_start_offset:
+            return self
+        offset = self.offset if self.committed else log_start_offset
+        return replace(self, offset=offset, counted=log_start_offset)
+
 
 def is_below(positions: Iterable[Position], offset: int, *, reset: bool) -> bool:
     """Whether a commit of `offset` sends what stands at `positions` back."""
@@ -108,6 +122,19 @@ class LanePosition:
 
 
 NOT_COMMITTED: Final = LanePosition(offset=NO_OFFSET, leader_epoch=NO_LEADER_EPOCH, metadata="")
+
+
+def lane_position(pieces: Sequence[Position]) -> LanePosition:
+    """Where a member that takes over all of `pieces` starts; see `OffsetState.position_of`."""
+    if not any(piece.committed for piece in pieces):
+        return NOT_COMMITTED
+    lowest = min(pieces, key=lambda piece: (piece.counted, not piece.committed))
+    exact = lowest.committed and lowest.offset == lowest.counted
+    return LanePosition(
+        offset=lowest.counted,
+        leader_epoch=lowest.leader_epoch if exact else NO_LEADER_EPOCH,
+        metadata=lowest.metadata or "",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from typing import Any, Final
 
 from kio.index import load_payload_module
@@ -397,7 +398,7 @@ def _build(
     codes: Codes,
     answer: Any,
 ) -> Any:
-    module: Any = load_payload_module(OFFSET_COMMIT, request.api_version, EntityType.response)
+    module = _answers(request.api_version)
     by_id = request.api_version >= TOPIC_ID_VERSION
     topics: dict[Any, Any] = {}
     for number, (topic, view) in enumerate(zip(wanted.topics, views, strict=True)):
@@ -425,6 +426,12 @@ def _build(
     if request.api_version >= THROTTLE_VERSION:
         changes["throttle_time"] = timedelta(0)
     return module.OffsetCommitResponse(topics=tuple(topics.values()), **changes)
+
+
+@cache
+def _answers(api_version: int) -> Any:
+    """kio's module of answers; it would look for it in each call."""
+    return load_payload_module(OFFSET_COMMIT, api_version, EntityType.response)
 
 
 def _broker_key(topic: Any, index: int, view: View | None, *, by_id: bool) -> BrokerKey:

@@ -70,7 +70,7 @@ class SentPushes:
     def note_of(self, draft: Draft) -> str:
         """The metadata that goes beside a draft's stable position."""
         groups = self._context.groups
-        if not groups.pushes.has_notes:
+        if not groups.pushes.has_notes or draft.state.is_said:
             return ""
         seen = groups.concluded_epoch(draft.key, draft.state)
         return push_note(draft.view.topic_id, draft.state, seen)

@@ -83,6 +83,7 @@ class _Node(_Model):
     version: Text = ""
     lone: bool = False
     process: Text = ""
+    journal: Int32 = 0
 
     @classmethod
     def of(cls, node: NodeInfo) -> _Node:
@@ -102,6 +103,7 @@ class _Node(_Model):
             version=node.version,
             lone=node.lone,
             process=node.process,
+            journal=node.journal,
         )
 
     def value(self) -> NodeInfo:
@@ -120,6 +122,7 @@ class _Node(_Model):
             version=self.version,
             lone=self.lone,
             process=self.process,
+            journal=self.journal,
         )
 
 

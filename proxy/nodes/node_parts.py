@@ -14,6 +14,7 @@ from typing import Final
 from keylane import __version__
 from keylane.config import ProxyConfig, split_address
 from keylane.errors import KeylaneError
+from keylane.offsets.journal import FORMAT
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.context import Shared
 from keylane.proxy.control import ControlServer
@@ -97,6 +98,7 @@ class NodeParts:
             bootstrap=self.shared.bootstrap,
             version=__version__,
             lone=True,
+            journal=FORMAT,
             process=make_mark(),
         )
 
@@ -119,10 +121,12 @@ class NodeParts:
             lane_name_pattern=config.lane_name_pattern or "",
             control=url,
             version=__version__,
+            journal=FORMAT,
         )
 
     def _on_membership(self, membership: Membership) -> None:
         """The nodes have agreed anew on who is there, and who serves which groups."""
         self.shared.hear_nodes(membership)
         self._stats.node_generations += 1
+        self.shared.groups.note_readers(node.journal for node in membership.nodes)
         self.shared.groups.drop_lost()

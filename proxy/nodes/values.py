@@ -56,6 +56,8 @@ class NodeInfo:
     version: str = ""
     lone: bool = False
     """Whether it was given no number, and has to be the only one; `number` means nothing then."""
+    journal: int = 0
+    """Which format of the journal it can read: `offsets.journal.FORMAT`."""
     process: str = ""
     """Of a lone node: which process it is (`process_mark`); empty: not known."""
 

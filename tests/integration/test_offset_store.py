@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -18,6 +19,7 @@ from confluent_kafka.admin._config import ConfigResource
 
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import UpstreamLost
+from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.journal import (
     TOPIC_NAME,
@@ -26,7 +28,9 @@ from keylane.offsets.journal import (
     RangeKey,
     RangeValue,
     StateKey,
+    StepKey,
     ic_partition,
+    read_key,
     write_key,
     write_value,
 )
@@ -57,6 +61,38 @@ def test_states_and_layouts_are_equal_after_a_restart_s004_16(kafka: str) -> Non
     assert {key: loaded.get(key) for key in keys} == {key: table.get(key) for key in keys}
     assert all(not loaded.of_group(key.group)[key].unsaved() for key in keys)
     assert loaded.layout("orders.lanes-4") == layout
+
+
+def test_commits_of_many_lanes_are_steps_and_load_as_they_were_saved(kafka: str) -> None:
+    """Three groups beside each other; the brokers' acks say that the log goes on unbroken."""
+    keys = [StateKey(f"steps-{number}-{uuid.uuid4()}", TOPIC_ID, 0) for number in range(3)]
+    split, kinds = even_split(64), Counter[bool]()
+
+    async def commit(store: JournalStore, table: OffsetTable, key: StateKey) -> None:
+        state = OffsetState(committed=0)
+        for lane in range(64):
+            state.commit_lane(split.key_range(lane), 100 + lane)
+        for number in range(60):
+            state = state.copy()
+            state.commit_lane(split.key_range(number), 1000 + number)
+            table.put(key, state)
+            records = table.records(key, now_ms=1)
+            kinds.update(isinstance(read_key(r.key, place=""), StepKey) for r in records)
+            await store.append(records)
+            table.mark_saved(key)
+
+    async def scenario() -> tuple[OffsetTable, OffsetTable, int]:
+        store = JournalStore(kafka)
+        table = await store.start()
+        await asyncio.gather(*(commit(store, table, key) for key in keys))
+        await store.stop()
+        return table, await load(kafka), store.cuts
+
+    table, loaded, cuts = asyncio.run(scenario())
+
+    assert {key: loaded.get(key) for key in keys} == {key: table.get(key) for key in keys}
+    assert cuts == 0
+    assert kinds[True] > 100 > kinds[False] > 0
 
 
 def test_deleted_state_stays_deleted(kafka: str) -> None:

@@ -13,7 +13,7 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +24,12 @@ from keylane.offsets.journal import (
     TOPIC_NAME,
     PositionsValue,
     StateKey,
+    StepKey,
     read_key,
     read_positions,
 )
+from keylane.offsets.journal_steps import read_step
+from keylane.offsets.positions import PositionMap
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """A batch up to its record count: base offset, length, leader epoch, magic, CRC, attributes,
@@ -168,13 +171,9 @@ def _committed_over_time(
 ) -> dict[tuple[str, int], list[tuple[int, int]]]:
     """By topic and partition: (ms, the lowest commit of all lanes until then), ascending."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    for message in journal:
-        where = f"journal {message.partition()}/{message.offset()}"
-        key = read_key(message.key() or b"", place=where)
-        data = message.value()
-        if not isinstance(key, StateKey) or key.group != group or data is None:
+    for message, key, value in states_over_time(journal):
+        if key.group != group:
             continue
-        value = read_positions(data, place=where)
         told = found[value.topic_name, key.partition]
         lowest = min(place.offset for _, place in value.positions)
         highest = max(told[-1][1] if told else -1, lowest)
@@ -196,20 +195,40 @@ def read_commit_key(key: bytes, group: str) -> tuple[str, int] | None:
     return (names[1], partition) if names[0] == group else None
 
 
+def states_over_time(
+    journal: Iterable[Message],
+) -> Iterator[tuple[Message, StateKey, PositionsValue]]:
+    """Each record of positions, and the whole state that it makes, of a log not compacted."""
+    held: dict[StateKey, tuple[PositionsValue, PositionMap]] = {}
+    for message in journal:
+        where = f"journal {message.partition()}/{message.offset()}"
+        key = read_key(message.key() or b"", place=where)
+        data = message.value()
+        if data is None:
+            continue
+        if isinstance(key, StateKey):
+            value = read_positions(data, place=where)
+            held[key] = value, PositionMap.from_ends(value.positions)
+            yield message, key, value
+        elif isinstance(key, StepKey):
+            step = read_step(data, place=where)
+            whole, positions = held[key.state]
+            assert step.base == whole.base, f"{where}: a step of {step.base} behind {whole.base}"
+            positions.apply_step(step.step)
+            value = replace(whole, pushed=step.pushed, positions=positions.ends())
+            yield message, key.state, value
+
+
 def judge_positions(messages: Iterable[Message]) -> tuple[list[str], int]:
     """Breaches: states in the journal whose positions went back; how many states were written."""
     breaches, count = [], 0
     last: dict[StateKey, PositionsValue] = defaultdict(
         lambda: PositionsValue(timestamp_ms=0, pushed=None, topic_name="", positions=())
     )
-    for message in messages:
+    for message, key, value in states_over_time(messages):
         where = f"journal {message.partition()}/{message.offset()}"
-        key = read_key(message.key() or b"", place=where)
-        data = message.value()
-        if not isinstance(key, StateKey) or data is None:
-            continue
         count += 1
-        value, before = read_positions(data, place=where), last[key]
+        before = last[key]
         if (value.pushed or 0) < (before.pushed or 0):
             breaches.append(f"{where}: pushed went back, {before.pushed} to {value.pushed}")
         pairs = zip(_at_points(before), _at_points(value), strict=True)

@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 from kio.index import load_response_schema
 
+from keylane.config import LaneRule
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import JournalRecord
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
@@ -113,7 +114,7 @@ class Store:
     """Implements what `GroupOffsets` asks of `JournalStore`."""
 
     def __init__(self, kafka: Kafka) -> None:
-        self.kafka, self.has_failed = kafka, False
+        self.kafka, self.has_failed, self.cuts = kafka, False, 0
 
     async def start(self, **_: Any) -> OffsetTable:
         return self.kafka.loaded()
@@ -135,8 +136,8 @@ class Store:
 class Node(FakeContext):
     """A node with the real `GroupOffsets`, in front of the model."""
 
-    def __init__(self, kafka: Kafka) -> None:
-        super().__init__()
+    def __init__(self, kafka: Kafka, *, lanes: int = 4) -> None:
+        super().__init__(LaneRule(topic="orders", lanes=lanes))
         self.kafka, self.store = kafka, Store(kafka)
         cluster: Any = SimpleNamespace(
             security=SimpleNamespace(aiokafka_options=dict),

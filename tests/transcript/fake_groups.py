@@ -179,6 +179,8 @@ class FakeGroups:
             self.pushes.forget(key)
             self.late.forget(key)
 
+    cuts = 0
+
     async def append(self, records: Sequence[JournalRecord]) -> None:
         if records:
             if self.is_journal_down:

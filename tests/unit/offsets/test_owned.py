@@ -43,6 +43,8 @@ class Journal:
         self.is_broken, self.is_closed = False, False
         self.records: list[JournalRecord] = []
 
+    cuts = 0
+
     async def append(self, records: Sequence[JournalRecord]) -> None:
         self.records += records
 

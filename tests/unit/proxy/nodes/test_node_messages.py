@@ -41,6 +41,7 @@ INFOS = st.builds(
     pinned=st.dictionaries(TEXT, st.integers(0, 2**31 - 1), max_size=3),
     control=TEXT,
     version=TEXT,
+    journal=st.integers(0, 9),
 )
 CLAIMS = st.builds(
     Claim,
