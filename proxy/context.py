@@ -194,12 +194,12 @@ class SessionContext:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._shared.turns, function, *args)
 
-    def address_of(self, node_id: int) -> tuple[str, int]:
-        """Where clients reach a broker, by its own id, through this node."""
-        return self._shared.addresses.get(node_id, self._shared.bootstrap)
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Where clients reach a broker, by its own id, through this node; None: nowhere now."""
+        return self._shared.addresses.get(node_id)
 
     async def learn_brokers(self, entries: Any) -> None:
-        """Take note of brokers in an answer; listeners are bound on return."""
+        """Take note of brokers in an answer; listeners are bound on return, where they can be."""
         await self._shared.cluster.learn_brokers(entries)
 
     def learn_topic(self, entry: Any) -> None:

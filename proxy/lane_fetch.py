@@ -222,6 +222,12 @@ class LaneFetcher:
             if key[:2] == (topic_id, partition):
                 reader.forget_cut(end)
 
+    def note_leader(self, place: tuple[uuid.UUID, int], leader_epoch: int) -> None:
+        """A partition has a later leader: readers wait for nothing of the one before."""
+        for key, reader in list(self._readers.items()):
+            if key[:2] == place:
+                reader.leave_leader(leader_epoch)
+
     def _note_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """One reader has seen the log cut: for the others of the partition, and all that count."""
         self._kit.stats.logs_cut += 1

@@ -60,8 +60,8 @@ SHORT_POLL_MS: Final = 100
 """For a read of data that should be there; it keeps a broker that has none from being asked in
 a circle."""
 LONG_POLL_BYTES_MAX: Final = 256 * 1024
-"""A long poll holds no room while it waits, so its answer should be small; what is more than that
-comes with the next read, which does."""
+"""What comes at the log end is little, as a rule; of a backlog that came meanwhile a first part is
+served early, and the next read brings the rest."""
 BAD_BATCH_BACKOFF_S: Final = 0.5
 """A bad batch is read anew this often at most: `fetch.max.wait.ms`, once more."""
 BAD_OFFSETS_MAX: Final = 64
@@ -135,7 +135,13 @@ class PartitionReader:
         opener = partial(kit.open_source, topic, topic_id, partition_index)
         self._lineage = kit.lineages.of((topic_id, partition_index))
         self._head_line, self._tail_line = (
-            Line(opener, self._lineage, on_cut=self._note_cut, on_unsure=self._reset)
+            Line(
+                opener,
+                self._lineage,
+                on_cut=self._note_cut,
+                on_unsure=self._reset,
+                on_again=kit.stats.retried,
+            )
             for _ in range(2)
         )
         self._reads: set[_Read] = set()
@@ -193,6 +199,11 @@ class PartitionReader:
         """
         self._scanned_end = min(self._scanned_end, end)
         self._reset()
+
+    def leave_leader(self, leader_epoch: int) -> None:
+        """Somebody else leads by this epoch."""
+        self._head_line.leave_leader(leader_epoch)
+        self._tail_line.leave_leader(leader_epoch)
 
     def close(self) -> None:
         """Stop reading and forget everything."""
@@ -277,9 +288,6 @@ class PartitionReader:
         room = ReadRoom(kit.gates, read_bytes=read.bytes_max, block_bytes=kit.plain_bytes_max)
         try:
             async with read.line.lock:
-                if not read.is_long_poll:
-                    await room.for_read()
-                self._kit.publish()
                 raw = await self._fetch(read, room)
             size_bytes = len(raw.records)
             read.leader_epoch = raw.leader_epoch

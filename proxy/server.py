@@ -16,7 +16,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -41,6 +41,7 @@ from keylane.proxy.heap import keep_freed_memory
 from keylane.proxy.hearers import Hearers
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
+from keylane.proxy.listeners import Listeners
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.memory_limit import fit_memory
 from keylane.proxy.memory_plan import GATHERING_PART
@@ -82,7 +83,7 @@ class ProxyServer:
         self._upkeep = Upkeep(SetAside(), Watched())
         config, plan = fit_memory(config)
         self.config, self._memory = config, MemoryWatch(config, plan, self.stats)
-        self._cluster = Cluster(config)
+        self._cluster = Cluster(config, self.stats)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
         self._files = Descriptors(self.stats, time.monotonic)
@@ -108,8 +109,10 @@ class ProxyServer:
                 (here.on_truncated, self._feed.note_truncated),
             )
         fetcher = self._make_fetcher(here, groups.lineages)
+        self._brokers = Listeners(self._bind_broker, self.stats, on_bound=self._note_bound)
         self._shared = Shared(
             config=config,
+            addresses=self._brokers.addresses,
             cluster=self._cluster,
             fetcher=fetcher,
             groups=groups,
@@ -119,6 +122,7 @@ class ProxyServer:
             switches=SwitchBoard(config),
             placement=Placement(config.node),
         )
+        self._cluster.on_leader.append(fetcher.note_leader)
         self._settings = self._make_settings(self._shared)
         self._group_start = GroupStart(
             self._cluster,
@@ -174,7 +178,7 @@ class ProxyServer:
             switches=shared.switches,
             next_epoch=partial(next_epoch, self._cluster),
             client_id=self.config.client_id,
-            options=self._security.aiokafka_options,
+            options=self._cluster.links.client_options,
             set_aside=self._upkeep.set_aside,
             watched=self._upkeep.watched,
         )
@@ -192,7 +196,7 @@ class ProxyServer:
             on_past=groups.on_scanned,
             wall_clock=time.time,  # noqa: TID251
             client_id=self.config.client_id,
-            options=self._security.aiokafka_options,
+            options=self._cluster.links.client_options,
             set_aside=self._upkeep.set_aside,
             watched=self._upkeep.watched,
         )
@@ -237,7 +241,7 @@ class ProxyServer:
             None, split_address(self.config.listen)[1], self._dialer.any_broker
         )
         self._shared.bootstrap = self.config.advertised_bootstrap(port)
-        self._cluster.on_broker = self._bind_broker
+        self._cluster.on_brokers = self._learn_brokers
         self._cluster.on_grown = None if self._nodes is None else self._nodes.rejoin
         await self._cluster.start()
         await self._group_start.start()
@@ -266,6 +270,7 @@ class ProxyServer:
         if self._nodes is not None:
             # First: the others take over at once, while what is under way here is answered.
             await self._nodes.stop()
+        self._brokers.stop()
         for server in self._listeners.values():
             server.close()
         await self._entrance.drain("proxy stops", timeout_s=self.config.drain_timeout_s)
@@ -289,20 +294,32 @@ class ProxyServer:
             self.failure.set_result(error)
 
     # Listeners.
-    async def _bind_broker(self, broker: Broker) -> None:
-        """Listen for a broker that has become known, before any client is told of it."""
-        if broker.node_id in self._listeners:
-            return  # its address has changed; connections made from now on go there
-        wanted = self.config.broker_port(broker.node_id)
-        port = await self._listen(
-            broker.node_id,
-            wanted,
-            lambda: self._dialer.broker(broker.node_id),
-        )
-        self._shared.addresses[broker.node_id] = self._advertised(broker.node_id, port)
-        log.info("listening broker=%d port=%d", broker.node_id, port)
+    async def _learn_brokers(self, brokers: Iterable[Broker]) -> None:
+        """Listen for brokers that have become known, before any client is told of them.
+
+        Where the address of one has changed, connections made from now on go there.
+        """
+        await self._brokers.learn([broker.node_id for broker in brokers], strict=not self._serves)
+
+    async def _bind_broker(self, broker_id: int) -> tuple[str, int]:
+        """Listen for a broker. Raises: ConfigInvalid."""
+        wanted = self.config.broker_port(broker_id)
+        port = await self._listen(broker_id, wanted, lambda: self._dialer.broker(broker_id))
+        try:
+            address = self._advertised(broker_id, port)
+        except ConfigInvalid:
+            self._listeners.pop(broker_id).close()
+            raise
+        log.info("listening broker=%d port=%d", broker_id, port)
+        return address
+
+    def _note_bound(self) -> None:
         if self._nodes is not None:
             self._nodes.rejoin()
+
+    @property
+    def _serves(self) -> bool:
+        return self._sweeper is not None
 
     def _advertised(self, broker_id: int, port: int) -> tuple[str, int]:
         try:
@@ -312,14 +329,13 @@ class ProxyServer:
 
     async def _listen(self, key: int | None, port: int, connect: Connect) -> int:
         host = split_address(self.config.listen)[0]
-        serving = self._sweeper is not None
         try:
             server = await asyncio.get_running_loop().create_server(
                 lambda: self._door.protocol(lambda: self._accept(connect)),
                 host,
                 port,
                 backlog=BACKLOG,
-                start_serving=serving,
+                start_serving=self._serves,
                 reuse_port=(key is None and self.config.share_port) or None,
             )
         except (OSError, OverflowError) as error:

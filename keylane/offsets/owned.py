@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from keylane.errors import NotCoordinator, RightMissing, UpstreamLost
+from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
 from keylane.offsets.journal import JournalRecord, ic_partition
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.nodes.tenure import Tenure
@@ -71,6 +71,27 @@ class Holding:
     opened_s: float
 
 
+@asynccontextmanager
+async def free_in_time(wait_s: float | None) -> AsyncIterator[None]:
+    """Bound a wait for what others do with a group. Raises: GroupBusy."""
+    try:
+        async with asyncio.timeout(wait_s):
+            yield
+    except TimeoutError:
+        raise GroupBusy(f"the group's offsets are not free in {wait_s:g} s") from None
+
+
+@asynccontextmanager
+async def in_time(lock: asyncio.Lock, wait_s: float | None) -> AsyncIterator[None]:
+    """Hold a lock that was had in time. Raises: GroupBusy."""
+    async with free_in_time(wait_s):
+        await lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
 """Fences who wrote to a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
 
@@ -107,10 +128,16 @@ class OwnedTables:
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def hold(self, group: str, lock: asyncio.Lock) -> AsyncIterator[None]:
-        """The group's lock, with its partition loaded. Raises: NotCoordinator, UpstreamLost."""
-        await self.ready(group)  # who is not served need not wait for the lock
-        async with lock:
+    async def hold(
+        self, group: str, lock: asyncio.Lock, wait_s: float | None = None
+    ) -> AsyncIterator[None]:
+        """The group's lock, with its partition loaded. Raises: NotCoordinator, UpstreamLost.
+
+        wait_s: how long the lock, and a load, are waited for; GroupBusy then.
+        """
+        async with free_in_time(wait_s):
+            await self.ready(group)  # who is not served need not wait for the lock
+        async with in_time(lock, wait_s):
             self._held[group] = await self.ready(group)
             try:
                 yield

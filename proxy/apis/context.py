@@ -51,6 +51,9 @@ TAGS_AT: Final = SIZE.size + 4
 TAGGED_BODY: Final = TAGS_AT + 1
 """Where the body starts if there are none."""
 NO_TAGS: Final = b"\x00"
+LOCK_WAIT_S: Final = 10.0
+"""As long as one answer of a broker under the lock may take; then who waits is asked to come again,
+well before clients give a request up (30 s, `request.timeout.ms`)."""
 
 
 class Operation(enum.IntEnum):
@@ -160,9 +163,12 @@ class Groups(Protocol):
     def sees_ends(self) -> bool:
         """Whether the end of each transaction passes this node: there is no other."""
 
-    def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
+    def lock(
+        self, group: str, wait_s: float | None = LOCK_WAIT_S
+    ) -> AbstractAsyncContextManager[Any]:
         """Held while offsets of a group are read or changed: one at a time, in order.
 
+        wait_s: how long it is waited for at most, None: without end; GroupBusy then.
         Entering raises NotCoordinator where another node serves the group; so does all that is
         asked of its states inside, once that has become so. UpstreamLost: they cannot be loaded.
         """
@@ -342,7 +348,7 @@ class Context(Protocol):
     def release(self) -> None:
         """Let the next request of this connection proceed before this one is answered."""
 
-    def address_of(self, node_id: int) -> tuple[str, int]:
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
         """Where clients reach a broker, by its own id, through this node."""
 
     async def learn_brokers(self, entries: Any) -> None:

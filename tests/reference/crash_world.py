@@ -139,7 +139,8 @@ class Node(FakeContext):
         super().__init__()
         self.kafka, self.store = kafka, Store(kafka)
         cluster: Any = SimpleNamespace(
-            security=SimpleNamespace(aiokafka_options=dict),
+            links=SimpleNamespace(client_options=dict),
+            on_leader=[],
             registry=self.registry,
         )
         ends = SimpleNamespace(ask=self._ask_ends, offset_at=self._offset_at)
