@@ -31,6 +31,7 @@ from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.groups import GroupOffsets
+from keylane.proxy.holding import HELD_ANSWER_S
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.login_watch import LoginWatch
@@ -41,6 +42,7 @@ from keylane.proxy.pattern_turns import PatternTurns
 from keylane.proxy.patterns import SubscribedPatterns
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
+from keylane.proxy.reader import NOT_LEADER_OR_FOLLOWER
 from keylane.proxy.refreshes import Refreshes
 from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, GroupRights, TopicRights
 from keylane.proxy.session import ClientSession
@@ -274,6 +276,14 @@ class SessionContext:
         if topic is None and await self._ask_topic(name=TopicName(name)):
             topic = self.registry.topics.get(name)
         return topic
+
+    async def fetch_error(self, view: View) -> int:
+        """Why the client may not fetch lanes of the topic now: a Kafka code, 0 when it may."""
+        try:
+            async with asyncio.timeout(HELD_ANSWER_S):
+                return await self.right_error(view, Operation.READ)
+        except TimeoutError:
+            return NOT_LEADER_OR_FOLLOWER
 
     async def right_error(self, view: View, operation: Operation) -> int:
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not."""

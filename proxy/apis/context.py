@@ -372,6 +372,12 @@ class Context(Protocol):
     def refusal_of(self, topic: str | uuid.UUID) -> int:
         """Why the broker did not show a topic when it was looked for: a Kafka code."""
 
+    async def fetch_error(self, view: View) -> int:
+        """As `right_error` of READ; NOT_LEADER_OR_FOLLOWER where the broker does not say in time.
+
+        The client looks for the leader then, which may be another broker by now.
+        """
+
     async def right_error(self, view: View, operation: Operation) -> int:
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from keylane.errors import NotCoordinator, RightMissing, UpstreamLost
+from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
 from keylane.offsets.journal import JournalRecord, ic_partition
 from keylane.offsets.owned import REFUSED_PAUSE_S_MAX, REOPEN_S, OwnedTables
 from keylane.offsets.table import OffsetTable
@@ -268,3 +268,30 @@ async def test_a_missing_right_is_asked_for_now_and_then(caplog) -> None:
     now_s += REFUSED_PAUSE_S_MAX
     await world.tables.ready(GROUP)
     assert len(world.journals) == tries + 1
+
+
+async def test_a_load_that_takes_long_is_not_waited_for_without_end() -> None:
+    """Who waits is told to come again; the load goes on, and who comes later finds it done."""
+    world = World()
+    world.may_load.clear()
+    with pytest.raises(GroupBusy):
+        async with world.tables.hold(GROUP, world.lock, 0.0):
+            pass
+    world.may_load.set()
+
+    async with world.tables.hold(GROUP, world.lock, 0.0 if world.loaded else None):
+        assert world.tables.table(GROUP) is world.loaded[0]
+
+    assert len(world.journals) == 1
+
+
+async def test_a_lock_that_is_not_free_in_time() -> None:
+    """It is as it was: held by who holds it, and free when he leaves."""
+    world = World()
+    await world.tables.ready(GROUP)
+    async with world.tables.hold(GROUP, world.lock):
+        with pytest.raises(GroupBusy):
+            async with world.tables.hold(GROUP, world.lock, 0.0):
+                pass
+        assert world.lock.locked()
+    assert not world.lock.locked()
