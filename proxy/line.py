@@ -39,7 +39,6 @@ class Line:
         self,
         open_source: Callable[[], Awaitable[PartitionSource]],
         lineage: Lineage,
-        *,
         on_cut: Callable[[int], None],
         on_unsure: Callable[[], None],
         on_again: Callable[[], None] = lambda: None,

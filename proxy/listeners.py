@@ -30,7 +30,7 @@ Address = tuple[str, int]
 
 
 class Listeners:
-    """Of one node. Invariant: one task at most binds for a broker; all that learn of it share it."""
+    """Of one node. Invariant: one task at most binds for a broker; who learns of it shares it."""
 
     def __init__(
         self,

@@ -135,13 +135,7 @@ class PartitionReader:
         opener = partial(kit.open_source, topic, topic_id, partition_index)
         self._lineage = kit.lineages.of((topic_id, partition_index))
         self._head_line, self._tail_line = (
-            Line(
-                opener,
-                self._lineage,
-                on_cut=self._note_cut,
-                on_unsure=self._reset,
-                on_again=kit.stats.retried,
-            )
+            Line(opener, self._lineage, self._note_cut, self._reset, kit.stats.retried)
             for _ in range(2)
         )
         self._reads: set[_Read] = set()

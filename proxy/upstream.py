@@ -245,7 +245,7 @@ class _Wait:
 
     @property
     def took_s(self) -> float:
-        """Seconds since the request was sent, without pauses; of a large answer to its last look."""
+        """Seconds since the request was sent, or the answer was last looked at; without pauses."""
         return (self._paused_s or self._loop.time()) - self._began_s
 
     def pause(self) -> None:

@@ -1,4 +1,4 @@
-"""A group's lock that somebody holds for long: others are asked to come again, in a bounded time."""
+"""A group's lock that is held for long: others are asked to come again, in a bounded time."""
 
 from __future__ import annotations
 
