@@ -21,7 +21,7 @@ from kio.schema.metadata.v12.request import MetadataRequestTopic as MetadataRequ
 from kio.schema.types import TopicName
 
 from keylane.config import ProxyConfig
-from keylane.errors import TopicNotReady
+from keylane.errors import GroupBusy, TopicNotReady
 from keylane.proxy.admission import Admission
 from keylane.proxy.apis.context import Operation
 from keylane.proxy.cluster import Cluster
@@ -296,9 +296,13 @@ class SessionContext:
     @asynccontextmanager
     async def hold(self, group: str) -> AsyncIterator[None]:
         """The group's lock, for as long as the client's broker is not too slow."""
-        async with self._shared.groups.lock(group):
-            with self._session.holding.begin():
-                yield
+        try:
+            async with self._shared.groups.lock(group):
+                with self._session.holding.begin():
+                    yield
+        except GroupBusy:
+            self.stats.group_waits_refused += 1
+            raise
 
     async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
         """The topics that a pattern matches, beside the event loop; None: ask again."""
