@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
+from weakref import WeakSet, WeakValueDictionary
 
 from keylane.cache.lane_log import Taken
 from keylane.cache.slice_cache import SliceCache
@@ -109,6 +110,9 @@ class LaneFetcher:
         )
         self._on_truncated = on_truncated or (lambda *_: None)
         self._readers: dict[ReaderKey, PartitionReader] = {}
+        self._at: WeakValueDictionary[tuple[uuid.UUID, int], WeakSet[PartitionReader]]
+        self._at = WeakValueDictionary()
+        """By topic id and partition; an entry lives as long as one of its readers (`siblings`)."""
         self._cursors: dict[str, Cursor] = {}
         self._polls: set[LanePoll] = set()
         self._gathering_bytes_max = gathering_bytes_max
@@ -224,9 +228,9 @@ class LaneFetcher:
 
     def note_leader(self, place: tuple[uuid.UUID, int], leader_epoch: int) -> None:
         """A partition has a later leader: readers wait for nothing of the one before."""
-        for key, reader in list(self._readers.items()):
-            if key[:2] == place:
-                reader.leave_leader(leader_epoch)
+        # A broker that ends may change the leaders of thousands, most of which nobody reads.
+        for reader in list(self._at.get(place, ())):
+            reader.leave_leader(leader_epoch)
 
     def _note_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """One reader has seen the log cut: for the others of the partition, and all that count."""
@@ -263,6 +267,8 @@ class LaneFetcher:
                 lane.codec,
             )
             self._readers[key] = reader
+            reader.siblings = self._at.setdefault(key[:2], WeakSet())
+            reader.siblings.add(reader)
             self._kit.stats.readers = len(self._readers)
         return reader
 

@@ -128,6 +128,8 @@ class PartitionReader:
         self.key_split, self.isolation_level, self._kit = key_split, isolation_level, kit
         self.log = LaneLog(key_split.output_count, kit.cache)
         self.listeners: dict[Listener, None] = {}
+        self.siblings: object = None
+        """Kept alive for `lane_fetch`: all readers of the partition."""
         self.is_reserved = True
         self.used_s = kit.clock()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1

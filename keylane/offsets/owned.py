@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -25,6 +25,9 @@ log = logging.getLogger("keylane.offsets")
 
 LOADS_AT_ONCE: Final = 8
 """Partitions that are loaded beside each other, each with up to 8 MiB under way."""
+SLOT_S: Final = 5.0
+"""A load takes some tens of milliseconds; one that takes so long waits for its broker, and holds
+little memory."""
 CLOSE_TIMEOUT_S: Final = 10.0
 REFUSED_PAUSE_S_MIN: Final = 1.0
 """After a load that brokers refused for a missing right: what asks meanwhile is refused at once.
@@ -236,7 +239,7 @@ class OwnedTables:
     async def _load(self, partition: int) -> Holding | UpstreamLost | None:
         """A new holding; why there is none; None: lost meanwhile."""
         try:
-            async with self._gate:
+            async with self._slot():
                 term = self._tenure.term(partition)
                 if not self._tenure.holds(partition):
                     return None
@@ -260,6 +263,19 @@ class OwnedTables:
             return error
         finally:
             del self._loads[partition]
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """A place among those that load; one whose broker hangs gives it to others meanwhile."""
+        await self._gate.acquire()
+        slot = ExitStack()
+        slot.callback(self._gate.release)
+        timer = asyncio.get_running_loop().call_later(SLOT_S, slot.close)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            slot.close()
 
     def _refuse(self, partition: int, reason: str) -> None:
         """Ask no broker for a while; tell it once for all partitions, as they lack the same."""
