@@ -81,11 +81,12 @@ class BrokerLinks:
         self._best: Address | None = None
         self._awake_s = float("-inf")
         """When `_best` gave the last answer that any broker could give."""
+        self._probe: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
         """Drop the connections that are kept."""
-        for opening in self._opening.values():
-            opening.cancel()
+        for task in (*self._opening.values(), *filter(None, [self._probe])):
+            task.cancel()
         for link in self._kept.values():
             link.close()
 
@@ -95,11 +96,18 @@ class BrokerLinks:
         Raises nothing: where none answers, all are as good.
         """
         if time.monotonic() - self._awake_s > AWAKE_S:
-            try:
-                await self.ask_any(lambda link: link.request_raw(API_VERSIONS, 0, b""))
-            except UpstreamLost as error:
-                log.debug("no broker answers reason=%s", error)
+            if self._probe is None:  # thousands of clients may come at once
+                self._probe = spawn(self._look_who_is_awake(), "which broker answers")
+            await asyncio.shield(self._probe)
         return self._addresses()
+
+    async def _look_who_is_awake(self) -> None:
+        try:
+            await self.ask_any(lambda link: link.request_raw(API_VERSIONS, 0, b""))
+        except UpstreamLost as error:
+            log.debug("no broker answers reason=%s", error)
+        finally:
+            self._probe = None
 
     def client_options(self) -> dict[str, Any]:
         """Keyword arguments of keylane's aiokafka clients, which leave out who does not answer.

@@ -279,6 +279,9 @@ class SessionContext:
 
     async def fetch_error(self, view: View) -> int:
         """Why the client may not fetch lanes of the topic now: a Kafka code, 0 when it may."""
+        known = self._rights.known_error(view, Operation.READ)
+        if known is not None:
+            return known
         try:
             async with asyncio.timeout(HELD_ANSWER_S):
                 return await self.right_error(view, Operation.READ)

@@ -136,6 +136,16 @@ async def test_one_connection_is_kept_per_address(monkeypatch) -> None:
         assert len(set(map(id, links))) == 1 and broker.connections == 1
 
 
+async def test_clients_that_start_at_once_share_a_question(monkeypatch) -> None:
+    """Which broker answers is remembered for a second."""
+    async with cluster(2, monkeypatch) as world:
+        found = await asyncio.gather(*(world.links.awake_first() for _ in range(50)))
+        assert await world.links.awake_first() == found[0]
+
+        assert all(each == world.addresses for each in found)
+        assert world.brokers[0].asked == 2 and world.brokers[1].asked == 0
+
+
 async def test_who_answers_nothing_is_counted_by_its_id(monkeypatch) -> None:
     """And waited for longer the next time."""
     async with cluster(1, monkeypatch) as world:
