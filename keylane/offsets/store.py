@@ -34,7 +34,7 @@ APPEND_TIMEOUT_S: Final = 30.0
 """Kafka clients' `request.timeout.ms` default."""
 PRODUCE_MS: Final = 5_000
 """What brokers give the commit of a group (`offsets.commit.timeout.ms`). A leader that hangs costs
-it, and once more where aiokafka asks that broker who leads now, by chance; so an append has time for
+it, once more where aiokafka asks that broker who leads now, by chance; so an append has time for
 the next leader. What was written is not written twice (KIP-98)."""
 LOAD_STALLED_S: Final = 30.0
 """A load that gets nothing for so long is given up."""
