@@ -104,6 +104,12 @@ class NotCoordinator(KeylaneError):
     retriable = True
 
 
+class GroupBusy(NotCoordinator):
+    """The group's offsets are not free, or not loaded, in time; the client asks again."""
+
+    error_code = 14  # COORDINATOR_LOAD_IN_PROGRESS
+
+
 class GroupDenied(KeylaneError):
     """The broker does not let the client's own principal do this with the group."""
 

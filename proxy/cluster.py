@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -20,13 +21,15 @@ from kio.schema.metadata.v12.request import MetadataRequestTopic as Topic12
 from kio.schema.metadata.v13.request import MetadataRequestTopic as Topic13
 from kio.schema.types import TopicName
 
-from keylane.config import ProxyConfig, split_address
-from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.config import ProxyConfig
+from keylane.errors import ConfigInvalid, KeylaneError, UpstreamLost
+from keylane.proxy.broker_links import BrokerLinks, link_of, outcome_of
 from keylane.proxy.nodes.agreement import LaneMeanings, node_rules
 from keylane.proxy.nodes.values import Membership, NodeInfo, NodeRule
 from keylane.proxy.plans import load_plans
-from keylane.proxy.reach import Reach
 from keylane.proxy.security import Security
+from keylane.proxy.stats import ProxyStats
+from keylane.proxy.tasks import spawn
 from keylane.proxy.topics import TopicRegistry
 from keylane.proxy.upstream import ServiceLink
 
@@ -53,10 +56,11 @@ class Broker:
 class Cluster:
     """The service principal's view of the cluster, refreshed on demand.
 
-    Invariant: one Metadata request is under way at most per kind; callers share it.
+    What any broker can answer is asked of the one that answered last, and beside it of others
+    when it is slow. Invariant: one such Metadata request is under way at most.
     """
 
-    def __init__(self, config: ProxyConfig) -> None:
+    def __init__(self, config: ProxyConfig, stats: ProxyStats | None = None) -> None:
         self._config = config
         self.security = Security(config)
         pattern = config.lane_name_pattern
@@ -67,15 +71,22 @@ class Cluster:
         self.brokers: dict[int, Broker] = {}
         self.cluster_id = ""
         """As brokers tell it."""
-        self.reach = Reach(self._id_of)
+        self.links = BrokerLinks(
+            config,
+            self.security,
+            stats or ProxyStats(),
+            where=lambda: [(broker.host, broker.port) for broker in self.brokers.values()],
+            id_of=self._id_of,
+        )
         self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
-        self.on_broker: Callable[[Broker], Awaitable[None]] | None = None
-        self.on_leader: Callable[[tuple[uuid.UUID, int], int], None] = lambda *_: None
+        self.on_brokers: Callable[[Iterable[Broker]], Awaitable[None]] | None = None
+        """Told of the brokers of each answer, before any client is."""
+        self.on_leader: list[Callable[[tuple[uuid.UUID, int], int], None]] = []
         """Told of a later leader epoch of a partition (topic id, index) than was known."""
         self.on_grown: Callable[[], None] | None = None
         """Called when `pins` has changed, but for what other nodes told."""
-        self._link: ServiceLink | None = None
-        self._links: dict[int, ServiceLink] = {}
+        self._to_leaders: dict[asyncio.Task[ServiceLink | KeylaneError], tuple[Any, int]] = {}
+        """Connections being opened to leaders: of which place, by which epoch."""
         self._told_grown: dict[str, int] = {}
         self._told_refused: dict[str, set[tuple[str, int]]] = {}
         """By topic."""
@@ -87,9 +98,7 @@ class Cluster:
 
     def stop(self) -> None:
         """Drop the service connections."""
-        for link in (self._link, *self._links.values()):
-            if link is not None:
-                link.close()
+        self.links.stop()
 
     async def refresh(self, *, strict: bool = False) -> None:
         """Learn all brokers and topics anew. Raises: UpstreamLost."""
@@ -111,7 +120,7 @@ class Cluster:
         broker = self.brokers.get(node_id)
         if broker is None:
             raise UpstreamLost(f"broker {node_id} is unknown")
-        return await self._open(broker.host, broker.port)
+        return await self.links.open((broker.host, broker.port))
 
     async def leader_of(self, topic: str, topic_id: uuid.UUID, partition: int) -> tuple[int, int]:
         """(broker id, leader epoch), learnt anew. Raises: UpstreamLost."""
@@ -120,6 +129,25 @@ class Cluster:
         if found is None or found[0] < 0:
             raise UpstreamLost(f"topic {topic} partition {partition} has no leader")
         return found
+
+    async def link_to_leader(
+        self, topic: str, topic_id: uuid.UUID, partition: int
+    ) -> tuple[ServiceLink, int, int]:
+        """A new connection to a leader, its id and epoch. Raises: UpstreamLost.
+
+        When another one leads meanwhile, as the old one hangs, that is not waited for.
+        """
+        leader_id, epoch = await self.leader_of(topic, topic_id, partition)
+        opening = spawn(outcome_of(self.link_to(leader_id)), "link to a leader")
+        self._to_leaders[opening] = (topic_id, partition), epoch
+        try:
+            await asyncio.wait({opening})
+        finally:
+            del self._to_leaders[opening]
+            opening.cancel()
+        if opening.cancelled():
+            raise UpstreamLost(f"broker {leader_id} leads topic {topic} no more")
+        return link_of(opening.result()), leader_id, epoch
 
     async def ask_broker(self, node_id: int, entity: Any) -> Any:
         """Ask one broker, over a connection that is kept for such. Raises: UpstreamLost."""
@@ -131,26 +159,14 @@ class Cluster:
         return (await self._kept_link(node_id)).version_max
 
     async def _kept_link(self, node_id: int) -> ServiceLink:
-        link = self._links.get(node_id)
-        if link is None or not link.is_open:
-            link = self._links[node_id] = await self.link_to(node_id)
-        return link
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise UpstreamLost(f"broker {node_id} is unknown")
+        return await self.links.kept((broker.host, broker.port))
 
     async def request(self, entity: Any) -> Any:
         """Ask any broker with a kio request. Raises: UpstreamLost."""
-        link = await self._any_link()
-        return await link.request(int(entity.__api_key__), entity)
-
-    async def _open(self, host: str, port: int) -> ServiceLink:
-        opening = ServiceLink.open(
-            host,
-            port,
-            client_id=self._config.client_id,
-            response_bytes_max=self._config.response_bytes_max,
-            tls=self.security.upstream,
-            login=self.security.login,
-        )
-        return await self.reach.watch(host, port, opening)
+        return await self.links.ask_any(lambda link: link.request(int(entity.__api_key__), entity))
 
     def _id_of(self, host: str, port: int) -> int | None:
         for broker in self.brokers.values():
@@ -158,25 +174,14 @@ class Cluster:
                 return broker.node_id
         return None
 
-    async def _any_link(self) -> ServiceLink:
-        if self._link is not None and self._link.is_open:
-            return self._link
-        addresses = [split_address(part) for part in self._config.bootstrap.split(",")]
-        addresses += [(broker.host, broker.port) for broker in self.brokers.values()]
-        reasons = []
-        for host, port in dict.fromkeys(addresses):
-            try:
-                self._link = await self._open(host, port)
-            except UpstreamLost as error:
-                reasons.append(str(error))
-            else:
-                return self._link
-        raise UpstreamLost("no broker can be reached: " + "; ".join(reasons))
-
     async def _metadata(
         self, *, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None
     ) -> Any:
-        link = await self._any_link()
+        return await self.links.ask_any(partial(self._ask_metadata, topics))
+
+    async def _ask_metadata(
+        self, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None, link: ServiceLink
+    ) -> Any:
         version = min(link.version_max.get(METADATA, 0), METADATA_VERSION_MAX)
         if version < METADATA_VERSION_MIN:
             raise ConfigInvalid(
@@ -211,17 +216,20 @@ class Cluster:
 
     async def learn_brokers(self, brokers: Any) -> None:
         """Take note of brokers in a kio answer and have listeners bound for new ones."""
+        found = []
         for entry in brokers:
             node_id = int(getattr(entry, "node_id", getattr(entry, "broker_id", -1)))
             known = self.brokers.get(node_id)
             # FindCoordinator tells no rack; that is no news about it.
             rack = getattr(entry, "rack", known.rack if known is not None else None)
             broker = Broker(node_id=node_id, host=entry.host, port=int(entry.port), rack=rack)
-            if known == broker:
-                continue
-            self.brokers[broker.node_id] = broker
-            if self.on_broker is not None:
-                await self.on_broker(broker)
+            if known != broker:
+                self.brokers[node_id] = broker
+                if known is not None:
+                    self.links.leave((known.host, known.port))
+            found.append(broker)
+        if self.on_brokers is not None:
+            await self.on_brokers(found)
 
     def read_racks(self, topic_id: uuid.UUID, partition_count: int) -> tuple[frozenset[str], ...]:
         """By partition, the rack that it is read from: its leader's. Empty: none is known."""
@@ -253,7 +261,15 @@ class Cluster:
             known, epoch = self.leaders.get(place), int(partition.leader_epoch)
             self.leaders[place] = int(partition.leader_id), epoch
             if known is not None and known[1] < epoch:
-                self.on_leader(place, epoch)
+                self._note_leader(place, epoch)
+
+    def _note_leader(self, place: tuple[uuid.UUID, int], epoch: int) -> None:
+        """A partition has a later leader."""
+        for opening, (of_place, of_epoch) in list(self._to_leaders.items()):
+            if of_place == place and of_epoch < epoch:
+                opening.cancel()
+        for tell in self.on_leader:
+            tell(place, epoch)
 
     def topic_ids(self) -> set[uuid.UUID]:
         """Topics of which something is known."""

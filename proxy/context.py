@@ -21,7 +21,7 @@ from kio.schema.metadata.v12.request import MetadataRequestTopic as MetadataRequ
 from kio.schema.types import TopicName
 
 from keylane.config import ProxyConfig
-from keylane.errors import TopicNotReady
+from keylane.errors import GroupBusy, TopicNotReady
 from keylane.proxy.admission import Admission
 from keylane.proxy.apis.context import Operation
 from keylane.proxy.cluster import Cluster
@@ -31,6 +31,7 @@ from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.groups import GroupOffsets
+from keylane.proxy.holding import HELD_ANSWER_S
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.login_watch import LoginWatch
@@ -41,6 +42,7 @@ from keylane.proxy.pattern_turns import PatternTurns
 from keylane.proxy.patterns import SubscribedPatterns
 from keylane.proxy.range_table import RangeTableHolder
 from keylane.proxy.range_views import RangeViews
+from keylane.proxy.reader import NOT_LEADER_OR_FOLLOWER
 from keylane.proxy.refreshes import Refreshes
 from keylane.proxy.rights import TOPIC_AUTHORIZATION_FAILED, GroupRights, TopicRights
 from keylane.proxy.session import ClientSession
@@ -201,12 +203,12 @@ class SessionContext:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._shared.turns, function, *args)
 
-    def address_of(self, node_id: int) -> tuple[str, int]:
-        """Where clients reach a broker, by its own id, through this node."""
-        return self._shared.addresses.get(node_id, self._shared.bootstrap)
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        """Where clients reach a broker, by its own id, through this node; None: nowhere now."""
+        return self._shared.addresses.get(node_id)
 
     async def learn_brokers(self, entries: Any) -> None:
-        """Take note of brokers in an answer; listeners are bound on return."""
+        """Take note of brokers in an answer; listeners are bound on return, where they can be."""
         await self._shared.cluster.learn_brokers(entries)
 
     def learn_topic(self, entry: Any) -> None:
@@ -282,6 +284,17 @@ class SessionContext:
             topic = self.registry.topics.get(name)
         return topic
 
+    async def fetch_error(self, view: View) -> int:
+        """Why the client may not fetch lanes of the topic now: a Kafka code, 0 when it may."""
+        known = self._rights.known_error(view, Operation.READ)
+        if known is not None:
+            return known
+        try:
+            async with asyncio.timeout(HELD_ANSWER_S):
+                return await self.right_error(view, Operation.READ)
+        except TimeoutError:
+            return NOT_LEADER_OR_FOLLOWER
+
     async def right_error(self, view: View, operation: Operation) -> int:
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not."""
         return await self._rights.error(view, operation)
@@ -293,9 +306,13 @@ class SessionContext:
     @asynccontextmanager
     async def hold(self, group: str) -> AsyncIterator[None]:
         """The group's lock, for as long as the client's broker is not too slow."""
-        async with self._shared.groups.lock(group):
-            with self._session.holding.begin():
-                yield
+        try:
+            async with self._shared.groups.lock(group):
+                with self._session.holding.begin():
+                    yield
+        except GroupBusy:
+            self.stats.group_waits_refused += 1
+            raise
 
     async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
         """The topics that a pattern matches, beside the event loop; None: ask again."""

@@ -6,7 +6,7 @@ Shell: asyncio.
 
 from __future__ import annotations
 
-from keylane.config import ProxyConfig, split_address
+from keylane.config import ProxyConfig
 from keylane.errors import BrokerUnreachable
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.upstream import UpstreamLink
@@ -19,13 +19,12 @@ class Dialer:
         self._config, self._cluster = config, cluster
 
     async def any_broker(self) -> UpstreamLink:
-        """To the first bootstrap address, or known broker, that can be reached.
+        """To a bootstrap address, or known broker, that answers; else one that can be reached.
 
-        Raises: BrokerUnreachable.
+        A broker that hangs takes connections: a client that was paired with it would find
+        nothing else behind the one address that it knows. Raises: BrokerUnreachable.
         """
-        addresses = [split_address(address) for address in self._config.bootstrap.split(",")]
-        addresses += [(broker.host, broker.port) for broker in self._cluster.brokers.values()]
-        return await self._connect(list(dict.fromkeys(addresses)))
+        return await self._connect(await self._cluster.links.awake_first())
 
     async def broker(self, node_id: int) -> UpstreamLink:
         """To one broker, where it is now. Raises: BrokerUnreachable."""
@@ -43,9 +42,9 @@ class Dialer:
                 tls=self._cluster.security.upstream,
             )
             try:
-                return await self._cluster.reach.watch(host, port, opening)
+                return await self._cluster.links.reach.watch(host, port, opening)
             except BrokerUnreachable as error:
                 reasons.append(str(error))
         for host, port in addresses:
-            self._cluster.reach.turn_away(host, port)
+            self._cluster.links.reach.turn_away(host, port)
         raise BrokerUnreachable("; ".join(reasons))

@@ -3,7 +3,7 @@
 In:    states that are loaded, topics that were met.  Out: tombstones, less memory.
 Next:  `server` runs it beside everything else.
 Shell: asyncio; asks brokers through `group_survey`.
-Source: docs/decisions/043.
+Source: docs/decisions/039.
 
 A round goes through all groups and topics once, a part at a time. What a round has found gone and
 the next one finds gone as well, unchanged, is forgotten: nothing is forgotten by one answer.

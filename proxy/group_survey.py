@@ -5,7 +5,7 @@ In:    groups with places, topic ids.  Out: places where a group surely has noth
 Next:  `forgetting` forgets those.
 Shell: keylane's own connections and principal.
 Source: KIP-699 (FindCoordinator of many groups), KIP-709 (OffsetFetch of many groups), KIP-516
-(topic ids), KIP-848 and KIP-1071 (groups that DescribeGroups knows as Dead); docs/decisions/043.
+(topic ids), KIP-848 and KIP-1071 (groups that DescribeGroups knows as Dead); docs/decisions/039.
 """
 
 from __future__ import annotations

@@ -22,14 +22,15 @@ from keylane.offsets.intents import Unanswered
 from keylane.offsets.journal import FORMAT, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
 from keylane.offsets.lineage import EpochStart, Lineages, Place
-from keylane.offsets.openings import JournalOpener, opened_at_start
-from keylane.offsets.owned import Holding, Journal, Open, OwnedTables
+from keylane.offsets.openings import make_journal, opened_at_start
+from keylane.offsets.owned import Holding, Journal, Open, OwnedTables, in_time
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.set_aside import SetAside
 from keylane.offsets.state import OffsetState
 from keylane.offsets.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
+from keylane.proxy.apis.context import LOCK_WAIT_S
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.lane_names import LaneNames
@@ -80,21 +81,14 @@ class GroupOffsets:
         set_aside: is told of the journal's damaged records.
         """
         self._config, self._cluster, self.clock = config, cluster, clock
-        self._store = JournalStore(
-            config.bootstrap,
-            client_id=config.client_id,
-            options=cluster.security.aiokafka_options,
-            append_timeout_s=append_timeout_s,
-            on_append=on_append,
-            set_aside=set_aside,
-        )
-        self._opener = JournalOpener(
-            self._store,
+        self._store, self._opener = make_journal(
+            config,
             cluster,
-            individual_commits_max=config.individual_commits_max,
+            options=cluster.links.client_options,
             wall_clock=wall_clock,
             append_timeout_s=append_timeout_s,
             on_append=on_append,
+            set_aside=set_aside,
             writes_steps=lambda: self.writes_steps,
         )
         self.writes_steps = not config.journal_whole and config.node is None
@@ -112,7 +106,7 @@ class GroupOffsets:
         self.scans = Scans(self.lineages)
         self._log_ends = LogEnds(cluster)
         self._checks = LogChecks(self._log_ends.ask, self.lineages, clock=time.monotonic)
-        cluster.on_leader = self._note_leader
+        cluster.on_leader.append(self._note_leader)
         self._lane_names = LaneNames()
         self._unanswered = Unanswered()
         self.late = LatePushes()
@@ -122,8 +116,8 @@ class GroupOffsets:
     async def start(self) -> None:
         """Load the journal, creating it if need be; pin layouts.
 
-        One node of many reads all of the journal for the layouts only: states are loaded with the
-        partitions that it owns, when they are asked for. The only node owns them as one.
+        One node of many reads all of it for the layouts only: states are loaded with the partitions
+        that it owns, when they are asked for. The only node owns them as one.
         Raises: UpstreamLost; ConfigInvalid, when lanes changed under groups that have offsets.
         """
         commits_max = self._config.individual_commits_max
@@ -207,16 +201,18 @@ class GroupOffsets:
 
     # What handlers ask.
     @asynccontextmanager
-    async def lock(self, group: str) -> AsyncIterator[None]:
+    async def lock(self, group: str, wait_s: float | None = LOCK_WAIT_S) -> AsyncIterator[None]:
         """Held while offsets of a group are read or changed: one at a time, in order.
 
         Entering it among many nodes loads what is not loaded, and brings states in line with logs
-        that were cut since. Raises: NotCoordinator, UpstreamLost.
+        that were cut since. wait_s: for the lock, and for a load; GroupBusy then.
+        Raises: NotCoordinator, UpstreamLost.
         """
         if self._held_back is not None:
             raise NotCoordinator(self._held_back)
         lock = self._locks.setdefault(group, asyncio.Lock())
-        async with lock if self._owned is None else self._owned.hold(group, lock):
+        owned = self._owned
+        async with in_time(lock, wait_s) if owned is None else owned.hold(group, lock, wait_s):
             self._checks.note_led(self.states())
             if self._checks.waits(group):
                 await self._checks.repair(group, self._table_of(group))
@@ -482,7 +478,7 @@ class GroupOffsets:
         """Where the group's states are. Raises: NotCoordinator."""
         return self._loaded if self._owned is None else self._owned.table(group)
 
-    def _changed(self, group: str) -> tuple[OffsetTable, JournalStore | Journal]:
+    def _changed(self, group: str) -> tuple[OffsetTable, Journal | JournalStore]:
         """Where changes go that were begun in time. Raises: NotCoordinator."""
         if self._owned is None:
             return self._loaded, self._store

@@ -1,7 +1,8 @@
 """Handlers that hold a group's lock, and the time that a broker has to answer them meanwhile.
 
 In:    tasks that hold a lock, answers that they wait for.  Out: a call, when one takes too long.
-Next:  `session` ends the connection then, and with it the task, which frees the lock.
+Next:  `session` ends the connection then, and with it the task, which frees the lock; `groups`
+       bounds how long others wait for it.
 Shell: the event loop's clock.
 
 Others wait for the lock. A broker that throttles a principal answers, and takes the next request

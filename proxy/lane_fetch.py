@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
+from weakref import WeakSet, WeakValueDictionary
 
 from keylane.cache.lane_log import Taken
 from keylane.cache.slice_cache import SliceCache
@@ -119,6 +120,9 @@ class LaneFetcher:
             is_busy=lambda key: self._is_busy(self._readers[key]),
             close=self._close_reader,
         )
+        self._at: WeakValueDictionary[tuple[uuid.UUID, int], WeakSet[PartitionReader]]
+        self._at = WeakValueDictionary()
+        """By topic id and partition; an entry lives as long as one of its readers (`siblings`)."""
         self._cursors: dict[str, Cursor] = {}
         self._polls: set[LanePoll] = set()
         self._gathering_bytes_max = gathering_bytes_max
@@ -254,6 +258,12 @@ class LaneFetcher:
             if key[:2] == (topic_id, partition):
                 reader.forget_cut(end)
 
+    def note_leader(self, place: tuple[uuid.UUID, int], leader_epoch: int) -> None:
+        """A partition has a later leader: readers wait for nothing of the one before."""
+        # A broker that ends may change the leaders of thousands, most of which nobody reads.
+        for reader in list(self._at.get(place, ())):
+            reader.leave_leader(leader_epoch)
+
     def _note_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """One reader has seen the log cut: for the others of the partition, and all that count."""
         self._kit.stats.logs_cut += 1
@@ -310,6 +320,8 @@ class LaneFetcher:
                 lane.codec,
             )
             self._readers[key] = reader
+            reader.siblings = self._at.setdefault(key[:2], WeakSet())
+            reader.siblings.add(reader)
             self._publish()
         return reader, 0
 

@@ -39,16 +39,17 @@ class Line:
         self,
         open_source: Callable[[], Awaitable[PartitionSource]],
         lineage: Lineage,
-        *,
         on_cut: Callable[[int], None],
         on_unsure: Callable[[], None],
+        on_again: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_cut` takes the offset from which the leader's log is another one than was seen.
 
         on_unsure: a leader was reached that cannot be compared, so it may be.
+        on_again: is called whenever a connection is opened in the place of one that failed.
         """
         self._open_source, self._lineage = open_source, lineage
-        self._on_cut, self._on_unsure = on_cut, on_unsure
+        self._on_cut, self._on_unsure, self._on_again = on_cut, on_unsure, on_again
         self._source: PartitionSource | None = None
         self.lock = asyncio.Lock()
         self.is_sure = False
@@ -75,6 +76,7 @@ class Line:
                 if raw.error_code not in OTHER_LEADER and raw.diverging is None:
                     return raw
             self.close()
+            self._on_again()
         source = self._source = await self._open_source()
         try:
             await self._compare(source, is_again=is_again)
@@ -96,6 +98,14 @@ class Line:
         if self._source is not None:
             self._source.close()
             self._source = None
+
+    def leave_leader(self, leader_epoch: int) -> None:
+        """Another one leads by this epoch: wait for no answer of the one before.
+
+        It may hang, and say nothing; whoever leads now is asked at once.
+        """
+        if self._source is not None and NO_EPOCH < self._source.leader_epoch < leader_epoch:
+            self.close()
 
     async def _compare(self, source: PartitionSource, *, is_again: bool) -> None:
         """Find where the log behind a new connection is another one. Raises: UpstreamLost."""

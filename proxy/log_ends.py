@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -40,6 +41,8 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 ANSWER_S_MAX: Final = 2.0
 """A group's call waits for it with the group's lock held; clients' requests have 30 s or more."""
+SILENT_S: Final = 5.0
+"""How long a leader that did not answer is not asked again for an offset."""
 KNOWN_MAX: Final = 10_000
 """Answers that are kept for other groups on the same partition, some 300 bytes each."""
 SILENT: Final = EpochEnd(NO_EPOCH, -1)
@@ -69,6 +72,8 @@ class LogEnds:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._silent_until_s: dict[int, float] = {}
+        """By broker that did not say where a log begins."""
         self._known: OrderedDict[Question, tuple[int, EpochEnd]] = OrderedDict()
         """Leader epoch and answer. An epoch that is over ends at the same place from then on."""
 
@@ -95,8 +100,29 @@ class LogEnds:
         return found
 
     async def offset_at(self, view: View, partition: int, timestamp: int) -> int:
-        """ListOffsets: EARLIEST, LATEST, or a time in ms. Raises: UpstreamLost."""
-        leader_id, _ = await self._cluster.leader_of(view.topic, view.topic_id, partition)
+        """ListOffsets: EARLIEST, LATEST, or a time in ms. Raises: UpstreamLost.
+
+        A leader that does not answer within ANSWER_S_MAX is not asked again for a moment: a group
+        may need the offsets of many partitions that it leads, one by one.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                leader_id, _ = await self._cluster.leader_of(view.topic, view.topic_id, partition)
+        except TimeoutError:
+            raise UpstreamLost(f"topic {view.topic}: no metadata in {ANSWER_S_MAX:g} s") from None
+        now_s = time.monotonic()
+        if now_s < self._silent_until_s.get(leader_id, now_s):
+            raise UpstreamLost(f"broker {leader_id} did not answer a moment ago")
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                return await self._ask_offset(leader_id, view, partition, timestamp)
+        except TimeoutError:
+            self._silent_until_s[leader_id] = time.monotonic() + SILENT_S
+            raise UpstreamLost(
+                f"broker {leader_id} does not answer within {ANSWER_S_MAX:g} s"
+            ) from None
+
+    async def _ask_offset(self, leader_id: int, view: View, partition: int, timestamp: int) -> int:
         entry = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
         topic = ListOffsetsTopic(name=TopicName(view.topic), partitions=(entry,))
         request = ListOffsetsRequest(replica_id=CONSUMER, topics=(topic,))

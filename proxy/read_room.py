@@ -1,12 +1,16 @@
 """Memory for one read of a partition: taken before the bytes come, given back when they are gone.
 
-In:    sizes as they become known: what is asked for, what the answer has, what a batch declares.
+In:    sizes as they become known: what the answer has, what a batch declares.
 Out:   bytes held in the gates; AnswerTooLarge for what no gate may hold.
 Next:  `reader` has one for each read.
 Shell: asyncio.
-Source: decision 035; KIP-74 (a first batch is sent however large).
+Source: decisions 035, 040; KIP-74 (a first batch is sent however large).
 
-Theory. An ordinary answer and one block of it go through the gate of `filtering_bytes_max`. What
+Theory. A read holds nothing while it waits for its broker to begin an answer: a broker that hangs
+would hold all there is. The first bytes of an answer tell its size; then it waits at the broker for
+room, and while it comes it counts as that broker's, of which there is a share (`byte_gate`). What
+fits in the first bytes, 64 KiB, is in memory at once, and gets its room before it is split.
+An ordinary answer and one block of it go through the gate of `filtering_bytes_max`. What
 is larger goes through two gates of its own, one for bytes as they come and one for what becomes of
 them, so that it holds up no ordinary read. The order is always filtering, large answers, large
 batches, and a read that waits at one holds nothing in a later one: so nothing waits for ever.
@@ -56,7 +60,7 @@ class ReadRoom:
 
     __slots__ = (
         "_batch", "_block_bytes", "_gates", "_is_over", "_read_bytes", "_wire", "_wire_bytes",
-        "is_large",
+        "broker_id", "is_large",
     )  # fmt: skip
 
     def __init__(self, gates: Gates, *, read_bytes: int, block_bytes: int) -> None:
@@ -66,44 +70,47 @@ class ReadRoom:
         self._batch: Ticket | None = None
         self._wire_bytes = 0
         self._is_over = False
+        self.broker_id: int | None = None
+        """Where the answer comes from."""
         self.is_large = False
         """Whether its blocks go through the gate of large batches, one by one."""
 
-    async def for_read(self) -> None:
-        """Before the broker is asked."""
-        self._wire = await self._gates.filtering.enter(self._read_bytes + self._block_bytes)
-
-    def covers(self, size_bytes: int) -> bool:
-        """Whether what is held is enough for an answer of this size."""
-        return self._wire is not None and size_bytes <= self._read_bytes + ANSWER_OVERHEAD_BYTES
+    def take(self, size_bytes: int) -> bool:
+        """Hold what an ordinary answer of this size needs, if it is free now."""
+        if size_bytes > self._ordinary_bytes_max:
+            return False
+        self._give_back()
+        self._wire_bytes = size_bytes
+        self._wire = self._gates.filtering.take(size_bytes + self._block_bytes, self.broker_id)
+        return self._wire is not None
 
     async def for_answer(self, size_bytes: int) -> None:
         """Before an answer comes, the size of which is known. Raises: AnswerTooLarge.
 
-        Of one that is small this is called when it is there, if there was no room for it before.
+        Of one that is small this is called when it is there.
         """
+        self._give_back()
         self._wire_bytes = size_bytes
         if size_bytes > self._gates.large_answers.bytes_max:
             raise AnswerTooLarge(size_bytes)
-        if self.covers(size_bytes):
-            return
-        if self._wire is not None:
-            self._wire.leave()
         if size_bytes <= self._ordinary_bytes_max:
-            self._wire = await self._gates.filtering.enter(size_bytes + self._block_bytes)
+            gate, held_bytes = self._gates.filtering, size_bytes + self._block_bytes
         else:
-            self._wire = await self._gates.large_answers.enter(size_bytes)
+            gate, held_bytes = self._gates.large_answers, size_bytes
             self.is_large = True
+        self._wire = await gate.enter(held_bytes, self.broker_id)
         if self._is_over:
             self.leave()
 
     async def for_records(self, size_bytes: int) -> None:
-        """Once an answer is there: hold what it has, and a block of it."""
+        """Once an answer is there: hold what it has, and a block of it; the broker is done."""
         if self._wire is None:
             await self.for_answer(size_bytes)
         elif not self.is_large:
             self._wire_bytes = size_bytes
             self._wire.shrink(size_bytes + self._block_bytes)
+        if self._wire is not None:
+            self._wire.settle()
 
     async def for_batch(self, plain_bytes: int) -> None:
         """Before a block of a large read is split, or a batch that is larger than a block."""
@@ -123,8 +130,13 @@ class ReadRoom:
         """The read is over."""
         self._is_over = True
         self.batch_done()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """What is held of an answer; that of a connection that was lost may be asked for again."""
         if self._wire is not None:
             self._wire.leave()
+        self._wire, self.is_large = None, False
 
     @property
     def _ordinary_bytes_max(self) -> int:

@@ -60,8 +60,8 @@ SHORT_POLL_MS: Final = 100
 """For a read of data that should be there; it keeps a broker that has none from being asked in
 a circle."""
 LONG_POLL_BYTES_MAX: Final = 256 * 1024
-"""A long poll holds no room while it waits, so its answer should be small; what is more than that
-comes with the next read, which does."""
+"""What comes at the log end is little, as a rule; of a backlog that came meanwhile a first part is
+served early, and the next read brings the rest."""
 BAD_BATCH_BACKOFF_S: Final = 0.5
 """A bad batch is read anew this often at most: `fetch.max.wait.ms`, once more."""
 BAD_OFFSETS_MAX: Final = 64
@@ -108,9 +108,8 @@ class _Read:
 class PartitionReader:
     """One partition under one split and isolation level.
 
-    Invariants: a block of a read that began before the log
-    was reset is thrown away; nobody waits (is a listener) without a read under way, unless the
-    offset he stands at is known to be bad.
+    Invariants: a block of a read that began before the log was reset is thrown away; each listener
+    has a read under way, unless the offset it stands at is known to be bad.
     """
 
     def __init__(
@@ -128,6 +127,7 @@ class PartitionReader:
         self.key_split, self.isolation_level, self._kit = key_split, isolation_level, kit
         self.log = LaneLog(key_split.output_count, kit.cache)
         self.listeners: dict[Listener, None] = {}
+        self.siblings: object = None  # kept alive for `lane_fetch`: all readers of the partition
         self.is_reserved = True
         self.used_s = self.tidied_s = kit.clock()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
@@ -135,7 +135,7 @@ class PartitionReader:
         opener = partial(kit.open_source, topic, topic_id, partition_index)
         self._lineage = kit.lineages.of((topic_id, partition_index))
         self._head_line, self._tail_line = (
-            Line(opener, self._lineage, on_cut=self._note_cut, on_unsure=self._reset)
+            Line(opener, self._lineage, self._note_cut, self._reset, kit.stats.retried)
             for _ in range(2)
         )
         self._reads: set[_Read] = set()
@@ -199,6 +199,11 @@ class PartitionReader:
         self.log.expire_claims(seen_before_s)
         self._head_line.rest(seen_before_s)
         self._tail_line.rest(seen_before_s)
+
+    def leave_leader(self, leader_epoch: int) -> None:
+        """Somebody else leads by this epoch."""
+        self._head_line.leave_leader(leader_epoch)
+        self._tail_line.leave_leader(leader_epoch)
 
     def close(self) -> None:
         """Stop reading and forget everything."""
@@ -283,9 +288,6 @@ class PartitionReader:
         room = ReadRoom(kit.gates, read_bytes=read.bytes_max, block_bytes=kit.plain_bytes_max)
         try:
             async with read.line.lock:
-                if not read.is_long_poll:
-                    await room.for_read()
-                self._kit.publish()
                 raw = await self._fetch(read, room)
             size_bytes = len(raw.records)
             read.leader_epoch = raw.leader_epoch
@@ -394,7 +396,9 @@ class PartitionReader:
                     self._note_bad(offset, 0, BatchCorrupt("no whole batch", position=0))
                 break
             split, last_record_offsets = found
-            if self._is_unstable(split.next_offset, raw):
+            is_committed = self.isolation_level == READ_COMMITTED
+            if is_committed and 0 <= raw.last_stable_offset < split.next_offset:
+                # It reaches into open transactions; a broker does not send such.
                 records = records[: stable_bytes(records, position, raw.last_stable_offset)]
                 continue
             if split.next_offset > self.log.head and read.start > self._ahead_mark:
@@ -415,10 +419,6 @@ class PartitionReader:
             del found, split  # a block's slices are the cache's now, and the answers'
             room.batch_done()
         self._span = max(offset - read.start, 1)
-
-    def _is_unstable(self, next_offset: int, raw: RawFetch) -> bool:
-        """Whether a block reaches into open transactions; a broker does not send such."""
-        return self.isolation_level == READ_COMMITTED and 0 <= raw.last_stable_offset < next_offset
 
     def _hand_out(self, split: Any, offset: int, aborted: tuple[Aborted, ...]) -> None:
         """Give a block to who waits, and keep the rest."""

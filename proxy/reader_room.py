@@ -4,7 +4,7 @@ In:    who reads which partition under which lane name.  Out: why a read is refu
        close in its favour.
 Next:  `lane_fetch` asks for each reader of a request.
 Pure:  no I/O; time is a parameter.
-Source: docs/decisions/043.
+Source: docs/decisions/039.
 
 Under lane names a topic can be read in any number of lanes, and each number is a reader per
 partition: connections of keylane's own, and all records read, decompressed and hashed once more.

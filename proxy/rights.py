@@ -68,23 +68,35 @@ class TopicRights:
         operations = self._cluster.operations
         return operations > 0 and bool(operations & 1 << Operation.ALTER)
 
-    async def error(self, view: View, operation: Operation) -> int:
-        """Why the operation is refused: a Kafka code, 0 when it is not. Raises: UpstreamLost."""
+    def known_error(self, view: View, operation: Operation) -> int | None:
+        """As `error`, where it is remembered; None: the broker has to be asked."""
         known = self._known.get(view.topic_id)
         if known is None or self._clock() >= known.until_s:
-            answer = await self._ask(_question(view.topic))
-            topic = answer.topics[0]
-            error_code = int(topic.error_code)
-            if error_code not in (0, TOPIC_AUTHORIZATION_FAILED):
-                self._known.pop(view.topic_id, None)
-                return error_code  # the broker's metadata lags, or the topic is gone: ask again
-            known = self._known[view.topic_id] = _Known(
-                error_code == 0,
-                int(topic.topic_authorized_operations),
-                self._clock() + self._ttl_s,
-            )
-        is_allowed = known.is_shown and known.operations & 1 << operation
-        return 0 if is_allowed else TOPIC_AUTHORIZATION_FAILED
+            return None
+        return _judge(known, operation)
+
+    async def error(self, view: View, operation: Operation) -> int:
+        """Why the operation is refused: a Kafka code, 0 when it is not. Raises: UpstreamLost."""
+        remembered = self.known_error(view, operation)
+        if remembered is not None:
+            return remembered
+        answer = await self._ask(_question(view.topic))
+        topic = answer.topics[0]
+        error_code = int(topic.error_code)
+        if error_code not in (0, TOPIC_AUTHORIZATION_FAILED):
+            self._known.pop(view.topic_id, None)
+            return error_code  # the broker's metadata lags, or the topic is gone: ask again
+        known = self._known[view.topic_id] = _Known(
+            error_code == 0,
+            int(topic.topic_authorized_operations),
+            self._clock() + self._ttl_s,
+        )
+        return _judge(known, operation)
+
+
+def _judge(known: _Known, operation: Operation) -> int:
+    is_allowed = known.is_shown and known.operations & 1 << operation
+    return 0 if is_allowed else TOPIC_AUTHORIZATION_FAILED
 
 
 def _question(topic: str) -> MetadataRequest:

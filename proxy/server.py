@@ -16,7 +16,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -42,6 +42,7 @@ from keylane.proxy.heap import give_back, keep_freed_memory
 from keylane.proxy.hearers import Hearers
 from keylane.proxy.lag import LaneTallies
 from keylane.proxy.lane_fetch import LaneFetcher
+from keylane.proxy.listeners import Listeners
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.memory_limit import fit_memory
 from keylane.proxy.memory_plan import GATHERING_PART
@@ -84,7 +85,7 @@ class ProxyServer:
         self._upkeep = Upkeep(SetAside(), Watched())
         config, plan = fit_memory(config)
         self.config, self._memory = config, MemoryWatch(config, plan, self.stats)
-        self._cluster = Cluster(config)
+        self._cluster = Cluster(config, self.stats)
         self._security = self._cluster.security
         self._dialer = Dialer(config, self._cluster)
         self._files = Descriptors(self.stats, time.monotonic)
@@ -99,19 +100,18 @@ class ProxyServer:
         self.failure: asyncio.Future[KeylaneError] = asyncio.Future()
         groups = self._make_groups(config)
         loads, tallies = LaneLoads(time.monotonic), LaneTallies()
-        here = Hearers(
-            (groups.on_scanned, loads.on_scanned, tallies.on_scanned),
-            (groups.on_truncated, loads.on_truncated, tallies.on_truncated),
-        )
+        scanned = groups.on_scanned, loads.on_scanned, tallies.on_scanned
+        here = Hearers(scanned, (groups.on_truncated, loads.on_truncated, tallies.on_truncated))
         self._feed = None if config.node is None else self._make_feed(config.node, here, groups)
-        if self._feed is not None:
+        if (feed := self._feed) is not None:
             here = Hearers(
-                (here.on_scanned, self._feed.note_scanned),
-                (here.on_truncated, self._feed.note_truncated),
+                (here.on_scanned, feed.note_scanned), (here.on_truncated, feed.note_truncated)
             )
         fetcher = self._make_fetcher(here, groups.lineages)
+        self._brokers = Listeners(self._bind_broker, self.stats, on_bound=self._note_bound)
         self._shared = Shared(
             config=config,
+            addresses=self._brokers.addresses,
             cluster=self._cluster,
             fetcher=fetcher,
             groups=groups,
@@ -121,6 +121,7 @@ class ProxyServer:
             switches=SwitchBoard(config),
             placement=Placement(config.node),
         )
+        self._cluster.on_leader.append(fetcher.note_leader)
         self._settings = self._make_settings(self._shared)
         self._forgetting = self._make_forgetting(self._shared, tallies)
         self._group_start = GroupStart(
@@ -156,6 +157,7 @@ class ProxyServer:
             config,
             self._cluster,
             wall_clock=time.time,  # noqa: TID251
+            clock=time.monotonic,
             tenure=self._nodes or self._lone or Alone(),
             on_append=self.stats.journaled,
             set_aside=self._upkeep.set_aside,
@@ -177,7 +179,7 @@ class ProxyServer:
             switches=shared.switches,
             next_epoch=partial(next_epoch, self._cluster),
             client_id=self.config.client_id,
-            options=self._security.aiokafka_options,
+            options=self._cluster.links.client_options,
             set_aside=self._upkeep.set_aside,
             watched=self._upkeep.watched,
         )
@@ -212,7 +214,7 @@ class ProxyServer:
             on_past=groups.on_scanned,
             wall_clock=time.time,  # noqa: TID251
             client_id=self.config.client_id,
-            options=self._security.aiokafka_options,
+            options=self._cluster.links.client_options,
             set_aside=self._upkeep.set_aside,
             watched=self._upkeep.watched,
         )
@@ -259,7 +261,7 @@ class ProxyServer:
             None, split_address(self.config.listen)[1], self._dialer.any_broker
         )
         self._shared.bootstrap = self.config.advertised_bootstrap(port)
-        self._cluster.on_broker = self._bind_broker
+        self._cluster.on_brokers = self._learn_brokers
         self._cluster.on_grown = None if self._nodes is None else self._nodes.rejoin
         await self._cluster.start()
         await self._group_start.start()
@@ -289,6 +291,7 @@ class ProxyServer:
         if self._nodes is not None:
             # First: the others take over at once, while what is under way here is answered.
             await self._nodes.stop()
+        self._brokers.stop()
         for server in self._listeners.values():
             server.close()
         await self._entrance.drain("proxy stops", timeout_s=self.config.drain_timeout_s)
@@ -312,20 +315,32 @@ class ProxyServer:
             self.failure.set_result(error)
 
     # Listeners.
-    async def _bind_broker(self, broker: Broker) -> None:
-        """Listen for a broker that has become known, before any client is told of it."""
-        if broker.node_id in self._listeners:
-            return  # its address has changed; connections made from now on go there
-        wanted = self.config.broker_port(broker.node_id)
-        port = await self._listen(
-            broker.node_id,
-            wanted,
-            lambda: self._dialer.broker(broker.node_id),
-        )
-        self._shared.addresses[broker.node_id] = self._advertised(broker.node_id, port)
-        log.info("listening broker=%d port=%d", broker.node_id, port)
+    async def _learn_brokers(self, brokers: Iterable[Broker]) -> None:
+        """Listen for brokers that have become known, before any client is told of them.
+
+        Where the address of one has changed, connections made from now on go there.
+        """
+        await self._brokers.learn([broker.node_id for broker in brokers], strict=not self._serves)
+
+    async def _bind_broker(self, broker_id: int) -> tuple[str, int]:
+        """Listen for a broker. Raises: ConfigInvalid."""
+        wanted = self.config.broker_port(broker_id)
+        port = await self._listen(broker_id, wanted, lambda: self._dialer.broker(broker_id))
+        try:
+            address = self._advertised(broker_id, port)
+        except ConfigInvalid:
+            self._listeners.pop(broker_id).close()
+            raise
+        log.info("listening broker=%d port=%d", broker_id, port)
+        return address
+
+    def _note_bound(self) -> None:
         if self._nodes is not None:
             self._nodes.rejoin()
+
+    @property
+    def _serves(self) -> bool:
+        return self._sweeper is not None
 
     def _advertised(self, broker_id: int, port: int) -> tuple[str, int]:
         try:
@@ -335,14 +350,13 @@ class ProxyServer:
 
     async def _listen(self, key: int | None, port: int, connect: Connect) -> int:
         host = split_address(self.config.listen)[0]
-        serving = self._sweeper is not None
         try:
             server = await asyncio.get_running_loop().create_server(
                 lambda: self._door.protocol(lambda: self._accept(connect)),
                 host,
                 port,
                 backlog=BACKLOG,
-                start_serving=serving,
+                start_serving=self._serves,
                 reuse_port=(key is None and self.config.share_port) or None,
             )
         except (OSError, OverflowError) as error:

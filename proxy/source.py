@@ -24,8 +24,9 @@ from kio.static.primitive import i32
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.proxy.cluster import Cluster
+from keylane.proxy.read_room import ReadRoom
 from keylane.proxy.reader import RawFetch
-from keylane.proxy.upstream import REQUEST_TIMEOUT_S, Room, ServiceLink
+from keylane.proxy.upstream import ServiceLink
 from keylane.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -58,9 +59,10 @@ class UpstreamSource:
         topic: str,
         topic_id: uuid.UUID,
         partition: int,
+        leader_id: int = -1,
         leader_epoch: int = NO_EPOCH,
     ) -> None:
-        self._link, self.leader_epoch = link, leader_epoch
+        self._link, self._leader_id, self.leader_epoch = link, leader_id, leader_epoch
         self._topic, self._topic_id, self._partition = topic, topic_id, partition
         self._version = min(link.version_max.get(FETCH, 0), FETCH_VERSION_MAX)
 
@@ -69,9 +71,15 @@ class UpstreamSource:
         cls, cluster: Cluster, topic: str, topic_id: uuid.UUID, partition: int
     ) -> UpstreamSource:
         """Connect to the partition's leader. Raises: UpstreamLost."""
-        leader_id, epoch = await cluster.leader_of(topic, topic_id, partition)
-        link = await cluster.link_to(leader_id)
-        return cls(link, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=epoch)
+        link, leader_id, epoch = await cluster.link_to_leader(topic, topic_id, partition)
+        return cls(
+            link,
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            leader_id=leader_id,
+            leader_epoch=epoch,
+        )
 
     async def fetch(
         self,
@@ -80,11 +88,12 @@ class UpstreamSource:
         max_wait_ms: int,
         max_bytes: int,
         isolation_level: int,
-        room: Room,
+        room: ReadRoom,
         last_epoch: int = NO_EPOCH,
     ) -> RawFetch:
         """One fetch. Raises: UpstreamLost, AnswerTooLarge."""
         by_id = self._version >= TOPIC_ID_VERSION
+        room.broker_id = self._leader_id
         entry = FetchPartition(
             self._partition, self.leader_epoch, offset, last_epoch, -1, max_bytes
         )
@@ -105,7 +114,7 @@ class UpstreamSource:
             FETCH,
             self._version,
             write_fetch_request(request),
-            timeout_s=max_wait_ms / 1000 + REQUEST_TIMEOUT_S,
+            wait_s=max_wait_ms / 1000,
             room=room,
         )
         return self._read(body)

@@ -27,6 +27,9 @@ GROUPS_COUNTED_MAX: Final = 100
 """Groups that are counted one by one (docs/decisions/018); the others share a series."""
 GROUP_CHARS_MAX: Final = 249
 """Kafka's bound of a topic name; a group id may be longer, and is cut."""
+BROKERS_MAX: Final = 100
+"""Brokers that are counted one by one; the others share a series."""
+OTHER_BROKERS: Final = "(other brokers)"
 OTHER_GROUPS: Final = "(other groups)"
 """A label that no group's own name should be."""
 
@@ -159,6 +162,23 @@ class ProxyStats:
     upstream_tail_fetches: int = _counter("Of these, reads again of what was evicted.")
     upstream_bytes: int = _counter("Record bytes received for lanes.")
     upstream_errors: int = _counter("Fetches for lanes that failed.")
+    upstream_retries: int = _counter(
+        "Of fetches for lanes, those sent again over a new connection."
+    )
+    upstream_timeouts: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by("broker", "Requests of keylane's own without an answer in time, by broker."),
+    )
+    hedged_requests: int = _counter(
+        "Times that a second broker was asked since the first one was slow."
+    )
+    listener_binds_failed: int = _counter("Times that no listener could be had for a broker.")
+    brokers_unlistened: int = _gauge(
+        "Brokers without a listener here: clients are not told of them."
+    )
+    group_waits_refused: int = _counter(
+        "Requests refused since their group's offsets were not free in time."
+    )
     splits: int = _counter("Blocks decompressed and split.")
     decompressed_bytes: int = _counter("Plain bytes of the blocks split.")
     records: int = _counter("Records split.")
@@ -246,6 +266,16 @@ class ProxyStats:
         self.journal_records += record_count
         self.journal_errors += not is_acknowledged
         self.journal_seconds.observe(seconds)
+
+    def retried(self) -> None:
+        """Count a fetch for lanes that is sent again over a new connection."""
+        self.upstream_retries += 1
+
+    def timed_out(self, broker: str) -> None:
+        """Count a request of keylane's own that a broker has not answered in time."""
+        if broker not in self.upstream_timeouts and len(self.upstream_timeouts) >= BROKERS_MAX:
+            broker = OTHER_BROKERS
+        self.upstream_timeouts[broker] += 1
 
     def stepped_back(self, group: str, lane_count: int) -> None:
         """Count lanes that a member of a group has committed lower than they stood."""

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, cast
 from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
 from keylane.proxy.connection import Buffers
 from keylane.proxy.framing import Frame, FrameReader
+from keylane.proxy.patience import ANSWER_S_MAX
 from keylane.proxy.service_login import ServiceLogin
 from keylane.proxy.sockets import UNACKNOWLEDGED_MS_MAX, keep_alive
 from keylane.proxy.tasks import spawn
@@ -30,17 +31,44 @@ OnResponse = Callable[[Frame], None]
 class Room(Protocol):
     """Where a large answer is to go."""
 
-    def covers(self, size_bytes: int) -> bool:
-        """Whether there is room for an answer of so many bytes already."""
+    def take(self, size_bytes: int) -> bool:
+        """Take room for an answer of so many bytes, if there is any now."""
 
     async def for_answer(self, size_bytes: int) -> None:
         """Wait for it. Raises: AnswerTooLarge."""
 
 
+class Watch(Protocol):
+    """Knows how long a broker is waited for, and is told how each wait has ended."""
+
+    def seconds(self) -> float:
+        """For an answer, beside what the broker is asked to wait."""
+
+    def answered(self, took_s: float) -> None:
+        """It came."""
+
+    def timed_out(self, waited_s: float) -> None:
+        """It did not."""
+
+
+class Unwatched:
+    """Waits as long for every answer, whatever came before."""
+
+    def seconds(self) -> float:
+        """See `Watch`."""
+        return ANSWER_S_MAX
+
+    def answered(self, took_s: float) -> None:
+        """See `Watch`."""
+
+    def timed_out(self, waited_s: float) -> None:
+        """See `Watch`."""
+
+
 CONNECT_TIMEOUT_S: Final = 10.0
 """Kafka clients' `socket.connection.setup.timeout.ms` default."""
-REQUEST_TIMEOUT_S: Final = 30.0
-"""Kafka clients' `request.timeout.ms` default."""
+PACE_BYTES_PER_S: Final = 64 * 1024
+"""An answer that has begun may take longer, but comes no slower than this."""
 API_VERSIONS: Final = 18
 GROWTH_BYTES: Final = 4 * 1024**2
 """How much of a large answer comes between two looks at what its connection holds."""
@@ -204,6 +232,46 @@ class UpstreamLink(asyncio.BufferedProtocol):
         on_lost(reason)
 
 
+class _Wait:
+    """The time that a broker has for one answer; more of it as long as the answer comes."""
+
+    def __init__(self, future: asyncio.Future[Frame], link: UpstreamLink, allowed_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future, self._link, self._allowed_s = future, link, allowed_s
+        self._began_s = self._loop.time()
+        self._paused_s: float | None = None
+        self._seen_bytes = 0
+        self._timer = self._loop.call_later(allowed_s, self._look)
+
+    @property
+    def took_s(self) -> float:
+        """Seconds since the request was sent, or the answer was last looked at; without pauses."""
+        return (self._paused_s or self._loop.time()) - self._began_s
+
+    def pause(self) -> None:
+        """It is not the broker that is waited for."""
+        self._timer.cancel()
+        self._paused_s = self._loop.time()
+
+    def resume(self) -> None:
+        """The broker has as long as before, from now on."""
+        if self._paused_s is None or self._future.done():
+            return
+        self._began_s += self._loop.time() - self._paused_s
+        self._paused_s, self._seen_bytes = None, self._link.arriving_bytes
+        self._timer = self._loop.call_later(self._allowed_s, self._look)
+
+    def _look(self) -> None:
+        if self._future.done():
+            return
+        arriving_bytes = self._link.arriving_bytes
+        if arriving_bytes - self._seen_bytes > self._allowed_s * PACE_BYTES_PER_S:
+            self._began_s, self._seen_bytes = self._loop.time(), arriving_bytes
+            self._timer = self._loop.call_later(self._allowed_s, self._look)
+        else:
+            self._future.set_exception(TimeoutError())
+
+
 class ServiceLink:
     """A connection of keylane's own principal, with awaitable requests.
 
@@ -212,9 +280,15 @@ class ServiceLink:
     """
 
     def __init__(
-        self, link: UpstreamLink, *, client_id: str, login: ServiceLogin | None = None
+        self,
+        link: UpstreamLink,
+        *,
+        client_id: str,
+        login: ServiceLogin | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._link, self.client_id, self._login = link, client_id, login
+        self._watch = watch or Unwatched()
         self._renew_s: float | None = None
         """When to log in again, in the loop's time; None: never."""
         self._logging_in = asyncio.Lock()
@@ -223,7 +297,7 @@ class ServiceLink:
         self._correlation_id = 0
         self.version_max: dict[int, int] = {}
         link.on_lost = self._lost
-        self._limit: asyncio.Timeout | None = None
+        self._wait: _Wait | None = None
         """Of the request that has room made for its answer."""
 
     @classmethod
@@ -236,10 +310,11 @@ class ServiceLink:
         response_bytes_max: int,
         tls: ssl.SSLContext | None = None,
         login: ServiceLogin | None = None,
+        watch: Watch | None = None,
     ) -> ServiceLink:
         """Connect, learn what the broker speaks, log in. Raises: UpstreamLost, LoginRefused."""
         link = await UpstreamLink.open(host, port, response_bytes_max=response_bytes_max, tls=tls)
-        service = cls(link, client_id=client_id, login=login)
+        service = cls(link, client_id=client_id, login=login, watch=watch)
         try:
             body = await service.request_raw(API_VERSIONS, 0, b"")
             answer = read_response(API_VERSIONS, 0, body)
@@ -259,30 +334,34 @@ class ServiceLink:
         return self._link.is_open
 
     async def request_raw(
-        self, api_key: int, api_version: int, body: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self, api_key: int, api_version: int, body: bytes, *, timeout_s: float | None = None
     ) -> memoryview:
-        """Send a body, return the answer's body. Raises: UpstreamLost, LoginRefused."""
+        """Send a body, return the answer's body. Raises: UpstreamLost, LoginRefused.
+
+        timeout_s: None for what the broker has for an answer as a rule.
+        """
         if self._renew_s is not None and self._clock() >= self._renew_s:
             await self._renew_login()
         return await self._request_raw(api_key, api_version, body, timeout_s=timeout_s)
 
     async def request_in_room(
-        self, api_key: int, api_version: int, body: bytes, *, timeout_s: float, room: Room
+        self, api_key: int, api_version: int, body: bytes, *, wait_s: float, room: Room
     ) -> memoryview:
         """The same, on a connection without other requests; a large answer waits for `room`.
 
-        Until there is room it is the broker's. Raises: as `request_raw`, and as `room`.
+        Until there is room it is the broker's. wait_s: what the broker is asked to wait.
+        Raises: as `request_raw`, and as `room`.
         """
         if self._renew_s is not None and self._clock() >= self._renew_s:
             await self._renew_login()
         self._link.on_large = partial(self._make_room, room)
         try:
-            return await self._request_raw(api_key, api_version, body, timeout_s=timeout_s)
+            return await self._request_raw(api_key, api_version, body, wait_s=wait_s)
         finally:
             self._link.on_large = None
 
     def _make_room(self, room: Room, size_bytes: int) -> None:
-        if room.covers(size_bytes) or not self._futures:
+        if not self._futures or room.take(size_bytes):
             return
         self._link.pause_reading()
         (future,) = self._futures
@@ -293,10 +372,9 @@ class ServiceLink:
     async def _wait_for_room(
         self, room: Room, size_bytes: int, future: asyncio.Future[Frame]
     ) -> None:
-        limit, since_s = self._limit, self._clock()
-        assert limit is not None, "a request is under way"
-        until_s = limit.when()
-        limit.reschedule(None)  # this wait is not the broker's
+        wait = self._wait
+        assert wait is not None, "a request is under way"
+        wait.pause()  # this wait is not the broker's
         try:
             await room.for_answer(size_bytes)
         except KeylaneError as error:
@@ -304,8 +382,7 @@ class ServiceLink:
                 future.set_exception(error)
             self._link.close()
             return
-        if until_s is not None and not future.done():
-            limit.reschedule(until_s + self._clock() - since_s)
+        wait.resume()
         self._link.resume_reading()
 
     async def log_in(self) -> None:
@@ -327,16 +404,20 @@ class ServiceLink:
 
     async def _ask(self, entity: Any) -> Any:
         api_key, version = int(entity.__api_key__), int(entity.__version__)
-        body = await self._request_raw(
-            api_key, version, write_message(entity), timeout_s=REQUEST_TIMEOUT_S
-        )
+        body = await self._request_raw(api_key, version, write_message(entity))
         try:
             return read_response(api_key, version, body)
         except FrameInvalid as error:
             raise UpstreamLost(f"answer to request {api_key}: {error}") from None
 
     async def _request_raw(
-        self, api_key: int, api_version: int, body: bytes, *, timeout_s: float
+        self,
+        api_key: int,
+        api_version: int,
+        body: bytes,
+        *,
+        timeout_s: float | None = None,
+        wait_s: float = 0.0,
     ) -> memoryview:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         frame = write_request(api_key, api_version, self._correlation_id, self.client_id, body)
@@ -344,20 +425,27 @@ class ServiceLink:
         self._link.send((frame,), answer_of(future))
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
+        allowed_s = self._watch.seconds() + wait_s if timeout_s is None else timeout_s
+        wait = self._wait = _Wait(future, self._link, allowed_s)
         try:
-            async with asyncio.timeout(timeout_s) as self._limit:
-                answer = await future
+            answer = await future
         except TimeoutError:
-            # Later answers would be taken for this one's; the connection has to go.
+            # A broker that hangs would leave all that is asked behind this, too.
             self._link.close()
-            raise UpstreamLost(f"no answer to request {api_key} in {timeout_s:g} s") from None
+            if timeout_s is None:
+                self._watch.timed_out(allowed_s - wait_s)
+            raise UpstreamLost(f"no answer to request {api_key} in {allowed_s:g} s") from None
+        finally:
+            wait.pause()
+        if timeout_s is None:
+            self._watch.answered(max(0.0, wait.took_s - wait_s))
         try:
             return memoryview(answer)[find_response_body(answer, 4, api_key, api_version) :]
         except FrameInvalid as error:
             self._link.close()
             raise UpstreamLost(f"answer to request {api_key}: {error}") from None
 
-    async def request(self, api_key: int, entity: Any, *, timeout_s: float = 30.0) -> Any:
+    async def request(self, api_key: int, entity: Any, *, timeout_s: float | None = None) -> Any:
         """Send a kio request, return the kio answer. Raises: UpstreamLost."""
         version = int(entity.__version__)
         body = await self.request_raw(api_key, version, write_message(entity), timeout_s=timeout_s)

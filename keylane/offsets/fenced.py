@@ -23,7 +23,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 from keylane.errors import KeylaneError, NotCoordinator, UpstreamLost
 from keylane.offsets.journal import JournalRecord, write_fence
 from keylane.offsets.loads import Cuts, OnAppend, describe_loss, timed_append
-from keylane.offsets.store import APPEND_TIMEOUT_S, BATCH_BYTES, append_all
+from keylane.offsets.store import APPEND_TIMEOUT_S, BATCH_BYTES, PRODUCE_MS, append_all
 
 
 class FencedJournal:
@@ -146,7 +146,10 @@ async def start_producer(
     batch_bytes: bound on a batch. Raises: KafkaError.
     """
     producer = AIOKafkaProducer(
-        **options, acks="all", enable_idempotence=True, max_batch_size=batch_bytes
+        **(dict(options) | {"request_timeout_ms": PRODUCE_MS}),
+        acks="all",
+        enable_idempotence=True,
+        max_batch_size=batch_bytes,
     )
     if epoch is not None:
         # aiokafka asks for an id of its own at its start, unless it has one.

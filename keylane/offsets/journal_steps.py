@@ -3,7 +3,7 @@
 In:    `StepValue`.  Out: value bytes; and back.
 Next:  `offsets.steps` decides what is written, and puts a state together from what is read.
 Pure:  no I/O, no clock.
-Source: docs/decisions/042; the key is in `offsets.journal`.
+Source: docs/decisions/038; the key is in `offsets.journal`.
 
     value = int16 version, int64 timestamp in ms, int64 base (that of the whole record it follows),
             int64 pushed (-1: none), int64 lift from, int64 lift to (equal: no lift),

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
+from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, NotCoordinator, RightMissing, UpstreamLost
 from keylane.offsets.epochs import Brokers, next_epoch
 from keylane.offsets.fenced import FencedJournal
 from keylane.offsets.loads import PAUSE_S_MAX, PAUSE_S_MIN, START_TIMEOUT_S, OnAppend
 from keylane.offsets.owned import Holding, OwnedTables
+from keylane.offsets.set_aside import SetAside
 from keylane.offsets.store import JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.own_names import JOURNAL_ID_PREFIX
@@ -132,3 +134,35 @@ class JournalOpener:
                 " __transaction_state cannot be made, see transaction.state.log.replication.factor"
             )
             return None
+
+
+def make_journal(
+    config: ProxyConfig,
+    brokers: Brokers,
+    *,
+    options: Callable[[], Mapping[str, Any]],
+    wall_clock: Callable[[], float],
+    append_timeout_s: float,
+    on_append: OnAppend,
+    set_aside: SetAside | None,
+    writes_steps: Callable[[], bool],
+) -> tuple[JournalStore, JournalOpener]:
+    """What reads the journal, and what opens it for writing; nothing is asked of Kafka yet."""
+    store = JournalStore(
+        config.bootstrap,
+        client_id=config.client_id,
+        options=options,
+        append_timeout_s=append_timeout_s,
+        on_append=on_append,
+        set_aside=set_aside,
+    )
+    opener = JournalOpener(
+        store,
+        brokers,
+        individual_commits_max=config.individual_commits_max,
+        wall_clock=wall_clock,
+        append_timeout_s=append_timeout_s,
+        on_append=on_append,
+        writes_steps=writes_steps,
+    )
+    return store, opener

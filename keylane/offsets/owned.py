@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from keylane.errors import NotCoordinator, RightMissing, UpstreamLost
+from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
 from keylane.offsets.journal import JournalRecord, ic_partition
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.nodes.tenure import Tenure
@@ -25,6 +25,9 @@ log = logging.getLogger("keylane.offsets")
 
 LOADS_AT_ONCE: Final = 8
 """Partitions that are loaded beside each other, each with up to 8 MiB under way."""
+SLOT_S: Final = 5.0
+"""A load takes some tens of milliseconds; one that takes so long waits for its broker, and holds
+little memory."""
 CLOSE_TIMEOUT_S: Final = 10.0
 REFUSED_PAUSE_S_MIN: Final = 1.0
 """After a load that brokers refused for a missing right: what asks meanwhile is refused at once.
@@ -75,6 +78,27 @@ class Holding:
     opened_s: float
 
 
+@asynccontextmanager
+async def free_in_time(wait_s: float | None) -> AsyncIterator[None]:
+    """Bound a wait for what others do with a group. Raises: GroupBusy."""
+    try:
+        async with asyncio.timeout(wait_s):
+            yield
+    except TimeoutError:
+        raise GroupBusy(f"the group's offsets are not free in {wait_s:g} s") from None
+
+
+@asynccontextmanager
+async def in_time(lock: asyncio.Lock, wait_s: float | None) -> AsyncIterator[None]:
+    """Hold a lock that was had in time. Raises: GroupBusy."""
+    async with free_in_time(wait_s):
+        await lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
 """Fences who wrote to a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
 
@@ -111,10 +135,16 @@ class OwnedTables:
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def hold(self, group: str, lock: asyncio.Lock) -> AsyncIterator[None]:
-        """The group's lock, with its partition loaded. Raises: NotCoordinator, UpstreamLost."""
-        await self.ready(group)  # who is not served need not wait for the lock
-        async with lock:
+    async def hold(
+        self, group: str, lock: asyncio.Lock, wait_s: float | None = None
+    ) -> AsyncIterator[None]:
+        """The group's lock, with its partition loaded. Raises: NotCoordinator, UpstreamLost.
+
+        wait_s: how long the lock, and a load, are waited for; GroupBusy then.
+        """
+        async with free_in_time(wait_s):
+            await self.ready(group)  # who is not served need not wait for the lock
+        async with in_time(lock, wait_s):
             self._held[group] = await self.ready(group)
             try:
                 yield
@@ -217,7 +247,7 @@ class OwnedTables:
     async def _load(self, partition: int) -> Holding | UpstreamLost | None:
         """A new holding; why there is none; None: lost meanwhile."""
         try:
-            async with self._gate:
+            async with self._slot():
                 term = self._tenure.term(partition)
                 if not self._tenure.holds(partition):
                     return None
@@ -241,6 +271,19 @@ class OwnedTables:
             return error
         finally:
             del self._loads[partition]
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """A place among those that load; one whose broker hangs gives it to others meanwhile."""
+        await self._gate.acquire()
+        slot = ExitStack()
+        slot.callback(self._gate.release)
+        timer = asyncio.get_running_loop().call_later(SLOT_S, slot.close)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            slot.close()
 
     def _refuse(self, partition: int, reason: str) -> None:
         """Ask no broker for a while; tell it once for all partitions, as they lack the same."""

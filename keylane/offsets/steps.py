@@ -3,7 +3,7 @@
 In:    states as they are to be written, acks; what a load has read.  Out: records; positions.
 Next:  `offsets.table` puts them beside the records of ranges, epochs and intents.
 Pure:  no I/O; time is a parameter.
-Source: docs/decisions/042.
+Source: docs/decisions/038.
 
 A whole record with a base is followed by steps 0, 1, 2 of that base, each under a key of its own,
 each with all that changed since the one before. The steps behind the next whole record have the

@@ -33,6 +33,10 @@ log = logging.getLogger("keylane.offsets")
 
 APPEND_TIMEOUT_S: Final = 30.0
 """Kafka clients' `request.timeout.ms` default."""
+PRODUCE_MS: Final = 5_000
+"""What brokers give the commit of a group (`offsets.commit.timeout.ms`). A leader that hangs costs
+it, once more where aiokafka asks that broker who leads now, by chance; so an append has time for
+the next leader. What was written is not written twice (KIP-98)."""
 LOAD_STALLED_S: Final = 30.0
 """A load that gets nothing for so long is given up."""
 STOP_S: Final = 0.1
@@ -215,7 +219,7 @@ class JournalStore:
                 raise UpstreamLost("the journal is closed")
             if self._producer is None:
                 producer = AIOKafkaProducer(
-                    **self.options(),
+                    **(self.options() | {"request_timeout_ms": PRODUCE_MS}),
                     acks="all",
                     enable_idempotence=True,
                     max_batch_size=BATCH_BYTES,

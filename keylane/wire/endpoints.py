@@ -31,8 +31,8 @@ from keylane.wire.primitives import (
     write_tags,
 )
 
-AddressOf = Callable[[int], tuple[str, int]]
-"""Broker id -> host and port where clients reach it."""
+AddressOf = Callable[[int], tuple[str, int] | None]
+"""Broker id -> host and port where clients reach it; None: nowhere, and it is left out."""
 
 ENDPOINTS_TAG: Final = 0
 ENDPOINT_BYTES_MIN: Final = 11
@@ -134,8 +134,9 @@ def tag_with_endpoints(section: Buffer, endpoints: Sequence[NodeEndpoint]) -> by
 def _moved(endpoints: Iterable[NodeEndpoint], address_of: AddressOf) -> list[NodeEndpoint]:
     moved = []
     for endpoint in endpoints:
-        host, port = address_of(endpoint.node_id)
-        moved.append(endpoint._replace(host=host, port=port))
+        address = address_of(endpoint.node_id)
+        if address is not None:
+            moved.append(endpoint._replace(host=address[0], port=address[1]))
     return moved
 
 

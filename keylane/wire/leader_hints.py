@@ -71,17 +71,20 @@ def rewrite_ids(
     endpoints = read_endpoints(api_key, api_version, body)
     if not endpoints and not names_replica:
         return None
-    shown = []
+    moved: list[NodeEndpoint | None] = []
     for endpoint in endpoints:
-        host, port = address_of(endpoint.node_id)
-        shown.append(endpoint._replace(node_id=id_of(endpoint.node_id), host=host, port=port))
+        address, node_id = address_of(endpoint.node_id), id_of(endpoint.node_id)
+        moved.append(
+            address and endpoint._replace(node_id=node_id, host=address[0], port=address[1])
+        )
+    shown = [endpoint for endpoint in moved if endpoint is not None]
     if api_key == ApiKey.FETCH:
         fetched = show_fetch_ids(read_fetch_response(body, 0, api_version), id_of)
         fetched = replace(fetched, tags=tag_with_endpoints(fetched.tags, shown))
         return write_fetch_response(fetched, api_version)
     if api_key == ApiKey.PRODUCE:
         return _rewrite_produce(api_version, body, id_of, shown)
-    return (_rewrite_share(api_key, api_version, body, id_of, shown),)
+    return (_rewrite_share(api_key, api_version, body, id_of, moved),)
 
 
 def show_fetch_ids(response: FetchResponse, id_of: IdOf) -> FetchResponse:
@@ -122,7 +125,11 @@ def _rewrite_produce(
 
 
 def _rewrite_share(
-    api_key: int, api_version: int, body: Buffer, id_of: IdOf, endpoints: Sequence[NodeEndpoint]
+    api_key: int,
+    api_version: int,
+    body: Buffer,
+    id_of: IdOf,
+    endpoints: Sequence[NodeEndpoint | None],
 ) -> bytes:
     """By kio, with a copy of the records: leaders change seldom."""
     response = read_response(api_key, api_version, memoryview(body))
@@ -132,7 +139,9 @@ def _rewrite_share(
     )
     shown = tuple(
         replace(entry, node_id=type(entry.node_id)(node_id), host=host, port=type(entry.port)(port))
-        for entry, (node_id, host, port, *_) in zip(response.node_endpoints, endpoints, strict=True)
+        for entry, endpoint in zip(response.node_endpoints, endpoints, strict=True)
+        if endpoint is not None
+        for node_id, host, port, *_ in [endpoint]
     )
     return write_message(replace(response, responses=topics, node_endpoints=shown))
 

@@ -51,6 +51,9 @@ TAGS_AT: Final = SIZE.size + 4
 TAGGED_BODY: Final = TAGS_AT + 1
 """Where the body starts if there are none."""
 NO_TAGS: Final = b"\x00"
+LOCK_WAIT_S: Final = 10.0
+"""As long as one answer of a broker under the lock may take; then who waits is asked to come again,
+well before clients give a request up (30 s, `request.timeout.ms`)."""
 
 
 class Operation(enum.IntEnum):
@@ -160,9 +163,12 @@ class Groups(Protocol):
     def sees_ends(self) -> bool:
         """Whether the end of each transaction passes this node: there is no other."""
 
-    def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
+    def lock(
+        self, group: str, wait_s: float | None = LOCK_WAIT_S
+    ) -> AbstractAsyncContextManager[Any]:
         """Held while offsets of a group are read or changed: one at a time, in order.
 
+        wait_s: how long it is waited for at most, None: without end; GroupBusy then.
         Entering raises NotCoordinator where another node serves the group; so does all that is
         asked of its states inside, once that has become so. UpstreamLost: they cannot be loaded.
         """
@@ -347,7 +353,7 @@ class Context(Protocol):
     def release(self) -> None:
         """Let the next request of this connection proceed before this one is answered."""
 
-    def address_of(self, node_id: int) -> tuple[str, int]:
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
         """Where clients reach a broker, by its own id, through this node."""
 
     async def learn_brokers(self, entries: Any) -> None:
@@ -370,6 +376,12 @@ class Context(Protocol):
 
     def refusal_of(self, topic: str | uuid.UUID) -> int:
         """Why the broker did not show a topic when it was looked for: a Kafka code."""
+
+    async def fetch_error(self, view: View) -> int:
+        """As `right_error` of READ; NOT_LEADER_OR_FOLLOWER where the broker does not say in time.
+
+        The client looks for the leader then, which may be another broker by now.
+        """
 
     async def right_error(self, view: View, operation: Operation) -> int:
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not.

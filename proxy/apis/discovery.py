@@ -83,7 +83,9 @@ def _readdress(entry: Any, group: str | None, context: Context) -> Any:
     if broker_id < 0:
         return entry  # no coordinator: an error code, no address
     own = context.address_of(broker_id)
-    placed: tuple[int, tuple[str, int]] | None = context.placement.own_id(broker_id), own
+    placed: tuple[int, tuple[str, int]] | None = None
+    if own is not None:
+        placed = context.placement.own_id(broker_id), own
     if group is not None:
         placed = context.placement.coordinator(group, broker_id, own)
     if placed is None:

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from keylane.proxy.apis.context import Context, Operation, Request
+from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.endpoints import with_own_endpoints
 from keylane.proxy.apis.lane_topics import are_plain, find_shared
 from keylane.proxy.apis.unresolved import unresolved_lanes
@@ -148,7 +148,7 @@ async def plan_fetch(
             continue
         is_lane_view = view.layout is not None
         if context.switches.accepts_range_fetch(view.topic, is_lane_view=is_lane_view):
-            read_error = await context.right_error(view, Operation.READ)
+            read_error = await context.fetch_error(view)
         else:
             read_error = TOPIC_AUTHORIZATION_FAILED  # S004-61, K-01b
         codec = CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec
@@ -224,7 +224,7 @@ async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
     for number, ((topic, places), view) in enumerate(zip(plan.answered, plan.views, strict=True)):
         if not any(isinstance(place, int) for place in places):
             continue  # nothing is given
-        error_code = await context.right_error(view, Operation.READ)
+        error_code = await context.fetch_error(view)
         if isinstance(view, RangeView) and not context.range_views.is_current(view):
             error_code = NOT_LEADER_OR_FOLLOWER
         if error_code:

@@ -3,8 +3,8 @@
 Behaviour: brokers expire offsets without a commit for `offsets.retention.minutes`, unless they
 know the group as subscribed to the topic. What a running group has committed of lanes is committed
 again well before, just as the broker has it, in the name of the member whose heartbeat it is and
-over its connection. What the broker refuses is tried again at a later heartbeat. So is a stable offset that
-is known late, and could not be pushed in the name of the last committer.
+over its connection. What the broker refuses is tried again at a later heartbeat. So is a stable
+offset that is known late, and could not be pushed in the name of the last committer.
 Not done: groups without members, whose offsets expire as they do direct.
 
 In:    heartbeats.  Out: OffsetCommits of keylane's own.

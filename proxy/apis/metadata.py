@@ -38,7 +38,7 @@ from keylane.proxy.apis.large import (
     too_many,
     write_answer,
 )
-from keylane.proxy.apis.places import place_topic, show_brokers
+from keylane.proxy.apis.places import are_reached, hide_unlistened, place_topic, show_brokers
 from keylane.proxy.connection import Buffers
 from keylane.proxy.nodes.scan_records import TOPIC_NAME as SCANS
 from keylane.proxy.settings_records import TOPIC_NAME as SETTINGS
@@ -78,8 +78,12 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
     await context.learn_brokers(answer.brokers)
     shown: list[Shown] = []
     room = LaneRoom()
+    are_all_reached = are_reached(answer.brokers, context)
     for topic in answer.topics:
-        shown.extend(await _present(topic, asked, room, context))
+        placed = _placed(topic, context)
+        if not are_all_reached:
+            placed = hide_unlistened(placed, context)
+        shown.extend(await _present(placed, asked, room, context))
     topics = await expand_all(shown, context)
     changes: dict[str, Any] = {
         "brokers": show_brokers(answer.brokers, context),
@@ -148,15 +152,21 @@ def _ids_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any,
     return tuple(entries.values()) if is_changed else None
 
 
+def _placed(topic: Any, context: Context) -> Any:
+    """The topic, which is noted as the broker tells it, with its partitions at their nodes."""
+    if topic.name is None:
+        return topic
+    if getattr(topic, "topic_id", None) and topic.error_code == 0:
+        context.learn_topic(topic)  # by the ids of brokers
+    return mark_own(place_topic(topic, context))
+
+
 async def _present(topic: Any, asked: _Asked, room: LaneRoom, context: Context) -> list[Shown]:
-    """The topic as the client is to see it, once per name that it asked for."""
+    """The placed topic as the client is to see it, once per name that it asked for."""
     topic_id = getattr(topic, "topic_id", None)
     if topic.name is None:
         ids = dict.fromkeys(asked.ids.get(topic_id, [topic_id])) if topic_id else [topic_id]
         return [(topic if one == topic_id else replace(topic, topic_id=one), None) for one in ids]
-    if topic_id and topic.error_code == 0:
-        context.learn_topic(topic)  # by the ids of brokers
-    topic = mark_own(place_topic(topic, context))
     return await show_names(topic, asked.names.get(topic.name, [topic.name]), room, context)
 
 

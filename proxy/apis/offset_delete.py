@@ -83,7 +83,8 @@ async def handle_delete_groups(request: Request, context: Context) -> Buffers:
     answer = request.decode_answer(answer_frame)
     for result in answer.results:
         if result.error_code == NONE:
-            async with context.groups.lock(str(result.group_id)):
+            # However long it takes: the broker has deleted the group.
+            async with context.groups.lock(str(result.group_id), None):
                 await context.groups.drop_group(str(result.group_id))
     if not refused:
         return (answer_frame,)

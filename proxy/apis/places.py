@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from keylane.proxy.apis.context import Context
 
 REPLICA_FIELDS: Final = (
@@ -37,7 +39,10 @@ ID_DIGITS_MAX: Final = 10
 def show_brokers(
     entries: Iterable[Any], context: Context, id_field: str = "node_id"
 ) -> tuple[Any, ...]:
-    """kio broker entries with the addresses of keylane: one per node that has the broker."""
+    """kio broker entries with the addresses of keylane: one per node that has the broker.
+
+    A broker that clients reach through no node is left out.
+    """
     shown = []
     for entry in entries:
         broker_id = int(getattr(entry, id_field))
@@ -46,6 +51,38 @@ def show_brokers(
             changes: dict[str, Any] = {id_field: type(getattr(entry, id_field))(virtual_id)}
             shown.append(replace(entry, host=host, port=type(entry.port)(port), **changes))
     return tuple(shown)
+
+
+def are_reached(brokers: Iterable[Any], context: Context) -> bool:
+    """Whether clients reach all kio broker entries of an answer through this node: the rule."""
+    return all(context.address_of(int(broker.node_id)) is not None for broker in brokers)
+
+
+def hide_unlistened(topic: Any, context: Context) -> Any:
+    """A placed kio topic entry of Metadata without leaders that clients could not reach.
+
+    As brokers show a leader that has no listener of the name that the client came by
+    (KRaftMetadataCache): no leader, and an error that every client takes for "later".
+    """
+    partitions = tuple(
+        entry if _is_reached(int(entry.leader_id), context) else without_leader(entry)
+        for entry in topic.partitions
+    )
+    return replace(topic, partitions=partitions)
+
+
+def without_leader(entry: Any) -> Any:
+    """A kio partition entry of Metadata whose leader cannot be reached."""
+    leader_id = type(entry.leader_id)(-1)
+    return replace(entry, leader_id=leader_id, error_code=ErrorCode.leader_not_available)
+
+
+def _is_reached(virtual_id: int, context: Context) -> bool:
+    number, broker_id = context.placement.split_id(virtual_id)
+    if broker_id < 0:
+        return True  # it has no leader, and says so
+    own = context.address_of(broker_id)
+    return context.placement.reaches(number, broker_id, own)
 
 
 def place_topic(topic: Any, context: Context) -> Any:

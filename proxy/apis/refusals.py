@@ -64,7 +64,7 @@ def refusing(handler: Handler) -> Handler:
             )
             if request.api_key == OFFSET_FETCH and context.is_librdkafka:
                 return request.answer_entity(_offset_fetch(request, ASK_AGAIN))
-            return request.answer_entity(refusal(request))
+            return request.answer_entity(refusal(request, ErrorCode(error.error_code)))
 
     return served
 

@@ -86,13 +86,13 @@ class Placement:
         return self.split_id(virtual_id)[1]
 
     # Addresses.
-    def endpoints(self, broker_id: int, own: Address) -> list[tuple[int, Address]]:
+    def endpoints(self, broker_id: int, own: Address | None) -> list[tuple[int, Address]]:
         """(virtual id, address) of a broker at every node that clients reach it through.
 
-        own: the address at this node. Left out are nodes that have no listener for it yet.
+        own: the address at this node, None: none. Left out are nodes that have no listener for it.
         """
         if self.is_alone:
-            return [(broker_id, own)]
+            return [] if own is None else [(broker_id, own)]
         found = []
         for number in self._nodes:
             address = self._address(number, broker_id, own)
@@ -100,21 +100,29 @@ class Placement:
                 found.append((self.virtual_id(number, broker_id), address))
         return found
 
-    def coordinator(self, group: str, broker_id: int, own: Address) -> tuple[int, Address] | None:
+    def coordinator(
+        self, group: str, broker_id: int, own: Address | None
+    ) -> tuple[int, Address] | None:
         """(virtual id, address) where a group finds its coordinator, which is a broker's id.
 
         None: no node serves the group at this moment, or clients cannot reach the broker there.
         """
         if self.is_alone:
-            return broker_id, own
+            return None if own is None else (broker_id, own)
         number = self.node_of_group(group)
         address = None if number is None else self._address(number, broker_id, own)
         return None if address is None else (self.virtual_id(number, broker_id), address)
 
-    def _address(self, number: int, broker_id: int, own: Address) -> Address | None:
+    def reaches(self, number: int | None, broker_id: int, own: Address | None) -> bool:
+        """Whether clients reach a broker at a node; own: its address at this node."""
+        if self.is_alone or number is None:
+            return own is not None
+        return self._address(number, broker_id, own) is not None
+
+    def _address(self, number: int, broker_id: int, own: Address | None) -> Address | None:
         if number == self.number:
             return own  # nodes tell only what was bound when they last joined
-        node = self._nodes[number]
+        node = self._nodes.get(number)
         return None if node is None else node.brokers.get(broker_id)
 
     # Places.
@@ -157,7 +165,7 @@ class Placement:
             return number
         able = [other for other in self._nodes if self._reaches(other, leader_id)]
         if not able:
-            return self.number  # its listener here is bound before an answer names the broker
+            return self.number  # where its listener is tried for before an answer names the broker
         return _best(topic, partition, able)
 
     def _reaches(self, number: int, broker_id: int) -> bool:

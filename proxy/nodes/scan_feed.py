@@ -304,10 +304,9 @@ class ScanFeed:
     async def _opened_producer(self) -> AIOKafkaProducer:
         if self._producer is None:
             producer = AIOKafkaProducer(
-                **self._options(),
+                **(self._options() | {"request_timeout_ms": int(SEND_TIMEOUT_S * 1000)}),
                 acks="all",
                 max_batch_size=BATCH_BYTES,
-                request_timeout_ms=int(SEND_TIMEOUT_S * 1000),
             )
             self._producer = producer
             await producer.start()

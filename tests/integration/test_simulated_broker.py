@@ -52,14 +52,20 @@ async def _play_at_kafka(kafka: str, topic: str) -> list[Line]:
 
     group = f"group-of-{topic}"
     talk = await open_talk()
-    for key_type in (0, 1):  # until the topics of groups and of transactions are there
-        while (await talk.ask(10, 3, key=group, key_type=key_type)).error_code != 0:
-            await asyncio.sleep(0.1)
+    for key_type in (0, 1):
+        await _until_coordinated(talk, group, key_type)
     try:
         return await Script(open_talk, topic=topic, group=group).play()
     finally:
         for each in opened:
             each.close()
+
+
+async def _until_coordinated(talk: Talk, name: str, key_type: int) -> None:
+    """A broker makes its topics of groups and of transactions when it is first asked."""
+    code = -1
+    while code != 0:
+        code = int((await talk.ask(10, 3, key=name, key_type=key_type)).error_code)
 
 
 def _play_simulated(topic: str) -> list[Line]:

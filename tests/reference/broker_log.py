@@ -225,7 +225,7 @@ class LogSource:
                 raw = self._log.read(self._log.log_start, 0, isolation_level)
                 return replace(raw, records=memoryview(b""), diverging=diverging)
             raw = await self._fetch(offset, max_wait_ms, max_bytes, isolation_level)
-            if not room.covers(len(raw.records)) and len(raw.records) > CHUNK_BYTES:
+            if len(raw.records) > CHUNK_BYTES and not room.take(len(raw.records)):
                 await room.for_answer(len(raw.records))
             return raw
         finally:

@@ -140,12 +140,13 @@ class Node(FakeContext):
         super().__init__(LaneRule(topic="orders", lanes=lanes))
         self.kafka, self.store = kafka, Store(kafka)
         cluster: Any = SimpleNamespace(
-            security=SimpleNamespace(aiokafka_options=dict),
+            links=SimpleNamespace(client_options=dict),
+            on_leader=[],
             registry=self.registry,
         )
         ends = SimpleNamespace(ask=self._ask_ends, offset_at=self._offset_at)
         with (
-            mock.patch("keylane.proxy.groups.JournalStore", return_value=self.store),
+            mock.patch("keylane.offsets.openings.JournalStore", return_value=self.store),
             mock.patch("keylane.proxy.groups.LogEnds", return_value=ends),
         ):
             offsets = GroupOffsets(

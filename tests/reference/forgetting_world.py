@@ -170,6 +170,8 @@ class Seat(Tenure, LoneSeat):
 
 
 class Journal:
+    cuts = 0
+
     """A list of records."""
 
     def __init__(self) -> None:

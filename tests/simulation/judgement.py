@@ -154,8 +154,8 @@ class Judgement:
         """Where the stable offset has to be at last; None: nobody commits anything.
 
         A lane commits behind the last record that its members see; what was aborted behind it
-        counts as a record, and the lane stands somewhere before it. Members that commit by records commit
-        nothing for a transaction's marker that comes when all is done, as direct.
+        counts as a record, and the lane stands somewhere before it. Members that commit by
+        records commit nothing for a transaction's marker that comes when all is done, as direct.
         """
         records = self._records[partition.topic, partition.index]
         lasts: dict[int, int] = {}

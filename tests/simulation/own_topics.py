@@ -72,14 +72,11 @@ class Own:
         world, network, leader = self.world, self.world.network, self.leader
         broker = world.brokers.get(leader or "")
 
+        def fail(error: Exception) -> None:
+            process.post(lambda: None if future.done() else future.set_exception(error))
+
         def lost() -> None:
-            process.post(
-                lambda: (
-                    None
-                    if future.done()
-                    else future.set_exception(ConnectionError("connection is lost"))
-                )
-            )
+            fail(ConnectionError("connection is lost"))
 
         def arrived() -> None:
             if process.is_dead:
@@ -91,27 +88,22 @@ class Own:
             elif broker.is_hung:
                 broker.held.append(arrived)
             else:
-                done()
+                done(broker.host)
 
-        def done() -> None:
+        def done(host: str) -> None:
+            latency_s = network.latency_s(process.host, host)
             try:
                 value = do()
             except Exception as error:  # noqa: BLE001 - the client gets it
-                refusal = error
-                world.after(
-                    network.latency_s(process.host, broker.host),
-                    lambda: process.post(
-                        lambda: None if future.done() else future.set_exception(refusal)
-                    ),
-                )
+                world.after(latency_s, partial(fail, error))
                 return
             if self.lost_acks:
                 self.lost_acks -= 1
-                world.tell(f"{broker.host}: an answer of keylane's own topics is lost")
+                world.tell(f"{host}: an answer of keylane's own topics is lost")
                 world.after(0.01, lost)
                 return
             world.after(
-                network.latency_s(process.host, broker.host),
+                latency_s,
                 lambda: process.post(lambda: None if future.done() else future.set_result(value)),
             )
 
@@ -147,215 +139,220 @@ class _Batch:
         pass
 
 
-def clients(own: Own) -> dict[str, Any]:  # noqa: C901 - three classes that share `own`
-    """Classes by the name that they stand for."""
+class _Producer:
+    own: Own
 
-    class Producer:
-        def __init__(self, **options: Any) -> None:
-            self._txn_manager, self.client = _TxnManager(), _Client()
-            self._timeout_s = options.get("request_timeout_ms", 40_000) / 1000
-            self._queues: dict[tuple[str, int], list[tuple[Any, Any, Any]]] = {}
-            self._senders: dict[tuple[str, int], asyncio.Task[None]] = {}
-            self._sequences: dict[tuple[str, int], itertools.count[int]] = {}
-            self._is_closed = False
+    def __init__(self, **options: Any) -> None:
+        self._txn_manager, self.client = _TxnManager(), _Client()
+        self._timeout_s = options.get("request_timeout_ms", 40_000) / 1000
+        self._queues: dict[tuple[str, int], list[tuple[Any, Any, Any]]] = {}
+        self._senders: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._sequences: dict[tuple[str, int], itertools.count[int]] = {}
+        self._is_closed = False
 
-        async def start(self) -> None:
-            if self._txn_manager.known is None:
-                self._txn_manager.known = await own.call(lambda: own.cluster.next_epoch(None))
+    async def start(self) -> None:
+        if self._txn_manager.known is None:
+            self._txn_manager.known = await self.own.call(lambda: self.own.cluster.next_epoch(None))
 
-        async def send(
-            self, topic: str, value: Any, key: Any = None, partition: int = 0
-        ) -> asyncio.Future[Any]:
-            return self._put((topic, partition), key, value)
+    async def send(
+        self, topic: str, value: Any, key: Any = None, partition: int = 0
+    ) -> asyncio.Future[Any]:
+        return self._put((topic, partition), key, value)
 
-        def _put(self, place: tuple[str, int], key: Any, value: Any) -> asyncio.Future[Any]:
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[Any] = loop.create_future()
-            self._queues.setdefault(place, []).append((key, value, future))
-            if place not in self._senders or self._senders[place].done():
-                self._senders[place] = loop.create_task(self._send_on(place))
-            return future
+    def _put(self, place: tuple[str, int], key: Any, value: Any) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._queues.setdefault(place, []).append((key, value, future))
+        if place not in self._senders or self._senders[place].done():
+            self._senders[place] = loop.create_task(self._send_on(place))
+        return future
 
-        def create_batch(self) -> _Batch:
-            return _Batch()
+    def create_batch(self) -> _Batch:
+        return _Batch()
 
-        async def send_batch(
-            self, batch: _Batch, topic: str, *, partition: int
-        ) -> asyncio.Future[Any]:
-            futures = [self._put((topic, partition), *record) for record in batch.records]
-            return futures[0]
+    async def send_batch(self, batch: _Batch, topic: str, *, partition: int) -> asyncio.Future[Any]:
+        futures = [self._put((topic, partition), *record) for record in batch.records]
+        return futures[0]
 
-        async def _send_on(self, place: tuple[str, int]) -> None:
-            await asyncio.sleep(0)
-            while queue := self._queues.get(place):
-                self._queues[place] = []
-                records = [(key, value) for key, value, _ in queue]
-                numbers = self._sequences.setdefault(place, itertools.count())
-                sequence = next(numbers)
-                try:
-                    base = await own.call(
-                        lambda: self._append(place, records, sequence),  # noqa: B023
-                        timeout_s=self._timeout_s,
-                    )
-                except Exception as error:  # noqa: BLE001 - of each record
-                    for _, _, future in queue:
-                        if not future.done():
-                            future.set_exception(error)
-                    continue
-                for number, (_, _, future) in enumerate(queue):
-                    if not future.done():
-                        where = TopicPartition(*place)
-                        future.set_result(SimpleNamespace(
-                            topic=place[0], partition=place[1], topic_partition=where,
-                            offset=base + number,
-                        ))  # fmt: skip
-
-        def _append(self, place: tuple[str, int], records: Any, sequence: int) -> int:
-            assert self._txn_manager.known is not None
-            base = own.cluster.append_own(
-                *place, records, producer=self._txn_manager.known, sequence=sequence
-            )
-            if base is None:
-                raise ProducerFenced
-            return base
-
-        async def stop(self) -> None:
-            waiting = [task for task in self._senders.values() if not task.done()]
-            if waiting:
-                await asyncio.wait(waiting)
-
-    class Consumer:
-        def __init__(self, *_topics: str, **_options: Any) -> None:
-            self._positions: dict[TopicPartition, int] = {}
-
-        async def start(self) -> None:
-            await own.call(lambda: None)
-
-        async def stop(self) -> None:
-            pass
-
-        def assign(self, partitions: Iterable[TopicPartition]) -> None:
-            self._positions = dict.fromkeys(partitions, 0)
-
-        def seek(self, partition: TopicPartition, offset: int) -> None:
-            self._positions[partition] = offset
-
-        async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-            for partition in partitions:
-                self._positions[partition] = 0
-
-        async def position(self, partition: TopicPartition) -> int:
-            return self._positions[partition]
-
-        async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[Any, int]:
-            return await own.call(
-                lambda: {each: own.log(each.topic, each.partition).end for each in partitions}
-            )
-
-        async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[Any, int]:
-            return dict.fromkeys(partitions, 0)
-
-        async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[Any, Any]:
-            def find() -> dict[Any, Any]:
-                found: dict[Any, Any] = {}
-                for each, at_ms in times.items():
-                    records = own.log(each.topic, each.partition).records
-                    later = [record.offset for record in records if record.at_ms >= at_ms]
-                    found[each] = SimpleNamespace(offset=later[0]) if later else None
-                return found
-
-            return await own.call(find)
-
-        async def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0) -> dict[Any, Any]:
-            wanted = partitions or tuple(self._positions)
-            end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
-            process = own.world.current
-            assert process is not None, "called by a process"
-            while True:
-                news: asyncio.Future[None] = process.loop.create_future()
-                batches = await own.call(partial(self._read, wanted, news, process))
-                left_s = end_s - process.loop.time()
-                if batches or left_s <= 0:
-                    return batches
-                await asyncio.wait([news], timeout=left_s)
-
-        def _read(
-            self, wanted: Iterable[TopicPartition], news: asyncio.Future[None], process: Process
-        ) -> dict[Any, Any]:
-            """What is there; else `news` is set when something comes."""
-
-            def wake() -> None:
-                latency_s = own.world.network.latency_s(process.host, "kafka1")
-                own.world.after(
-                    latency_s,
-                    lambda: process.post(lambda: None if news.done() else news.set_result(None)),
+    async def _send_on(self, place: tuple[str, int]) -> None:
+        await asyncio.sleep(0)
+        while queue := self._queues.get(place):
+            self._queues[place] = []
+            records = [(key, value) for key, value, _ in queue]
+            numbers = self._sequences.setdefault(place, itertools.count())
+            sequence = next(numbers)
+            try:
+                base = await self.own.call(
+                    lambda: self._append(place, records, sequence),  # noqa: B023
+                    timeout_s=self._timeout_s,
                 )
+            except Exception as error:  # noqa: BLE001 - of each record
+                for _, _, future in queue:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for number, (_, _, future) in enumerate(queue):
+                if not future.done():
+                    where = TopicPartition(*place)
+                    future.set_result(SimpleNamespace(
+                        topic=place[0], partition=place[1], topic_partition=where,
+                        offset=base + number,
+                    ))  # fmt: skip
 
-            found = {}
-            for each in wanted:
-                log, position = own.log(each.topic, each.partition), self._positions[each]
-                records = [
-                    SimpleNamespace(
-                        topic=each.topic, partition=each.partition, offset=record.offset,
-                        key=record.key, value=record.value, timestamp=record.at_ms,
-                    )
-                    for record in log.records
-                    if record.offset >= position
-                ]  # fmt: skip
-                self._positions[each] = log.end
-                if records:
-                    found[each] = records
-            if not found:
-                for each in wanted:
-                    own.log(each.topic, each.partition).waiters.append(wake)
+    def _append(self, place: tuple[str, int], records: Any, sequence: int) -> int:
+        assert self._txn_manager.known is not None
+        base = self.own.cluster.append_own(
+            *place, records, producer=self._txn_manager.known, sequence=sequence
+        )
+        if base is None:
+            raise ProducerFenced
+        return base
+
+    async def stop(self) -> None:
+        waiting = [task for task in self._senders.values() if not task.done()]
+        if waiting:
+            await asyncio.wait(waiting)
+
+
+class _Consumer:
+    own: Own
+
+    def __init__(self, *_topics: str, **_options: Any) -> None:
+        self._positions: dict[TopicPartition, int] = {}
+
+    async def start(self) -> None:
+        await self.own.call(lambda: None)
+
+    async def stop(self) -> None:
+        pass
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._positions = dict.fromkeys(partitions, 0)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._positions[partition] = offset
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        for partition in partitions:
+            self._positions[partition] = 0
+
+    async def position(self, partition: TopicPartition) -> int:
+        return self._positions[partition]
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[Any, int]:
+        return await self.own.call(
+            lambda: {each: self.own.log(each.topic, each.partition).end for each in partitions}
+        )
+
+    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 0)
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[Any, Any]:
+        def find() -> dict[Any, Any]:
+            found: dict[Any, Any] = {}
+            for each, at_ms in times.items():
+                records = self.own.log(each.topic, each.partition).records
+                later = [record.offset for record in records if record.at_ms >= at_ms]
+                found[each] = SimpleNamespace(offset=later[0]) if later else None
             return found
 
-    class Admin:
-        def __init__(self, **_options: Any) -> None:
-            pass
+        return await self.own.call(find)
 
-        async def start(self) -> None:
-            await own.call(lambda: None)
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int = 0) -> dict[Any, Any]:
+        wanted = partitions or tuple(self._positions)
+        end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+        process = self.own.world.current
+        assert process is not None, "called by a process"
+        while True:
+            news: asyncio.Future[None] = process.loop.create_future()
+            batches = await self.own.call(partial(self._read, wanted, news, process))
+            left_s = end_s - process.loop.time()
+            if batches or left_s <= 0:
+                return batches
+            await asyncio.wait([news], timeout=left_s)
 
-        async def close(self) -> None:
-            pass
+    def _read(
+        self, wanted: Iterable[TopicPartition], news: asyncio.Future[None], process: Process
+    ) -> dict[Any, Any]:
+        """What is there; else `news` is set when something comes."""
 
-        async def find_coordinator(self, _group: str) -> int:
-            return 1
+        def wake() -> None:
+            latency_s = self.own.world.network.latency_s(process.host, "kafka1")
+            self.own.world.after(
+                latency_s,
+                lambda: process.post(lambda: None if news.done() else news.set_result(None)),
+            )
 
-        async def describe_topics(self) -> list[dict[str, Any]]:
-            def describe() -> list[dict[str, Any]]:
-                return [
-                    {
-                        "topic": name,
-                        "error_code": 0,
-                        "partitions": [{"leader": 1, "replicas": [1, 2, 3]} for _ in logs],
-                    }
-                    for name, logs in own.cluster.own.items()
-                ]
+        found = {}
+        for each in wanted:
+            log, position = self.own.log(each.topic, each.partition), self._positions[each]
+            records = [
+                SimpleNamespace(
+                    topic=each.topic, partition=each.partition, offset=record.offset,
+                    key=record.key, value=record.value, timestamp=record.at_ms,
+                )
+                for record in log.records
+                if record.offset >= position
+            ]  # fmt: skip
+            self._positions[each] = log.end
+            if records:
+                found[each] = records
+        if not found:
+            for each in wanted:
+                self.own.log(each.topic, each.partition).waiters.append(wake)
+        return found
 
-            return await own.call(describe)
 
-        async def describe_configs(self, resources: Sequence[Any]) -> list[Any]:
-            (resource,) = resources
-            policy = "delete" if "scan" in resource.name else "compact"
-            settings = [("min.insync.replicas", "2"), ("cleanup.policy", policy)]
-            row = (0, None, 2, resource.name, settings)
-            return await own.call(lambda: [SimpleNamespace(resources=[row])])
+class _Admin:
+    own: Own
 
-        async def create_topics(self, topics: Sequence[Any]) -> Any:
-            def create() -> Any:
-                errors = []
-                for each in topics:
-                    is_there = each.name in own.cluster.own
-                    own.cluster.create_own(each.name, each.num_partitions)
-                    errors.append((each.name, 36 if is_there else 0, None))
-                return SimpleNamespace(topic_errors=errors)
+    def __init__(self, **_options: Any) -> None:
+        pass
 
-            return await own.call(create)
+    async def start(self) -> None:
+        await self.own.call(lambda: None)
 
-    return {
-        "AIOKafkaProducer": Producer,
-        "AIOKafkaConsumer": Consumer,
-        "AIOKafkaAdminClient": Admin,
-    }
+    async def close(self) -> None:
+        pass
+
+    async def find_coordinator(self, _group: str) -> int:
+        return 1
+
+    async def describe_topics(self) -> list[dict[str, Any]]:
+        def describe() -> list[dict[str, Any]]:
+            return [
+                {
+                    "topic": name,
+                    "error_code": 0,
+                    "partitions": [{"leader": 1, "replicas": [1, 2, 3]} for _ in logs],
+                }
+                for name, logs in self.own.cluster.own.items()
+            ]
+
+        return await self.own.call(describe)
+
+    async def describe_configs(self, resources: Sequence[Any]) -> list[Any]:
+        (resource,) = resources
+        policy = "delete" if "scan" in resource.name else "compact"
+        settings = [("min.insync.replicas", "2"), ("cleanup.policy", policy)]
+        row = (0, None, 2, resource.name, settings)
+        return await self.own.call(lambda: [SimpleNamespace(resources=[row])])
+
+    async def create_topics(self, topics: Sequence[Any]) -> Any:
+        def create() -> Any:
+            errors = []
+            for each in topics:
+                is_there = each.name in self.own.cluster.own
+                self.own.cluster.create_own(each.name, each.num_partitions)
+                errors.append((each.name, 36 if is_there else 0, None))
+            return SimpleNamespace(topic_errors=errors)
+
+        return await self.own.call(create)
+
+
+def clients(own: Own) -> dict[str, type]:
+    """Classes by the name that they stand for."""
+    stand_ins = {
+        "AIOKafkaProducer": _Producer, "AIOKafkaConsumer": _Consumer, "AIOKafkaAdminClient": _Admin,
+    }  # fmt: skip
+    return {name: type(name, (base,), {"own": own}) for name, base in stand_ins.items()}

@@ -95,6 +95,8 @@ class World:
     are_patterns_busy: bool = False
     groups_too_many: set[str] = field(default_factory=set)
     """Groups that the client may not begin."""
+    unlistened: set[int] = field(default_factory=set)
+    """Brokers for which keylane has no listener."""
     brokers: list[int] = field(default_factory=list)
     unready: dict[str, int] = field(default_factory=dict)
     """Topics that the broker cannot tell of yet, with its code."""
@@ -252,8 +254,9 @@ class FakeContext:
     def release(self) -> None:
         self.events.append("release")
 
-    def address_of(self, node_id: int) -> tuple[str, int]:
-        return "lane.example", 20_000 + node_id
+    def address_of(self, node_id: int) -> tuple[str, int] | None:
+        unlistened = node_id in self.world.unlistened
+        return None if unlistened else ("lane.example", 20_000 + node_id)
 
     async def learn_brokers(self, entries: Any) -> None:
         for entry in entries:
@@ -288,6 +291,9 @@ class FakeContext:
         if name in self.world.unknown:
             self.registry.learn(name, *self.world.unknown.pop(name))
         return self.registry.topics.get(name)
+
+    async def fetch_error(self, view: View) -> int:
+        return await self.right_error(view, Operation.READ)
 
     async def right_error(self, view: View, operation: Operation) -> int:
         denied = self.world.denied

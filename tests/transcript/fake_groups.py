@@ -53,7 +53,8 @@ class FakeGroups:
         """Partitions whose leader was away when states of them were opened."""
         self._names: dict[str, dict[str, None]] = {}
 
-    def lock(self, group: str) -> AbstractAsyncContextManager[Any]:
+    def lock(self, group: str, wait_s: float | None = None) -> AbstractAsyncContextManager[Any]:
+        del wait_s
         lock = self._locks.setdefault(group, asyncio.Lock())
         return self._refused(group) if group in self.of_others else lock
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from keylane.errors import NotCoordinator, RightMissing, UpstreamLost
+from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
 from keylane.offsets.journal import JournalRecord, ic_partition
-from keylane.offsets.owned import REFUSED_PAUSE_S_MAX, REOPEN_S, OwnedTables
+from keylane.offsets.owned import LOADS_AT_ONCE, REFUSED_PAUSE_S_MAX, REOPEN_S, OwnedTables
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.tasks import spawn
+from tests.virtual_time import run_virtual
 
 COUNT = 8
 GROUP = "orders"
@@ -270,3 +271,62 @@ async def test_a_missing_right_is_asked_for_now_and_then(caplog) -> None:
     now_s += REFUSED_PAUSE_S_MAX
     await world.tables.ready(GROUP)
     assert len(world.journals) == tries + 1
+
+
+async def test_a_load_that_takes_long_is_not_waited_for_without_end() -> None:
+    """Who waits is told to come again; the load goes on, and who comes later finds it done."""
+    world = World()
+    world.may_load.clear()
+    with pytest.raises(GroupBusy):
+        async with world.tables.hold(GROUP, world.lock, 0.0):
+            pass
+    world.may_load.set()
+
+    async with world.tables.hold(GROUP, world.lock, 0.0 if world.loaded else None):
+        assert world.tables.table(GROUP) is world.loaded[0]
+
+    assert len(world.journals) == 1
+
+
+def test_loads_that_wait_for_a_broker_hold_up_no_others() -> None:
+    """As many as may load beside each other hang; the next one comes all the same."""
+
+    async def main() -> None:
+        hung = asyncio.Event()
+
+        async def open_one(partition: int) -> tuple[OffsetTable, Journal]:
+            if partition < LOADS_AT_ONCE:
+                await hung.wait()
+            return OffsetTable(partition_count=LOADS_AT_ONCE + 1), Journal()
+
+        tables = OwnedTables(
+            Tenure(),
+            open_one,
+            partition_count=LOADS_AT_ONCE + 1,
+            on_loaded=lambda _: None,
+            on_dropped=lambda _: None,
+        )
+        groups = {ic_partition(name, LOADS_AT_ONCE + 1): name for name in map(str, range(1000))}
+        loads = [spawn(tables.ready(groups[n]), f"load {n}") for n in range(LOADS_AT_ONCE)]
+        await asyncio.sleep(0)
+
+        await tables.ready(groups[LOADS_AT_ONCE])
+
+        assert not any(load.done() for load in loads)
+        hung.set()
+        await asyncio.gather(*loads)
+        assert tables._gate._value == LOADS_AT_ONCE
+
+    run_virtual(main)
+
+
+async def test_a_lock_that_is_not_free_in_time() -> None:
+    """It is as it was: held by who holds it, and free when he leaves."""
+    world = World()
+    await world.tables.ready(GROUP)
+    async with world.tables.hold(GROUP, world.lock):
+        with pytest.raises(GroupBusy):
+            async with world.tables.hold(GROUP, world.lock, 0.0):
+                pass
+        assert world.lock.locked()
+    assert not world.lock.locked()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from kio.index import load_response_schema
 
 from keylane.config import LaneRule, ProxyConfig
 from keylane.errors import ConfigInvalid, UpstreamLost
-from keylane.proxy import cluster as cluster_module
+from keylane.proxy import broker_links
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.nodes.values import Membership, NodeInfo, NodeRule
 from tests.transcript.entities import build, plain
@@ -64,7 +65,7 @@ def cluster(monkeypatch, link) -> Cluster:
             link.is_open = True
             return link
 
-    monkeypatch.setattr(cluster_module, "ServiceLink", Links)
+    monkeypatch.setattr(broker_links, "ServiceLink", Links)
     rules = (LaneRule(topic="orders", lanes=4),)
     return Cluster(ProxyConfig(bootstrap="dead:1,kafka:9092", lanes=rules))
 
@@ -73,10 +74,10 @@ async def test_start_learns_brokers_and_topics(cluster, link) -> None:
     """Every broker gets its listener before anybody is told of it."""
     bound: list[Broker] = []
 
-    async def bind(broker: Broker) -> None:
-        bound.append(broker)
+    async def bind(brokers: Iterable[Broker]) -> None:
+        bound.extend(brokers)
 
-    cluster.on_broker = bind
+    cluster.on_brokers = bind
     link.answers.append({"brokers": [node(1), node(2)], "topics": [topic("orders", 2)]})
 
     await cluster.start()
@@ -98,24 +99,25 @@ async def test_a_partition_is_read_from_the_rack_of_its_leader(cluster, link) ->
     assert cluster.read_racks(uuid.UUID(int=99), 3) == ()
 
 
-async def test_a_broker_that_moved_is_bound_anew_and_a_known_one_is_not(cluster) -> None:
-    """FindCoordinator tells no rack, which is no move."""
-    bound: list[Broker] = []
+async def test_a_broker_that_moved_is_asked_where_it_is(cluster) -> None:
+    """Each answer's brokers are told on; FindCoordinator tells no rack, which is no move."""
+    told: list[Broker] = []
 
-    async def bind(broker: Broker) -> None:
-        bound.append(broker)
+    async def learn(brokers: Iterable[Broker]) -> None:
+        told.extend(brokers)
 
     schema: Any = load_response_schema(3, 12)
     coordinator: Any = load_response_schema(10, 3)
-    cluster.on_broker = bind
+    cluster.on_brokers = learn
     await cluster.learn_brokers(build(schema, {"brokers": [node(1)]}).brokers)
     await cluster.learn_brokers((build(coordinator, node(1)),))
-    await cluster.learn_brokers(build(schema, {"brokers": [node(1)]}).brokers)
-    assert len(bound) == 1
+    assert told == [Broker(node_id=1, host="kafka1", port=9092, rack="r")] * 2
+    kept = await cluster.links.kept(("kafka1", 9092))
 
     await cluster.learn_brokers((build(coordinator, node(1, host="moved")),))
 
-    assert bound[1] == Broker(node_id=1, host="moved", port=9092, rack="r")
+    assert told[2] == Broker(node_id=1, host="moved", port=9092, rack="r")
+    assert not kept.is_open
 
 
 async def test_a_topic_that_is_gone_is_forgotten(cluster, link) -> None:
@@ -182,7 +184,7 @@ async def test_no_broker_can_be_reached(cluster, monkeypatch) -> None:
         async def open(host: str, port: int, **_: Any) -> Any:
             raise UpstreamLost(f"broker at {host}:{port}: refused")
 
-    monkeypatch.setattr(cluster_module, "ServiceLink", Dead)
+    monkeypatch.setattr(broker_links, "ServiceLink", Dead)
 
     with pytest.raises(UpstreamLost, match=r"dead:1: refused; broker at kafka:9092"):
         await cluster.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,11 @@ from kio.schema.metadata.v9.response import MetadataResponse
 
 from keylane.errors import UpstreamLost
 from keylane.proxy.apis.context import Operation
+from keylane.proxy.context import SessionContext
 from keylane.proxy.rights import GroupRights, TopicRights
 from tests.transcript.entities import build
 from tests.transcript.fake import FakeContext
+from tests.virtual_time import run_virtual
 
 TTL_S = 10.0
 NOTHING = -(2**31)
@@ -198,3 +201,25 @@ async def test_the_right_to_the_cluster_is_remembered_as_long_as_others() -> Non
 
     world.now_s = TTL_S
     assert not await world.rights.may_alter_cluster()
+
+
+def test_a_fetch_does_not_wait_for_a_broker_that_hangs() -> None:
+    """What is remembered is answered at once; else the client looks for the leader anew."""
+
+    async def main() -> None:
+        loop, world = asyncio.get_running_loop(), World(Operation.READ)
+        context = SessionContext.__new__(SessionContext)
+        context._rights = world.rights
+        assert await context.fetch_error(world.view) == 0
+
+        async def hang(_entity: Any) -> Any:
+            await asyncio.Event().wait()
+
+        world.rights._ask = hang
+        assert await context.fetch_error(world.view) == 0 and loop.time() == 0
+        world.now_s = TTL_S
+
+        assert await context.fetch_error(world.view) == 6
+        assert loop.time() == pytest.approx(10)
+
+    run_virtual(main)
