@@ -457,16 +457,18 @@ class GroupOffsets:
     def _note_loaded(self, table: OffsetTable) -> None:
         """States are to be checked, and other nodes may have pinned layouts since the start."""
         self._checks.note_unsure(table.items())
+        for key, state in table.items():
+            self.late.note_loaded(key, state)
         table.intents.share(self._unanswered)
         self.layouts.note_loaded(table)
 
-    # What is owned, not all of it for ever.
     def _forget_partition(self, partition: int) -> None:
         owned = self._owned
         assert owned is not None, "start comes first"
         count = owned.partition_count
         self.pushes.forget_where(lambda key: ic_partition(key.group, count) == partition)
-        self._checks.forget_where(lambda group: ic_partition(group, count) == partition)
+        for each in (self._checks, self.late):
+            each.forget_where(lambda group: ic_partition(group, count) == partition)
 
     # Inside.
     @property

@@ -12,6 +12,9 @@ stable offset stays in front of it; and when it was the group's last commit, it 
 So each commit that leaves such a place is remembered until the place is known. Then the push is
 owed, until one is taken: that of the last committer may be refused, since the group has rebalanced
 meanwhile, or its connection is gone. Any member's heartbeat may push it.
+
+A node that takes a group over, or starts, has none of that: what it loads with lanes beyond their
+stable offset is looked at with the first heartbeat of the group.
 """
 
 from __future__ import annotations
@@ -71,9 +74,20 @@ class LatePushes:
         self._by_scan: dict[ScanKey, set[StateKey]] = {}
         self._owed: dict[str, set[StateKey]] = {}
         """By group: their places are known."""
+        self._loaded: dict[str, set[StateKey]] = {}
+        """By group: states that were loaded, with lanes beyond their stable offset."""
 
     def __len__(self) -> int:
         return len(self._pushes)
+
+    def note_loaded(self, key: StateKey, state: OffsetState) -> None:
+        """A state was loaded: whether its stable offset is late is not known."""
+        if state.pushed is not None and state.stable_position < state.fastest_position:
+            self._loaded.setdefault(key.group, set()).add(key)
+
+    def take_loaded(self, group: str) -> list[StateKey]:
+        """States of a group that were loaded so, each once."""
+        return list(self._loaded.pop(group, ()))
 
     def note_commit(
         self, key: StateKey, state: OffsetState, scan: ScanIndex, late: LatePush
@@ -89,11 +103,20 @@ class LatePushes:
 
     def forget(self, key: StateKey) -> None:
         """It is pushed, or a member committed anew, or the state is gone."""
+        if key in self._loaded.get(key.group, ()):
+            _leave(self._loaded, key.group, key)
         late = self._pushes.pop(key, None)
         if late is not None and late.is_owed:
             _leave(self._owed, key.group, key)
         elif late is not None:
             _leave(self._by_scan, late.scan_key, key)
+
+    def forget_where(self, is_lost: Callable[[str], bool]) -> None:
+        """Another node serves these groups."""
+        for key in [key for key in self._pushes if is_lost(key.group)]:
+            self.forget(key)
+        for group in [group for group in self._loaded if is_lost(group)]:
+            del self._loaded[group]
 
     def owed(self, group: str) -> list[LatePush]:
         """Pushes of a group whose places are known, and that no broker has taken yet."""
@@ -128,7 +151,8 @@ class LatePushes:
         pushes = self._pushes.items()
         assert waiting == {(late.scan_key, key) for key, late in pushes if not late.is_owed}
         assert owed == {(key.group, key) for key, late in pushes if late.is_owed}
-        assert all(self._by_scan.values()) and all(self._owed.values())
+        indexes = self._by_scan, self._owed, self._loaded
+        assert all(keys for index in indexes for keys in index.values())
         assert len(self._pushes) <= PLACES_MAX
 
 

@@ -29,6 +29,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from keylane.errors import KeylaneError
+from keylane.offsets.journal import StateKey
 from keylane.proxy.apis.context import Context, Operation
 from keylane.proxy.apis.lane_offsets import Draft, open_drafts
 from keylane.proxy.apis.pushes_sent import SentPushes
@@ -56,6 +57,30 @@ def push_owed(beat: Beat, context: Context) -> None:
     for late in context.groups.late.owed(beat.group):
         push = partial(push_late, beat, late.view, late.partition, late.position, context)
         context.aside(push)
+    for key in context.groups.late.take_loaded(beat.group):
+        context.aside(partial(_look_at_loaded, beat, key, context))
+
+
+async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
+    """A state was loaded with lanes beyond its stable offset: it may be late.
+
+    Where the name that the group goes by is not known here, the topic's own is tried.
+    """
+    try:
+        state = context.groups.states_of(beat.group).get(key)
+        if state is None:
+            return
+        name = context.group_names.chosen(beat.group).get(state.topic_name, state.topic_name)
+        view = await context.find_view(name)
+        if view is None or view.topic_id != key.topic_id:
+            return
+        draft = Draft(view, key.partition, state, beat.group)
+        if context.groups.scan_of(view, key.partition).has_passed(state.stable_position):
+            await push_late(beat, view, key.partition, state.stable_position, context)
+        else:
+            _note_late(beat, [draft], context)
+    except KeylaneError as error:
+        log.debug("not looked at group=%s reason=%s", beat.group, error)
 
 
 def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:

@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from keylane.errors import BrokerUnreachable
+from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.range_table import RangeTableHolder
@@ -113,6 +114,8 @@ class World:
 
 class NoGroups:
     """Groups without offsets of lanes."""
+
+    late = LatePushes()
 
     def has_offsets(self, _group: str) -> bool:
         return False

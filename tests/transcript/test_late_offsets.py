@@ -127,6 +127,51 @@ async def test_a_refused_push_changes_nothing_and_is_owed() -> None:
     context.finish()
 
 
+async def test_a_node_that_takes_a_group_over_pushes_what_is_late() -> None:
+    """It has the states, and none of the commits: a heartbeat has it look, once."""
+    context = FakeContext()
+    await behind(context)
+    key = StateKey(GROUP, ORDERS, 0)
+    context.groups.late.forget(key)
+    context.groups.late.note_loaded(key, context.state(GROUP, "orders", 0))
+    beat = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
+    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    await run_aside(context)
+    assert len(context.groups.late) == 1, "nothing is known of the place yet"
+
+    scanned(context, 4, EMPTY, EMPTY, EMPTY)
+    context.expect(
+        COMMIT,
+        {"generation_id_or_member_epoch": 4, "member_id": "m2", "topics": [pushes(8, {0: 8})]},
+        {"topics": [codes(8, {0: 0})]},
+    )
+    await run_aside(context)
+
+    assert context.state(GROUP, "orders", 0).pushed == 8
+    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    assert not context.world.aside
+    context.finish()
+
+
+async def test_a_node_that_knows_the_place_already_pushes_at_once() -> None:
+    """As where it reads the partition itself."""
+    context = FakeContext()
+    await behind(context)
+    scanned(context, 4, EMPTY, EMPTY, EMPTY)
+    context.world.aside.clear()
+    key = StateKey(GROUP, ORDERS, 0)
+    context.groups.late.forget(key)
+    context.groups.late.note_loaded(key, context.state(GROUP, "orders", 0))
+    beat = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
+    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    context.expect(COMMIT, {"topics": [pushes(8, {0: 8})]}, {"topics": [codes(8, {0: 0})]})
+
+    await run_aside(context)
+
+    assert context.state(GROUP, "orders", 0).pushed == 8
+    context.finish()
+
+
 async def test_another_node_that_serves_the_group_by_now_is_left_alone() -> None:
     """Nothing is sent, and nothing is raised."""
     context = FakeContext()

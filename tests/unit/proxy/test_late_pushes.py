@@ -63,3 +63,39 @@ def test_memory_is_bounded(monkeypatch: Any) -> None:
         pushes.check()
 
     assert len(pushes) == 3
+
+
+def test_what_was_loaded_behind_is_looked_at_once() -> None:
+    """A node that takes a group over knows of no commit of it; one that has committed does."""
+    pushes, behind = LatePushes(), state_behind()
+    behind.mark_pushed(0)
+    even = OffsetState(committed=5, topic_name="orders")
+    pushes.note_loaded(StateKey("a", TOPIC, 0), behind)
+    pushes.note_loaded(StateKey("a", TOPIC, 1), even)
+    pushes.note_loaded(StateKey("b", TOPIC, 0), behind)
+    pushes.note_loaded(StateKey("c", TOPIC, 0), behind)
+    pushes.check()
+
+    pushes.forget(StateKey("b", TOPIC, 0))
+    pushes.forget_where(lambda group: group == "c")
+
+    assert pushes.take_loaded("a") == [StateKey("a", TOPIC, 0)]
+    assert pushes.take_loaded("a") == []
+    assert pushes.take_loaded("b") == []
+    assert pushes.take_loaded("c") == []
+    pushes.check()
+
+
+def test_what_another_node_serves_is_not_owed_here() -> None:
+    """Known or not: the node that takes it over looks for itself."""
+    pushes, scan = LatePushes(), ScanIndex(VIEW.key_split(0))
+    for name in ("a", "b"):
+        pushes.note_commit(StateKey(name, TOPIC, 0), state_behind(), scan, late([]))
+    scan.add(0, 8, np.array([4, -1, -1, -1], dtype=np.int64))
+    pushes.note_scanned((VIEW.topic_id, 0, VIEW.key_split(0)), scan)
+
+    pushes.forget_where(lambda group: group == "a")
+
+    assert not pushes.owed("a")
+    assert len(pushes.owed("b")) == 1
+    pushes.check()
