@@ -307,6 +307,13 @@ class Network:
     def slow(self, host: str, seconds: float) -> None:
         """Whatever goes to and from a host takes so much longer."""
         self._slow[host] = seconds
+        if not seconds:
+            del self._slow[host]
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether something is cut off or slow."""
+        return bool(self._cuts or self._slow)
 
     def is_cut(self, first: str, second: str) -> bool:
         return bool(self._cuts) and frozenset((first, second)) in self._cuts

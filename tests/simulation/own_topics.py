@@ -263,13 +263,15 @@ class _Consumer:
         end_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         process = self.own.world.current
         assert process is not None, "called by a process"
-        while True:
-            news: asyncio.Future[None] = process.loop.create_future()
-            batches = await self.own.call(partial(self._read, wanted, news, process))
-            left_s = end_s - process.loop.time()
-            if batches or left_s <= 0:
-                return batches
-            await asyncio.wait([news], timeout=left_s)
+        news: asyncio.Future[None] = process.loop.create_future()
+        batches = await self.own.call(partial(self._read, wanted, news, process))
+        left_s = end_s - process.loop.time()
+        if batches or left_s <= 0:
+            return batches
+        await asyncio.wait([news], timeout=left_s)
+        if not news.done():
+            return {}
+        return await self.own.call(partial(self._read, wanted, news, process))
 
     def _read(
         self, wanted: Iterable[TopicPartition], news: asyncio.Future[None], process: Process

@@ -27,6 +27,7 @@ from tests.simulation.transactor import TransactionalLife
 from tests.simulation.world import World
 
 START_S = 5.0
+FAULT_S_MAX = 30.0
 REST_S = 120.0
 """By then all is read and committed, whatever has happened before."""
 KEY_SHARE = 0.9
@@ -313,6 +314,16 @@ class Stage:
             if member.process is None or member.process.is_dead:
                 member.start()
 
+    def is_calm(self) -> bool:
+        """The load and all faults are over."""
+        return (
+            self.world.now_s > START_S + LOAD_S
+            and not self.cluster.down
+            and not self.world.network.has_faults
+            and not any(broker.is_hung for broker in self.brokers.values())
+            and not any(process.is_hung for process in self.world.processes)
+        )
+
     def is_at_rest(self) -> bool:
         """All is read and committed."""
         return self.judgement.is_complete()
@@ -342,7 +353,7 @@ def play(scenario: Scenario, *, level: int = logging.ERROR) -> Outcome:
             stage.start()
             for fault in scenario.faults:
                 world.after(START_S + fault.at_s, partial(stage.fail, fault))
-            world.run(START_S + LOAD_S + 30.0)
+            world.run(START_S + LOAD_S + FAULT_S_MAX, until=stage.is_calm)
             stage.heal()
             world.run(world.now_s + REST_S, until=stage.is_at_rest)
             breaches, notes, counts = stage.judgement.conclude(stage.members)
