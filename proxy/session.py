@@ -405,9 +405,9 @@ class ClientSession(asyncio.BufferedProtocol):
         try:
             if self._link is None:
                 await self._open_link()
-            if route.is_relayed(request, self.context):
-                self._relay(route, request, slot)
-                return
+                if route.is_relayed(request, self.context):  # asked once: it counts what it sees
+                    self._relay(route, request, slot)
+                    return
             assert route.handler is not None
             if route.is_decoded and len(request.frame) > BYTES_AT_ONCE:
                 await self.context.in_turn(request.decode)

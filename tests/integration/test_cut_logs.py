@@ -158,7 +158,7 @@ def test_a_log_that_begins_anew_is_read_from_its_start(
     assert set(seen) <= set(new)
     assert max(Counter(seen).values()) == 1, "each record once"
     assert Counter(last) == Counter(more), "the next owner goes on where this one stood"
-    assert STATE_LINE in proxy.log
+    proxy.wait_for_log(STATE_LINE)
     assert stable_offsets(own_broker.bootstrap, "g-orders", "orders", 1) == log_ends(
         own_broker.bootstrap, "orders", 1
     )

@@ -56,7 +56,7 @@ def test_groups_are_served_as_soon_as_their_topic_can_be_made(
     values = read_lanes(node, name, lanes=4)
 
     assert len(values) == 2 * len(KEYS)
-    assert f"groups on lanes are not served yet reason={CAUSE}" in node.log
+    node.wait_for_log(f"groups on lanes are not served yet reason={CAUSE}")
     assert readiness(node) == f"ok\nmissing: groups on lanes: {CAUSE}\n"
     with pytest.raises(KafkaException):
         commit(node, name, timeout_s=3)

@@ -116,7 +116,8 @@ def test_two_languages_read_disjoint_complete_halves(kafka, java, shared) -> Non
     error = told.error()
     assert error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     refused.close()
-    assert "client_id=java" in proxy.log and "given partitions [0]" in proxy.log
+    proxy.wait_for_log("client_id=java")
+    proxy.wait_for_log("given partitions [0]")
 
 
 def test_a_third_client_resumes_from_a_dead_ones_commits(kafka, shared) -> None:

@@ -73,6 +73,7 @@ def test_bombs_are_refused_once_and_hurt_no_others(kafka, keylane, topic) -> Non
         assert sorted(others) == [b"calm"] * 2
         assert metric(proxy, "keylane_upstream_bytes_total") == read_bytes, "read once"
         assert is_alive(proxy)
+    proxy.wait_for_log(REFUSED, count=len(BOMBS))
     assert proxy.log.count(REFUSED) == len(BOMBS)
     assert metric(proxy, "keylane_batches_refused_total") == len(BOMBS)
     assert "Traceback" not in proxy.log

@@ -143,7 +143,7 @@ def test_an_expired_client_certificate(stage) -> None:
         assert "SslAuthenticationException" in java.stderr
         assert not told[0].values + told[1].values + java.stdout.split()
     assert stage.metric("keylane_tls_handshakes_failed_total", stage.strict) > failed
-    assert "reason=certificate has expired" in stage.strict.log
+    stage.strict.wait_for_log("reason=certificate has expired")
 
 
 def test_a_session_begins_after_the_handshake(stage) -> None:
