@@ -96,10 +96,24 @@ class LatePushes:
         self.forget(key)
         is_behind = state.stable_position < state.fastest_position
         if is_behind and not scan.has_passed(state.stable_position):
-            self._pushes[key] = late
             self._by_scan.setdefault(late.scan_key, set()).add(key)
-            if len(self._pushes) > PLACES_MAX:
-                self.forget(next(iter(self._pushes)))
+            self._put(key, late)
+
+    def note_transaction(self, key: StateKey, state: OffsetState, late: LatePush) -> None:
+        """Offsets are in a transaction: what it leaves behind is looked at when it has ended.
+
+        That passes no handler, so it is owed, and heartbeats try.
+        """
+        self.forget(key)
+        if state.stable_position < state.fastest_position:
+            late.is_owed = True
+            self._owed.setdefault(key.group, set()).add(key)
+            self._put(key, late)
+
+    def _put(self, key: StateKey, late: LatePush) -> None:
+        self._pushes[key] = late
+        if len(self._pushes) > PLACES_MAX:
+            self.forget(next(iter(self._pushes)))
 
     def forget(self, key: StateKey) -> None:
         """It is pushed, or a member committed anew, or the state is gone."""

@@ -52,6 +52,18 @@ def note_late(wanted: Any, taken: Iterable[Draft], context: Context) -> None:
         _note_late(member, taken, context)
 
 
+def note_transaction(draft: Draft, context: Context) -> None:
+    """A transaction has taken offsets of lanes; the members' heartbeats look when it has ended."""
+    late = LatePush(
+        view=draft.view,
+        partition=draft.partition,
+        position=draft.state.stable_position,
+        since_s=context.clock(),
+        push=lambda: None,
+    )
+    context.groups.late.note_transaction(draft.key, draft.state, late)
+
+
 def push_owed(beat: Beat, context: Context) -> None:
     """A member lives: have pushed in its name what could not be in that of the last committer."""
     for late in context.groups.late.owed(beat.group):
@@ -114,10 +126,10 @@ async def push_late(
             drafts, _ = await open_drafts(group, {place: view}, context)
             draft = drafts.get(place)
             if draft is None:
-                return  # a transaction is under way there, and settles when it commits
+                return  # a transaction is under way there
             draft.state.settle(context.groups.scan_of(view, partition))
             if draft.state.stable_position <= position:
-                context.groups.late.forget(draft.key)
+                _note_late(member, [draft], context)
                 return
             sent = SentPushes(group, context)
             if await sent.prepare([draft]):

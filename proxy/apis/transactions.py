@@ -47,6 +47,7 @@ from keylane.proxy.apis.lane_offsets import (
     open_drafts,
 )
 from keylane.proxy.apis.large import check_partitions
+from keylane.proxy.apis.late_offsets import note_transaction
 from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.offset_commit import (
     Codes,
@@ -307,6 +308,7 @@ async def _commit(
         is_taken = codes.get((draft.view.topic, draft.partition)) == NONE
         if is_taken:
             context.groups.note_used(draft.group, draft.view)
+            note_transaction(draft, context)
         held = commits if is_taken else earlier
         pushes.settle_push(draft.key, Push(writer, held[draft.place]))
     return request.answer_entity(_build(request, wanted, views, errors, codes, answer))

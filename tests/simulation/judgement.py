@@ -134,9 +134,27 @@ class Judgement:
             for lane in range(plan.lanes)
         ]  # fmt: skip
 
-    def is_complete(self) -> bool:
-        """Kafka's own offset of each group stands where it has to come to."""
-        return not any(True for _ in self._behind())
+    def is_complete(self, members: Sequence[Member]) -> bool:
+        """All was handed out, and Kafka's own offsets stand where they have to come to."""
+        if any(True for _ in self._behind()):
+            return False
+        return all(self._is_handed_out(plan, members) for plan in self._scenario.groups)
+
+    def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
+        """Whether members were handed all there is of safe topics; others may pass some."""
+        if not self._cluster.topics[plan.topic].is_safe:
+            return True
+        handed = {
+            each.number
+            for member in members
+            if member.habits.group == plan.name
+            for each in chain.from_iterable(member.handed)
+        }
+        return all(
+            number in handed or not self._is_seen(plan, number)
+            for partition in self._cluster.topics[plan.topic].partitions
+            for _, number in self._records[plan.topic, partition.index].values()
+        )
 
     def _behind(self) -> Iterator[str]:
         """Partitions whose stable offset has not come as far as it must, or too far."""

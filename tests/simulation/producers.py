@@ -43,6 +43,11 @@ class Producers:
         self._open: list[_Transaction] = []
         self._next_id = 1
 
+    @property
+    def has_open(self) -> bool:
+        """Whether a transaction is not decided yet."""
+        return bool(self._open)
+
     def write_on(self, plan: TopicPlan, until_s: float) -> None:
         """A batch now and then."""
         if self._world.now_s > until_s:

@@ -27,6 +27,7 @@ from tests.simulation.transactor import TransactionalLife
 from tests.simulation.world import World
 
 START_S = 5.0
+LOOK_S = 0.2
 FAULT_S_MAX = 30.0
 REST_S = 120.0
 """By then all is read and committed, whatever has happened before."""
@@ -76,6 +77,7 @@ class Stage:
     members: list[Member] = field(default_factory=list)
     judgement: Judgement = field(init=False)
     producers: Producers = field(init=False)
+    _looked_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.judgement = Judgement(self.world, self.cluster, self.scenario)
@@ -326,7 +328,10 @@ class Stage:
 
     def is_at_rest(self) -> bool:
         """All is read and committed."""
-        return self.judgement.is_complete()
+        if self.world.now_s < self._looked_s + LOOK_S:
+            return False
+        self._looked_s = self.world.now_s
+        return not self.producers.has_open and self.judgement.is_complete(self.members)
 
 
 DO: dict[str, Callable[[Stage, Fault], None]] = {
