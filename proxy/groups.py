@@ -199,14 +199,12 @@ class GroupOffsets:
         self._checks.note_cut([*cut, *(StateKey(g, topic_id, partition) for g in busy)], end)
         self.pushes.note_cut(topic_id, partition)
 
-    # What handlers ask.
     @asynccontextmanager
     async def lock(self, group: str, wait_s: float | None = LOCK_WAIT_S) -> AsyncIterator[None]:
         """Held while offsets of a group are read or changed: one at a time, in order.
 
-        Entering it among many nodes loads what is not loaded, and brings states in line with logs
-        that were cut since. wait_s: for the lock, and for a load; GroupBusy then.
-        Raises: NotCoordinator, UpstreamLost.
+        Entering it loads what is not loaded, and brings states in line with logs that were cut.
+        wait_s: for the lock, and for a load; GroupBusy then. Raises: NotCoordinator, UpstreamLost.
         """
         if self._held_back is not None:
             raise NotCoordinator(self._held_back)
@@ -216,6 +214,8 @@ class GroupOffsets:
             self._checks.note_led(self.states())
             if self._checks.waits(group):
                 await self._checks.repair(group, self._table_of(group))
+                for key, state in self.states_of(group).items():
+                    self.late.note_loaded(key, state)
             yield
 
     async def ready(self, group: str) -> None:

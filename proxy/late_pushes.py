@@ -14,7 +14,8 @@ owed, until one is taken: that of the last committer may be refused, since the g
 meanwhile, or its connection is gone. Any member's heartbeat may push it.
 
 A node that takes a group over, or starts, has none of that: what it loads with lanes beyond their
-stable offset is looked at with the first heartbeat of the group.
+stable offset is looked at with the first heartbeat of the group. So is what goes back since the log
+was cut: Kafka's own offset may stand behind what a scan of the old log had led to.
 """
 
 from __future__ import annotations
@@ -75,14 +76,15 @@ class LatePushes:
         self._owed: dict[str, set[StateKey]] = {}
         """By group: their places are known."""
         self._loaded: dict[str, set[StateKey]] = {}
-        """By group: states that were loaded, with lanes beyond their stable offset."""
+        """By group: states whose stable offset was not looked at yet."""
 
     def __len__(self) -> int:
         return len(self._pushes)
 
     def note_loaded(self, key: StateKey, state: OffsetState) -> None:
-        """A state was loaded: whether its stable offset is late is not known."""
-        if state.pushed is not None and state.stable_position < state.fastest_position:
+        """A state was loaded, or its log was cut: Kafka's own offset may be late, or beyond."""
+        pushed, stable = state.pushed, state.stable_position
+        if pushed is not None and (stable < pushed or stable < state.fastest_position):
             self._loaded.setdefault(key.group, set()).add(key)
 
     def take_loaded(self, group: str) -> list[StateKey]:

@@ -67,8 +67,7 @@ def note_transaction(draft: Draft, context: Context) -> None:
 def push_owed(beat: Beat, context: Context) -> None:
     """A member lives: have pushed in its name what could not be in that of the last committer."""
     for late in context.groups.late.owed(beat.group):
-        push = partial(push_late, beat, late.view, late.partition, late.position, context)
-        context.aside(push)
+        context.aside(partial(push_late, beat, late.view, late.partition, context))
     for key in context.groups.late.take_loaded(beat.group):
         context.aside(partial(_look_at_loaded, beat, key, context))
 
@@ -87,8 +86,9 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
         if view is None or view.topic_id != key.topic_id:
             return
         draft = Draft(view, key.partition, state, beat.group)
-        if context.groups.scan_of(view, key.partition).has_passed(state.stable_position):
-            await push_late(beat, view, key.partition, state.stable_position, context)
+        is_known = context.groups.scan_of(view, key.partition).has_passed(state.stable_position)
+        if is_known or state.stable_position < (state.pushed or 0):
+            await push_late(beat, view, key.partition, context)
         else:
             _note_late(beat, [draft], context)
     except KeylaneError as error:
@@ -98,25 +98,19 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
 def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:
     for draft in taken:
         scan = context.groups.scan_of(draft.view, draft.partition)
-        position = draft.state.stable_position
-        push = partial(push_late, member, draft.view, draft.partition, position, context)
+        push = partial(push_late, member, draft.view, draft.partition, context)
         late = LatePush(
             view=draft.view,
             partition=draft.partition,
-            position=position,
+            position=draft.state.stable_position,
             since_s=context.clock(),
             push=partial(context.aside, push),
         )
         context.groups.late.note_commit(draft.key, draft.state, scan, late)
 
 
-async def push_late(
-    member: Beat, view: View, partition: int, position: int, context: Context
-) -> None:
-    """Settle the state and commit where it stands now. `position`: as of the last commit.
-
-    What the broker does not take is owed on.
-    """
+async def push_late(member: Beat, view: View, partition: int, context: Context) -> None:
+    """Settle the state and commit where it stands now. What the broker does not take is owed on."""
     group, place = member.group, (view.topic, partition)
     try:
         # Any client can name a group in a heartbeat.
@@ -128,7 +122,7 @@ async def push_late(
             if draft is None:
                 return  # a transaction is under way there
             draft.state.settle(context.groups.scan_of(view, partition))
-            if draft.state.stable_position <= position:
+            if draft.state.stable_position == draft.state.pushed:
                 _note_late(member, [draft], context)
                 return
             sent = SentPushes(group, context)
