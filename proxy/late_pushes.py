@@ -96,10 +96,17 @@ class LatePushes:
     ) -> None:
         """A group has committed; `late` is remembered if it leaves something behind."""
         self.forget(key)
-        is_behind = state.stable_position < state.fastest_position
-        if is_behind and not scan.has_passed(state.stable_position):
+        if state.stable_position >= state.fastest_position:
+            return
+        if not scan.has_passed(state.stable_position):
             self._by_scan.setdefault(late.scan_key, set()).add(key)
             self._put(key, late)
+        elif _is_led_on(state, scan):
+            # The news came while the broker was asked.
+            late.is_owed = True
+            self._owed.setdefault(key.group, set()).add(key)
+            self._put(key, late)
+            late.push()
 
     def note_transaction(self, key: StateKey, state: OffsetState, late: LatePush) -> None:
         """Offsets are in a transaction: what it leaves behind is looked at when it has ended.
@@ -177,3 +184,10 @@ def _leave(index: dict[Key, set[StateKey]], at: Key, key: StateKey) -> None:
     index[at].discard(key)
     if not index[at]:
         del index[at]
+
+
+def _is_led_on(state: OffsetState, scan: ScanIndex) -> bool:
+    """Whether the stable offset would move by what is known now."""
+    led_on = state.copy()
+    led_on.settle(scan)
+    return led_on.stable_position > state.stable_position

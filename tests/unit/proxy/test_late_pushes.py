@@ -99,3 +99,25 @@ def test_what_another_node_serves_is_not_owed_here() -> None:
     assert not pushes.owed("a")
     assert len(pushes.owed("b")) == 1
     pushes.check()
+
+
+def test_news_that_came_while_the_broker_was_asked_is_pushed() -> None:
+    """The commit was settled before it, and nothing else will come."""
+    pushes, pushed, scan = LatePushes(), list[str](), ScanIndex(VIEW.key_split(0))
+    scan.add(0, 8, np.array([4, -1, -1, -1], dtype=np.int64))
+
+    pushes.note_commit(StateKey("a", TOPIC, 0), state_behind(), scan, late(pushed, "a"))
+
+    assert pushed == ["a"]
+    assert len(pushes.owed("a")) == 1
+    pushes.check()
+
+
+def test_a_lane_with_a_record_to_read_owes_nothing() -> None:
+    """The place is known, and the stable offset stands where it has to."""
+    pushes, pushed, scan = LatePushes(), list[str](), ScanIndex(VIEW.key_split(0))
+    scan.add(0, 8, np.array([4, 0, -1, -1], dtype=np.int64))
+
+    pushes.note_commit(StateKey("a", TOPIC, 0), state_behind(), scan, late(pushed, "a"))
+
+    assert pushed == [] and len(pushes) == 0
