@@ -28,6 +28,7 @@ OUT_OF_RANGE = 1
 LEADER_MOVED = {3, 5, 6, 9, 74, 75, 76, 100}
 FETCH_WAIT_MS, FETCH_BYTES = 500, 50 * 1024**2
 BACKOFF_S = 0.1
+NOT_FETCHED, SOUGHT = -1, -2
 Output = tuple[Place, int]
 """Lane and offset of an input."""
 
@@ -80,7 +81,7 @@ class Lane:
     """Behind the last record that the application was given; -1: none yet."""
     taken: int = 0
     """Records given to the application."""
-    fetched: int = -1
+    fetched: int = NOT_FETCHED
     """Where it was fetched from last."""
 
     @property
@@ -111,6 +112,7 @@ class Fetching:
         if lane is not None and lane.client.position > 0:
             lane.client.position = max(0, lane.client.position - back)
             lane.given = lane.client.position
+            lane.fetched = SOUGHT
             self._world.tell(f"{self._name} seeks in lane {lane.index} to {lane.given}")
 
     async def _reset(self, lanes: list[Lane]) -> None:
@@ -182,7 +184,7 @@ class Fetching:
             )  # fmt: skip
             for lane in lanes:
                 if lane.fetched != lane.client.position:
-                    is_first, lane.fetched = lane.fetched < 0, lane.client.position
+                    is_first, lane.fetched = lane.fetched == NOT_FETCHED, lane.client.position
                     now_s = self._world.now_s
                     self._note(Fetched(self._name, lane.place, lane.fetched, now_s, is_first))
             request = FetchRequest(
