@@ -2,7 +2,7 @@
 
 In:    positions, offset ranges, pinned layouts.  Out: key and value bytes; and back.
 Pure:  no I/O, no clock.
-Source: docs/decisions/005, 006, 022, 027, 042.
+Source: docs/decisions/005, 006, 022, 027, 038.
 
     key   = int16 version, int8 kind, then
             positions (1)  group, topic id, int32 partition

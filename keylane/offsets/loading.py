@@ -3,7 +3,7 @@
 In:    keys and values of records.  Out: positions, ranges, an epoch, intents; what is of no state.
 Next:  `offsets.table` makes a state of it.
 Pure:  no I/O, no clock.
-Source: docs/decisions/005, 042.
+Source: docs/decisions/005, 038.
 """
 
 from __future__ import annotations

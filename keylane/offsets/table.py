@@ -2,7 +2,7 @@
 
 In:    journal records while loading; new states afterwards.  Out: states; records to append.
 Pure:  no I/O, no clock: time is a parameter.
-Source: docs/decisions/005, 027, 042.
+Source: docs/decisions/005, 027, 038.
 
 A commit goes: copy the state, commit on the copy, append `records_before_push`, push its stable
 position to Kafka, `put` the copy, append `records`, `mark_saved`. Who does so holds the group's

@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(10.0):
                 _, made = await process.loop.create_connection(lambda: cls(client_id), *address)
         except (OSError, TimeoutError) as error:
-            raise Lost(f"{address}: {error or 'no answer'}") from None
+            raise Lost(f"{address}: {error!r}") from None
         connection: Connection = made
         return connection
 
