@@ -165,9 +165,8 @@ class GroupOffsets:
 
     async def stop(self) -> None:
         """Flush and close."""
-        if self._owned is not None:
-            await self._owned.stop()
-        await self._store.stop()
+        for each in filter(None, (self._owned, self._store)):
+            await each.stop()
 
     # What readers have seen.
     def on_scanned(self, block: ScannedBlock) -> None:
@@ -315,6 +314,7 @@ class GroupOffsets:
                 self._checks.note_unsure([(key, state)])
         if kafka_committed is not None or table.get(key) is not None:
             table.put(key, state)
+            self.late.note_loaded(key, state)
         return state
 
     def states(self) -> Iterator[tuple[StateKey, OffsetState]]:

@@ -82,9 +82,9 @@ class LatePushes:
         return len(self._pushes)
 
     def note_loaded(self, key: StateKey, state: OffsetState) -> None:
-        """A state was loaded, or its log was cut: Kafka's own offset may be late, or beyond."""
+        """A state was loaded or adopted, or its log was cut: Kafka's offset may be elsewhere."""
         pushed, stable = state.pushed, state.stable_position
-        if pushed is not None and (stable < pushed or stable < state.fastest_position):
+        if pushed is not None and (stable != pushed or stable < state.fastest_position):
             self._loaded.setdefault(key.group, set()).add(key)
 
     def take_loaded(self, group: str) -> list[StateKey]:

@@ -87,7 +87,7 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
             return
         draft = Draft(view, key.partition, state, beat.group)
         is_known = context.groups.scan_of(view, key.partition).has_passed(state.stable_position)
-        if is_known or state.stable_position < (state.pushed or 0):
+        if is_known or state.stable_position != state.pushed:
             await push_late(beat, view, key.partition, context)
         else:
             _note_late(beat, [draft], context)

@@ -140,6 +140,19 @@ class Judge:
         self._fetches: dict[Place, list[Fetched]] = defaultdict(list)
         for each in sorted(group.of(Fetched), key=lambda each: each.at_s):
             self._fetches[each.place].append(each)
+        self._stale_ends: dict[Place, int] = defaultdict(int)
+        """Behind the last record of a log that was handed out after it was cut: it was on its way
+        when that happened."""
+        for each in group.of(Delivery):
+            place = group.partition_of(each.place)
+            record = cluster.logs[place].records.get(each.offset)
+            is_after = any(
+                cut.begin_s < each.at_s and cut.offset <= each.offset
+                for cut in self._cuts.get(place, ())
+            )
+            if is_after and record not in {None, (each.key, each.number)}:
+                end = max(self._stale_ends[each.place], each.offset + 1)
+                self._stale_ends[each.place] = end
 
     def run(self) -> Verdict:
         """All checks."""
@@ -378,7 +391,8 @@ class Judge:
 
     def _old_end(self, place: Place) -> int:
         """How far members had come in logs that were cut; 0: none was."""
-        return max((each.offset for each in self._old(place)), default=0)
+        ends = [each.offset for each in self._old(place)]
+        return max([*ends, self._stale_ends[place]])
 
     def _check_order(self) -> None:
         """First deliveries of one key's records, as the final log has them, ascend."""

@@ -141,9 +141,7 @@ class Judgement:
         return all(self._is_handed_out(plan, members) for plan in self._scenario.groups)
 
     def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
-        """Whether members were handed all there is of safe topics; others may pass some."""
-        if not self._cluster.topics[plan.topic].is_safe:
-            return True
+        """Whether members were handed all there is of logs that were not cut."""
         handed = {
             each.number
             for member in members
@@ -153,6 +151,7 @@ class Judgement:
         return all(
             number in handed or not self._is_seen(plan, number)
             for partition in self._cluster.topics[plan.topic].partitions
+            if not self._cuts.get((plan.topic, partition.index))
             for _, number in self._records[plan.topic, partition.index].values()
         )
 

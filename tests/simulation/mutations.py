@@ -95,13 +95,27 @@ def _push_the_fastest() -> Sequence[Any]:
 
 def _lead_on_too_far() -> Sequence[Any]:
     """A scan leads a lane past the first record of its own."""
-    before = ScanIndex.effective
+    one, many = ScanIndex.effective, ScanIndex.effective_many
 
     def effective(self: ScanIndex, *args: Any) -> Any:
-        found = before(self, *args)
+        found = one(self, *args)
         return found + 1 if found > args[-1] else found
 
-    return [mock.patch.object(ScanIndex, "effective", effective)]
+    def effective_many(self: ScanIndex, outputs: Any, offsets: Any) -> Any:
+        found = many(self, outputs, offsets)
+        return found + (found > offsets)
+
+    return [
+        mock.patch.object(ScanIndex, "effective", effective),
+        mock.patch.object(ScanIndex, "effective_many", effective_many),
+    ]
+
+
+def _nothing_leads_on() -> Sequence[Any]:
+    """Scans say nothing of lanes."""
+    one = mock.patch.object(ScanIndex, "effective", lambda _self, _range, offset: offset)
+    many = mock.patch.object(ScanIndex, "effective_many", lambda _self, _of, offsets: offsets)
+    return [one, many]
 
 
 def _believe_a_refused_commit() -> Sequence[Any]:
@@ -148,7 +162,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "nothing leads lanes on",
         "the stable offset does not stall",
-        _patch(ScanIndex, "effective", lambda _self, _range, offset, *_: offset),
+        _nothing_leads_on,
     ),
     Mutation("a scan leads on too far", "each record at least once", _lead_on_too_far),
     Mutation(
