@@ -160,13 +160,13 @@ class GroupOffsets:
     @property
     def partition_count(self) -> int:
         """Of the journal."""
-        owned = self._owned
-        return self._loaded.partition_count if owned is None else owned.partition_count
+        return (self._owned or self._loaded).partition_count
 
     async def stop(self) -> None:
         """Flush and close."""
-        for each in filter(None, (self._owned, self._store)):
-            await each.stop()
+        if self._owned is not None:
+            await self._owned.stop()
+        await self._store.stop()
 
     # What readers have seen.
     def on_scanned(self, block: ScannedBlock) -> None:

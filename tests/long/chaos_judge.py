@@ -143,16 +143,16 @@ class Judge:
         self._stale_ends: dict[Place, int] = defaultdict(int)
         """Behind the last record of a log that was handed out after it was cut: it was on its way
         when that happened."""
-        for each in group.of(Delivery):
-            place = group.partition_of(each.place)
-            record = cluster.logs[place].records.get(each.offset)
+        for handed in group.of(Delivery):
+            place = group.partition_of(handed.place)
+            record = cluster.logs[place].records.get(handed.offset)
             is_after = any(
-                cut.begin_s < each.at_s and cut.offset <= each.offset
+                cut.end_s < handed.at_s and cut.offset <= handed.offset
                 for cut in self._cuts.get(place, ())
             )
-            if is_after and record not in {None, (each.key, each.number)}:
-                end = max(self._stale_ends[each.place], each.offset + 1)
-                self._stale_ends[each.place] = end
+            if is_after and record not in {None, (handed.key, handed.number)}:
+                end = max(self._stale_ends[handed.place], handed.offset + 1)
+                self._stale_ends[handed.place] = end
 
     def run(self) -> Verdict:
         """All checks."""
