@@ -87,9 +87,14 @@ class LatePushes:
         if pushed is not None and (stable != pushed or stable < state.fastest_position):
             self._loaded.setdefault(key.group, set()).add(key)
 
-    def take_loaded(self, group: str) -> list[StateKey]:
-        """States of a group that were loaded so, each once."""
-        return list(self._loaded.pop(group, ()))
+    def loaded(self, group: str) -> list[StateKey]:
+        """States of a group that are to be looked at."""
+        return list(self._loaded.get(group, ()))
+
+    def note_looked_at(self, key: StateKey) -> None:
+        """It needs no look any more."""
+        if key in self._loaded.get(key.group, ()):
+            _leave(self._loaded, key.group, key)
 
     def note_commit(
         self, key: StateKey, state: OffsetState, scan: ScanIndex, late: LatePush
@@ -126,8 +131,7 @@ class LatePushes:
 
     def forget(self, key: StateKey) -> None:
         """It is pushed, or a member committed anew, or the state is gone."""
-        if key in self._loaded.get(key.group, ()):
-            _leave(self._loaded, key.group, key)
+        self.note_looked_at(key)
         late = self._pushes.pop(key, None)
         if late is not None and late.is_owed:
             _leave(self._owed, key.group, key)

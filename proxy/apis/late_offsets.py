@@ -68,16 +68,19 @@ def push_owed(beat: Beat, context: Context) -> None:
     """A member lives: have pushed in its name what could not be in that of the last committer."""
     for late in context.groups.late.owed(beat.group):
         context.aside(partial(push_late, beat, late.view, late.partition, context))
-    for key in context.groups.late.take_loaded(beat.group):
+    for key in context.groups.late.loaded(beat.group):
         context.aside(partial(_look_at_loaded, beat, key, context))
 
 
 async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
     """A state was loaded with lanes beyond its stable offset: it may be late.
 
-    Where the name that the group goes by is not known here, the topic's own is tried.
+    Where the name that the group goes by is not known here, the topic's own is tried. A client
+    without a right to the group leaves the look to the next heartbeat.
     """
     try:
+        await expect_right(beat.group, Operation.READ, context)
+        context.groups.late.note_looked_at(key)
         state = context.groups.states_of(beat.group).get(key)
         if state is None:
             return

@@ -26,6 +26,23 @@ from tests.transcript.test_offset_commit import (
 EMPTY, HEARTBEAT = -1, 12
 
 
+BEAT = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
+
+
+def beats(context: FakeContext) -> None:
+    """A member of the next generation sends a heartbeat, which passes."""
+    assert is_relayed(context, make_request(HEARTBEAT, 4, BEAT))
+
+
+def expect_push_of_the_member(context: FakeContext) -> None:
+    """In the name of the member whose heartbeat it was; the broker takes it."""
+    context.expect(
+        COMMIT,
+        {"generation_id_or_member_epoch": 4, "member_id": "m2", "topics": [pushes(8, {0: 8})]},
+        {"topics": [codes(8, {0: 0})]},
+    )
+
+
 async def behind(context: FakeContext) -> None:
     """Lane 0 of partition 0 is committed up to 5; what the other lanes have there is not known."""
     no_history(context, 0)
@@ -113,16 +130,11 @@ async def test_a_refused_push_changes_nothing_and_is_owed() -> None:
     await run_aside(context)
 
     assert context.state(GROUP, "orders", 0).pushed == 0
-    beat = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
-    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
-    context.expect(
-        COMMIT,
-        {"generation_id_or_member_epoch": 4, "member_id": "m2", "topics": [pushes(8, {0: 8})]},
-        {"topics": [codes(8, {0: 0})]},
-    )
+    beats(context)
+    expect_push_of_the_member(context)
     await run_aside(context)
     assert context.state(GROUP, "orders", 0).pushed == 8
-    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    beats(context)
     assert not context.world.aside
     context.finish()
 
@@ -134,22 +146,41 @@ async def test_a_node_that_takes_a_group_over_pushes_what_is_late() -> None:
     key = StateKey(GROUP, ORDERS, 0)
     context.groups.late.forget(key)
     context.groups.late.note_loaded(key, context.state(GROUP, "orders", 0))
-    beat = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
-    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    beats(context)
     await run_aside(context)
     assert len(context.groups.late) == 1, "nothing is known of the place yet"
 
     scanned(context, 4, EMPTY, EMPTY, EMPTY)
-    context.expect(
-        COMMIT,
-        {"generation_id_or_member_epoch": 4, "member_id": "m2", "topics": [pushes(8, {0: 8})]},
-        {"topics": [codes(8, {0: 0})]},
-    )
+    expect_push_of_the_member(context)
     await run_aside(context)
 
     assert context.state(GROUP, "orders", 0).pushed == 8
-    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    beats(context)
     assert not context.world.aside
+    context.finish()
+
+
+async def test_a_client_without_a_right_to_the_group_uses_no_look_up() -> None:
+    """Any client can name a group in a heartbeat: the next one of a member looks."""
+    context = FakeContext()
+    await behind(context)
+    scanned(context, 4, EMPTY, EMPTY, EMPTY)
+    context.world.aside.clear()
+    key = StateKey(GROUP, ORDERS, 0)
+    context.groups.late.forget(key)
+    context.groups.late.note_loaded(key, context.state(GROUP, "orders", 0))
+    context.world.groups_denied.add(GROUP)
+    beats(context)
+    await run_aside(context)
+    assert context.groups.late.loaded(GROUP) == [key]
+
+    context.world.groups_denied.clear()
+    beats(context)
+    expect_push_of_the_member(context)
+    await run_aside(context)
+
+    assert context.state(GROUP, "orders", 0).pushed == 8
+    assert context.groups.late.loaded(GROUP) == []
     context.finish()
 
 
@@ -162,8 +193,7 @@ async def test_a_node_that_knows_the_place_already_pushes_at_once() -> None:
     key = StateKey(GROUP, ORDERS, 0)
     context.groups.late.forget(key)
     context.groups.late.note_loaded(key, context.state(GROUP, "orders", 0))
-    beat = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
-    assert is_relayed(context, make_request(HEARTBEAT, 4, beat))
+    beats(context)
     context.expect(COMMIT, {"topics": [pushes(8, {0: 8})]}, {"topics": [codes(8, {0: 0})]})
 
     await run_aside(context)

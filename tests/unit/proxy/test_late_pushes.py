@@ -79,10 +79,11 @@ def test_what_was_loaded_behind_is_looked_at_once() -> None:
     pushes.forget(StateKey("b", TOPIC, 0))
     pushes.forget_where(lambda group: group == "c")
 
-    assert pushes.take_loaded("a") == [StateKey("a", TOPIC, 0)]
-    assert pushes.take_loaded("a") == []
-    assert pushes.take_loaded("b") == []
-    assert pushes.take_loaded("c") == []
+    assert pushes.loaded("a") == [StateKey("a", TOPIC, 0)]
+    pushes.note_looked_at(StateKey("a", TOPIC, 0))
+    assert pushes.loaded("a") == []
+    assert pushes.loaded("b") == []
+    assert pushes.loaded("c") == []
     pushes.check()
 
 
