@@ -15,6 +15,7 @@ import random
 import threading
 import time
 from bisect import bisect_left
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ from tests.long.chaos_history import (
     Produced,
 )
 from tests.long.chaos_hits import KINDS, ChaosHits
+from tests.long.chaos_memory import Memory
 from tests.long.chaos_topics import (
     BUSY,
     KEYS,
@@ -54,7 +56,6 @@ from tests.long.chaos_topics import (
 from tests.long.group_book import stall
 from tests.long.tap import Tap
 
-CALM_S: Final = (0.2, 1.0)
 PROGRESS_S: Final = 60.0
 START_S: Final = 120.0
 END_S: Final = 60.0
@@ -67,8 +68,13 @@ class Plan:
     """What one run does."""
 
     rounds: int
+    """As many, or until `minutes` are over."""
     nodes: int
     seed: int
+    minutes: float = 0.0
+    """0: only rounds count."""
+    calm_s: tuple[float, float] = (0.2, 1.0)
+    """Between two hits."""
     kinds: tuple[str, ...] = KINDS
     rate: int = 120
     """Records per second, over all topics."""
@@ -111,6 +117,7 @@ class ChaosRun:
         self._groups: dict[str, ChaosGroup] = {}
         self._logs: dict[tuple[str, int], Log] = {}
         self.events: list[Event] = []
+        self.memory = Memory()
         self.breaches: list[str] = []
         self._producer = ChaosProducer(kafka.bootstrap, BUSY, KEYS, rate=plan.rate)
 
@@ -173,6 +180,8 @@ class ChaosRun:
             self._settle(START_S)
             stuck = 0
             for number, kind in enumerate(self._kinds()):
+                if self._is_over(number):
+                    break
                 is_settled = self._round(number, kind)
                 stuck = 0 if is_settled else stuck + 1
                 if stuck >= STUCK_MAX:
@@ -249,19 +258,22 @@ class ChaosRun:
             for library in getattr(self.plan, name):
                 group.add(library)
 
-    def _kinds(self) -> list[str]:
-        """As many as rounds, each kind as often as any other, in an order of chance."""
-        kinds: list[str] = []
-        while len(kinds) < self.plan.rounds:
+    def _kinds(self) -> Iterator[str]:
+        """Without an end, each kind as often as any other, in an order of chance."""
+        while True:
             bag = list(self.plan.kinds)
             self._chance.shuffle(bag)
-            kinds += bag
-        return kinds[: self.plan.rounds]
+            yield from bag
+
+    def _is_over(self, number: int) -> bool:
+        if self.plan.minutes:
+            return time.monotonic() - self._started_s > 60 * self.plan.minutes
+        return number >= self.plan.rounds
 
     def _round(self, number: int, kind: str) -> bool:
         """One hit; whether all settled after it."""
         down_s = self._player.span(kind)
-        calm_s = self._chance.uniform(*CALM_S)
+        calm_s = self._chance.uniform(*self.plan.calm_s)
         event = Event(number=number, kind=kind)
         self.events.append(event)
         coordinator = self._coordinator() if kind.startswith("node-") else -1
@@ -285,6 +297,7 @@ class ChaosRun:
             f"{event.settled_s:.1f} s, load {event.machine_load:.0f}"
         )
         self._pause.wait(calm_s)  # what comes late is this event's, too
+        self.memory.note(self._nodes.processes, time.monotonic())
         return True
 
     def _coordinator(self) -> int:

@@ -2,9 +2,11 @@
 
 `python -m tests.long.nodes --rounds 150 --nodes 2 --seed 1 --events all`: in each round a node, a
 broker or a member is killed, hung (SIGSTOP) or restarted, a stale replica leads, a disk or a log
-is lost or cut, retention passes a group, or the quiet group asks for its positions. Prints what it
-does, a table of how long a group stood still by kind of event, and the verdict; exit code 1 when
-there is a breach. Everything stays in `--folder`, where one is given.
+is lost or cut, retention passes a group, or the quiet group asks for its positions.
+`--minutes 90 --calm 15 30 --events member-kill,quiet,broker-restart,node-hang` is a long one with
+slow churn, of which the nodes' memory has to be flat as well. Prints what it does, a table of how
+long a group stood still by kind of event, and the verdict; exit code 1 when there is a breach.
+Everything stays in `--folder`, where one is given.
 
 In:    rounds, nodes, a seed.  Out: lines on stdout, `report.json` in the folder.
 Next:  `chaos_run` plays it, `chaos_judge` and `kafka_history` judge it.
@@ -77,6 +79,8 @@ def run(plan: Plan, folder: Path) -> dict[str, Any]:
         except Exception:  # noqa: BLE001  a run that broke still tells what it saw until then
             breaches.append(f"broke: {traceback.format_exc()}")
         breaches += chaos.breaches
+        if plan.minutes:
+            breaches += chaos.memory.faults()
         try:
             breaches += judge_history(kafka.bootstrap, history)
         except AssertionError as error:
@@ -95,6 +99,7 @@ def run(plan: Plan, folder: Path) -> dict[str, Any]:
         "notes": [f"{each.kind}: {each.text}" for each in notes],
         "by_kind": summarise(chaos.events),
         "history": history,
+        "memory": chaos.memory.lines(),
         "breaches": breaches,
         "events": [asdict(event) for event in chaos.events],
     }
@@ -192,6 +197,7 @@ def render(report: dict[str, Any]) -> str:
     if loads:
         lines.append(f"load of the machine {min(loads):.0f} to {max(loads):.0f}")
     lines += [f"{group}: {dict(counts)}" for group, counts in report["counts"].items()]
+    lines += report["memory"]
     lines += show("note", report["notes"], report["note_kinds"])
     lines += show("BREACH", report["breaches"], report["breach_kinds"])
     count, plan = len(report["breaches"]), report["plan"]
@@ -221,6 +227,12 @@ def main() -> int:
     """Run and print the verdict."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="in place of rounds; nodes' memory has to be flat"
+    )
+    parser.add_argument(
+        "--calm", type=float, nargs=2, default=(0.2, 1.0), help="seconds between hits, from and to"
+    )
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--rate", type=int, default=120, help="records per second")
     parser.add_argument("--seed", type=int, default=1)
@@ -238,6 +250,8 @@ def main() -> int:
         parser.error(f"--events: no event is called {', '.join(sorted(unknown))}")
     plan = Plan(
         rounds=args.rounds,
+        minutes=args.minutes,
+        calm_s=tuple(args.calm),
         nodes=args.nodes,
         rate=args.rate,
         seed=args.seed,
