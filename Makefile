@@ -14,7 +14,8 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
 # How often a test with real servers may fail before it counts; what failed is printed all the same.
 RERUNS ?= 0
-FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance
+FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance \
+	--ignore=tests/simulation
 
 # Tools that write the locks, apart from what they write them for.
 TOOLS := $(VENV)/tools
@@ -24,8 +25,8 @@ COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --p
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
 	$(if $(UPGRADE),--upgrade) $(if $(PACKAGE),--upgrade-package $(PACKAGE))
 
-.PHONY: help demo test check lint types unit warm helm integration spark bench bench-peers fmt clean
-.PHONY: lock lock-jars sbom audit base-digest image
+.PHONY: help demo test check lint types unit warm helm simulation integration spark bench fmt clean
+.PHONY: bench-peers lock lock-jars sbom audit base-digest image
 .DEFAULT_GOAL := help
 
 help: ## show the targets
@@ -34,8 +35,9 @@ help: ## show the targets
 demo: $(READY) ## a real broker, keylane and eight consumers in the terminal
 	@$(BIN)/keylane demo
 
-test: ## all checks, then the tests with a real Kafka and a real Spark
+test: ## all checks, the simulation, then the tests with a real Kafka and a real Spark
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory simulation
 	@$(MAKE) --no-print-directory integration
 	@$(MAKE) --no-print-directory spark
 
@@ -58,6 +60,9 @@ unit: warm helm
 
 helm: $(READY)
 	@$(BIN)/python -m tools.helm
+
+simulation: warm ## whole nodes with faults in virtual time, a thousand schedules
+	$(PYTEST) tests/simulation -n $(WORKERS) --quiet --durations=3
 
 integration: warm ## the tests with a real Kafka (started by themselves)
 	$(PYTEST) tests/integration -n $(WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
