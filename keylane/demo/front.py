@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from keylane.embedded.child import ChildEnded, GuardedChild
-from keylane.embedded.ports import find_free_port, is_free
+from keylane.embedded.ports import find_free_port
 from keylane.errors import KeylaneError
 
 READY_TEXT: Final = "keylane ready bootstrap="
@@ -90,7 +90,7 @@ class ProxyFront:
     can_be_killed = True
 
     def __init__(self, upstream: str, *, topic: str, lanes: int, folder: Path) -> None:
-        self.bootstrap = f"127.0.0.1:{_find_port()}"
+        self.bootstrap = f"127.0.0.1:{find_free_port(in_a_row=2 + BROKER_ID)}"
         self._log_path = folder / "keylane.log"
         command = [sys.executable, "-m", "keylane", "proxy", "--bootstrap", upstream]
         command += ["--listen", self.bootstrap, "--control", "127.0.0.1:0"]
@@ -137,11 +137,3 @@ class ProxyFront:
     def stop(self) -> None:
         """SIGTERM, and SIGKILL when that takes longer than `STOP_GRACE_S`."""
         self._child.stop()
-
-
-def _find_port() -> int:
-    """A port for bootstrap that is free together with the broker's beside it."""
-    while True:
-        port = find_free_port()
-        if is_free("127.0.0.1", port + 1 + BROKER_ID):
-            return port

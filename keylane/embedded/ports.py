@@ -1,43 +1,46 @@
 """Free ports for servers that will be ended and started again on the same port.
 
-In:    nothing.  Out: port numbers nobody listens on now.
-Shell: binds sockets for an instant.
+In:    nothing.  Out: port numbers at which no server listens now.
+Shell: binds sockets.
 
 A port that the system picks (bind to 0) comes from the range it also takes the near ends of
 outgoing connections from. While a server is down, a client that keeps trying may then be given
 the server's own port, which blocks the restart. So ports are drawn from below that range.
+
+Between the draw and the server, and while the server is down, no socket holds the port. So each
+process draws from blocks of its own: a UDP socket at a block's first port claims it among all
+processes that draw here, for as long as the process lives. In a block ports take turns.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 FIRST_PORT: Final = 15_000
 LAST_PORT_FALLBACK: Final = 32_767
-"""End of the range where the system does not tell; Linux starts at 32768, others at 49152."""
-
-TRY_COUNT: Final = 200
+"""End of the range where the system does not say; Linux starts at 32768, others at 49152."""
+BLOCK_PORTS: Final = 128
+"""Several times what one process keeps ports for at a time, a few dozens."""
+LOOPBACK: Final = "127.0.0.1"
 
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def find_free_port(address: str = "127.0.0.1") -> int:
-    """A port that is free on `address` now, outside the range of outgoing connections.
+def find_free_port(address: str = LOOPBACK, *, in_a_row: int = 1) -> int:
+    """The first of so many ports in a row that are free on `address` now.
+
+    They are outside the range of outgoing connections.
 
     Raises:
-        OSError: none was found in `TRY_COUNT` draws.
+        OSError: there are none.
     """
-    last_port = max(FIRST_PORT + 1000, _first_outgoing_port() - 1)
-    # The system's own chance: a seeded generator would give parallel test runs the same ports.
-    draw = random.SystemRandom()
-    for _ in range(TRY_COUNT):
-        port = draw.randint(FIRST_PORT, last_port)
-        if is_free(address, port):
-            return port
-    raise OSError(f"no free port on {address} in {FIRST_PORT}-{last_port}")
+    return _PORTS.draw(address, in_a_row)
 
 
 def is_free(address: str, port: int) -> bool:
@@ -51,7 +54,83 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
+@dataclass(slots=True)
+class _Block:
+    """Ports from `first` on that this process alone draws from."""
+
+    first: int
+    mark: socket.socket
+    """Holds the claim."""
+    next: int = 0
+
+    def draw(self, address: str, in_a_row: int) -> int | None:
+        """The next free run; None: there is none."""
+        for _ in range(BLOCK_PORTS):
+            if self.next + in_a_row > BLOCK_PORTS:
+                self.next = 0
+            port = self.first + self.next
+            if all(is_free(address, port + step) for step in range(in_a_row)):
+                self.next += in_a_row
+                return port
+            self.next += 1
+        return None
+
+
+class _Ports:
+    """Of this process."""
+
+    def __init__(self) -> None:
+        self.reset()
+        os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Draw from no block: a child that was forked claims its own."""
+        self._lock = threading.Lock()
+        self._blocks: list[_Block] = []
+
+    def draw(self, address: str, in_a_row: int) -> int:
+        assert 0 < in_a_row <= BLOCK_PORTS
+        with self._lock:
+            for block in self._blocks:
+                port = block.draw(address, in_a_row)
+                if port is not None:
+                    return port
+            for first in _firsts():
+                claimed = _claim(first)
+                if claimed is not None:
+                    self._blocks.append(claimed)
+                    port = claimed.draw(address, in_a_row)
+                    if port is not None:
+                        return port
+        raise OSError(f"no {in_a_row} free ports in a row on {address} from {FIRST_PORT} on")
+
+
+def _claim(first: int) -> _Block | None:
+    """A block; None: another process draws from it, or this one already."""
+    mark = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        mark.bind((LOOPBACK, first))
+    except OSError:
+        mark.close()
+        return None
+    return _Block(first, mark)
+
+
+def _firsts() -> list[int]:
+    """First ports of all blocks, in an order of the system's own chance.
+
+    A seeded generator would have parallel test runs try the same ones one after the other.
+    """
+    end = max(FIRST_PORT + 1000, _first_outgoing_port())
+    firsts = list(range(FIRST_PORT, end - BLOCK_PORTS + 1, BLOCK_PORTS))
+    random.SystemRandom().shuffle(firsts)
+    return firsts
+
+
 def _first_outgoing_port() -> int:
     if _RANGE_FILE.exists():
         return int(_RANGE_FILE.read_text().split()[0])
     return LAST_PORT_FALLBACK + 1
+
+
+_PORTS: Final = _Ports()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from keylane.embedded.child import GuardedChild
-from keylane.embedded.ports import find_free_port, is_free
+from keylane.embedded.ports import find_free_port
 
 READY_TIMEOUT_S: Final = 120.0
 """A first start compiles the kernels, which takes most of a minute on a busy machine."""
@@ -41,7 +41,7 @@ class KeylaneProcess:
         """Plan the proxy; `start` runs it."""
         self._log_path = log_path
         # Fixed from the start, not 0: a client that knows a broker's address finds it again.
-        self.listen_port = find_port_run(BROKER_PORTS)
+        self.listen_port = find_free_port(in_a_row=BROKER_PORTS)
         listen = self.listen = f"127.0.0.1:{self.listen_port}"
         control = f"127.0.0.1:{find_free_port()}"
         rules = [part for rule in lanes for part in ("--lanes", rule)]
@@ -117,11 +117,3 @@ class KeylaneProcess:
     def resume(self) -> None:
         """SIGCONT after `pause`."""
         os.kill(self.pid, signal.SIGCONT)
-
-
-def find_port_run(length: int) -> int:
-    """First of `length` ports in a row that are free now."""
-    while True:
-        port = find_free_port()
-        if all(is_free("127.0.0.1", port + step) for step in range(1, length)):
-            return port

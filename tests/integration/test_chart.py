@@ -27,7 +27,7 @@ from keylane.embedded.child import GuardedChild
 from keylane.embedded.ports import find_free_port
 from tests.chart.rendering import Object, Renderer, configuration, find, node_container
 from tests.integration.harness import Group, produce
-from tests.integration.keylane_process import BROKER_PORTS, READY_TIMEOUT_S, find_port_run
+from tests.integration.keylane_process import BROKER_PORTS, READY_TIMEOUT_S
 from tests.integration.nodes import NODE_ID_STEP
 
 pytestmark = [
@@ -208,7 +208,7 @@ def ask(url: str, token: str | None = None) -> tuple[int, str]:
 @pytest.fixture
 def pods(kafka: str, image: Path, tmp_path: Path) -> Iterator[list[Kubelet]]:
     """All nodes as the chart wants them, running."""
-    ports = {"kafka": find_port_run(BROKER_PORTS), "control": find_free_port()}
+    ports = {"kafka": find_free_port(in_a_row=BROKER_PORTS), "control": find_free_port()}
     values = {
         "replicas": REPLICAS,
         "config": {

@@ -29,10 +29,11 @@ from confluent_kafka.admin._scram import (
 )
 
 from keylane.embedded import EmbeddedKafka
+from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import resolve_class_path
 from keylane.embedded.tools import java_command
 from tests.integration.certificates import Authority
-from tests.integration.keylane_process import BROKER_PORTS, find_port_run
+from tests.integration.keylane_process import BROKER_PORTS
 from tests.integration.nodes import NODE_ID_STEP
 from tests.integration.secured import MODULES, Login, read_confluent, write_properties
 
@@ -189,7 +190,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 def make_values(broker: EmbeddedKafka, folder: Path) -> dict[str, str]:
     """The page's variables for three nodes on this machine."""
-    ports = [find_port_run(BROKER_PORTS + 1) for _ in range(3)]
+    ports = [find_free_port(in_a_row=BROKER_PORTS + 1) for _ in range(3)]
     values = {
         "KAFKA": str(folder / "bin"),
         "BOOTSTRAP": broker.bootstrap_of("SECURED"),

@@ -18,7 +18,7 @@ from keylane.embedded.ports import find_free_port
 from keylane.embedded.tools import TOOL_JVM_ARGS
 from tests.integration.certificates import Authority
 from tests.integration.harness import produce
-from tests.integration.keylane_process import BROKER_PORTS, KeylaneProcess, find_port_run
+from tests.integration.keylane_process import BROKER_PORTS, KeylaneProcess
 from tests.integration.secured import write_properties
 from tests.integration.sni_gateway import SniGateway
 
@@ -51,7 +51,7 @@ class Front:
         self.secret.write_text("n" * 64)
         listeners: dict[str, tuple[str, int]] = {}
         for node in range(NODES):
-            first = find_port_run(BROKER_PORTS)
+            first = find_free_port(in_a_row=BROKER_PORTS)
             args = ["--listen", f"127.0.0.1:{first}", "--advertise", BOOTSTRAP]
             args += ["--set", f"advertise_pattern=n{{node}}-b{{broker}}.kafka.test:{port}"]
             args += ["--set", f"tls_certificate={certificate}"]
@@ -195,7 +195,7 @@ def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_pat
     args = ["--advertise", "machine.test", "--node", str(number)]
     args += ["--set", f"node_secret_file={running.secret}"]
     args += ["--set", f"advertise_port={port}", "--set", f"advertise_port_step={step}"]
-    listen = f"127.0.0.1:{find_port_run(BROKER_PORTS)}"
+    listen = f"127.0.0.1:{find_free_port(in_a_row=BROKER_PORTS)}"
     process = KeylaneProcess(
         kafka, RULES, log_path=tmp_path / "keylane.log", args=[*args, "--listen", listen]
     ).start()

@@ -26,8 +26,9 @@ from confluent_kafka import KafkaException, TopicPartition
 from keylane.config import split_address
 from keylane.embedded import EmbeddedKafka
 from keylane.embedded.child import ChildEnded
+from keylane.embedded.ports import find_free_port
 from keylane.errors import KafkaUnavailable
-from tests.integration.keylane_process import BROKER_PORTS, find_port_run
+from tests.integration.keylane_process import BROKER_PORTS
 from tests.integration.nodes import Nodes, coordinator_node
 from tests.long.chaos_cluster import ChaosCluster
 from tests.long.chaos_end import ask_positions, await_stable_offsets, read_logs
@@ -204,7 +205,7 @@ class ChaosRun:
 
     def _start_nodes(self, stack: ExitStack) -> None:
         """Nodes tell clients the tap's addresses in place of their own."""
-        ports = [find_port_run(BROKER_PORTS) for _ in range(self.plan.nodes)]
+        ports = [find_free_port(in_a_row=BROKER_PORTS) for _ in range(self.plan.nodes)]
         self._nodes = Nodes(
             self._kafka.bootstrap,
             [f"{topic}={OWN_LANES}" for topic in BUSY],
