@@ -12,8 +12,6 @@ export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 PYTEST := $(BIN)/python -m pytest
 # The kernels are compiled before, so that workers do not each compile them.
 WORKERS ?= 2
-# How often a test with real servers may fail before it counts; what failed is printed all the same.
-RERUNS ?= 0
 FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance \
 	--ignore=tests/simulation
 
@@ -66,10 +64,10 @@ simulation: warm ## whole nodes with faults in virtual time, a thousand schedule
 
 integration: warm ## the tests with a real Kafka (started by themselves)
 	$(PYTEST) tests/integration -n $(WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
-		--durations=10 --reruns $(RERUNS)
+		--durations=10
 
 spark: warm ## the tests with a real Spark (and a Kafka of their own)
-	$(PYTEST) tests/spark --quiet --durations=10 --reruns $(RERUNS)
+	$(PYTEST) tests/spark --quiet --durations=10
 
 bench: warm ## the small benchmarks; prints one line each
 	@$(BIN)/python tools/bench.py

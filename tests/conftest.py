@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: the first call of a kernel compiles it, which takes a second, not 200 ms.
@@ -23,10 +22,3 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "dev"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why a test had to be run again (`--reruns`), which is hidden otherwise."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"failed, then run again: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
