@@ -49,12 +49,15 @@ class Memory:
                 self.samples[number, node.pid].append(Sample(now_s, resident_mib(node.pid)))
 
     def lines(self) -> list[str]:
-        """What each process had, for people."""
+        """Of each node the process that lived longest, for people."""
+        longest: dict[int, list[Sample]] = {}
+        for (number, _), samples in sorted(self.samples.items()):
+            if _lived_s(samples) >= _lived_s(longest.get(number, samples)):
+                longest[number] = samples
         return [
             f"node {number}: {samples[0].mib:.0f} to {samples[-1].mib:.0f} MiB in"
-            f" {(samples[-1].at_s - samples[0].at_s) / 60:.0f} minutes,"
-            f" at most {max(each.mib for each in samples):.0f}"
-            for (number, _), samples in self.samples.items()
+            f" {_lived_s(samples) / 60:.0f} minutes, at most {max(s.mib for s in samples):.0f}"
+            for number, samples in longest.items()
         ]
 
     def faults(self) -> list[str]:
@@ -70,3 +73,7 @@ class Memory:
             if after > before * GROWTH_MAX:
                 found.append(f"memory: node {number} grew from {before:.0f} to {after:.0f} MiB")
         return found
+
+
+def _lived_s(samples: Sequence[Sample]) -> float:
+    return samples[-1].at_s - samples[0].at_s

@@ -31,4 +31,7 @@ def test_each_process_of_a_node_is_looked_at_by_itself() -> None:
     memory.samples[0, 101] = samples(*[300] * 100)
     memory.samples[1, 102] = samples(*range(200, 240))
     assert memory.faults() == []
-    assert memory.lines()[0] == "node 0: 150 to 150 MiB in 10 minutes, at most 150"
+    assert memory.lines() == [
+        "node 0: 300 to 300 MiB in 50 minutes, at most 300",
+        "node 1: 200 to 239 MiB in 20 minutes, at most 239",
+    ]
