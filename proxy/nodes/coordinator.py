@@ -33,6 +33,18 @@ from keylane.proxy.upstream import ServiceLink
 
 PROTOCOL_TYPE: Final = "consumer"
 """What Kafka's tools know how to show."""
+EXPELLED: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id})
+MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
+LOADING: Final = frozenset({ErrorCode.coordinator_load_in_progress})
+REFUSED: Final = {
+    ErrorCode.invalid_group_id: "brokers do not allow its name",
+    ErrorCode.invalid_session_timeout: "node_session_timeout_ms is outside of what brokers allow"
+    " (group.min.session.timeout.ms, group.max.session.timeout.ms)",
+    ErrorCode.group_authorization_failed: "keylane's principal needs READ on it",
+    ErrorCode.group_max_size_reached: "it has as many members as brokers allow (group.max.size)",
+}
+"""What another try does not change; ConfigInvalid at the start."""
+GONE: Final = EXPELLED | {ErrorCode.none}
 
 
 class Coordinator:
@@ -138,11 +150,16 @@ class Coordinator:
         )
         return await self._ask(request, timeout_s)
 
-    async def leave(self, member_id: str, *, timeout_s: float) -> Any:
-        """Raises: UpstreamLost."""
-        member = MemberIdentity(member_id=member_id)
-        request = LeaveGroupRequest(group_id=self._group, members=(member,))
-        return await self._ask(request, timeout_s)
+    async def leave(self, *member_ids: str, timeout_s: float) -> list[ErrorCode]:
+        """End memberships, all in one step; what was refused. Raises: UpstreamLost.
+
+        A member that is none is no error: that is what was wanted.
+        """
+        members = tuple(MemberIdentity(member_id=member_id) for member_id in member_ids)
+        request = LeaveGroupRequest(group_id=self._group, members=members)
+        answer = await self._ask(request, timeout_s)
+        codes = (answer.error_code, *(member.error_code for member in answer.members))
+        return [code for code in codes if code not in GONE]
 
     async def clear_other_kinds(self, *, timeout_s: float) -> int:
         """End members of a group of a newer kind by our name; how many. Raises: UpstreamLost."""

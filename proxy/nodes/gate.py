@@ -17,11 +17,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid, UpstreamLost
-from keylane.proxy.nodes.coordinator import Coordinator
+from keylane.proxy.nodes.coordinator import PROTOCOL_TYPE, Coordinator
 from keylane.proxy.nodes.evictions import REMEDY, Evictions
 from keylane.proxy.nodes.predecessor import STABLE
 from keylane.proxy.nodes.seals import Seals
-from keylane.proxy.nodes.strangers import EXPELLED_MAX, Strangers
+from keylane.proxy.nodes.strangers import EXPELLED_MAX, PAUSE_S_MIN, Strangers
 from keylane.proxy.nodes.verdicts import Heard, hear
 
 log = logging.getLogger("keylane.nodes")
@@ -59,18 +59,28 @@ class Gate:
     # Before we join.
     async def look(self, described: Any) -> Heard:
         """Who is there already; what cannot be a node is put out. Raises: UpstreamLost."""
-        heard = self._hear(described)
+        # One that signs is there all the same, where we cannot: its number is taken.
+        heard = self._hear(described, mutual=False)
         self._strangers.see(heard.strangers)
-        await self._put_out(described, heard.reasons, is_established=False)
+        if any(self._hear(described, mutual=True).strangers.values()):
+            self._strangers.be_beside(self._clock())  # also if it is put out before we join
+        await self._put_out(described, heard.reasons, is_established=False, contact_s=None)
         return heard
 
     async def clear(self) -> None:
         """Put all out: the coordinator says that they have no protocol in common with nodes.
 
-        A node has one protocol only, so none of them is one. Raises: UpstreamLost, ConfigInvalid.
+        A node has one protocol only, so none of them is one; once they are gone, or after a pause,
+        the next JoinGroup says whether it is still so. Raises: UpstreamLost, ConfigInvalid.
         """
-        await asyncio.sleep(self._strangers.pause_s(self._clock()))
+        if pause_s := self._strangers.pause_s(self._clock()):
+            await asyncio.sleep(pause_s)
+            return
+        asked_s = self._clock()
         described = await self._coordinator.describe(timeout_s=self._try_s)
+        if self._is_of_nodes(described) or not self._is_fresh(asked_s):
+            await asyncio.sleep(PAUSE_S_MIN)
+            return
         members = [str(member.member_id) for member in described.members]
         self._evictions.tell(members, described, {}, self._clock())
         gone = await self._evictions.put_out(members, self._coordinator, timeout_s=self._try_s)
@@ -90,9 +100,12 @@ class Gate:
         try:
             if not watch.is_known:
                 await watch.find(timeout_s=self._try_s)
+            asked_s = self._clock()
             described = await watch.describe(timeout_s=self._try_s)
             members = {str(member.member_id) for member in described.members}
             if described.group_state != PREPARING or member_id not in members:
+                return
+            if not self._is_fresh(asked_s):
                 return
             members -= {member_id, *self._verified}
             log.warning(
@@ -122,6 +135,11 @@ class Gate:
         """We are one of the nodes, and have what we were given."""
         self._strangers.agree()
 
+    @property
+    def guard_s(self) -> float:
+        """For how long we have to be counted as a member yet (`strangers`)."""
+        return self._strangers.guard_s(self._clock())
+
     def leave(self) -> None:
         """We are no member any more."""
         self._verified = frozenset()
@@ -131,17 +149,24 @@ class Gate:
         """Whether a leader must give nothing away yet."""
         return self._strangers.withholds(self._clock(), is_established=is_established)
 
-    async def tend(self, *, is_established: bool) -> None:
-        """Put out who is due, between two heartbeats. Raises: UpstreamLost."""
+    async def tend(self, member_id: str, *, is_established: bool, contact_s: float) -> None:
+        """Put out who is due, between two heartbeats. Raises: UpstreamLost.
+
+        member_id: ours; contact_s: when our last heartbeat that was answered well was sent.
+        """
         known = self._strangers.known
         if not known or self._strangers.pause_s(self._clock()):
             return
         described = await self._coordinator.describe(timeout_s=self._try_s)
         if described.error_code != ErrorCode.none or described.group_state != STABLE:
             return
-        heard = self._hear(described)
+        if member_id not in {str(member.member_id) for member in described.members}:
+            return  # of a generation without us; its leader may serve
+        heard = self._hear(described, mutual=True)
         self._strangers.see(heard.strangers)
-        await self._put_out(described, heard.reasons, is_established=is_established)
+        await self._put_out(
+            described, heard.reasons, is_established=is_established, contact_s=contact_s
+        )
 
     def note_expelled(self) -> None:
         """We were put out. Raises: ConfigInvalid, when our secret has to be the wrong one."""
@@ -152,20 +177,38 @@ class Gate:
                 f"secrets (if these members are no nodes: {REMEDY})"
             )
 
-    def _hear(self, described: Any) -> Heard:
+    def _is_of_nodes(self, described: Any) -> bool:
+        """Whether all its members speak our protocol, so that we can join."""
+        return bool(
+            described.group_state == STABLE
+            and described.protocol_type == PROTOCOL_TYPE
+            and described.protocol_data == self._protocol
+        )
+
+    def _is_fresh(self, asked_s: float) -> bool:
+        """Whether this process did not stop meanwhile: others may be members by now."""
+        return self._clock() <= asked_s + self._try_s
+
+    def _hear(self, described: Any, *, mutual: bool) -> Heard:
         if described.error_code != ErrorCode.none or described.group_state != STABLE:
             return Heard({}, {}, {})
         said = {str(each.member_id): bytes(each.member_metadata) for each in described.members}
         if str(described.protocol_data) not in {"", self._protocol}:
             return Heard({}, dict.fromkeys(said, False), {})
-        return hear(said, self._seals)
+        return hear(said, self._seals, mutual=mutual)
 
     async def _put_out(
-        self, described: Any, reasons: Mapping[str, str], *, is_established: bool
+        self,
+        described: Any,
+        reasons: Mapping[str, str],
+        *,
+        is_established: bool,
+        contact_s: float | None,
     ) -> None:
         now_s = self._clock()
         self._evictions.tell(self._strangers.known, described, reasons, now_s)
-        due = self._strangers.due(now_s, is_established=is_established)
+        due = self._strangers.due(now_s, is_established=is_established, contact_s=contact_s)
         if due:
+            self._strangers.expect_leases(due, now_s, is_established=is_established)
             await self._evictions.put_out(due, self._coordinator, timeout_s=self._try_s)
             self._strangers.note_put_out(now_s)

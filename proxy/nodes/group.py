@@ -23,7 +23,13 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid, LoginRefused, NodeInvalid, RightMissing, UpstreamLost
 from keylane.proxy.cluster import Cluster
-from keylane.proxy.nodes.coordinator import Coordinator
+from keylane.proxy.nodes.coordinator import (
+    EXPELLED,
+    LOADING,
+    MOVED,
+    REFUSED,
+    Coordinator,
+)
 from keylane.proxy.nodes.gate import Gate
 from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
 from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
@@ -59,18 +65,6 @@ LEAVE_TIMEOUT_S: Final = 2.0
 BACKOFF_S_MIN: Final = 0.05
 REFUSED_PAUSE_S: Final = 30.0
 """Each new try makes all nodes join again; what refused us seldom goes away by itself."""
-
-EXPELLED: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id})
-MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
-LOADING: Final = frozenset({ErrorCode.coordinator_load_in_progress})
-REFUSED: Final = {
-    ErrorCode.invalid_group_id: "brokers do not allow its name",
-    ErrorCode.invalid_session_timeout: "node_session_timeout_ms is outside of what brokers allow"
-    " (group.min.session.timeout.ms, group.max.session.timeout.ms)",
-    ErrorCode.group_authorization_failed: "keylane's principal needs READ on it",
-    ErrorCode.group_max_size_reached: "it has as many members as brokers allow (group.max.size)",
-}
-"""What another try does not change; ConfigInvalid at the start."""
 
 
 def lease_clock() -> float:
@@ -260,6 +254,7 @@ class NodeGroup:
     async def _join(self) -> None:
         self._suspend()
         if self._is_in_doubt:
+            await asyncio.sleep(self._gate.guard_s)
             await self._end_member()
         if not self._member_id and await self._is_in_the_way():
             await asyncio.sleep(LOOK_PAUSE_S)
@@ -323,11 +318,9 @@ class NodeGroup:
         The request may be on its way yet. The coordinator would take it for a new one, later, and
         make a generation without our knowing that we joined; a member that has left, it refuses.
         """
-        answer = await self._coordinator.leave(self._member_id, timeout_s=self._try_s)
-        for code in (answer.error_code, *(member.error_code for member in answer.members)):
-            if code not in {ErrorCode.none, *EXPELLED}:
-                self._take(code)
-                raise UpstreamLost(f"group {GROUP}: LeaveGroup: {code.name}")
+        for code in await self._coordinator.leave(self._member_id, timeout_s=self._try_s):
+            self._take(code)
+            raise UpstreamLost(f"group {GROUP}: LeaveGroup: {code.name}")
         self._forget()
 
     async def _sync(self, joined: Any, info: NodeInfo) -> None:
@@ -360,7 +353,7 @@ class NodeGroup:
                 "leader of the nodes is no node member_id=%s reason=%s", joined.leader, error
             )
             self._gate.follow(str(joined.leader), is_node=False)
-            self._lingers_in = generation_id
+            self._lingers_in, self._next_beat_s = generation_id, 0.0
             return
         if not self._is_leader:
             self._gate.follow(str(joined.leader), is_node=True)
@@ -412,13 +405,14 @@ class NodeGroup:
         if self._is_withheld and self._is_leader and not self._gate.withholds(is_established=False):
             self._suspend()  # and deal out what nobody can hold any more
         elif self._is_leader:
-            await self._gate.tend(is_established=not self._is_withheld)
+            await self._gate.tend(
+                self._member_id, is_established=not self._is_withheld, contact_s=sent_s
+            )
 
     async def _linger(self, generation_id: int) -> None:
         """Stay beside a leader that does not verify, until it or we are put out."""
-        is_established = self._since != NO_GENERATION
-        await self._gate.tend(is_established=is_established)
-        await asyncio.sleep(self._beat_s)
+        await asyncio.sleep(max(0.0, self._next_beat_s - asyncio.get_running_loop().time()))
+        sent_s = self._clock()
         answer = await self._coordinator.heartbeat(
             self._member_id, generation_id, timeout_s=self._try_s
         )
@@ -426,7 +420,9 @@ class NodeGroup:
             self._lingers_in = None
             self._take(answer.error_code)
             return
-        self._reached(self._clock())
+        self._reached(sent_s)
+        is_established = self._since != NO_GENERATION
+        await self._gate.tend(self._member_id, is_established=is_established, contact_s=sent_s)
 
     async def _has_changed(self) -> bool:
         """Wait until the next heartbeat is due, or until what we told is no longer so."""
@@ -484,9 +480,15 @@ class NodeGroup:
 
     async def _leave(self) -> None:
         """Tell the coordinator, if it listens; hold nothing from before that on."""
-        member_id = self._member_id
+        member_id, guard_s = self._member_id, self._gate.guard_s
         self._forget()
         if not member_id:
+            return
+        if guard_s:
+            log.warning(
+                "node leaves unnoticed, as one that it put out may still serve; others wait for "
+                "its session member_id=%s seconds_max=%.0f", member_id, self._session_s
+            )  # fmt: skip
             return
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):

@@ -44,14 +44,18 @@ class Lease:
        from after it took in A's last request that it answered well, since it answers none well
        from the start of a rebalance. A counts 0.8 of that from before it sent that request, so it
        stops first, unless A's clock runs slower than the coordinator's by a fifth.
+    4. been put out by C, a node that cannot verify it, while A's lease is good (033). C was a
+       member then, by a heartbeat of a tenth of a session ago at most, gives nothing away for a
+       session, and does not leave. So nothing is given away without C before A's lease is over.
 
     A that hangs counts on, since its clock does; when it wakes up it asks before it acts.
 
     A coordinator that fails over has stored a generation before it answers any SyncGroup of it,
     and gives every member a whole session time-out anew. What is not covered: an administrator who
-    removes a live member, a broker that was deposed as coordinator and still answers, and the lost
-    tail of an unclean election. Then the journal's transactional ids are what fences (decision
-    020), not this lease.
+    removes a live member, two such as C that put each other out with it, a LeaveGroup that arrives
+    when its sender is no member any more, a broker that was deposed as coordinator and still
+    answers, and the lost tail of an unclean election. Then the journal's transactional ids are
+    what fences (decision 020), not this lease.
 
     Terms: what is ours in generations g and g + 1 of one member id was nobody else's in between,
     whatever number of JoinGroups it took. If we missed a generation, somebody may have had it.

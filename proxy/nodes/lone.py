@@ -135,10 +135,10 @@ class LoneSeat(NodeGroup):
 
     async def _put_out(self, member_id: str, mark: str) -> None:
         """End the membership of a process that has ended, as it would have done itself."""
-        answer = await self._coordinator.leave(member_id, timeout_s=self._try_s)
+        refused = await self._coordinator.leave(member_id, timeout_s=self._try_s)
         log.info(
             "seat of a process that has ended is taken pid=%s error_code=%s",
-            pid_of(mark), answer.error_code.name,
+            pid_of(mark), next(iter(refused), ErrorCode.none).name,
         )  # fmt: skip
 
     async def _ask_to_join(self, metadata: bytes) -> Any:

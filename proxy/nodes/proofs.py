@@ -30,6 +30,7 @@ SEALED_BYTES_MAX: Final = 8 << 20
 HELLO: Final = b"keylane hello"
 VERDICT: Final = b"keylane verdict"
 UNSIGNED: Final = "it is not signed; a node without node_secret_file, or no node"
+SIGNED: Final = "it is signed; this node has no node_secret_file, and is no node to it"
 NOT_VERIFIED: Final = "its signature is not of a secret in node_secret_file, or was copied"
 
 
@@ -62,6 +63,11 @@ def seal(body: bytes, secrets: Sequence[bytes], scope: Sequence[bytes]) -> bytes
     return body + MARK + prove(secrets[0], scope, body)
 
 
+def is_sealed(message: bytes) -> bool:
+    """Whether it has a proof behind it, good or not."""
+    return len(message) >= TRAILER_BYTES and message[-TRAILER_BYTES:].startswith(MARK)
+
+
 def unseal(message: bytes, secrets: Sequence[bytes], scope: Sequence[bytes]) -> bytes:
     """The message without its proof, which any of the secrets may have made.
 
@@ -73,7 +79,7 @@ def unseal(message: bytes, secrets: Sequence[bytes], scope: Sequence[bytes]) -> 
     if len(message) > SEALED_BYTES_MAX:
         raise NodeInvalid(f"it has {len(message)} bytes, at most {SEALED_BYTES_MAX}")
     body, trailer = message[:-TRAILER_BYTES], message[-TRAILER_BYTES:]
-    if len(trailer) < TRAILER_BYTES or not trailer.startswith(MARK):
+    if not is_sealed(message):
         raise NodeInvalid(UNSIGNED)
     shown = trailer[len(MARK) :]
     # All are tried, so that the time says nothing of which one it was.

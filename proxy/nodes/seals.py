@@ -20,7 +20,14 @@ from keylane.proxy.nodes.messages import (
     write_membership,
     write_refusal,
 )
-from keylane.proxy.nodes.proofs import hello_scope, seal, unseal, verdict_scope
+from keylane.proxy.nodes.proofs import (
+    SIGNED,
+    hello_scope,
+    is_sealed,
+    seal,
+    unseal,
+    verdict_scope,
+)
 from keylane.proxy.nodes.values import Hello, Membership
 
 
@@ -46,11 +53,17 @@ class Seals:
         scope = hello_scope(self._cluster_id(), self._group, member_id)
         return seal(write_hello(hello), self._secrets(), scope)
 
-    def read_hello(self, metadata: bytes, member_id: str) -> Hello:
-        """What a node said when it joined. Raises: NodeInvalid."""
+    def read_hello(self, metadata: bytes, member_id: str, *, mutual: bool = False) -> Hello:
+        """What a node said when it joined. Raises: NodeInvalid.
+
+        mutual: whether it counts only if it can take our word as well. One that signs does not,
+        where this node has no secret.
+        """
         scope = hello_scope(self._cluster_id(), self._group, member_id)
         try:
             body = unseal(metadata, self._secrets(), scope)
+            if mutual and is_sealed(metadata) and not self._secrets():
+                raise NodeInvalid(SIGNED)
         except NodeInvalid as error:
             raise NodeInvalid(f"member {member_id}: {error}") from None
         return read_hello(body, member_id)

@@ -38,14 +38,17 @@ class Heard:
         return any(hello.since != NO_GENERATION for hello in self.hellos.values())
 
 
-def hear(said: Mapping[str, bytes], seals: Seals) -> Heard:
-    """Read what members said, by member id."""
+def hear(said: Mapping[str, bytes], seals: Seals, *, mutual: bool = True) -> Heard:
+    """Read what members said, by member id.
+
+    mutual: whether only those are nodes that can take us for one, too (`Seals.read_hello`).
+    """
     hellos: dict[str, Hello] = {}
     strangers: dict[str, bool] = {}
     reasons: dict[str, str] = {}
     for member_id, metadata in said.items():
         try:
-            hellos[member_id] = seals.read_hello(metadata, member_id)
+            hellos[member_id] = seals.read_hello(metadata, member_id, mutual=mutual)
         except NodeInvalid as error:
             strangers[member_id] = is_node_like(metadata)
             reasons[member_id] = str(error).removeprefix(f"member {member_id}: ")

@@ -179,7 +179,6 @@ def test_leaders_are_elected_by_lanes(shared_keylane, topic, java) -> None:
         assert "UnknownTopicOrPartition" in absent
 
 
-@pytest.mark.timeout(240)
 def test_producers_and_transactions_are_shown_by_lanes(kafka, shared_keylane, topic, java) -> None:
     """kafka-transactions: the producers of a lane, a transaction's lanes, and none that hangs."""
     name = topic("lanes4", partitions=PARTITIONS)
@@ -241,7 +240,6 @@ def test_log_folders_are_shown_by_lanes(kafka, shared_keylane, topic, java) -> N
     assert len(direct) == PARTITIONS and sum(seen.values()) == sum(direct.values()) > 0
 
 
-@pytest.mark.timeout(240)
 def test_replicas_are_moved_by_lanes(shared_keylane, topic, java, tmp_path: Path) -> None:
     """kafka-reassign-partitions with a throttle, of all lanes and of a lane name."""
     name = topic("lanes4", partitions=PARTITIONS)
@@ -288,7 +286,6 @@ def test_configuration_is_that_of_the_topic(kafka, shared_keylane, topic, java) 
     assert f"{throttled}=1:1,3:1,5:1,7:1 " in configs(shared_keylane.bootstrap, name, "--describe")
 
 
-@pytest.mark.timeout(240)
 def test_share_groups_have_whole_partitions(kafka, shared_keylane, topic, java) -> None:
     """kafka-share-groups resets what its lanes agree on; a lane name is refused with a reason."""
     name = topic("lanes4", partitions=PARTITIONS)

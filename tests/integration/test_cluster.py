@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -31,7 +30,6 @@ def produce_durably(bootstrap: str, topic: str, rounds: range) -> list[str]:
     return values
 
 
-@pytest.mark.timeout(300)
 def test_a_broker_of_three_dies_under_load(tmp_path, keylane) -> None:
     """kill -9 of one of three brokers: its lanes go on at the new leaders; nothing is lost."""
     with EmbeddedKafka(tmp_path / "kafka", node_count=3, heap_mb=384) as cluster:

@@ -130,7 +130,6 @@ def lose_log(broker: EmbeddedKafka, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "isolation"), [(NEW, "read_committed"), (2_000, "read_uncommitted")]
 )
-@pytest.mark.timeout(300)
 def test_a_log_that_begins_anew_is_read_from_its_start(
     own_broker, keylane, tmp_path, is_down, count, isolation
 ) -> None:

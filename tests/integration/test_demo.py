@@ -53,7 +53,6 @@ def processes_of(mark: str) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("args", [(), ("--direct", "--partitions", "12")], ids=["lanes", "direct"])
 def test_the_show_passes_and_leaves_nothing(tmp_path: Path, args: tuple[str, ...]) -> None:
     """Members and keylane are killed on the way; every check passes and nothing remains."""
@@ -69,7 +68,6 @@ def test_the_show_passes_and_leaves_nothing(tmp_path: Path, args: tuple[str, ...
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_ended_demo_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C, SIGTERM and even kill -9 in the middle of the show end all that it started."""

@@ -136,8 +136,8 @@ def test_the_control_port_knows_its_paths(shared_keylane) -> None:
     """Health answers ok, a path that is not there 404."""
     base = f"http://{shared_keylane.control}"
 
-    with urllib.request.urlopen(f"{base}/healthz", timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(f"{base}/healthz", timeout=60) as answer:  # noqa: S310
         assert answer.read() == b"ok\n"
     with pytest.raises(urllib.error.HTTPError, match="404") as missing:
-        urllib.request.urlopen(f"{base}/nothing", timeout=10)  # noqa: S310
+        urllib.request.urlopen(f"{base}/nothing", timeout=60)  # noqa: S310
     missing.value.close()

@@ -202,7 +202,6 @@ def test_every_input_is_in_the_output_once(library, kafka, shared_keylane, place
         assert_all_is_committed(kafka, loops.group, name)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("library", ["confluent", "aiokafka"])
 def test_a_killed_member(library, kafka, shared_keylane, place) -> None:
     """kill -9 of two members under load; one comes back under its name, one never."""
@@ -222,7 +221,6 @@ def test_a_killed_member(library, kafka, shared_keylane, place) -> None:
         assert_all_is_committed(kafka, loops.group, name)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("output_lanes", [[], [LANES]])
 @pytest.mark.parametrize("library", ["confluent", "aiokafka"])
 def test_a_killed_proxy(library, output_lanes, kafka, keylane, place) -> None:

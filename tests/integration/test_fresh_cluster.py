@@ -20,7 +20,6 @@ from tests.integration.conftest import make_topic_factory
 from tests.integration.harness import produce
 from tests.integration.keylane_process import KeylaneProcess
 
-pytestmark = pytest.mark.timeout(300)
 CAUSE = (
     "topic __consumer_offsets cannot be made: offsets.topic.replication.factor is 3, and the"
     " cluster has 1 broker (INVALID_REPLICATION_FACTOR)"

@@ -79,7 +79,6 @@ class PatientProducer:
         self.values.append(value)
 
 
-@pytest.mark.timeout(300)
 def test_a_broker_whose_disk_is_full_loses_nothing(own_broker: EmbeddedKafka, keylane) -> None:
     """It halts, is given room and started again: all goes on, and commits that were answered hold.
 

@@ -7,7 +7,6 @@ import signal
 import time
 from typing import Any
 
-import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -92,7 +91,6 @@ def group_elsewhere(admin: AdminClient) -> str:
     raise AssertionError("no group has its coordinator elsewhere")
 
 
-@pytest.mark.timeout(300)
 def test_a_broker_that_hangs_holds_up_what_it_leads_alone(tmp_path, keylane) -> None:
     """Lanes of the others deliver all, a client that starts finds its way, groups commit.
 

@@ -13,7 +13,6 @@ KEYS = [f"key-{number}" for number in range(200)]
 ASSIGNORS = "org.apache.kafka.clients.consumer."
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
 def test_eight_java_members_share_two_partitions(assignor, kafka, shared_keylane, topic) -> None:
     """8 VerifiableConsumers: each record once, each key at one member and in order."""

@@ -116,7 +116,7 @@ def count_revoked(group: Group, first_event: int) -> int:
 
 def metric(address: str, name: str) -> float:
     """A number of the control port."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[1])

@@ -16,7 +16,6 @@ TIMEOUT_MS = 60_000
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
-@pytest.mark.timeout(240)
 def test_the_page_follows_a_group(kafka, keylane, topic, tmp_path: Path) -> None:
     """Members, lanes, load and lag come and go without a reload."""
     names = [topic("lanes16", partitions=count) for count in (3, 2, 1)]

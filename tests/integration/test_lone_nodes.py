@@ -20,7 +20,6 @@ from tests.integration.conftest import make_topic_factory
 from tests.integration.harness import produce
 from tests.integration.keylane_process import KeylaneProcess
 
-pytestmark = pytest.mark.timeout(300)
 LANES, GROUP = 4, "split"
 DEFAULTS = {"group.initial.rebalance.delay.ms": "3000"}
 """As brokers have it: what an embedded one leaves out to be fast."""

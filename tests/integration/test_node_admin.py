@@ -50,7 +50,6 @@ def create(java, nodes: Nodes, topic: str, *partitions: tuple[int, ...]) -> None
     )
 
 
-@pytest.mark.timeout(240)
 def test_replicas_are_chosen_shown_and_moved(cluster, nodes, java, tmp_path: Path) -> None:
     """kafka-topics and kafka-reassign-partitions; lanes show at one node per partition."""
     create(java, nodes, "lanes-a", (THERE + 1, HERE + 2), (2, THERE + 1), (1, 2), (2, 1))
@@ -81,7 +80,6 @@ def test_replicas_are_chosen_shown_and_moved(cluster, nodes, java, tmp_path: Pat
     assert "No partition reassignments found" in java.run(*tool, "--list").stdout
 
 
-@pytest.mark.timeout(240)
 def test_records_of_lanes_are_deleted_at_the_nodes_of_their_partitions(
     cluster, nodes, java
 ) -> None:
@@ -98,7 +96,6 @@ def test_records_of_lanes_are_deleted_at_the_nodes_of_their_partitions(
     assert starts(cluster, "lanes-c", 4) == [4, 5, 6, 7]
 
 
-@pytest.mark.timeout(180)
 def test_a_broker_is_configured_by_the_id_that_clients_know(cluster, nodes, java) -> None:
     """kafka-configs asks the very broker that is named, and finds its answer by that name."""
     tool = "kafka-configs", "--bootstrap-server", nodes.bootstrap, "--entity-type", "brokers"
@@ -116,7 +113,6 @@ def test_a_broker_is_configured_by_the_id_that_clients_know(cluster, nodes, java
     assert "kafka.server" in told
 
 
-@pytest.mark.timeout(180)
 def test_groups_are_listed_once(nodes, java) -> None:
     """librdkafka's admin client adds up what all pairs tell."""
     create(java, nodes, "lanes-b", (1, 2), (2, 1))
@@ -143,7 +139,6 @@ def test_groups_are_listed_once(nodes, java) -> None:
     assert sorted(line for line in told.stdout.split() if line in groups) == sorted(groups)
 
 
-@pytest.mark.timeout(180)
 def test_tools_that_ask_every_broker_work(nodes, java) -> None:
     """Each pair answers for its broker."""
     ids = {HERE + 1, HERE + 2, THERE + 1, THERE + 2}

@@ -34,7 +34,6 @@ def stable_offsets(admin: AdminClient, topic: str, group: str) -> dict[int, int]
     return {place.partition: place.offset for place in found.topic_partitions}
 
 
-@pytest.mark.timeout(240)
 def test_the_last_commit_brings_the_stable_offset_to_the_log_end(
     cluster: str, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(400)
 TOPIC, LANES, JOURNAL_PARTITIONS = "orders", 4, 5
 KEYS = [f"key-{number}" for number in range(20)]
 SESSION = ("--set", "node_session_timeout_ms=6000")
+WAIT_S = 120.0
 FIND_COORDINATOR, JOIN_GROUP, LEAVE_GROUP = 10, 11, 13
 
 
@@ -53,7 +54,7 @@ def make_nodes(broker: str, folder: Path, secret: Path | None, *, count: int = 2
 
 
 def metric(node: KeylaneProcess, name: str) -> float:
-    with urllib.request.urlopen(f"http://{node.control}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{node.control}/metrics", timeout=WAIT_S) as answer:
         lines = answer.read().decode().splitlines()
     (line,) = (line for line in lines if line.startswith(f"{name} "))
     return float(line.split()[1])
@@ -71,12 +72,10 @@ def read_all(nodes: Nodes, values: list[str], group: str) -> None:
     seen: set[str] = set()
     try:
         consumer.subscribe([TOPIC])
-        for _ in range(600):
+        while len(seen) < len(values):
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
                 seen.add((message.value() or b"").decode())
-            if len(seen) == len(values):
-                break
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()
@@ -91,11 +90,12 @@ def expect_only_nodes(nodes: Nodes) -> None:
         assert EVIL[1] not in ports
         with PlainClient(node.bootstrap) as client:
             keys = [f"group-{number}" for number in range(30)]
-            found = client.ask_values(FIND_COORDINATOR, 4, coordinator_keys=keys).coordinators
-        assert EVIL[1] not in {one.port for one in found}
-        assert {int(one.error_code) for one in found} == {0}
-    owned = [metric(node, "keylane_node_partitions_owned") for node in nodes.processes]
-    assert sum(owned) == JOURNAL_PARTITIONS and min(owned) > 0
+            codes: set[int] = set()
+            while codes != {0}:  # nodes that agree anew have no coordinator for a moment
+                found = client.ask_values(FIND_COORDINATOR, 4, coordinator_keys=keys).coordinators
+                assert EVIL[1] not in {one.port for one in found}
+                codes = {int(one.error_code) for one in found}
+    wait_until_shared(nodes)
     assert not any("Traceback" in node.log for node in nodes.processes)
 
 
@@ -110,9 +110,9 @@ def test_strangers_beside_nodes_are_put_out(broker, secret, tmp_path) -> None:
             (evil_hello(), ("range", "keylane-nodes")),
         ):
             with Stranger(broker, metadata, protocols=protocols, rejoins=False) as stranger:
-                assert stranger.is_out.wait(60)
+                assert stranger.is_out.wait(WAIT_S)
         with Stranger(broker, evil_hello()) as stranger:  # one that comes back again and again
-            assert stranger.is_out.wait(60)
+            assert stranger.is_out.wait(WAIT_S)
             read_all(nodes, values, "beside")
         for node in nodes.processes:
             assert f"{EVIL[1]}" not in node.log.replace("member_id", "")
@@ -125,12 +125,11 @@ def test_strangers_beside_nodes_are_put_out(broker, secret, tmp_path) -> None:
 
 
 def wait_until_shared(nodes: Nodes) -> None:
-    """Until all journal partitions are served, each by a node."""
-    for _ in range(300):
+    """Until all journal partitions are served, each by a node; each round asks them."""
+    while True:
         owned = [metric(node, "keylane_node_partitions_owned") for node in nodes.processes]
-        if sum(owned) == JOURNAL_PARTITIONS:
+        if sum(owned) == JOURNAL_PARTITIONS and min(owned) > 0:
             return
-    raise AssertionError(f"owned: {owned}")
 
 
 def test_a_stranger_that_leads_does_not_keep_nodes_from_starting(broker, secret, tmp_path) -> None:
@@ -145,9 +144,9 @@ def test_a_stranger_that_leads_does_not_keep_nodes_from_starting(broker, secret,
         return {to: next(replays, what) for to, what in said.items()}
 
     with Stranger(broker, evil_hello(), say=say, rejoins=False) as stranger:
-        assert stranger.joined.wait(60)
+        assert stranger.joined.wait(WAIT_S)
         with nodes.start():
-            assert stranger.is_out.wait(60) and stranger.led >= 1
+            assert stranger.is_out.wait(WAIT_S) and stranger.led >= 1
             wait_until_shared(nodes)
             read_all(nodes, values, "led")
             expect_only_nodes(nodes)
@@ -164,11 +163,8 @@ def test_a_consumer_in_the_group_keeps_no_node_from_starting(
         {"bootstrap.servers": broker, "group.id": GROUP, "group.protocol": protocol}
     )
     squatter.subscribe([TOPIC])
-    for _ in range(100):
+    while not squatter.assignment():
         squatter.poll(0.2)
-        if squatter.assignment():
-            break
-    assert squatter.assignment()
 
     with make_nodes(broker, tmp_path, None if count == 1 else secret, count=count) as nodes:
         read_all(nodes, values, "squatted")

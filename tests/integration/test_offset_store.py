@@ -278,11 +278,9 @@ async def load(bootstrap: str) -> OffsetTable:
 
 async def append_until_taken(store: JournalStore, records: Sequence[JournalRecord]) -> None:
     """Append as a client that commits again would make it; the broker is coming up."""
-    for _ in range(20):
+    while True:
         with suppress(UpstreamLost):
-            await store.append(records)
-            return
-    await store.append(records)
+            return await store.append(records)
 
 
 def settings(admin: AdminClient, topic: str) -> dict[str, str]:

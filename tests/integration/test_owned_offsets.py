@@ -289,8 +289,6 @@ async def create(bootstrap: str, topic: str) -> None:
 
 async def until_taken(attempt: Callable[[], Awaitable[None]]) -> None:
     """As a client that commits again; the broker is coming up."""
-    for _ in range(20):
+    while True:
         with suppress(UpstreamLost, NotCoordinator):
-            await attempt()
-            return
-    await attempt()
+            return await attempt()

@@ -7,7 +7,6 @@ import re
 import signal
 import urllib.request
 
-import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -27,7 +26,6 @@ def sessions_opened(control: str, worker: int) -> int:
     return int(float(found[1]))
 
 
-@pytest.mark.timeout(240)
 def test_workers_share_the_work_and_one_that_is_killed_comes_back(own_broker, keylane) -> None:
     """Both serve; kill -9 of one loses nothing and repeats nothing that was committed."""
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})

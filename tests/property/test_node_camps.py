@@ -43,10 +43,14 @@ class Camps(RuleBasedStateMachine):
         self.world.run(seconds)
 
     @precondition(lambda self: len(self.living()) < NODES_MAX)
-    @rule(number=st.integers(0, NODES_MAX), secrets=st.sampled_from([SECRETS, OTHER, ()]))
-    def start(self, number: int, secrets: tuple[bytes, ...]) -> None:
-        """A node more, of any camp."""
-        Node(self.world, number, secrets=secrets)
+    @rule(
+        number=st.integers(0, NODES_MAX),
+        secrets=st.sampled_from([SECRETS, OTHER, ()]),
+        rate=st.sampled_from([0.95, 1.0, 1.05]),
+    )
+    def start(self, number: int, secrets: tuple[bytes, ...], rate: float) -> None:
+        """A node more, of any camp; its clock may be wrong by a twentieth."""
+        Node(self.world, number, secrets=secrets, rate=rate)
 
     @precondition(lambda self: self.living())
     @rule(place=PLACES, is_hung=st.booleans())
@@ -65,6 +69,28 @@ class Camps(RuleBasedStateMachine):
     def stop(self, place: int) -> None:
         """SIGTERM."""
         self.node(place).stop()
+
+    @precondition(lambda self: self.living())
+    @rule(place=PLACES, is_isolated=st.booleans())
+    def isolate(self, place: int, is_isolated: bool) -> None:
+        """Packets vanish without an error."""
+        self.node(place).is_isolated = is_isolated
+
+    @precondition(lambda self: self.living())
+    @rule(place=PLACES)
+    def break_connections(self, place: int) -> None:
+        """Answers under way are lost."""
+        self.node(place).break_links()
+
+    @rule(load_s=st.sampled_from([0.0, 0.5, 5.0]))
+    def move_coordinator(self, load_s: float) -> None:
+        """To the other broker, in good order."""
+        self.world.move(load_s)
+
+    @rule(down_s=st.sampled_from([0.1, 3.0, 15.0]))
+    def crash_coordinator(self, down_s: float) -> None:
+        """What it has not stored is lost."""
+        self.world.crash(down_s)
 
     def teardown(self) -> None:
         """When all others are gone, one node serves everything."""

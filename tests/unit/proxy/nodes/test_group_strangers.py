@@ -225,8 +225,6 @@ def test_a_secret_is_rotated_without_a_generation_without_owners(world) -> None:
 def test_members_without_a_protocol_in_common_are_put_out(world) -> None:
     """The coordinator refuses to mix them with nodes, so none of them is one."""
     stranger = Stranger(world)
-    stranger.join()
-    stranger.sync()
     handle = world.group.handle
 
     def refuse(api_key: int, request: Any, reply: Any) -> None:
@@ -237,6 +235,10 @@ def test_members_without_a_protocol_in_common_are_put_out(world) -> None:
 
     world.group.handle = refuse
     node = Node(world, 0, secrets=SECRETS)
+    while len(world.group.pending) < 2:  # the node has looked at an empty group
+        world.run(0.001)
+    stranger.join()
     world.run(5.0)
 
+    assert "join" not in stranger.answers, "a generation was made with it"
     assert not stranger.is_member and held(node) == ALL
