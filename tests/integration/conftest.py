@@ -35,9 +35,6 @@ HERE = Path(__file__).parent
 KEPT = {"log.retention.ms": "-1"}
 """A broker looks for what is too old 30 s after its start; some tests write records of 1970."""
 
-TIMEOUT_S = 400
-"""Of a test that names none: on a busy machine a start alone may take `READY_TIMEOUT_S`."""
-
 
 FIRST = frozenset(
     f"test_{name}.py"
@@ -65,8 +62,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.integration)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(TIMEOUT_S))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
     items.sort(key=lambda item: item.path.name not in FIRST)
 

@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Self
 
 import pytest
@@ -224,7 +225,8 @@ def test_commits_of_many_groups_at_once(kafka: str, topic: TopicFactory) -> None
         async with Node(kafka, orders, Turn(turns, "ann")) as ann:
             first = name_group()
             groups = [first, *(ann.neighbour(first) for _ in range(99))]
-            await asyncio.gather(*(ann.commit(group, 3, 40) for group in groups))
+            commits = [partial(ann.commit, group, 3, 40) for group in groups]
+            await asyncio.gather(*map(until_taken, commits))
         async with Node(kafka, orders, Alone()) as lone:
             for group in groups:
                 assert await lone.positions(group) == [-1, -1, -1, 40]
@@ -288,7 +290,7 @@ async def create(bootstrap: str, topic: str) -> None:
 
 
 async def until_taken(attempt: Callable[[], Awaitable[None]]) -> None:
-    """As a client that commits again; the broker is coming up."""
+    """As a client that commits again; the broker is coming up, or busy."""
     while True:
         with suppress(UpstreamLost, NotCoordinator):
             return await attempt()
