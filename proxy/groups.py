@@ -7,7 +7,6 @@ Source: docs/decisions/005, 022, 026, 027, 030.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -23,7 +22,7 @@ from keylane.offsets.journal import FORMAT, LayoutValue, StateKey, ic_partition
 from keylane.offsets.lane_note import apply_note, read_note
 from keylane.offsets.lineage import EpochStart, Lineages, Place
 from keylane.offsets.openings import make_journal, opened_at_start
-from keylane.offsets.owned import Holding, Journal, Open, OwnedTables, in_time
+from keylane.offsets.owned import GroupLock, Holding, Journal, Open, OwnedTables, in_time
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.set_aside import SetAside
@@ -101,7 +100,7 @@ class GroupOffsets:
         self.layouts = Layouts(config, cluster.registry)
         self.pushes = Pushes()
         self.commit_times = CommitTimes()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, GroupLock] = WeakValueDictionary()
         self.lineages = Lineages()
         self.scans = Scans(self.lineages)
         self._log_ends = LogEnds(cluster)
@@ -207,7 +206,7 @@ class GroupOffsets:
         """
         if self._held_back is not None:
             raise NotCoordinator(self._held_back)
-        lock = self._locks.setdefault(group, asyncio.Lock())
+        lock = self._locks.get(group) or self._locks.setdefault(group, GroupLock())
         owned = self._owned
         async with in_time(lock, wait_s) if owned is None else owned.hold(group, lock, wait_s):
             self._checks.note_led(self.states())

@@ -97,17 +97,19 @@ class LatePushes:
             _leave(self._loaded, key.group, key)
 
     def note_commit(
-        self, key: StateKey, state: OffsetState, scan: ScanIndex, late: LatePush
+        self, key: StateKey, state: OffsetState, scan: ScanIndex, make_late: Callable[[], LatePush]
     ) -> None:
-        """A group has committed; `late` is remembered if it leaves something behind."""
+        """A group has committed; what is made is remembered, if it leaves something behind."""
         self.forget(key)
         if state.stable_position >= state.fastest_position:
             return
         if not scan.has_passed(state.stable_position):
+            late = make_late()
             self._by_scan.setdefault(late.scan_key, set()).add(key)
             self._put(key, late)
         elif _is_led_on(state, scan):
             # The news came while the broker was asked.
+            late = make_late()
             late.is_owed = True
             self._owed.setdefault(key.group, set()).add(key)
             self._put(key, late)
@@ -192,6 +194,8 @@ def _leave(index: dict[Key, set[StateKey]], at: Key, key: StateKey) -> None:
 
 def _is_led_on(state: OffsetState, scan: ScanIndex) -> bool:
     """Whether the stable offset would move by what is known now."""
+    if state.is_settled(scan):
+        return False  # nothing was scanned since the commit was settled, as a rule
     led_on = state.copy()
     led_on.settle(scan)
     return led_on.stable_position > state.stable_position

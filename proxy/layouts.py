@@ -9,7 +9,6 @@ Source: docs/decisions/005.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from keylane.config import ProxyConfig
@@ -68,21 +67,25 @@ class Layouts:
         """The layout to pin by the view's name; none when it is pinned already, or has no lanes."""
         if view.layout is None:
             return {}
-        layout = LayoutValue(
+        known, layout = self.pinned.get(view.name), view.layout
+        if known is not None and (
+            known.topic_id == view.topic_id
+            and known.partition_count == layout.partition_count
+            and known.lane_count == layout.lane_count
+            and known.fingerprint == layout.fingerprint
+        ):
+            return {}
+        if known is not None:
+            # It may stand in another partition than the one before: the newer one counts.
+            now_ms = min(max(now_ms, known.timestamp_ms + 1), TIMESTAMP_MS_MAX)
+        value = LayoutValue(
             timestamp_ms=now_ms,
             topic_id=view.topic_id,
-            partition_count=view.layout.partition_count,
-            lane_count=view.layout.lane_count,
-            fingerprint=view.layout.fingerprint,
+            partition_count=layout.partition_count,
+            lane_count=layout.lane_count,
+            fingerprint=layout.fingerprint,
         )
-        known = self.pinned.get(view.name)
-        if known is None:
-            return {view.name: layout}
-        if replace(known, timestamp_ms=now_ms) == layout:
-            return {}
-        # It may stand in another partition than the one before: the newer one counts.
-        newer_ms = min(max(now_ms, known.timestamp_ms + 1), TIMESTAMP_MS_MAX)
-        return {view.name: replace(layout, timestamp_ms=newer_ms)}
+        return {view.name: value}
 
     def pin(
         self, table: OffsetTable, layouts: dict[str, LayoutValue], partition: int | None

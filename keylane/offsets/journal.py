@@ -34,7 +34,7 @@ null value. A key of another version is some other keylane's: `read_key` says so
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -91,11 +91,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StateKey:
-    """Whose progress, and where."""
+    """Whose progress, and where. The hash is taken once: a commit looks things up by one key."""
 
     group: str
     topic_id: uuid.UUID
     partition: int
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.group, self.topic_id, self.partition)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,11 +88,23 @@ async def free_in_time(wait_s: float | None) -> AsyncIterator[None]:
         raise GroupBusy(f"the group's offsets are not free in {wait_s:g} s") from None
 
 
+class GroupLock(asyncio.Lock):
+    """A lock of which it is known whether it can be had without a wait."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether `acquire` would not wait: it is not held, and given to no other that waits."""
+        return not self.locked() and not self._waiters
+
+
 @asynccontextmanager
-async def in_time(lock: asyncio.Lock, wait_s: float | None) -> AsyncIterator[None]:
+async def in_time(lock: GroupLock, wait_s: float | None) -> AsyncIterator[None]:
     """Hold a lock that was had in time. Raises: GroupBusy."""
-    async with free_in_time(wait_s):
+    if lock.is_free:  # a time-out costs more than the lock
         await lock.acquire()
+    else:
+        async with free_in_time(wait_s):
+            await lock.acquire()
     try:
         yield
     finally:
@@ -136,7 +148,7 @@ class OwnedTables:
 
     @asynccontextmanager
     async def hold(
-        self, group: str, lock: asyncio.Lock, wait_s: float | None = None
+        self, group: str, lock: GroupLock, wait_s: float | None = None
     ) -> AsyncIterator[None]:
         """The group's lock, with its partition loaded. Raises: NotCoordinator, UpstreamLost.
 

@@ -33,6 +33,8 @@ ROWS: Final = 4
 MOVED_MAX: Final = 64
 """Hash ranges that are kept apart until the next `lead_on`; beyond, all of the space is one."""
 EVERYTHING: Final[tuple[Range, ...]] = ((0, HASH_MAX),)
+FEW: Final = 8
+"""So many positions are looked at one by one: passes over arrays would cost more."""
 LIFT_GAIN_MIN: Final = 4
 """A lift is worth its bytes when it spares so many intervals."""
 
@@ -58,10 +60,10 @@ class _Grid:
 
     starts: list[int]
     key_split: KeySplit
-    bounds: NDArray[np.int64]
+    bounds: list[int]
     """First hash of each piece."""
-    places: NDArray[np.intp]
-    """Which interval of the map it is of."""
+    places: NDArray[np.intp] | None
+    """Which interval of the map it is of; None: pieces are intervals, as a rule."""
     outputs: NDArray[np.intp]
     """Which output of the split reads it, or NOBODY."""
 
@@ -73,8 +75,8 @@ class _Grid:
         bounds = np.union1d(own, lows)
         lanes = np.searchsorted(lows, bounds, "right") - 1
         outputs = lanes if key_split.outputs is None else key_split.output_of[lanes]
-        places = np.searchsorted(own, bounds, "right") - 1
-        return cls(starts, key_split, bounds, places, outputs.astype(np.intp))
+        places = None if len(bounds) == len(own) else np.searchsorted(own, bounds, "right") - 1
+        return cls(starts, key_split, bounds.tolist(), places, outputs.astype(np.intp))
 
 
 class PositionMap:
@@ -207,6 +209,9 @@ class PositionMap:
         if all(new == old for (_, new), (_, _, old) in zip(pieces, olds, strict=True)):
             return False
         self._moved = EVERYTHING if len(self._moved) >= MOVED_MAX else (*self._moved, (first, last))
+        if self._is_apart(start, stop, first, last, pieces):
+            self._put_one(start, pieces[0][1])
+            return True
         if self._starts[start] < first:
             pieces.insert(0, (self._starts[start], olds[0][2]))
         if self._end(stop - 1) > last:
@@ -220,35 +225,40 @@ class PositionMap:
         self._put(start, stop, _merge(pieces))
         return True
 
+    def is_led(self, scan: ScanIndex) -> bool:
+        """Whether nothing has moved, and nothing was scanned, since `lead_on` by this scan."""
+        return not self._moved and self._led == (scan.token, scan.news_count)
+
     def lead_on(self, scan: ScanIndex) -> bool:
         """Let positions stand where `scan.effective` says; True when one moved.
 
         A position that stood there when this was done last is looked at only if it has moved
         since, or if what it stands at was scanned since. The others stay, see `news_since`.
         """
+        if self.is_led(scan):
+            return False
         is_known = self._led is not None and self._led[0] is scan.token
         news = scan.news_since(self._led[1]) if self._led is not None and is_known else None
         moved, self._moved = self._moved, ()
         self._led = scan.token, scan.news_count
-        if news is not None and not news and not moved:
-            return False
         grid = self._grid
         if grid is None or grid.starts is not self._starts or grid.key_split is not scan.key_split:
             grid = self._grid = _Grid.of(self._starts, scan.key_split)
-        counted = self._numbers[COUNTED][grid.places]
+        counted = self._numbers[COUNTED]
+        if grid.places is not None:
+            counted = counted[grid.places]
         if news is None:
             chosen = np.arange(len(counted))
         else:
-            is_chosen = np.zeros(len(counted), np.bool_)
-            for start, end in news:
-                is_chosen |= (counted >= start) & (counted < end)
+            is_chosen = _is_within(counted, news)
             for first, last in moved:
-                low, high = np.searchsorted(grid.bounds, (first, last), "right")
+                low, high = bisect_right(grid.bounds, first), bisect_right(grid.bounds, last)
                 is_chosen[low - 1 : high] = True
-            chosen = np.flatnonzero(is_chosen)
-        led = scan.effective_many(grid.outputs[chosen], counted[chosen])
-        if np.array_equal(led, counted[chosen]):
+            chosen = is_chosen.nonzero()[0]
+        led = _led_by(scan, grid.outputs[chosen], counted[chosen])
+        if led is None:
             return False
+        counted = counted.copy()
         counted[chosen] = led
         self._put_counted(grid, counted)
         return True
@@ -271,6 +281,10 @@ class PositionMap:
                 [before._texts[index] for index in there.tolist()],
             )
         differs = own != old
+        is_changed = differs.any(axis=0)
+        is_changed[has_other_text] = True
+        if np.count_nonzero(is_changed) < LIFT_GAIN_MIN:  # the rule: too few for a lift
+            return Step(None, self._changes(is_changed, bounds))
         is_other = differs[OFFSET] | differs[COMMITTED] | differs[EPOCH]
         is_other[has_other_text] = True
         lift = _lift(own[COUNTED], old[COUNTED], differs[COUNTED] & ~is_other)
@@ -334,18 +348,40 @@ class PositionMap:
         if lows != self._starts[start:stop]:
             self._starts = [*self._starts[:start], *lows, *self._starts[stop:]]
 
+    def _is_apart(
+        self, start: int, stop: int, first: int, last: int, pieces: Sequence[tuple[int, Position]]
+    ) -> bool:
+        """Whether bounds are those of one interval, a lane's as a rule, which joins no other."""
+        if stop - start != 1 or self._starts[start] != first or self._end(start) != last:
+            return False
+        row, text = list(_row(pieces[0][1])), pieces[0][1].metadata
+        return not any(
+            self._numbers[:, index].tolist() == row and self._texts[index] == text
+            for index in (start - 1, stop)
+            if 0 <= index < len(self._starts)
+        )
+
+    def _put_one(self, index: int, position: Position) -> None:
+        """Put a position on an interval that stays as it is."""
+        self._own()
+        before, self._texts[index] = self._texts[index], position.metadata
+        self.text_chars += len(position.metadata or "") - len(before or "")
+        self._numbers[:, index] = _row(position)
+
     def _put_counted(self, grid: _Grid, counted: NDArray[np.int64]) -> None:
         """Let each piece of the grid count as standing there. counted: (pieces,)."""
         self._own()
-        firsts = np.searchsorted(grid.places, np.arange(len(self._starts)))
-        of_intervals = counted[firsts]
-        if len(counted) > len(firsts) and not np.array_equal(of_intervals[grid.places], counted):
-            # Lanes that shared an interval part: all pieces become intervals, equal ones join.
-            self._starts = grid.bounds.tolist()
-            self._numbers = self._numbers[:, grid.places]
-            self._texts = [self._texts[place] for place in grid.places.tolist()]
-            self.text_chars = sum(len(text) for text in self._texts if text)
-            of_intervals = counted
+        of_intervals = counted
+        if grid.places is not None:
+            firsts = np.searchsorted(grid.places, np.arange(len(self._starts)))
+            of_intervals = counted[firsts]
+            if not np.array_equal(of_intervals[grid.places], counted):
+                # Lanes that shared an interval part: all pieces become intervals, equal ones join.
+                self._starts = grid.bounds
+                self._numbers = self._numbers[:, grid.places]
+                self._texts = [self._texts[place] for place in grid.places.tolist()]
+                self.text_chars = sum(len(text) for text in self._texts if text)
+                of_intervals = counted
         self._numbers[COUNTED] = of_intervals
         self._join()
 
@@ -369,7 +405,7 @@ class PositionMap:
     ) -> tuple[Change, ...]:
         """Positions of this map where they have changed. bounds: of pieces; None: intervals."""
         found: list[Change] = []
-        for index in np.flatnonzero(is_changed).tolist():
+        for index in is_changed.nonzero()[0].tolist():
             if bounds is None:
                 low, high, place = self._starts[index], self._end(index), index
             else:
@@ -383,13 +419,39 @@ class PositionMap:
         return tuple(found)
 
 
+def _is_within(counted: NDArray[np.int64], news: Sequence[Range]) -> NDArray[np.bool_]:
+    """Which of them stand inside of one of `news`, whose ends are exclusive."""
+    parts = [(counted >= start) & (counted < end) for start, end in news]
+    if len(parts) == 1:  # the rule
+        return parts[0]
+    return np.any(parts, axis=0) if parts else np.zeros(len(counted), np.bool_)
+
+
+def _led_by(
+    scan: ScanIndex, outputs: NDArray[np.intp], counted: NDArray[np.int64]
+) -> NDArray[np.int64] | list[int] | None:
+    """Where positions are led to; None: all of them stay.
+
+    outputs, counted: (n,) what each is of, and where it stands.
+    """
+    if len(counted) > FEW:
+        led = scan.effective_many(outputs, counted)
+        return None if np.array_equal(led, counted) else led
+    places = zip(outputs.tolist(), here := counted.tolist(), strict=True)
+    there = [scan.effective_at(*place) for place in places]
+    return None if there == here else there
+
+
 def _put_there(position: Position, _lo: int, _hi: int, _old: Position) -> Position:
     return position
 
 
 def _columns(positions: Sequence[Position]) -> NDArray[np.int64]:
-    rows = [(p.offset, p.counted, p.committed, p.leader_epoch) for p in positions]
-    return np.array(rows, np.int64).T.copy()
+    return np.array([_row(each) for each in positions], np.int64).T.copy()
+
+
+def _row(position: Position) -> tuple[int, int, int, int]:
+    return position.offset, position.counted, position.committed, position.leader_epoch
 
 
 def _position(row: Sequence[int], text: str | None) -> Position:

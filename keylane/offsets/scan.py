@@ -116,10 +116,20 @@ class ScanIndex:
                 return offset
             offset = skipped
 
+    def effective_at(self, output: int, offset: int) -> int:
+        """As `effective`, of a position of an output of the split, or of NOBODY."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0 or offset >= self._ends[index]:
+            return offset
+        last = UNSEEN if output == NOBODY else int(self._lasts[index][output])
+        if last < offset:
+            return self._ends[index]
+        return self._behind_holes(index, last, offset) if self._holes else offset
+
     def effective_many(
         self, outputs: NDArray[np.intp], offsets: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """As `effective`, of many positions.
+        """As `effective_at`, of many positions.
 
         outputs  (n,)  which output of the split each position is of, or NOBODY.
         offsets  (n,)  where each stands.

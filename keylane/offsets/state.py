@@ -312,14 +312,16 @@ class OffsetState:
         error = CommitError.TOO_OLD if too_old else CommitError.NONE
         return self._outcome(error, stable_before, edits, tuple(duplicates))
 
+    def is_settled(self, scan: ScanIndex) -> bool:
+        """Whether `settle` is sure to move nothing: there was no news of the scan since."""
+        return not self._ranges and self._positions.is_led(scan)
+
     def settle(self, scan: ScanIndex) -> bool:
         """Raise every position over what holds no record for it; True when something moved."""
         if self._ranges:  # ranges and scanned gaps lead on in turn
             moved = self._settle(WHOLE, scan)
-        else:
-            moved = self._positions.lead_on(scan)
-            if moved:
-                self._note_moved()
+        elif moved := self._positions.lead_on(scan):
+            self._note_moved()
         self._prune()
         return moved
 

@@ -82,11 +82,12 @@ class Steps:
         is_whole: as every keylane can read it.
         """
         written = self._written.setdefault(key, _Written())
-        value = None if is_whole else _step(written, state, now_ms)
+        positions = state.positions_held()
+        value = None if is_whole else _step(written, state, positions, now_ms)
         written.held = None  # what becomes of the append is not known
         if value is None:
             return self._whole(key, written, state, now_ms=now_ms, is_whole=is_whole)
-        written.pending = state.positions_held()
+        written.pending = positions
         number, written.count = written.count, written.count + 1
         written.numbers = max(written.numbers, written.count)
         written.room -= len(value)
@@ -173,12 +174,13 @@ class Steps:
         return [(key, value), *((StepKey(key, number), None) for number in unused)]
 
 
-def _step(written: _Written, state: OffsetState, now_ms: int) -> bytes | None:
+def _step(
+    written: _Written, state: OffsetState, positions: PositionMap, now_ms: int
+) -> bytes | None:
     """The value of the next step; None: a whole record is due."""
     held, base = written.held, written.base
     if held is None or base is None or written.count >= STEPS_MAX:
         return None
-    positions = state.positions_held()
     step = positions.step_from(held)
     if 2 * len(step.changes) > len(positions) or written.topic_name != state.topic_name:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keylane.offsets.intervals import Range, RangeEdit
+from keylane.offsets.intervals import UNCHANGED, Range, RangeEdit
 from keylane.offsets.values import Changes
 
 
@@ -91,6 +91,9 @@ class Unsaved:
 
 def net_of(edits: Iterable[RangeEdit]) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
     """Ranges that all edits together remove, and those that they add, ascending."""
+    edits = [edit for edit in edits if edit is not UNCHANGED]
+    if not edits:  # the rule: stock clients commit no ranges
+        return (), ()
     removed: set[Range] = set()
     added: set[Range] = set()
     for edit in edits:

@@ -167,6 +167,9 @@ class Reader:
 
     def uvarint(self) -> int:
         """An unsigned varint of at most 31 bits."""
+        if self.position < self.limit and (byte := self.buffer[self.position]) < 0x80:
+            self.position += 1
+            return byte
         value, self.position = read_uvarint(self.buffer, self.position, self.limit)
         return value
 
@@ -201,9 +204,12 @@ class Reader:
             return None
         if size > STRING_BYTES_MAX:
             raise FrameInvalid(f"string of {size} bytes before byte {self.position}")
-        start = self.advance(size)
+        start = self.position
+        if not 0 <= size <= self.limit - start:
+            self.advance(size)  # which says why not
+        self.position = end = start + size
         try:
-            return str(self.buffer[start : start + size], "utf-8")
+            return str(self.buffer[start:end], "utf-8")
         except UnicodeDecodeError:
             raise FrameInvalid(f"string at byte {start} is not UTF-8") from None
 
@@ -220,6 +226,9 @@ class Reader:
         if not self.flexible:
             return NO_TAGS
         start = self.position
+        if start < self.limit and self.buffer[start] == 0:  # there are none, the rule
+            self.position = start + 1
+            return NO_TAGS
         self.position = skip_tags(self.buffer, start, self.limit)
         return bytes(self.buffer[start : self.position])
 

@@ -41,6 +41,7 @@ from keylane.proxy.switches import SwitchBoard
 from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
 from keylane.wire.header import RequestHeader, find_response_body, response_body_position
 from keylane.wire.messages import read_request, read_response, write_message
+from keylane.wire.offset_commit import read_commit_request
 from keylane.wire.sequence import SequenceMap
 
 Result = TypeVar("Result")
@@ -51,6 +52,7 @@ TAGS_AT: Final = SIZE.size + 4
 TAGGED_BODY: Final = TAGS_AT + 1
 """Where the body starts if there are none."""
 NO_TAGS: Final = b"\x00"
+OFFSET_COMMIT: Final = 8
 LOCK_WAIT_S: Final = 10.0
 """As long as one answer of a broker under the lock may take; then who waits is asked to come again,
 well before clients give a request up (30 s, `request.timeout.ms`)."""
@@ -95,9 +97,15 @@ class Request:
         return memoryview(self.frame)[SIZE.size + self.header.body_position :]
 
     def decode(self) -> Any:
-        """The body as a kio entity. Raises: FrameInvalid."""
+        """The body as a kio entity; a commit's as `wire.offset_commit` reads it, by the same names.
+
+        Raises: FrameInvalid.
+        """
         if not self.decoded:
-            self.decoded.append(read_request(self.api_key, self.api_version, self.body))
+            if self.api_key == OFFSET_COMMIT:
+                self.decoded.append(read_commit_request(self.body, self.api_version))
+            else:
+                self.decoded.append(read_request(self.api_key, self.api_version, self.body))
         return self.decoded[0]
 
     def with_body(self, body: bytes) -> bytes:

@@ -55,16 +55,15 @@ class Draft:
     """Lanes that a member commits lower than they stand: index, from, to."""
     left_over: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
     """The same of an earlier turn of the member, which its lanes do not follow."""
+    key: StateKey = field(init=False, compare=False)
+    """Under which the state is kept."""
+    place: Place = field(init=False, compare=False)
+    """Topic and partition."""
 
-    @property
-    def key(self) -> StateKey:
-        """Under which the state is kept."""
-        return StateKey(self.group, self.view.topic_id, self.partition)
-
-    @property
-    def place(self) -> Place:
-        """Topic and partition."""
-        return self.view.topic, self.partition
+    def __post_init__(self) -> None:
+        key = StateKey(self.group, self.view.topic_id, self.partition)
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "place", (self.view.topic, self.partition))
 
 
 async def find_views(

@@ -101,15 +101,19 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
 def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:
     for draft in taken:
         scan = context.groups.scan_of(draft.view, draft.partition)
-        push = partial(push_late, member, draft.view, draft.partition, context)
-        late = LatePush(
-            view=draft.view,
-            partition=draft.partition,
-            position=draft.state.stable_position,
-            since_s=context.clock(),
-            push=partial(context.aside, push),
-        )
-        context.groups.late.note_commit(draft.key, draft.state, scan, late)
+        make_late = partial(_make_late, member, draft, context)
+        context.groups.late.note_commit(draft.key, draft.state, scan, make_late)
+
+
+def _make_late(member: Beat, draft: Draft, context: Context) -> LatePush:
+    push = partial(push_late, member, draft.view, draft.partition, context)
+    return LatePush(
+        view=draft.view,
+        partition=draft.partition,
+        position=draft.state.stable_position,
+        since_s=context.clock(),
+        push=partial(context.aside, push),
+    )
 
 
 async def push_late(member: Beat, view: View, partition: int, context: Context) -> None:

@@ -26,14 +26,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
-from functools import cache
 from typing import Any, Final
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
-from kio.static.primitive import i32, i64
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import StateKey
@@ -59,10 +54,17 @@ from keylane.proxy.apis.steps_back import note_steps_back
 from keylane.proxy.apis.unresolved import UnresolvedView
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView, View
+from keylane.wire.offset_commit import (
+    TOPIC_ID_FROM,
+    CommitResponse,
+    NamedTopicAnswer,
+    PartitionAnswer,
+    TopicAnswer,
+    read_commit_response,
+    write_commit_request,
+    write_commit_response,
+)
 
-OFFSET_COMMIT: Final = 8
-TOPIC_ID_VERSION: Final = 10
-THROTTLE_VERSION: Final = 3
 COMMIT_NOT_ALLOWED: Final = ErrorCode.invalid_request
 """Of the KIP draft's INDIVIDUAL_COMMIT_NOT_ALLOWED the number means another error today."""
 
@@ -79,7 +81,7 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
     check_partitions(wanted.topics)
     views = await find_views(wanted.topics, context, request.header.client_id)
     group = str(wanted.group_id)
-    by_id = request.api_version >= TOPIC_ID_VERSION
+    by_id = request.api_version >= TOPIC_ID_FROM
     moved = moved_states(group, wanted, views, context, by_id=by_id)
     if not any(views):
         return await relay_moving(request, group, Operation.READ, moved, context)
@@ -115,7 +117,8 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
             _note_times(group, wanted.topics, views, errors, taken, context)
     codes |= {_draft_key(draft, by_id=by_id): saved for draft in taken}
     codes |= {_draft_key(d, by_id=by_id): held[d.place] for d in touched if d.place in held}
-    return request.answer_entity(_build(request, wanted, views, errors, codes, answer))
+    built = _build(wanted, views, errors, codes, answer, by_id=by_id)
+    return request.answer((write_commit_response(built, request.api_version),))
 
 
 def moved_states(
@@ -278,7 +281,7 @@ async def _push(
     context: Context,
 ) -> Any:
     """Commit stable offsets and plain topics at the broker; None: there is nothing to commit."""
-    by_id = request.api_version >= TOPIC_ID_VERSION
+    by_id = request.api_version >= TOPIC_ID_FROM
     plain = [topic for topic, view in zip(wanted.topics, views, strict=True) if view is None]
     notes = {draft.place: sent.note_of(draft) for draft in touched}
     lanes = physical_topics(wanted, views, touched, by_id=by_id, notes=notes)
@@ -288,10 +291,11 @@ async def _push(
     if touched:
         context.groups.check_tenure(str(wanted.group_id))
     try:
-        pending = context.send((request.with_entity(replace(wanted, topics=tuple(topics))),))
+        body = write_commit_request(changed(wanted, topics=tuple(topics)), request.api_version)
+        pending = context.send((request.with_body(body),))
         # The next request may go behind this one now; this one's answer waits for the journal.
         context.release()
-        return request.decode_answer(await pending)
+        return read_commit_response(request.answer_body(await pending), request.api_version)
     except BaseException:
         sent.note_lost()
         raise
@@ -305,7 +309,7 @@ def physical_topics(
     by_id: bool,
     notes: Mapping[Place, str],
 ) -> list[Any]:
-    """kio topic entries that commit the stable offset of each draft, and a note beside it."""
+    """Topic entries that commit the stable offset of each draft, and a note beside it."""
     lanes = [topic for topic, view in zip(wanted.topics, views, strict=True) if view is not None]
     by_topic: dict[str, list[Draft]] = {}
     for draft in drafts:
@@ -317,7 +321,7 @@ def physical_topics(
             _physical_entry(template.partitions[0], draft, notes[draft.place]) for draft in of_topic
         )
         key = {"topic_id": of_topic[0].view.topic_id} if by_id else {"name": name}
-        entries.append(replace(template, partitions=partitions, **key))
+        entries.append(changed(template, partitions=partitions, **key))
     return entries
 
 
@@ -330,21 +334,28 @@ def merge_topics(plain: list[Any], lanes: list[Any], *, by_id: bool) -> list[Any
         if of_lanes is not None:
             taken = {entry.partition_index for entry in of_lanes.partitions}
             rest = [entry for entry in topic.partitions if entry.partition_index not in taken]
-            topic = replace(topic, partitions=(*of_lanes.partitions, *rest))
+            topic = changed(topic, partitions=(*of_lanes.partitions, *rest))
         topics.append(topic)
     return topics + list(merged.values())
 
 
 def _physical_entry(template: Any, draft: Draft, metadata: str) -> Any:
     changes: dict[str, Any] = {
-        "partition_index": i32(draft.partition),
-        "committed_offset": i64(draft.state.stable_position),
+        "partition_index": draft.partition,
+        "committed_offset": draft.state.stable_position,
         "committed_metadata": metadata,
     }
     if hasattr(template, "committed_leader_epoch"):
         # The epoch that a lane committed belongs to its own offset, not to this one.
-        changes["committed_leader_epoch"] = i32(NO_LEADER_EPOCH)
-    return replace(template, **changes)
+        changes["committed_leader_epoch"] = NO_LEADER_EPOCH
+    return changed(template, **changes)
+
+
+def changed(entity: Any, **changes: Any) -> Any:
+    """A kio entity, or a value of `wire.offset_commit`, with other values in some fields."""
+    if hasattr(entity, "_replace"):
+        return entity._replace(**changes)
+    return replace(entity, **changes)
 
 
 def error_codes(answer: Any, *, by_id: bool) -> Codes:
@@ -391,16 +402,15 @@ def _note_times(
 
 
 def _build(
-    request: Request,
     wanted: Any,
     views: Sequence[View | None],
     errors: Errors,
     codes: Codes,
-    answer: Any,
-) -> Any:
-    module = _answers(request.api_version)
-    by_id = request.api_version >= TOPIC_ID_VERSION
-    topics: dict[Any, Any] = {}
+    answer: CommitResponse | None,
+    *,
+    by_id: bool,
+) -> CommitResponse:
+    topics: dict[Any, NamedTopicAnswer | TopicAnswer] = {}
     for number, (topic, view) in enumerate(zip(wanted.topics, views, strict=True)):
         if not topic.partitions and not isinstance(view, UnresolvedView):
             continue  # brokers leave out what is there and of which nothing is asked
@@ -410,28 +420,15 @@ def _build(
             error = errors.get((number, index))
             if error is None:
                 error = codes.get(_broker_key(topic, index, view, by_id=by_id), UNKNOWN_PARTITION)
-            partitions.append(
-                module.OffsetCommitResponsePartition(
-                    partition_index=entry.partition_index, error_code=error
-                )
-            )
-        names = {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+            partitions.append(PartitionAnswer(index, error))
+        key = topic.topic_id if by_id else topic.name
         # A topic that stands twice is answered once, as by `OffsetCommitResponse.Builder`.
-        before = topics.get(key := next(iter(names.values())))
-        earlier = () if before is None else before.partitions
-        topics[key] = module.OffsetCommitResponseTopic(partitions=(*earlier, *partitions), **names)
+        earlier = topics[key].partitions if key in topics else ()
+        both = (*earlier, *partitions)
+        topics[key] = TopicAnswer(key, both) if by_id else NamedTopicAnswer(key, both)
     if answer is not None:
-        return replace(answer, topics=tuple(topics.values()))
-    changes: dict[str, Any] = {}
-    if request.api_version >= THROTTLE_VERSION:
-        changes["throttle_time"] = timedelta(0)
-    return module.OffsetCommitResponse(topics=tuple(topics.values()), **changes)
-
-
-@cache
-def _answers(api_version: int) -> Any:
-    """kio's module of answers; it would look for it in each call."""
-    return load_payload_module(OFFSET_COMMIT, api_version, EntityType.response)
+        return answer._replace(topics=tuple(topics.values()))
+    return CommitResponse(tuple(topics.values()))
 
 
 def _broker_key(topic: Any, index: int, view: View | None, *, by_id: bool) -> BrokerKey:

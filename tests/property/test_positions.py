@@ -49,6 +49,7 @@ class SettledAlike(RuleBasedStateMachine):
         self.saved = self.tested.positions_held()
         self.bounds = (
             mock.patch.object(positions_module, "MOVED_MAX", 3),
+            mock.patch.object(positions_module, "FEW", 2),  # both ways to look at positions
             mock.patch.object(scan_module, "NEWS_MAX", 4),
             mock.patch.object(scan_module, "REGION_COUNT_MAX", 3),
             mock.patch.object(scan_module, "HOLE_COUNT_MAX", 3),
@@ -169,6 +170,9 @@ class SettledAlike(RuleBasedStateMachine):
             "is_said",
         ):
             assert getattr(tested, name) == getattr(plain, name), name
+        for scan in self.scans:
+            if tested.is_settled(scan):
+                assert not plain.copy().settle(scan), "the mark of the last news hides some"
         held = tested.positions_held()
         assert PositionMap.from_ends(held.ends()) == held
 

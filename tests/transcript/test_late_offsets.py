@@ -108,6 +108,23 @@ async def test_g04_news_of_a_scan_push_the_stable_offset_as_the_last_committer()
     assert restarted.pushed == 8
 
 
+async def test_news_between_the_settling_of_a_commit_and_its_note_are_pushed() -> None:
+    """They come while the broker is asked, when nothing waits for them; no further commit comes."""
+    context = FakeContext()
+    await behind(context)
+    context.groups.late.forget(StateKey(GROUP, ORDERS, 0))
+    context.world.on_answer = lambda: scanned(context, 5, EMPTY, EMPTY, EMPTY)
+    await committed(context, {0: 6}, {0: 0})
+    context.world.on_answer = lambda: None
+    assert len(context.world.aside) == 1
+    context.expect(COMMIT, {"topics": [pushes(8, {0: 8})]}, {"topics": [codes(8, {0: 0})]})
+
+    await run_aside(context)
+
+    context.finish()
+    assert context.state(GROUP, "orders", 0).pushed == 8
+
+
 async def test_nothing_is_pushed_where_a_lane_has_a_record_to_read() -> None:
     """Lane 1 has a record at the stable offset: it stands where it has to."""
     context = FakeContext()

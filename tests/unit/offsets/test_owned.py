@@ -9,7 +9,14 @@ import pytest
 
 from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
 from keylane.offsets.journal import JournalRecord, ic_partition
-from keylane.offsets.owned import LOADS_AT_ONCE, REFUSED_PAUSE_S_MAX, REOPEN_S, OwnedTables
+from keylane.offsets.owned import (
+    LOADS_AT_ONCE,
+    REFUSED_PAUSE_S_MAX,
+    REOPEN_S,
+    GroupLock,
+    OwnedTables,
+    in_time,
+)
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.tasks import spawn
 from tests.virtual_time import run_virtual
@@ -71,7 +78,7 @@ class World:
             on_loaded=self.loaded.append,
             on_dropped=self.dropped.append,
         )
-        self.lock = asyncio.Lock()
+        self.lock = GroupLock()
 
     async def open(self, partition: int) -> tuple[OffsetTable, Journal]:
         assert partition == PLACE
@@ -330,3 +337,25 @@ async def test_a_lock_that_is_not_free_in_time() -> None:
                 pass
         assert world.lock.locked()
     assert not world.lock.locked()
+
+
+async def test_a_lock_that_was_given_to_another_is_not_free() -> None:
+    """It was left, and the one that waits has not gone on yet: a newcomer waits in bounds."""
+    lock, order = GroupLock(), list[str]()
+
+    async def wait_for_it() -> None:
+        async with in_time(lock, None):
+            order.append("first")
+
+    async with in_time(lock, 0.0):
+        assert not lock.is_free
+        waiting = spawn(wait_for_it(), "waits")
+        await asyncio.sleep(0)
+    assert not lock.locked() and not lock.is_free
+
+    with pytest.raises(GroupBusy):
+        async with in_time(lock, 0.0):
+            order.append("newcomer")
+
+    await waiting
+    assert order == ["first"] and lock.is_free

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 from keylane.offsets.journal import StateKey
 from keylane.offsets.scan import ScanIndex
@@ -18,9 +20,9 @@ VIEW = FakeContext().lanes("orders")
 TOPIC = uuid.UUID(int=7)
 
 
-def late(pushed: list[str], name: str = "") -> LatePush:
-    """One that tells when it is pushed."""
-    return LatePush(
+def late(pushed: list[str], name: str = "") -> Callable[[], LatePush]:
+    """Makes one that says when it is pushed."""
+    return lambda: LatePush(
         view=VIEW, partition=0, position=0, since_s=0.0, push=lambda: pushed.append(name)
     )
 
@@ -111,6 +113,27 @@ def test_news_that_came_while_the_broker_was_asked_is_pushed() -> None:
 
     assert pushed == ["a"]
     assert len(pushes.owed("a")) == 1
+    pushes.check()
+
+
+@pytest.mark.parametrize("is_news", [True, False])
+def test_news_behind_the_mark_of_a_commit_is_pushed(is_news: bool, monkeypatch: Any) -> None:
+    """Settled, then scanned, then noted; without news in between no state is copied for a look."""
+    pushes, pushed, scan = LatePushes(), list[str](), ScanIndex(VIEW.key_split(0))
+    scan.add(0, 8, np.array([4, 0, 0, 0], dtype=np.int64))
+    state = state_behind()
+    state.settle(scan)
+    assert state.is_settled(scan) and state.stable_position == 0
+    if is_news:  # it had records of the other lanes that were compacted away
+        scan.truncate(0)
+        scan.add(0, 8, np.array([4, -1, -1, -1], dtype=np.int64))
+    else:
+        monkeypatch.setattr(OffsetState, "copy", None)
+
+    pushes.note_commit(StateKey("a", TOPIC, 0), state, scan, late(pushed, "a"))
+
+    assert pushed == ["a"] * is_news
+    assert len(pushes) == is_news
     pushes.check()
 
 
