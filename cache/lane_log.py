@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from keylane.cache.lane_values import NO_OFFSET, Aborted, Block, Claim, Slice, Taken
@@ -35,6 +36,10 @@ BATCH_OVERHEAD_BYTES: Final = 48
 """Six int64 per batch of a slice."""
 MARKER_LATER: Final = 2**63 - 1
 """The abort marker of a transaction lies behind the block."""
+
+
+NO_CLAIMS: Final[dict[str, Claim]] = {}
+"""Of all lanes that no connection has asked for; never added to."""
 
 
 class Run:
@@ -75,6 +80,9 @@ class Run:
         )
 
 
+_start_of: Final = attrgetter("start")
+
+
 class Lane:
     """The runs of one lane, and who reads it.
 
@@ -82,14 +90,13 @@ class Lane:
     another; every run's `lane` is this one.
     """
 
-    __slots__ = ("_cache", "_gap_count", "_runs", "_starts", "claims")
+    __slots__ = ("_cache", "_gap_count", "_runs", "claims")
 
     def __init__(self, cache: SliceCache) -> None:
         self._cache = cache
-        self._starts: list[int] = []
         self._runs: list[Run] = []
         self._gap_count = 0
-        self.claims: dict[str, Claim] = {}
+        self.claims = NO_CLAIMS
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -103,11 +110,19 @@ class Lane:
             return None
         run = runs[-1]  # where those who keep up stand
         if offset < run.start:
-            index = bisect_right(self._starts, offset) - 1
-            if index < 0:
+            run = runs[0]  # where those who catch up stand
+            if offset < run.start:
                 return None
-            run = runs[index]
+            if offset >= run.end:
+                run = runs[bisect_right(runs, offset, key=_start_of) - 1]
         return run if offset < run.end else None
+
+    def twin(self) -> Lane:
+        """Return another one that knows the same gaps; slices it must not have."""
+        other = Lane(self._cache)
+        other._runs = [Run(other, run.start, run.end, run.leader_epoch) for run in self._runs]
+        other._gap_count = self._gap_count
+        return other
 
     def extend_gap(self, start: int, end: int, leader_epoch: int) -> bool:
         """Take in that `[start, end)` is empty if a gap ends there, behind which nothing is known.
@@ -128,19 +143,22 @@ class Lane:
         Older runs inside it are replaced, those across its edges stay and cut it short: so one
         run comes of it, and what somebody waits for is not forgotten for what he passed.
         """
-        index = bisect_right(self._starts, run.start) - 1
-        if index >= 0 and self._runs[index].end > run.start:
-            left = self._runs[index]
-            if left.end >= run.end:
-                run.lane = None
-                return False
-            if left.start < run.start:
-                run.start = left.end
-        first = stop = bisect_left(self._starts, run.start)
-        while stop < len(self._runs) and self._runs[stop].end <= run.end:
-            stop += 1
-        if stop < len(self._runs):
-            run.end = min(run.end, self._runs[stop].start)
+        runs = self._runs
+        first = stop = len(runs)
+        if runs and runs[-1].end > run.start:
+            index = bisect_right(runs, run.start, key=_start_of) - 1
+            if index >= 0 and runs[index].end > run.start:
+                left = runs[index]
+                if left.end >= run.end:
+                    run.lane = None
+                    return False
+                if left.start < run.start:
+                    run.start = left.end
+            first = stop = bisect_left(runs, run.start, key=_start_of)
+            while stop < len(runs) and runs[stop].end <= run.end:
+                stop += 1
+            if stop < len(runs):
+                run.end = min(run.end, runs[stop].start)
         if run.start >= run.end:
             run.lane = None
             return False
@@ -152,7 +170,7 @@ class Lane:
 
     def drop(self, run: Run) -> None:
         """Forget a run: its offsets are unread."""
-        index = bisect_left(self._starts, run.start)
+        index = bisect_left(self._runs, run.start, key=_start_of)
         assert self._runs[index] is run, "a run is where its start says"
         self._replace(index, index + 1, [])
 
@@ -165,7 +183,7 @@ class Lane:
         for claim in self.claims.values():
             if claim.position < run.end:
                 return
-        index = bisect_left(self._starts, run.start)
+        index = bisect_left(self._runs, run.start, key=_start_of)
         self._cache.sent_count += run.is_cached
         gap_start = max(run.start, _trailing_header_start(run))
         if gap_start >= run.end:
@@ -194,7 +212,6 @@ class Lane:
 
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""
-        assert self._starts == [run.start for run in self._runs]
         assert self._gap_count == sum(run.slice is None for run in self._runs) <= GAP_COUNT_MAX
         end_before, was_gap = -1, False
         for run in self._runs:
@@ -228,31 +245,41 @@ class Lane:
         for new in runs:
             self._gap_count += new.slice is None
         self._runs[first:stop] = runs
-        self._starts[first:stop] = [run.start for run in runs]
 
 
 class LaneLog:
     """All lanes of one partition under one layout and isolation level. Single-threaded.
 
-    `head` is the end of the furthest block, NO_OFFSET before the first.
+    `head` is the end of the furthest block, NO_OFFSET before the first. Lanes that had no record
+    and no reader so far know the same gaps, and are one object: of 1,024 lanes under a name that
+    a client has chosen, most stay so.
     Invariants: those of its lanes; only held runs are in the cache; between `settle` and the
-    next `insert` every held run is.
+    next `insert` every held run is; `_rest` has gaps only and no claims, all others are in `_own`.
     """
 
-    __slots__ = ("_cache", "_in_hand", "head", "lanes")
+    __slots__ = ("_cache", "_in_hand", "_own", "_rest", "head", "lanes")
 
     def __init__(self, lane_count: int, cache: SliceCache) -> None:
         self._cache = cache
         self._in_hand: list[tuple[Run, Block]] = []
         self.head = NO_OFFSET
-        self.lanes = tuple(Lane(cache) for _ in range(lane_count))
+        self._rest = Lane(cache)
+        """Every lane that had neither a record nor a reader."""
+        self._own: list[Lane] = []
+        """The other lanes, in no order."""
+        self.lanes = [self._rest] * lane_count
+        """By number; not to be changed."""
 
     def claim(self, lane: int, cursor_id: str, offset: int, now_s: float) -> Claim:
         """Note that a client's connection reads `lane` and stands at `offset`."""
-        claims = self.lanes[lane].claims
-        claim = claims.get(cursor_id)
+        runs = self.lanes[lane]
+        if runs is self._rest:
+            runs = self._part(lane)
+        claim = runs.claims.get(cursor_id)
         if claim is None:
-            claim = claims[cursor_id] = Claim(offset, now_s)
+            if not runs.claims:
+                runs.claims = {}
+            claim = runs.claims[cursor_id] = Claim(offset, now_s)
         else:
             if claim.position != offset:
                 claim.is_starved = False
@@ -265,7 +292,7 @@ class LaneLog:
         Slices wait on where it was the only one, as its successor may want them; elsewhere those
         leave that all others have passed.
         """
-        for lane in self.lanes:
+        for lane in self._own:
             if lane.claims.pop(cursor_id, None) is not None:
                 lane.forget_passed()
 
@@ -274,7 +301,7 @@ class LaneLog:
 
         What all claims that are left have passed is forgotten: it was kept for one that ended.
         """
-        for lane in self.lanes:
+        for lane in self._own:
             late = [key for key, claim in lane.claims.items() if claim.seen_s < seen_before_s]
             for cursor_id in late:
                 del lane.claims[cursor_id]
@@ -313,8 +340,13 @@ class LaneLog:
     def insert(self, block: Block) -> None:
         """Take a block in hand; `settle` must follow."""
         self.head = max(self.head, block.end)
+        rest = self._rest
+        if len(self._own) < len(self.lanes):
+            self._insert_rest(block)
         for lane, part in zip(self.lanes, block.slices, strict=True):
-            if part is None and lane.extend_gap(block.start, block.end, block.leader_epoch):
+            if part is None and (
+                lane is rest or lane.extend_gap(block.start, block.end, block.leader_epoch)
+            ):
                 continue
             aborted = block.aborted if part is not None else ()
             run = Run(lane, block.start, block.end, block.leader_epoch, part, aborted)
@@ -341,23 +373,53 @@ class LaneLog:
 
     def advance_log_start(self, offset: int) -> None:
         """Retention has deleted everything before `offset`."""
-        for lane in self.lanes:
+        for lane in (self._rest, *self._own):
             lane.clear_below(offset)
 
     def reset(self) -> None:
-        """Forget everything: the log was cut, or is gone."""
+        """Forget everything but claims: the log was cut, or is gone."""
         self.head = NO_OFFSET
-        for lane in self.lanes:
+        for lane in (self._rest, *self._own):
             lane.clear()
+        self.lanes = [lane if lane.claims else self._rest for lane in self.lanes]
+        self._own = [lane for lane in self.lanes if lane is not self._rest]
+
+    def close(self) -> None:
+        """Forget everything: nobody reads here any more.
+
+        What is left of it is small, wherever references to the log may be.
+        """
+        for lane in self._own:
+            lane.claims = NO_CLAIMS
+        self.reset()
 
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""
-        for lane in self.lanes:
+        assert all(run.slice is None for run in self._rest.runs) and not NO_CLAIMS
+        assert self._rest.claims is NO_CLAIMS
+        others = [lane for lane in self.lanes if lane is not self._rest]
+        assert len(others) == len(self._own) and {*map(id, others)} == {*map(id, self._own)}
+        for lane in (self._rest, *self._own):
             lane.check()
             for run in lane.runs:
                 assert run.end <= self.head
                 assert run.slice is not None or not run.is_cached
                 assert run.slice is None or run.is_cached or self._in_hand
+
+    def _part(self, number: int) -> Lane:
+        """Give a lane of the rest an object, which knows the same so far."""
+        lane = self.lanes[number] = self._rest.twin()
+        self._own.append(lane)
+        return lane
+
+    def _insert_rest(self, block: Block) -> None:
+        """Part those of the rest that the block has something for; of the others note a gap."""
+        rest = self._rest
+        for number, part in enumerate(block.slices):
+            if part is not None and self.lanes[number] is rest:
+                self._part(number)
+        if not rest.extend_gap(block.start, block.end, block.leader_epoch):
+            rest.put(Run(rest, block.start, block.end, block.leader_epoch))
 
     def _is_wanted(self, lane: Lane, block: Block) -> bool:
         """Whether somebody will come for it. A lane without claims may get a reader any time."""

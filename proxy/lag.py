@@ -114,6 +114,10 @@ class _Cells:
             column.insert(place, value)
 
 
+NO_CELLS: Final = _Cells()
+"""Of all lanes without a record so far: of hundreds under a name that a client has chosen, most."""
+
+
 class PartitionTally:
     """Counts of the records of each lane in the scanned regions of one partition.
 
@@ -125,7 +129,7 @@ class PartitionTally:
     def __init__(self, lane_count: int) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
-        self._lanes = [_Cells() for _ in range(lane_count)]
+        self._lanes = [NO_CELLS] * lane_count
 
     @property
     def scanned_end(self) -> int:
@@ -153,7 +157,9 @@ class PartitionTally:
         start, end = self._what_can_be_told(gap, lanes)
         if end <= start:
             return
-        for cells, added in zip(self._lanes, lanes, strict=True):
+        for lane, (cells, added) in enumerate(zip(self._lanes, lanes, strict=True)):
+            if added and cells is NO_CELLS:
+                cells = self._lanes[lane] = _Cells()
             for first, last, count in added:
                 if start <= first and last < end:
                     cells.insert((first, last, count))
@@ -211,7 +217,8 @@ class PartitionTally:
         while (lower := min((cells.begin_of(end) for cells in self._lanes), default=end)) < end:
             end = lower
         for lane, cells in enumerate(self._lanes):
-            self._lanes[lane] = _Cells([cell for cell in cells.items() if cell[1] < end])
+            left = [cell for cell in cells.items() if cell[1] < end]
+            self._lanes[lane] = _Cells(left) if left else NO_CELLS
         for place in reversed(range(len(self._starts))):
             self._ends[place] = min(self._ends[place], end)
             if self._starts[place] >= end:
@@ -227,6 +234,7 @@ class PartitionTally:
         assert len(self._starts) == len(self._ends) <= REGIONS_MAX
         bounds = [at for region in zip(self._starts, self._ends, strict=True) for at in region]
         assert all(low < high for low, high in pairwise(bounds))
+        assert not len(NO_CELLS)
         for cells in self._lanes:
             assert len(cells) <= CELLS_MAX
             before = -1

@@ -210,10 +210,10 @@ class PartitionReader:
         for read in self._reads:
             if read.task is not None:
                 read.task.cancel()
-        self._reads.clear()
         self._head_line.close()
         self._tail_line.close()
         self._forget()
+        self.log.close()
         self._kit.publish()
 
     # Reads.

@@ -71,10 +71,10 @@ def _compress_slice(part: LaneSlice, codec: int) -> LaneSlice:
         return part
     meta = part.meta.copy()
     meta[s.META_END] = ends
-    return LaneSlice(memoryview(b"".join(pieces)), meta, part.record_count)
+    return LaneSlice(b"".join(pieces), meta, part.record_count)
 
 
-def _compress_batch(batch: memoryview, codec: int) -> tuple[bytes, bytes] | None:
+def _compress_batch(batch: bytes | memoryview, codec: int) -> tuple[bytes, bytes] | None:
     """Return header and records; None where nothing is gained."""
     records = batch[BATCH_HEADER_BYTES:]
     if len(records) < RECORDS_BYTES_MIN or batch[_ATTRIBUTES_POSITION] & CODEC_MASK:
@@ -91,7 +91,7 @@ def _compress_batch(batch: memoryview, codec: int) -> tuple[bytes, bytes] | None
     return bytes(header), packed
 
 
-def _compress(records: memoryview, codec: int) -> bytes:
+def _compress(records: bytes | memoryview, codec: int) -> bytes:
     if codec == CODEC_LZ4:
         packed: Any = lz4.frame.compress(
             records, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel import status as s
-from keylane.kernel.buffers import COPY_SLACK_BYTES, as_bytes_array
+from keylane.kernel.buffers import as_bytes_array
+from keylane.kernel.lane_room import LaneRoom
 from keylane.kernel.lane_table import LaneTable, lane_table
 from keylane.kernel.library import (
     JIT,
@@ -60,7 +61,8 @@ class LaneSlice:
     the last offset of the one before, and the last ends at the block's next_offset - 1.
     """
 
-    data: memoryview
+    data: bytes | memoryview
+    """Of its own: it keeps no other lane's bytes."""
     meta: Int64Array
     """(META_ROWS, n), see `kernel.status`; a tail block has hundreds of slices and most are
     only passed on, so the rows become arrays when they are asked for."""
@@ -69,12 +71,12 @@ class LaneSlice:
     @property
     def size_bytes(self) -> int:
         """Length of `data`."""
-        return self.data.nbytes
+        return len(self.data)
 
     @property
     def record_bytes(self) -> int:
         """Bytes of `data` without the headers of its batches."""
-        return self.data.nbytes - BATCH_HEADER_BYTES * int(self.meta.shape[1])
+        return len(self.data) - BATCH_HEADER_BYTES * int(self.meta.shape[1])
 
     @property
     def base_offsets(self) -> Int64Array:
@@ -174,7 +176,7 @@ def _block_of(single: SingleRecord, lane_count: int) -> SplitBlock:
         column[s.META_BASE_OFFSET] = column[s.META_LAST_OFFSET] = [offset]
         column[s.META_END], column[s.META_RECORDS] = [len(batch)], [1]
         column[s.META_LAST_RECORD_OFFSET], column[s.META_PRODUCER_ID] = [offset], [producer_id]
-        lanes[lane] = LaneSlice(memoryview(batch), np.array(column, np.int64), 1)
+        lanes[lane] = LaneSlice(batch, np.array(column, np.int64), 1)
     return SplitBlock(
         base_offset=offset,
         next_offset=offset + 1,
@@ -413,15 +415,13 @@ class _Walk:
         self.marker_count = int(progress[s.DONE_MARKERS])
 
     def build_slices(self, lane_count: int) -> tuple[LaneSlice | None, ...]:
-        """Write the lane batches into one buffer per lane, so that each can be freed alone."""
+        """Write the lane batches, so that those of each lane can be freed alone."""
         rows = np.zeros((lane_count, s.LANE_COLUMNS), np.int64)
         plan_lanes(self.table, self.entries, rows)
         planned: list[list[int]] = rows.tolist()
-        buffers = [_lane_buffer(row) for row in planned]
+        room = LaneRoom([row[s.LANE_BYTES] for row in planned])
         rows[:] = 0
-        for lane, buffer in enumerate(buffers):
-            if buffer is not None:
-                rows[lane, s.LANE_ADDRESS] = address_of(buffer)
+        rows[:, s.LANE_ADDRESS] = room.addresses
         *first_of, batch_count = accumulate((row[s.LANE_BATCHES] for row in planned), initial=0)
         meta = np.empty((s.META_ROWS, batch_count), np.int64)
         starts = np.array(first_of, np.int64)
@@ -436,7 +436,7 @@ class _Walk:
             meta,
         )
         assert rows[:, : s.LANE_ADDRESS].tolist() == [row[: s.LANE_ADDRESS] for row in planned]
-        return _wrap_slices(planned, buffers, first_of, meta)
+        return _wrap_slices(planned, room.take(), first_of, meta)
 
     def abort_markers(self, next_offset: int) -> tuple[tuple[int, int], ...]:
         """Return the abort markers of the block; a bad batch after it may have added more."""
@@ -462,25 +462,18 @@ def _count_records(table: Int64Array, lane_count: int) -> tuple[int, int, int]:
     return int(counts.sum()), control_count, int(np.minimum(counts, lane_count).sum())
 
 
-def _lane_buffer(row: list[int]) -> NDArray[np.uint8] | None:
-    if row[s.LANE_BATCHES] == 0:
-        return None
-    return np.empty(row[s.LANE_BYTES] + COPY_SLACK_BYTES, np.uint8)
-
-
 def _wrap_slices(
     planned: list[list[int]],
-    buffers: Sequence[NDArray[np.uint8] | None],
+    parts: Sequence[bytes | memoryview | None],
     starts: list[int],
     meta: Any,
 ) -> tuple[LaneSlice | None, ...]:
     slices: list[LaneSlice | None] = []
-    for row, buffer, start in zip(planned, buffers, starts, strict=True):
-        if buffer is None:
+    for row, data, start in zip(planned, parts, starts, strict=True):
+        if data is None:
             slices.append(None)
             continue
-        size = row[s.LANE_BYTES]
         # A copy, so that a slice that waits long does not keep the other lanes' metadata.
         lane_meta = meta[:, start : start + row[s.LANE_BATCHES]].copy()
-        slices.append(LaneSlice(buffer.data[:size], lane_meta, row[s.LANE_RECORDS]))
+        slices.append(LaneSlice(data, lane_meta, row[s.LANE_RECORDS]))
     return tuple(slices)

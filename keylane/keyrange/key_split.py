@@ -9,6 +9,7 @@ Source: decision 015 (docs/decisions): lanes and the ranges of client ids are on
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,35 +29,37 @@ NO_OUTPUTS: Final = np.empty(0, np.int16)
 NO_OUTPUTS.flags.writeable = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, init=False)
 class KeySplit:
     """The hash space cut into intervals, each for one output or for nobody.
 
     Lanes are the plain case: interval k is output k. Where client ids have ranges, an output is a
     client, which may have several intervals. Equal splits are equal and hash alike; the hash is
     taken once, and one and the same object equals itself at once: readers are kept by it.
+    Memory: 16 bytes per interval, in arrays; clients may have any number of splits made.
     Invariants: every output has an interval; cuts ascend, so that no interval is empty.
     """
 
-    cuts: tuple[int, ...]
-    """First hashes of all intervals but the first."""
-    outputs: tuple[int, ...] | None = None
+    lows: array[int] = field(repr=False)
+    """First hash of each interval, ascending; not to be changed."""
+    outputs: tuple[int, ...] | None
     """Output of each interval, or NOBODY; None: the interval's own number."""
-    limits: NDArray[np.uint64] = field(init=False, repr=False)
+    limits: NDArray[np.uint64] = field(repr=False)
     """(intervals,) exclusive upper bounds, ascending, the last is 2**63; read-only."""
-    output_of: NDArray[np.int16] = field(init=False, repr=False)
+    output_of: NDArray[np.int16] = field(repr=False)
     """(intervals,) as `outputs`, empty for None; read-only."""
-    output_count: int = field(init=False)
-    _hash: int = field(init=False, repr=False)
+    output_count: int
+    _hash: int = field(repr=False)
 
-    def __post_init__(self) -> None:
-        bounds = (0, *self.cuts, HASH_MAX + 1)
+    def __init__(self, cuts: Sequence[int], outputs: tuple[int, ...] | None = None) -> None:
+        """cuts: first hashes of all intervals but the first. Raises: ValueError."""
+        bounds = (0, *cuts, HASH_MAX + 1)
         if any(low >= high for low, high in pairwise(bounds)):
             raise ValueError("cuts must ascend inside of the hash space")
-        count = len(self.cuts) + 1
-        if self.outputs is not None:
-            used = {output for output in self.outputs if output != NOBODY}
-            if len(self.outputs) != count or used != set(range(len(used))):
+        count = len(bounds) - 1
+        if outputs is not None:
+            used = {output for output in outputs if output != NOBODY}
+            if len(outputs) != count or used != set(range(len(used))):
                 raise ValueError("every interval needs an output, and every output an interval")
             count = len(used)
         if count > OUTPUT_COUNT_MAX:
@@ -64,38 +67,46 @@ class KeySplit:
         limits = np.array(bounds[1:], np.uint64)
         limits.flags.writeable = False
         output_of = NO_OUTPUTS
-        if self.outputs is not None:
-            output_of = np.array(self.outputs, np.int16)
+        if outputs is not None:
+            output_of = np.array(outputs, np.int16)
             output_of.flags.writeable = False
         for name, value in (
+            ("lows", array("q", bounds[:-1])),
+            ("outputs", outputs),
             ("limits", limits),
             ("output_of", output_of),
             ("output_count", count),
-            ("_hash", hash((self.cuts, self.outputs))),
+            ("_hash", hash((bounds, outputs))),
         ):
             object.__setattr__(self, name, value)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """First hashes of all intervals but the first; made anew each time."""
+        return tuple(self.lows[1:])
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, KeySplit) or self._hash != other._hash:
             return False
-        return self.cuts == other.cuts and self.outputs == other.outputs
+        return self.lows == other.lows and self.outputs == other.outputs
 
     def __hash__(self) -> int:
         return self._hash
 
     def key_ranges(self) -> tuple[KeyRange, ...]:
         """The intervals, ascending."""
-        bounds = (0, *self.cuts, HASH_MAX + 1)
+        bounds = (*self.lows, HASH_MAX + 1)
         return tuple(KeyRange(lo, limit - 1) for lo, limit in pairwise(bounds))
 
     def key_range(self, interval: int) -> KeyRange:
         """One interval by its number. Raises: ValueError, there is none."""
-        if not 0 <= interval <= len(self.cuts):
-            raise ValueError(f"no lane {interval} of {len(self.cuts) + 1}")
-        lo = self.cuts[interval - 1] if interval else 0
-        return KeyRange(lo, self.cuts[interval] - 1 if interval < len(self.cuts) else HASH_MAX)
+        count = len(self.lows)
+        if not 0 <= interval < count:
+            raise ValueError(f"no lane {interval} of {count}")
+        hi = self.lows[interval + 1] - 1 if interval + 1 < count else HASH_MAX
+        return KeyRange(self.lows[interval], hi)
 
 
 @lru_cache(maxsize=256)
@@ -150,7 +161,7 @@ class LaneCuts:
     """SHA-256 of all cuts: what groups' lanes stood on, for the journal."""
 
     def __post_init__(self) -> None:
-        counts = {len(split.cuts) for split in self.splits}
+        counts = {len(split.lows) for split in self.splits}
         if len(counts) != 1 or any(split.outputs is not None for split in self.splits):
             raise ValueError("every partition needs the same count of lanes")
         digest = hashlib.sha256()

@@ -61,7 +61,7 @@ class ScanIndex:
         self.news_count = 0
         """Blocks that were taken in, ever; see `news_since`."""
         self._news: deque[Range] = deque(maxlen=NEWS_MAX)
-        self._lows = [0, *key_split.cuts]
+        self._lows = key_split.lows
         self._outputs = key_split.outputs
         self._starts: list[int] = []
         self._ends: list[int] = []

@@ -138,7 +138,7 @@ class Packet:
 
 def is_told(split: KeySplit) -> bool:
     """Whether scans by this split are told at all."""
-    return split.output_count <= OUTPUTS_TOLD_MAX and len(split.cuts) < INTERVALS_TOLD_MAX
+    return split.output_count <= OUTPUTS_TOLD_MAX and len(split.lows) <= INTERVALS_TOLD_MAX
 
 
 def digest_of(split: KeySplit) -> bytes:
@@ -249,7 +249,7 @@ def write_packets(
 
 def _write_split(writer: Writer, split: KeySplit, is_known: Callable[[KeySplit], bool]) -> int:
     """Write a row of the table; return its size in bytes."""
-    count = len(split.cuts) + 1
+    count = len(split.lows)
     if count <= LANE_COUNT_MAX and split == even_split(count):
         writer.int8(EVEN)
         writer.int32(count)
@@ -259,7 +259,7 @@ def _write_split(writer: Writer, split: KeySplit, is_known: Callable[[KeySplit],
         writer.raw(digest_of(split))
         return 1 + DIGEST_BYTES
     writer.int8(CUTS)
-    writer.int32(len(split.cuts))
+    writer.int32(count - 1)
     writer.raw(split.limits[:-1].astype("<u8").tobytes())
     writer.int8(0 if split.outputs is None else 1)
     writer.raw(split.output_of.astype("<i2").tobytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -9,6 +10,7 @@ from keylane.cache.lane_log import Block, Claim, LaneLog, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
+from tests.reference.batches import Batch, Record, write_batch
 from tests.reference.broker_log import BrokerLog, LaneClient
 
 LANES = 3
@@ -135,3 +137,65 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLogMachine = LogMachine.TestCase
+
+
+places = st.integers(0, 12)
+spans = st.tuples(places, st.integers(1, 4), st.sets(st.integers(0, LANES - 1)))
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("insert"), spans),
+        st.tuples(st.just("claim"), st.integers(0, LANES - 1)),
+        st.tuples(st.just("log start"), places),
+        st.sampled_from([("release", None), ("reset", None), ("settle", None)]),
+    ),
+    max_size=30,
+)
+
+
+@given(steps=steps)
+def test_lanes_that_are_one_object_know_what_each_alone_would(steps) -> None:
+    """As a log whose lanes each have an object from the start: the same runs after every step."""
+    shared, apart = (LaneLog(LANES, SliceCache(bytes_max=10**6)) for _ in range(2))
+
+    for step in steps:
+        for log in (shared, apart):
+            if log is apart:
+                part_all(log)
+            take_step(log, *step)
+            log.check()
+
+        assert runs_of(shared) == runs_of(apart)
+
+
+def part_all(log: LaneLog) -> None:
+    for lane in range(LANES):
+        log.claim(lane, "parts it", 0, 0.0)
+    log.release("parts it")
+
+
+def take_step(log: LaneLog, kind: str, what) -> None:
+    if kind == "insert":
+        start, count, lanes = what
+        found = split_block(
+            write_batch(Batch(start, (Record(0, b"k"),))),
+            LaneLayout(1, 1).key_split(0).limits,
+            plain_bytes_max=BATCH_BYTES_MAX,
+            batch_bytes_max=BATCH_BYTES_MAX,
+        )
+        assert found is not None
+        slices = [found.lanes[0] if lane in lanes else None for lane in range(LANES)]
+        log.insert(Block(start, start + count, 0, slices))
+    if kind in ("insert", "settle"):
+        log.settle(is_reserved=True)
+    elif kind == "claim":
+        log.claim(what, "a", 0, 0.0)
+    elif kind == "log start":
+        log.advance_log_start(what)
+    elif kind == "release":
+        log.release("a")
+    elif kind == "reset":
+        log.reset()
+
+
+def runs_of(log: LaneLog) -> list[list[tuple[int, int, bool]]]:
+    return [[(run.start, run.end, run.slice is None) for run in lane.runs] for lane in log.lanes]

@@ -241,3 +241,26 @@ def test_a_slice_is_what_the_kernel_makes() -> None:
 
     assert isinstance(part, LaneSlice)
     assert part.size_bytes == len(part.data) == part.ends[-1]
+
+
+def test_lanes_without_records_and_readers_are_one_object() -> None:
+    """1,000 lanes, of which one has a record and one a reader; none once the log is closed."""
+    limits = LaneLayout(1, 1000).key_split(0).limits
+    wire = broker_of([A]).wires[0]
+    found = split_block(wire, limits, plain_bytes_max=2**20, batch_bytes_max=2**20)
+    assert found is not None
+    has_record = next(lane for lane, part in enumerate(found.lanes) if part is not None)
+    has_reader = (has_record + 1) % 1000
+    log = LaneLog(1000, SliceCache(bytes_max=10**6))
+    rest = log.lanes[(has_record + 2) % 1000]
+
+    log.claim(has_reader, "m1", 0, 0.0)
+    log.insert(Block(0, found.next_offset, 0, found.lanes))
+    log.settle(is_reserved=True)
+
+    log.check()
+    own = [number for number, lane in enumerate(log.lanes) if lane is not rest]
+    assert own == sorted([has_record, has_reader])
+    log.close()
+    log.check()
+    assert all(lane is rest for lane in log.lanes) and not rest.runs

@@ -34,14 +34,14 @@ def split(wire: bytes, lanes: int = 4) -> SplitBlock:
     return block
 
 
-def batches_of(part: LaneSlice) -> list[memoryview]:
+def batches_of(part: LaneSlice) -> list[bytes | memoryview]:
     """By the metadata."""
     starts = [0, *part.ends.tolist()]
     assert starts[-1] == len(part.data) == part.size_bytes
     return [part.data[start:end] for start, end in zip(starts, part.ends.tolist(), strict=False)]
 
 
-def records_of(batch: memoryview, codec: int) -> bytes:
+def records_of(batch: bytes | memoryview, codec: int) -> bytes:
     """The plain records, with the header's length and CRC checked."""
     found = read_batch_header(batch, 0)
     assert found is not None

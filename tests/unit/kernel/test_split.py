@@ -239,13 +239,17 @@ def test_a_first_batch_above_its_own_bound_is_unsupported() -> None:
 
 
 def test_each_slice_owns_its_memory() -> None:
-    """A slice that waits keeps no other lane's bytes alive."""
-    records = tuple(Record(i, b"key-%d" % i, b"x" * 200) for i in range(100))
-    block = split(Batch(0, records))
+    """A slice that waits keeps no other lane's bytes alive; a small one is bytes and no more."""
+    small = split(Batch(0, tuple(Record(i, b"key-%d" % i, b"x" * 20) for i in range(8))))
+    large = split(Batch(0, tuple(Record(i, b"key-%d" % i, b"x" * 200) for i in range(100))))
 
-    owners = {id(slice_of(block, lane).data.obj) for lane in range(4)}
-    assert len(owners) == 4
-    assert all(slice_of(block, lane).meta.base is None for lane in range(4))
+    data = [slice_of(large, lane).data for lane in range(4)]
+    views = [part for part in data if isinstance(part, memoryview)]
+
+    assert all(type(part.data) is bytes for part in small.lanes if part is not None)
+    assert len(views) == 4 == len({id(view.obj) for view in views})
+    slices = [part for block in (small, large) for part in block.lanes if part is not None]
+    assert all(part.meta.base is None for part in slices)
 
 
 def test_one_lane_gets_everything() -> None:

@@ -18,6 +18,7 @@ from keylane.keyrange.key_split import (
 )
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX, KeyRange, split_even
+from keylane.offsets.scan import ScanIndex
 
 cuts = st.sets(st.integers(1, HASH_MAX), max_size=12).map(lambda found: tuple(sorted(found)))
 
@@ -51,6 +52,17 @@ def test_owners_get_their_ranges_back(cuts: tuple[int, ...], data: st.DataObject
             (interval,) = (n for n, r in enumerate(split.key_ranges()) if r.contains(point))
             wanted = NOBODY if owner == NOBODY else names.index(owner)
             assert split.outputs[interval] == wanted
+
+
+def test_a_split_is_two_arrays() -> None:
+    """16 bytes per lane, which scans and readers share; nothing is kept of the cuts."""
+    split = KeySplit(tuple(range(1, 1024)))
+
+    sizes = [split.lows.itemsize * len(split.lows), split.limits.nbytes, split.output_of.nbytes]
+
+    assert sizes == [8 * 1024, 8 * 1024, 0]
+    assert split.cuts == tuple(range(1, 1024))
+    assert ScanIndex(split)._lows is split.lows
 
 
 def test_even_lanes_are_the_documents() -> None:

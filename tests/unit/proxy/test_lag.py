@@ -12,7 +12,14 @@ import pytest
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy import lag as lag_module
-from keylane.proxy.lag import BLOCK_CELLS, CELLS_MAX, REGIONS_MAX, LaneTallies, Remaining
+from keylane.proxy.lag import (
+    BLOCK_CELLS,
+    CELLS_MAX,
+    NO_CELLS,
+    REGIONS_MAX,
+    LaneTallies,
+    Remaining,
+)
 from keylane.proxy.reader_kit import ScannedBlock
 from keylane.proxy.topics import LaneView
 
@@ -130,6 +137,20 @@ def test_a_split_that_is_forgotten_gives_its_room_back() -> None:
     tallies.forget(key)
 
     assert tallies.lane_count == 0 and not tallies._tallies
+
+
+def test_lanes_without_a_record_have_no_cells_of_their_own() -> None:
+    """Neither before nor after a cut; a name that a client chose may have 1,024 such lanes."""
+    tallies = LaneTallies()
+    scan(tallies, 0, 20, (0, [1, 4, 7]))
+    (tally,) = tallies._tallies.values()
+    empty, counted = tally._lanes
+
+    tally.truncate(0)
+
+    assert empty is NO_CELLS and len(counted) == 1
+    assert tally._lanes == [NO_CELLS, NO_CELLS]
+    tally.check()
 
 
 def test_a_block_counts_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from keylane.proxy.lane_fetch import READER_IDLE_S
 from keylane.proxy.tasks import spawn
 from tests.reference.lane_bench import FOUR, WAIT_S, A, B, Bench, interleaved_log, offsets_of
 from tests.virtual_time import run_virtual
@@ -56,6 +57,26 @@ def test_a_connection_that_is_not_used_is_closed() -> None:
 
         assert (both, resting) == (2, 1)
         assert offsets_of(again) == [41, 43, 45, 47, 49]
+
+    run_virtual(main)
+
+
+def test_what_is_left_of_a_closed_reader_is_small() -> None:
+    """No lanes, runs and claims, whatever still refers to it: the collector comes late."""
+
+    async def main() -> None:
+        bench = Bench(interleaved_log())
+        await bench.fetch({0: 40, 1: 40})
+        (reader,) = bench.fetcher._readers.values()
+        lanes_before = {*map(id, reader.log.lanes)}
+
+        await asyncio.sleep(READER_IDLE_S + 1)
+        bench.fetcher.sweep(bench.now_s())
+
+        assert not bench.fetcher._readers and len(lanes_before) == 2
+        assert len({*map(id, reader.log.lanes)}) == 1
+        assert not reader.log.lanes[0].runs and not reader.log.lanes[0].claims
+        reader.log.check()
 
     run_virtual(main)
 
