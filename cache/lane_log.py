@@ -38,6 +38,10 @@ MARKER_LATER: Final = 2**63 - 1
 """The abort marker of a transaction lies behind the block."""
 
 
+UNCLAIMED_S: Final = 300.0
+"""So long slices wait for a lane that no connection asks for: the next tasks of a job that reads
+lanes in turns, a member that comes back. Beyond, it is one that others read elsewhere: at another
+isolation level, say, as libraries differ within a group."""
 NO_CLAIMS: Final[dict[str, Claim]] = {}
 """Of all lanes that no connection has asked for; never added to."""
 
@@ -86,17 +90,20 @@ _start_of: Final = attrgetter("start")
 class Lane:
     """The runs of one lane, and who reads it.
 
-    Invariants: runs are not empty, ascending, apart; at most GAP_COUNT_MAX gaps, none next to
+    Invariants: one that is abandoned has no claims. Runs are not empty, ascending, apart; at most GAP_COUNT_MAX gaps, none next to
     another; every run's `lane` is this one.
     """
 
-    __slots__ = ("_cache", "_gap_count", "_runs", "claims")
+    __slots__ = ("_cache", "_gap_count", "_runs", "claims", "is_abandoned", "unclaimed_s")
 
     def __init__(self, cache: SliceCache) -> None:
         self._cache = cache
         self._runs: list[Run] = []
         self._gap_count = 0
         self.claims = NO_CLAIMS
+        self.unclaimed_s: float | None = None
+        """When it was first seen without claims."""
+        self.is_abandoned = False
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -199,6 +206,14 @@ class Lane:
         if self.claims:
             self.clear_below(min(claim.position for claim in self.claims.values()))
 
+    def note_unclaimed(self, now_s: float) -> None:
+        """No connection asks for it: keep nothing for it, if that has been so for long."""
+        if self.unclaimed_s is None:
+            self.unclaimed_s = now_s
+        elif not self.is_abandoned and now_s >= self.unclaimed_s + UNCLAIMED_S:
+            self.is_abandoned = True
+            self.clear()
+
     def clear_below(self, offset: int) -> None:
         """Forget all runs that end at or before `offset`."""
         stop = 0
@@ -280,6 +295,7 @@ class LaneLog:
             if not runs.claims:
                 runs.claims = {}
             claim = runs.claims[cursor_id] = Claim(offset, now_s)
+            runs.unclaimed_s, runs.is_abandoned = None, False
         else:
             if claim.position != offset:
                 claim.is_starved = False
@@ -300,12 +316,16 @@ class LaneLog:
         """End the claims of connections that have not asked for the lane since.
 
         What all claims that are left have passed is forgotten: it was kept for one that ended.
+        So is what waits for a lane that has had none for `UNCLAIMED_S`.
         """
         for lane in self._own:
             late = [key for key, claim in lane.claims.items() if claim.seen_s < seen_before_s]
             for cursor_id in late:
                 del lane.claims[cursor_id]
-            lane.forget_passed()
+            if lane.claims:
+                lane.forget_passed()
+            else:
+                lane.note_unclaimed(seen_before_s)
 
     def take(
         self, lane: int, claim: Claim, taken: Taken, bytes_max: int, *, at_least_one: bool
@@ -400,6 +420,7 @@ class LaneLog:
         others = [lane for lane in self.lanes if lane is not self._rest]
         assert len(others) == len(self._own) and {*map(id, others)} == {*map(id, self._own)}
         for lane in (self._rest, *self._own):
+            assert not (lane.is_abandoned and lane.claims)
             lane.check()
             for run in lane.runs:
                 assert run.end <= self.head
@@ -422,8 +443,10 @@ class LaneLog:
             rest.put(Run(rest, block.start, block.end, block.leader_epoch))
 
     def _is_wanted(self, lane: Lane, block: Block) -> bool:
-        """Whether somebody will come for it. A lane without claims may get a reader any time."""
-        return not lane.claims or any(c.position < block.end for c in lane.claims.values())
+        """Whether a reader will come for it. A lane without claims may get one for a while."""
+        if not lane.claims:
+            return not lane.is_abandoned
+        return any(c.position < block.end for c in lane.claims.values())
 
     def _may_evict(self, lane: Lane, block: Block) -> bool:
         """Whether older slices go for it: for what comes next, not for what lies far behind."""

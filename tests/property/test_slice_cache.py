@@ -34,7 +34,7 @@ class LogMachine(RuleBasedStateMachine):
         self.broker = BrokerLog()
         self.cache = SliceCache(bytes_max=cache_bytes)
         self.log = LaneLog(LANES, self.cache)
-        self.is_reserved = is_reserved
+        self.is_reserved, self.now_s = is_reserved, 0.0
         self.clients = {reader: LaneClient() for reader in READERS}
         self.stuck: dict[tuple[int, str], Claim] = {}
 
@@ -68,7 +68,7 @@ class LogMachine(RuleBasedStateMachine):
         """A lane is served from memory, or waits for the read that it needs."""
         lane, cursor = reader
         client = self.clients[reader]
-        claim = self.log.claim(lane, cursor, client.position, 0.0)
+        claim = self.log.claim(lane, cursor, client.position, self.now_s)
         taken = Taken(client.position)
         self.log.take(lane, claim, taken, limit, at_least_one=at_least_one)
         if taken.position == client.position and not taken.is_full:
@@ -86,6 +86,12 @@ class LogMachine(RuleBasedStateMachine):
     def leave(self, reader) -> None:
         """A connection ends; its lanes start again from where its client stands."""
         self.log.release(reader[1])
+
+    @rule(seconds=st.sampled_from([1.0, 40.0, 400.0]))
+    def sweep(self, seconds) -> None:
+        """Claims that are not used end; lanes without any are kept for a while."""
+        self.now_s += seconds
+        self.log.expire_claims(self.now_s - 30)
 
     @rule(share=st.floats(0, 1), reader=st.sampled_from(READERS))
     def seek(self, share, reader) -> None:

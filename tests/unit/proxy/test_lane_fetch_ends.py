@@ -39,6 +39,29 @@ def test_claims_end_while_others_listen() -> None:
     run_virtual(main)
 
 
+def test_nothing_is_kept_for_a_lane_that_no_connection_asks_for() -> None:
+    """For some minutes it waits, then not: others read that lane elsewhere. It may come back."""
+
+    async def main() -> None:
+        log = interleaved_log()
+        bench = Bench(log)
+        await bench.fetch_one(0, 40)
+        held = bench.fetcher.cache.bytes_used
+
+        for _ in range(45):
+            log.append((A, b"new"), (B, b"new"))
+            await bench.fetch_one(0, log.end - 2)
+            await asyncio.sleep(10)
+        kept, fetches = bench.fetcher.cache.bytes_used, bench.stats.upstream_fetches
+        late = await bench.fetch_one(1, 40, cursor="late")
+
+        assert held > 0 and kept == 0
+        assert offsets_of(late) == [41, 43, 45, 47, 49, *range(52, log.end, 2)]
+        assert bench.stats.upstream_fetches > fetches
+
+    run_virtual(main)
+
+
 def test_a_connection_that_is_not_used_is_closed() -> None:
     """The tail's, half a minute after a lane that lay behind; opened again when needed."""
 
