@@ -150,7 +150,7 @@ class Gate:
         return self._strangers.withholds(self._clock(), is_established=is_established)
 
     async def tend(self, member_id: str, *, is_established: bool, contact_s: float) -> None:
-        """Put out who is due, between two heartbeats. Raises: UpstreamLost.
+        """Put out those that are due, between two heartbeats. Raises: UpstreamLost.
 
         member_id: ours; contact_s: when our last heartbeat that was answered well was sent.
         """

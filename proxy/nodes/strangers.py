@@ -19,7 +19,7 @@ secret by what they say, since both say what they like. It tells them by what th
 A node that is new does not count that time across generations that another one leads: in each,
 its leader may be a node that has just begun to serve, and needs its seconds to put us out.
 
-Whom such a node puts out may still hold a lease, if it was a node that hung, and learns of it
+What such a node puts out may still hold a lease, if it was a node that hung, and learns of it
 late. A third one that finds the group empty cannot know that. So for as long as the lease may
 last, the one that did it gives nothing away, in whatever generation it is by then, and does not
 leave the group: if it ends, the coordinator counts it until its session is over, and has any

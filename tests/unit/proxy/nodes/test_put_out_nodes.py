@@ -106,7 +106,7 @@ def test_nodes_without_a_secret_put_out_those_that_sign(world) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_who_put_out_a_holder_is_counted_until_the_lease_is_over(world, end: str) -> None:
+def test_one_that_put_out_a_holder_is_counted_until_the_lease_is_over(world, end: str) -> None:
     """Also if it ends: the next one waits for its session, longer than for the lease."""
     holder, other = put_out_a_holder(world)
     left = member_id(other)
@@ -122,7 +122,7 @@ def test_who_put_out_a_holder_is_counted_until_the_lease_is_over(world, end: str
     assert held(third) == ALL and not held(holder)
 
 
-def test_who_put_out_a_holder_gives_nothing_away_when_it_is_put_out_itself(world) -> None:
+def test_one_that_put_out_a_holder_gives_nothing_away_when_it_is_put_out_itself(world) -> None:
     """It comes back, finds the group empty, and knows better."""
     holder, other = put_out_a_holder(world)
     holder.is_hung = True
@@ -136,7 +136,7 @@ def test_who_put_out_a_holder_gives_nothing_away_when_it_is_put_out_itself(world
     assert held(other) == ALL and not held(holder)
 
 
-def test_who_hung_before_it_acts_puts_out_none(world, monkeypatch) -> None:
+def test_one_that_hung_before_it_acts_puts_out_none(world, monkeypatch) -> None:
     """Others have agreed meanwhile, and what it knows is old."""
     holder = Node(world, 0, secrets=SECRETS)
     world.run(2.0)
@@ -209,7 +209,7 @@ def test_only_members_for_sure_put_out_what_may_be_a_node(
     assert strangers.due(now_s, is_established=is_established, contact_s=None) == ["unlike"]
 
 
-def test_a_lease_is_expected_only_of_who_was_put_out_by_one_that_is_new() -> None:
+def test_a_lease_is_expected_only_where_one_that_is_new_put_out() -> None:
     """And led by another: a leader gave nothing to those of its own generation."""
     for is_leader, is_established, guard_s in (
         (False, False, SESSION_S),
@@ -227,7 +227,7 @@ def test_a_lease_is_expected_only_of_who_was_put_out_by_one_that_is_new() -> Non
         assert strangers.withholds(1.0, is_established=True) == bool(guard_s)
 
 
-def test_who_saw_another_before_it_joined_gives_nothing_away_at_once(world) -> None:
+def test_one_that_saw_another_before_it_joined_gives_nothing_away_at_once(world) -> None:
     """It may have been put out in between, by one that leaves the group to us, and serve yet."""
     holder = Node(world, 0, secrets=SECRETS)
     world.run(2.0)
