@@ -98,6 +98,9 @@ class Intents:
         self, key: StateKey, state: OffsetState, now_ms: int
     ) -> dict[IntentKey, IntentValue | None]:
         """What goes into the journal with the state's own record; None: a tombstone."""
+        if key not in self._unanswered.late and key not in self._stored:
+            self._renewed.pop(key, None)
+            return {}  # the rule
         late = [o for o in self._unanswered.late.get(key, ()) if o != state.pushed]
         renewed = {o: intent_of(state, state, o, now_ms) for o in late}
         known = self.stored(key)
@@ -155,6 +158,8 @@ class Intents:
 
     def note_taken(self, key: StateKey, offset: int | None, now_s: float) -> None:
         """A push was answered: what is still to come comes behind it."""
+        if key not in self._unanswered.late:
+            return  # nothing is, the rule
         self.note_seen(key, offset, now_s)
         others = {other for other in self._unanswered.late.get(key, ()) if other != offset}
         if others:

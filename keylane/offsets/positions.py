@@ -281,12 +281,11 @@ class PositionMap:
                 [before._texts[index] for index in there.tolist()],
             )
         differs = own != old
-        is_changed = differs.any(axis=0)
-        is_changed[has_other_text] = True
-        if np.count_nonzero(is_changed) < LIFT_GAIN_MIN:  # the rule: too few for a lift
-            return Step(None, self._changes(is_changed, bounds))
         is_other = differs[OFFSET] | differs[COMMITTED] | differs[EPOCH]
         is_other[has_other_text] = True
+        is_changed = is_other | differs[COUNTED]
+        if np.count_nonzero(is_changed) < LIFT_GAIN_MIN:  # the rule: too few for a lift
+            return Step(None, self._changes(is_changed, bounds))
         lift = _lift(own[COUNTED], old[COUNTED], differs[COUNTED] & ~is_other)
         expected = old[COUNTED]
         if lift is not None:
@@ -366,7 +365,8 @@ class PositionMap:
         self._own()
         before, self._texts[index] = self._texts[index], position.metadata
         self.text_chars += len(position.metadata or "") - len(before or "")
-        self._numbers[:, index] = _row(position)
+        for row, number in enumerate(_row(position)):  # a tuple at once takes longer
+            self._numbers[row, index] = number
 
     def _put_counted(self, grid: _Grid, counted: NDArray[np.int64]) -> None:
         """Let each piece of the grid count as standing there. counted: (pieces,)."""

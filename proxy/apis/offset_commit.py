@@ -125,6 +125,8 @@ def moved_states(
     group: str, wanted: Any, views: Sequence[View | None], context: Context, *, by_id: bool
 ) -> list[StateKey]:
     """States of the group whose partition the request names as a whole."""
+    if all(views):
+        return []
     keys: list[StateKey] = []
     for topic, view in zip(wanted.topics, views, strict=True):
         topic_id = topic.topic_id if by_id else context.registry.id_of_name(str(topic.name))
@@ -262,6 +264,8 @@ def refuse_shared(
     wanted: Any, views: Sequence[View | None], touched: list[Draft], *, by_id: bool
 ) -> Errors:
     """Errors of plain partitions that the same request commits as lanes."""
+    if all(views):
+        return {}
     taken = {_draft_key(draft, by_id=by_id) for draft in touched}
     return {
         (number, int(entry.partition_index)): ErrorCode.invalid_request
