@@ -13,7 +13,7 @@ import struct
 import uuid
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kio.index import load_response_schema
@@ -50,7 +50,30 @@ OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPI
 ALL_OPERATIONS = 0x1FF8
 PORT = 9092
 WORK_S = 0.0003
+REQUESTS_KEPT = 4096
 response_schema = cache(load_response_schema)
+
+
+@lru_cache(REQUESTS_KEPT)
+def parse(key: int, version: int, body: bytes) -> Any:
+    """The request as a kio entity; most are the same again and again."""
+    return read_request(key, version, memoryview(body))
+
+
+@cache
+def answer_api_versions(version: int) -> bytes:
+    """Each connection asks for it first."""
+    keys = [
+        {"api_key": key, "min_version": low, "max_version": high}
+        for key, (low, high) in VERSIONS.items()
+    ]
+    return write_message(build(response_schema(API_VERSIONS, version), {"api_keys": keys}))
+
+
+@cache
+def own_topic_id(name: str) -> uuid.UUID:
+    """Of one of keylane's own topics."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
 
 
 class _Connection:
@@ -104,9 +127,7 @@ class _Connection:
             if self.broker.loses_answer(key):
                 self.end.reset()
                 return
-            self.end.send(
-                b"".join(map(bytes, write_response(key, version, header.correlation_id, body)))
-            )
+            self.end.send(b"".join(write_response(key, version, header.correlation_id, body)))
             self.next()
 
         self.broker.requests[key] = self.broker.requests.get(key, 0) + 1
@@ -196,20 +217,16 @@ class Broker:
         if key == FETCH:
             self._fetch(version, frame, at, answer)
             return
-        request = read_request(key, version, memoryview(frame)[at:])
+        if key == API_VERSIONS:
+            answer([answer_api_versions(version)])
+            return
+        request = parse(key, version, frame[at:])
 
         def reply(values: dict[str, Any]) -> None:
             answer([write_message(build(response_schema(key, version), values))])
 
         handler = HANDLERS.get(key) or self.group_handlers[key]
         handler(self, request, reply)
-
-    def _api_versions(self, _request: Any, reply: Reply) -> None:
-        keys = [
-            {"api_key": key, "min_version": low, "max_version": high}
-            for key, (low, high) in VERSIONS.items()
-        ]
-        reply({"api_keys": keys})
 
     def _metadata(self, request: Any, reply: Reply) -> None:
         cluster = self.cluster
@@ -269,7 +286,7 @@ class Broker:
         ]
         return {
             "name": name,
-            "topic_id": uuid.uuid5(uuid.NAMESPACE_DNS, name),
+            "topic_id": own_topic_id(name),
             "partitions": partitions,
             "topic_authorized_operations": ALL_OPERATIONS,
         }
@@ -426,7 +443,6 @@ def _no_records(index: int, code: int, *, tags: bytes = b"\0", log: Any = None) 
 
 
 HANDLERS: dict[int, Callable[[Broker, Any, Reply], None]] = {
-    API_VERSIONS: Broker._api_versions,
     METADATA: Broker._metadata,
     FIND_COORDINATOR: Broker._find_coordinator,
     DESCRIBE_ACLS: Broker._describe_acls,

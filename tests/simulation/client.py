@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kio.index import load_request_schema
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
     from tests.simulation.world import Process
 
 REQUEST_TIMEOUT_S = 30.0
+ANSWERS_KEPT = 4096
 request_schema = cache(load_request_schema)
 Address = tuple[str, int]
+
+
+@lru_cache(ANSWERS_KEPT)
+def parse(key: int, version: int, body: bytes) -> Any:
+    """An answer as a kio entity; most are the same again and again."""
+    return read_response(key, version, memoryview(body))
 
 
 class Lost(Exception):
@@ -75,7 +82,7 @@ class Connection(asyncio.Protocol):
         timeout_s = values.pop("timeout_s", REQUEST_TIMEOUT_S)
         body = write_message(build(request_schema(key, version), values))
         frame, at = await self.ask_raw(key, version, body, timeout_s=timeout_s)
-        return read_response(key, version, memoryview(frame)[at:])
+        return parse(key, version, frame[at:])
 
     def close(self) -> None:
         """Drop it."""
