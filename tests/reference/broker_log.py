@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import attrgetter, itemgetter
+from typing import Any
 
 from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
@@ -79,7 +80,7 @@ class BrokerLog:
     def add(self, batch: Batch, wire: bytes | None = None) -> Batch:
         """Append a batch as it is; `wire` in place of its true bytes."""
         assert batch.base_offset >= self.end
-        changed: dict[str, int] = {}
+        changed: dict[str, Any] = {}
         if self.leader_epoch >= 0:
             changed["leader_epoch"] = self.leader_epoch
         if not self.joins and batch.producer_id < 0:

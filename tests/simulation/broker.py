@@ -13,23 +13,20 @@ import struct
 import uuid
 from collections import deque
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kio.index import load_response_schema
-
 from keylane.wire.fetch import (
+    FetchRequest,
     FetchResponse,
     FetchTopicAnswer,
     PartitionAnswer,
-    read_fetch_request,
     write_fetch_response,
 )
 from keylane.wire.header import read_request_header, write_response
-from keylane.wire.messages import read_request, write_message
 from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS, Reply
 from tests.simulation.cluster import Cluster, Partition, Topic
-from tests.transcript.entities import build
+from tests.simulation.messages import read_fetch, read_question, write_answer
 
 if TYPE_CHECKING:
     from tests.simulation.network import End
@@ -50,24 +47,6 @@ OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPI
 ALL_OPERATIONS = 0x1FF8
 PORT = 9092
 WORK_S = 0.0003
-REQUESTS_KEPT = 4096
-response_schema = cache(load_response_schema)
-
-
-@lru_cache(REQUESTS_KEPT)
-def parse(key: int, version: int, body: bytes) -> Any:
-    """The request as a kio entity; most are the same again and again."""
-    return read_request(key, version, memoryview(body))
-
-
-@cache
-def answer_api_versions(version: int) -> bytes:
-    """Each connection asks for it first."""
-    keys = [
-        {"api_key": key, "min_version": low, "max_version": high}
-        for key, (low, high) in VERSIONS.items()
-    ]
-    return write_message(build(response_schema(API_VERSIONS, version), {"api_keys": keys}))
 
 
 @cache
@@ -215,18 +194,22 @@ class Broker:
         self, key: int, version: int, frame: bytes, at: int, answer: Callable[[list[Any]], None]
     ) -> None:
         if key == FETCH:
-            self._fetch(version, frame, at, answer)
+            self._fetch(version, read_fetch(version, frame[at:]), answer)
             return
-        if key == API_VERSIONS:
-            answer([answer_api_versions(version)])
-            return
-        request = parse(key, version, frame[at:])
+        request = read_question(key, version, frame[at:])
 
         def reply(values: dict[str, Any]) -> None:
-            answer([write_message(build(response_schema(key, version), values))])
+            answer([write_answer(key, version, values)])
 
         handler = HANDLERS.get(key) or self.group_handlers[key]
         handler(self, request, reply)
+
+    def _api_versions(self, _request: Any, reply: Reply) -> None:
+        keys = [
+            {"api_key": key, "min_version": low, "max_version": high}
+            for key, (low, high) in VERSIONS.items()
+        ]
+        reply({"api_keys": keys})
 
     def _metadata(self, request: Any, reply: Reply) -> None:
         cluster = self.cluster
@@ -325,9 +308,8 @@ class Broker:
         return UNKNOWN_TOPIC if topic is not None else UNKNOWN_TOPIC_ID
 
     def _fetch(
-        self, version: int, frame: bytes, at: int, answer: Callable[[list[Any]], None]
+        self, version: int, request: FetchRequest, answer: Callable[[list[Any]], None]
     ) -> None:
-        request = read_fetch_request(frame, at, version)
         deadline_s = self.world.now_s + request.max_wait_ms / 1000
         is_answered = False
 
@@ -443,6 +425,7 @@ def _no_records(index: int, code: int, *, tags: bytes = b"\0", log: Any = None) 
 
 
 HANDLERS: dict[int, Callable[[Broker, Any, Reply], None]] = {
+    API_VERSIONS: Broker._api_versions,
     METADATA: Broker._metadata,
     FIND_COORDINATOR: Broker._find_coordinator,
     DESCRIBE_ACLS: Broker._describe_acls,

@@ -53,7 +53,7 @@ class _Call(asyncio.TimerHandle):
 
     def cancel(self) -> None:
         self._cancelled = True  # the loop skips it
-        self._callback = self._args = None
+        self._callback = self._args = None  # type: ignore[assignment]
 
 
 class _NoSelector:
