@@ -74,8 +74,8 @@ class BrokerLinks:
         """`where` tells the addresses of brokers beside the bootstrap ones, `id_of` their ids."""
         self._config, self._security, self._stats = config, security, stats
         self._where, self._id_of = where, id_of
-        self.reach = Reach(id_of)
-        self.patience = Patience(self._name_of, on_late=stats.timed_out)
+        self.reach = Reach(id_of, time.monotonic)
+        self.patience = Patience(self._name_of, clock=time.monotonic, on_late=stats.timed_out)
         self._kept: dict[Address, ServiceLink] = {}
         self._opening: dict[Address, asyncio.Task[ServiceLink | KeylaneError]] = {}
         self._best: Address | None = None

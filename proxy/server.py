@@ -82,7 +82,7 @@ class ProxyServer:
     def __init__(self, config: ProxyConfig) -> None:
         self.stats = ProxyStats()
         self.health = Health()
-        self._upkeep = Upkeep(SetAside(), Watched())
+        self._upkeep = Upkeep(SetAside(time.monotonic), Watched())
         config, plan = fit_memory(config)
         self.config, self._memory = config, MemoryWatch(config, plan, self.stats)
         self._cluster = Cluster(config, self.stats)

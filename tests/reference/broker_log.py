@@ -7,10 +7,12 @@ Shell: asyncio, for long polls. Source: KIP-74, KIP-98; ReplicaManager.fetchMess
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
@@ -78,10 +80,13 @@ class BrokerLog:
     def add(self, batch: Batch, wire: bytes | None = None) -> Batch:
         """Append a batch as it is; `wire` in place of its true bytes."""
         assert batch.base_offset >= self.end
+        changed: dict[str, Any] = {}
         if self.leader_epoch >= 0:
-            batch = replace(batch, leader_epoch=self.leader_epoch)
+            changed["leader_epoch"] = self.leader_epoch
         if not self.joins and batch.producer_id < 0:
-            batch = replace(batch, base_sequence=batch.base_offset % 2**31)
+            changed["base_sequence"] = batch.base_offset % 2**31
+        if changed:
+            batch = replace(batch, **changed)
         self.batches.append(batch)
         self.wires.append(wire or write_batch(batch))
         self.end = batch.next_offset
@@ -171,10 +176,9 @@ class BrokerLog:
             )  # fmt: skip
         upper = self.stable if isolation_level else self.end
         out, reached = b"", offset
-        for batch, wire in zip(self.batches, self.wires, strict=True):
-            if batch.next_offset <= offset or batch.base_offset >= upper:
-                continue
-            if out and len(out) >= max_bytes:
+        first = bisect_right(self.batches, offset, key=attrgetter("next_offset"))
+        for batch, wire in zip(self.batches[first:], self.wires[first:], strict=True):
+            if batch.base_offset >= upper or (out and len(out) >= max_bytes):
                 break
             out += wire if not out else wire[: max_bytes - len(out)]
             reached = batch.next_offset

@@ -16,20 +16,17 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kio.index import load_response_schema
-
 from keylane.wire.fetch import (
+    FetchRequest,
     FetchResponse,
     FetchTopicAnswer,
     PartitionAnswer,
-    read_fetch_request,
     write_fetch_response,
 )
 from keylane.wire.header import read_request_header, write_response
-from keylane.wire.messages import read_request, write_message
 from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS, Reply
 from tests.simulation.cluster import Cluster, Partition, Topic
-from tests.transcript.entities import build
+from tests.simulation.messages import read_fetch, read_question, write_answer
 
 if TYPE_CHECKING:
     from tests.simulation.network import End
@@ -50,7 +47,12 @@ OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPI
 ALL_OPERATIONS = 0x1FF8
 PORT = 9092
 WORK_S = 0.0003
-response_schema = cache(load_response_schema)
+
+
+@cache
+def own_topic_id(name: str) -> uuid.UUID:
+    """Of one of keylane's own topics."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
 
 
 class _Connection:
@@ -104,9 +106,7 @@ class _Connection:
             if self.broker.loses_answer(key):
                 self.end.reset()
                 return
-            self.end.send(
-                b"".join(map(bytes, write_response(key, version, header.correlation_id, body)))
-            )
+            self.end.send(b"".join(write_response(key, version, header.correlation_id, body)))
             self.next()
 
         self.broker.requests[key] = self.broker.requests.get(key, 0) + 1
@@ -194,12 +194,12 @@ class Broker:
         self, key: int, version: int, frame: bytes, at: int, answer: Callable[[list[Any]], None]
     ) -> None:
         if key == FETCH:
-            self._fetch(version, frame, at, answer)
+            self._fetch(version, read_fetch(version, frame[at:]), answer)
             return
-        request = read_request(key, version, memoryview(frame)[at:])
+        request = read_question(key, version, frame[at:])
 
         def reply(values: dict[str, Any]) -> None:
-            answer([write_message(build(response_schema(key, version), values))])
+            answer([write_answer(key, version, values)])
 
         handler = HANDLERS.get(key) or self.group_handlers[key]
         handler(self, request, reply)
@@ -269,7 +269,7 @@ class Broker:
         ]
         return {
             "name": name,
-            "topic_id": uuid.uuid5(uuid.NAMESPACE_DNS, name),
+            "topic_id": own_topic_id(name),
             "partitions": partitions,
             "topic_authorized_operations": ALL_OPERATIONS,
         }
@@ -308,9 +308,8 @@ class Broker:
         return UNKNOWN_TOPIC if topic is not None else UNKNOWN_TOPIC_ID
 
     def _fetch(
-        self, version: int, frame: bytes, at: int, answer: Callable[[list[Any]], None]
+        self, version: int, request: FetchRequest, answer: Callable[[list[Any]], None]
     ) -> None:
-        request = read_fetch_request(frame, at, version)
         deadline_s = self.world.now_s + request.max_wait_ms / 1000
         is_answered = False
 

@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kio.index import load_request_schema
-
 from keylane.wire.header import find_response_body, write_request
-from keylane.wire.messages import read_response, write_message
-from tests.transcript.entities import build
+from tests.simulation.messages import read_answer, write_question
 
 if TYPE_CHECKING:
     from tests.simulation.world import Process
 
 REQUEST_TIMEOUT_S = 30.0
-request_schema = cache(load_request_schema)
 Address = tuple[str, int]
 
 
@@ -73,9 +68,9 @@ class Connection(asyncio.Protocol):
     async def ask(self, key: int, version: int, /, **values: Any) -> Any:
         """The answer as a kio entity. Raises: Lost."""
         timeout_s = values.pop("timeout_s", REQUEST_TIMEOUT_S)
-        body = write_message(build(request_schema(key, version), values))
+        body = write_question(key, version, values)
         frame, at = await self.ask_raw(key, version, body, timeout_s=timeout_s)
-        return read_response(key, version, memoryview(frame)[at:])
+        return read_answer(key, version, frame[at:])
 
     def close(self) -> None:
         """Drop it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -51,15 +52,12 @@ class End:
         self.on_drained: Callable[[], None] = lambda: None
         self._queue: deque[tuple[float, bytes | None]] = deque()
         """What is on its way from here; None: the end of it."""
+        self.unread_bytes = 0
+        """Of what was sent from here and is not read yet."""
         self._is_pumping = False
         self.is_paused = False
         """It does not read."""
         self.process: Process | None = None
-
-    @property
-    def unread_bytes(self) -> int:
-        """Of what was sent from here and is not read yet."""
-        return sum(len(data) for _, data in self._queue if data is not None)
 
     def send(self, data: bytes | None) -> None:
         """Send bytes; None: no more will come."""
@@ -69,6 +67,10 @@ class End:
         ready_s = world.now_s + self.network.latency_s(self.host, self.peer.host)
         if self._queue:
             ready_s = max(ready_s, self._queue[-1][0])
+        if data is None:
+            self.is_open = False
+        else:
+            self.unread_bytes += len(data)
         rng = world.rng
         if data is not None and len(data) > 1 and rng.random() < SPLIT_SHARE:
             at = rng.randrange(1, len(data))
@@ -76,14 +78,16 @@ class End:
             self._queue.append((ready_s + rng.random() * JITTER_S, data[at:]))
         else:
             self._queue.append((ready_s, data))
-        if data is None:
-            self.is_open = False
         self._pump_at(ready_s)
+
+    def _drop_all(self) -> None:
+        self._queue.clear()
+        self.unread_bytes = 0
 
     def reset(self) -> None:
         """End the connection at once, both ways; the peer finds out a moment later."""
         was_open, self.is_open = self.is_open, False
-        self._queue.clear()
+        self._drop_all()
         if was_open or self.peer.is_open:
             network, peer = self.network, self.peer
             latency_s = network.latency_s(self.host, peer.host)
@@ -100,7 +104,7 @@ class End:
         """The peer has ended the connection."""
         if self.is_open or error is None:
             self.is_open = False
-            self._queue.clear()
+            self._drop_all()
             self.on_lost(error)
 
     def pause(self, *, is_paused: bool) -> None:
@@ -130,7 +134,9 @@ class End:
             has_moved = True
             if data is None:
                 peer.lose(None)
-            elif peer.is_open:
+                continue
+            self.unread_bytes -= len(data)
+            if peer.is_open:
                 peer.on_data(data)
             else:
                 self.lose(ConnectionResetError("reset by the peer"))
@@ -150,8 +156,8 @@ class SimTransport(asyncio.Transport):
         self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
         self._is_closing = self._is_lost = self._is_full = False
         end.process = process
-        end.on_data = lambda data: process.post(lambda: self._feed(data))
-        end.on_lost = lambda error: process.post(lambda: self._lose(error))
+        end.on_data = partial(process.post, self._feed)
+        end.on_lost = partial(process.post, self._lose)
         end.on_drained = lambda: process.post(self._drained) if self._is_full else None
         process.world.network.transports.append(self)
 
@@ -165,7 +171,7 @@ class SimTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Any) -> None:
-        self.write(b"".join(bytes(data) for data in list_of_data))
+        self.write(b"".join(list_of_data))
 
     def close(self) -> None:
         if not self._is_closing:
@@ -358,10 +364,10 @@ class Network:
             listener = self._listeners.get((host, port))
             if listener is None or not listener.is_reachable:
                 error = ConnectionRefusedError(111, f"connect to {host}:{port} refused")
-                self.world.after(latency_s, lambda: process.post(lambda: _fail(future, error)))
+                self.world.after(latency_s, partial(process.post, _fail, future, error))
                 return
             listener.accept(there)
-            self.world.after(latency_s, lambda: process.post(connected))
+            self.world.after(latency_s, partial(process.post, connected))
 
         def connected() -> None:
             if future.done():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 PORT = 9000
+DESCRIPTORS = 65536
 RESTART_S = 1.0
 """What supervises a node starts it again so much later when it has ended."""
 AIOKAFKA_IN = (
@@ -50,11 +51,16 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
     chance = random.Random(world.rng.random())
     real_clock = time.clock_gettime
 
-    def clock(name: str) -> Callable[..., float]:
-        return lambda *_: 0.0 if world.current is None else getattr(world.current, name)()
+    def monotonic() -> float:
+        return 0.0 if world.current is None else world.current.monotonic()
+
+    def wall() -> float:
+        return 0.0 if world.current is None else world.current.wall()
 
     def which_clock(which: int) -> float:
-        return clock("boottime")() if which == time.CLOCK_BOOTTIME else real_clock(which)
+        if which != time.CLOCK_BOOTTIME:
+            return real_clock(which)
+        return 0.0 if world.current is None else world.current.boottime()
 
     def look_up(mark: str) -> Life:
         found = [each for each in world.processes if mark == _mark(each)]
@@ -68,18 +74,21 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
         assert world.current is not None
         return _mark(world.current)
 
+    def nothing(*_: Any) -> None:
+        pass
+
     replaced: dict[str, Any] = {
-        "time.monotonic": clock("monotonic"),
-        "time.time": clock("wall"),
+        "time.monotonic": monotonic,
+        "time.time": wall,
         "time.clock_gettime": which_clock,
         "uuid.uuid4": lambda: uuid.UUID(int=chance.getrandbits(128)),
         "os.urandom": chance.randbytes,
         "keylane.proxy.lane_fetch.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.context.ThreadPoolExecutor": SimExecutor,
-        "keylane.proxy.server.warm_up": mock.Mock(),
-        "keylane.proxy.server.keep_freed_memory": mock.Mock(),
-        "keylane.proxy.server.raise_limit": mock.Mock(return_value=65536),
-        "keylane.proxy.descriptors.Descriptors.probe": mock.Mock(),
+        "keylane.proxy.server.warm_up": nothing,
+        "keylane.proxy.server.keep_freed_memory": nothing,
+        "keylane.proxy.server.raise_limit": lambda: DESCRIPTORS,
+        "keylane.proxy.descriptors.Descriptors.probe": nothing,
         "keylane.proxy.nodes.lone.look_up": look_up,
         "keylane.proxy.nodes.lone.make_mark": make_mark,
         "keylane.proxy.nodes.node_parts.make_mark": make_mark,

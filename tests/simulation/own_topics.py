@@ -57,15 +57,15 @@ class Own:
         end_s = clock() + timeout_s
         while True:
             future: asyncio.Future[T] = process.loop.create_future()
+            timer = process.loop.call_at(end_s, _fail, future, RequestTimedOutError())
             self._send(process, do, future)
             try:
-                async with asyncio.timeout(max(0.0, end_s - clock())):
-                    return await future
-            except TimeoutError:
-                raise RequestTimedOutError from None
+                return await future
             except ConnectionError as error:
                 if clock() + RETRY_S > end_s:
                     raise KafkaConnectionError(str(error)) from None
+            finally:
+                timer.cancel()
             await asyncio.sleep(RETRY_S)
 
     def _send(self, process: Any, do: Callable[[], T], future: asyncio.Future[T]) -> None:
@@ -73,7 +73,7 @@ class Own:
         broker = world.brokers.get(leader or "")
 
         def fail(error: Exception) -> None:
-            process.post(lambda: None if future.done() else future.set_exception(error))
+            process.post(_fail, future, error)
 
         def lost() -> None:
             fail(ConnectionError("connection is lost"))
@@ -102,15 +102,22 @@ class Own:
                 world.tell(f"{host}: an answer of keylane's own topics is lost")
                 world.after(0.01, lost)
                 return
-            world.after(
-                latency_s,
-                lambda: process.post(lambda: None if future.done() else future.set_result(value)),
-            )
+            world.after(latency_s, partial(process.post, _set, future, value))
 
         world.after(network.latency_s(process.host, leader or "kafka1"), arrived)
 
     def log(self, topic: str, partition: int) -> OwnLog:
         return self.cluster.own[topic][partition]
+
+
+def _set(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 class _TxnManager:
@@ -280,10 +287,7 @@ class _Consumer:
 
         def wake() -> None:
             latency_s = self.own.world.network.latency_s(process.host, "kafka1")
-            self.own.world.after(
-                latency_s,
-                lambda: process.post(lambda: None if news.done() else news.set_result(None)),
-            )
+            self.own.world.after(latency_s, partial(process.post, _set, news, None))
 
         found = {}
         for each in wanted:

@@ -15,8 +15,10 @@ import heapq
 import itertools
 import random
 from asyncio import events
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from tests.virtual_time import InlineExecutor
@@ -28,48 +30,97 @@ TURNS_MAX = 20_000
 STEPS_MAX = 2_000_000
 STORY_MAX = 20_000
 CLOSE_TURNS_MAX = 200
+CLOCK_RESOLUTION_S = 1e-9
+
+
+class _Call(asyncio.TimerHandle):
+    """A handle of this loop, for now or later: without what is there for debugging."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: SimLoop,
+        context: Context | None,
+    ) -> None:
+        self._when, self._callback, self._args, self._loop = when, callback, args, loop
+        self._context = copy_context() if context is None else context
+        self._cancelled = self._scheduled = False
+        self._repr = self._source_traceback = None
+
+    def cancel(self) -> None:
+        self._cancelled = True  # the loop skips it
+        self._callback = self._args = None  # type: ignore[assignment]
 
 
 class _NoSelector:
     """Nothing in the loop waits for a file."""
-
-    def select(self, _timeout: float | None = None) -> list[Any]:
-        return []
 
     def close(self) -> None:
         pass
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """A loop that runs only when it is turned, on its process's own clock."""
+    """A loop that runs only when it is turned, on its process's own clock.
+
+    The queue of what is ready is asyncio's; timers lie in a heap of tuples, which Python compares
+    without running our code.
+    """
 
     def __init__(self, process: Process) -> None:
         super().__init__()
         self._process = process
         self._selector = _NoSelector()
-        self._clock_resolution = 1e-9
+        self._ready: deque[asyncio.Handle]
+        self._timers: list[tuple[float, int, _Call]] = []
+        self._numbers = itertools.count()
+        self.time = process.monotonic  # type: ignore[method-assign]
         self.set_exception_handler(process.note_exception)
 
-    def time(self) -> float:
-        return self._process.monotonic()
+    # Scheduling, as asyncio does it when it is not debugged.
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        call = _Call(0.0, callback, args, self, context)
+        self._ready.append(call)
+        return call
 
-    def turn(self) -> None:
-        """Run until nothing is to be done at this moment."""
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        call = _Call(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._numbers), call))
+        return call
+
+    def turn(self, now_s: float) -> None:
+        """Run until nothing is to be done at this moment, which does not pass meanwhile."""
+        ready, timers = self._ready, self._timers
+        due_s = now_s + CLOCK_RESOLUTION_S
         for _ in range(TURNS_MAX):
-            self._run_once()  # type: ignore[attr-defined]
-            if not self._ready and not self.is_due():  # type: ignore[attr-defined]
+            while timers and timers[0][0] < due_s:
+                ready.append(heapq.heappop(timers)[2])
+            if not ready:
                 return
+            for _ in range(len(ready)):
+                call = ready.popleft()
+                if not call._cancelled:
+                    call._run()
         raise AssertionError(f"{self._process} spins")
 
     def next_timer_s(self) -> float | None:
-        """When the next timer is due; one that was cancelled may count."""
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        return scheduled[0].when() if scheduled else None
-
-    def is_due(self) -> bool:
-        """Whether a timer is due."""
-        due_s = self.next_timer_s()
-        return due_s is not None and due_s <= self.time() + self._clock_resolution
+        """When the next timer is due."""
+        timers = self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
@@ -107,7 +158,7 @@ class Process:
         """How long the machine was suspended: CLOCK_BOOTTIME counts it, CLOCK_MONOTONIC not."""
         self.is_dead = self.is_hung = False
         self._alarm_s = float("-inf")
-        self.inbox: list[Callable[[], Any]] = []
+        self._inbox: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self.tasks: set[asyncio.Task[Any]] = set()
         self.loop = SimLoop(self)
         world.processes.append(self)
@@ -128,7 +179,7 @@ class Process:
     # Turning.
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         """Begin a task with the next turn."""
-        self.post(lambda: self._begin(coroutine, name))
+        self.post(self._begin, coroutine, name)
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         task = self.loop.create_task(coroutine, name=name)
@@ -140,46 +191,52 @@ class Process:
         if not task.cancelled() and task.exception() is not None:
             self.world.note_error(f"{self}: {task.get_name()}: {task.exception()!r}")
 
-    def post(self, do: Callable[[], Any]) -> None:
+    def post(self, do: Callable[..., Any], *args: Any) -> None:
         """Have something done in the loop, when the process runs."""
         if not self.is_dead:
-            self.inbox.append(do)
+            self._inbox.append((do, args))
             self.world.wake(self)
 
-    def set_alarm(self) -> None:
+    def _set_alarm(self, clock_s: float) -> None:
         """Have the world turn it when its next timer is due."""
         due_s = self.loop.next_timer_s()
         if due_s is None:
             return
-        at_s = self.world.now_s + max(0.0, (due_s - self.monotonic()) / self.rate)
-        if at_s < self._alarm_s or self._alarm_s <= self.world.now_s:
+        now_s = self.world.now_s
+        at_s = now_s + max(0.0, (due_s - clock_s) / self.rate)
+        if at_s < self._alarm_s or self._alarm_s <= now_s:
             self._alarm_s = at_s
-            self.world.after(at_s - self.world.now_s, self._ring)
+            self.world.after(at_s - now_s, self._ring)
 
     def _ring(self) -> None:
-        self.world.wake(self)
+        clock_s, due_s = self.monotonic(), self.loop.next_timer_s()
+        if due_s is not None and due_s < clock_s + CLOCK_RESOLUTION_S:
+            self.world.wake(self)
+        else:  # what it was set for was cancelled
+            self._set_alarm(clock_s)
 
     def turn(self) -> None:
         """Do what is to be done now."""
         if self.is_dead or self.is_hung:
             return
         self.world.current = self
-        inbox, self.inbox = self.inbox, []
-        for do in inbox:
-            self.loop.call_soon(do)
+        inbox, self._inbox = self._inbox, []
+        for do, args in inbox:
+            self.loop.call_soon(do, *args)
+        clock_s = self.monotonic()
         events._set_running_loop(self.loop)
         try:
-            self.loop.turn()
+            self.loop.turn(clock_s)
         finally:
             events._set_running_loop(None)
             self.world.current = None
-        self.set_alarm()
+        self._set_alarm(clock_s)
 
     # Ends.
     def kill(self) -> None:
         """As SIGKILL: nothing more of it runs, and its connections are reset."""
         self.is_dead = True
-        self.inbox.clear()
+        self._inbox.clear()
         self.world.network.reset_all(self)
 
     def suspend(self, seconds: float) -> None:
@@ -219,7 +276,7 @@ class Process:
                     break
                 for task in tasks:
                     task.cancel()
-                self.loop._run_once()  # type: ignore[attr-defined]
+                self.loop.turn(self.monotonic())
         finally:
             events._set_running_loop(None)
             self.world.current = None

@@ -7,7 +7,7 @@ Source: kio's schema modules, read through their dataclass fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, fields
 from datetime import timedelta
 from functools import cache, partial
@@ -24,7 +24,6 @@ from kio.serial._introspect import (
 
 Values = dict[str, Any]
 Convert = Callable[[Any], Any]
-Zero = Callable[[], Any]
 
 
 def build(entity_type: Any, values: Values) -> Any:
@@ -32,21 +31,21 @@ def build(entity_type: Any, values: Values) -> Any:
     made = {}
     for name, convert, zero in _plan(entity_type):
         if name in values:
-            made[name] = convert(values[name])
-        elif zero is not None:
-            made[name] = zero()
+            value = values[name]
+            made[name] = value if convert is None or value is None else convert(value)
+        elif zero is not MISSING:
+            made[name] = zero
     return entity_type(**made)
 
 
 @cache
-def _plan(entity_type: Any) -> tuple[tuple[str, Convert, Zero | None], ...]:
-    """By field: its name, how a plain value becomes its own, and what it is without one."""
+def _plan(entity_type: Any) -> tuple[tuple[str, Convert | None, Any], ...]:
+    """By field: its name, what a plain value goes through, and what it is without one.
+
+    MISSING: its default.
+    """
     return tuple(
-        (
-            field.name,
-            partial(_value, field),
-            partial(_zero, field) if field.default is MISSING else None,
-        )
+        (field.name, _converter(field), _zero(field) if field.default is MISSING else MISSING)
         for field in fields(entity_type)
     )
 
@@ -69,35 +68,33 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _value(field: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    kind, kafka_type = _kind(field)
-    if isinstance(kind, EntityTupleField):
-        return tuple(build(kind.type_, item) for item in value)
-    if isinstance(kind, EntityField):
-        return build(kind.type_, value)
-    return tuple(value) if kind.is_array else _primitive(kafka_type, value)
-
-
-_kinds: dict[int, tuple[Any, str]] = {}
-"""By field, which are not hashable; schemas stay for as long as the process runs."""
-
-
 def _kind(field: Any) -> tuple[Any, str]:
     """kio's kind of a field, and Kafka's type of what is no entity."""
-    found = _kinds.get(id(field))
-    if found is None:
-        kind = classify_field(field)
-        is_entity = isinstance(kind, EntityField | EntityTupleField)
-        found = _kinds[id(field)] = kind, "" if is_entity else get_schema_field_type(field)
-    return found
+    kind = classify_field(field)
+    is_entity = isinstance(kind, EntityField | EntityTupleField)
+    return kind, "" if is_entity else get_schema_field_type(field)
 
 
-def _primitive(kafka_type: str, value: Any) -> Any:
+def _converter(field: Any) -> Convert | None:
+    """How a plain value becomes the field's own; None: it is one."""
+    kind, kafka_type = _kind(field)
+    if isinstance(kind, EntityTupleField):
+        return partial(_build_all, kind.type_)
+    if isinstance(kind, EntityField):
+        return partial(build, kind.type_)
+    if kind.is_array:
+        return tuple
     if kafka_type.startswith("timedelta"):
-        return timedelta(milliseconds=value)
-    return ErrorCode(value) if kafka_type == "error_code" else value
+        return _milliseconds
+    return ErrorCode if kafka_type == "error_code" else None
+
+
+def _build_all(entity_type: Any, items: Iterable[Values]) -> tuple[Any, ...]:
+    return tuple([build(entity_type, item) for item in items])
+
+
+def _milliseconds(value: int) -> timedelta:
+    return timedelta(milliseconds=value)
 
 
 def _zero(field: Any) -> Any:
@@ -119,4 +116,6 @@ def _zero(field: Any) -> Any:
             return b""
         case "uuid":
             return None
-    return _primitive(kafka_type, 0)
+    if kafka_type.startswith("timedelta"):
+        return timedelta()
+    return ErrorCode(0) if kafka_type == "error_code" else 0
