@@ -28,7 +28,7 @@ from keylane.wire.fetch import (
 from keylane.wire.header import read_request_header, write_response
 from keylane.wire.messages import read_request, write_message
 from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS, Reply
-from tests.simulation.cluster import Cluster, Partition, Topic
+from tests.simulation.cluster import Cluster, Held, Partition, Topic
 from tests.transcript.entities import build
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPI
 ALL_OPERATIONS = 0x1FF8
 PORT = 9092
 WORK_S = 0.0003
+HELD_S = 1.0
+"""Requests that took less are not remembered."""
 response_schema = cache(load_response_schema)
 
 
@@ -60,6 +62,8 @@ class _Connection:
         self.broker, self.end = broker, end
         self._bytes = bytearray()
         self._requests: deque[bytes] = deque()
+        self._asked: deque[tuple[int, float]] = deque()
+        """API and time of what is not answered."""
         self._is_busy = False
         end.on_data = self._on_data
         end.on_lost = self._on_lost
@@ -71,12 +75,22 @@ class _Connection:
             if len(self._bytes) < 4 + size:
                 break
             self._requests.append(bytes(self._bytes[: 4 + size]))
+            (key,) = struct.unpack_from(">h", self._bytes, 4)
+            self._asked.append((key, self.broker.world.now_s))
             del self._bytes[: 4 + size]
         self.next()
 
     def _on_lost(self, _error: Exception | None) -> None:
         self.end.is_open = False
         self.broker.connections.pop(self, None)
+        while self._asked:
+            self._note_ended()
+
+    def _note_ended(self) -> None:
+        (key, asked_s), now_s = self._asked.popleft(), self.broker.world.now_s
+        if now_s - asked_s > HELD_S:
+            held = Held(key, self.end.peer.host, self.broker.host, asked_s, now_s)
+            self.broker.cluster.held.append(held)
 
     def next(self) -> None:
         """Begin the next request."""
@@ -101,6 +115,9 @@ class _Connection:
                 self.broker.held.append(lambda: answer(body))
                 return
             self._is_busy = False
+            if self._asked:
+                self._note_ended()
+            self.broker.cluster.note_moment(f"api {key}", self.end.peer.host)
             if self.broker.loses_answer(key):
                 self.end.reset()
                 return

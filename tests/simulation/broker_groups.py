@@ -28,13 +28,15 @@ OFFSET_COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE_GROUPS = (
     15,
 )
 INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, OFFSET_DELETE = 22, 25, 26, 28, 47
+DELETE_GROUPS = 42
 GROUP_VERSIONS = {
     OFFSET_COMMIT: (2, 8), OFFSET_FETCH: (1, 7), JOIN: (0, 7), HEARTBEAT: (0, 4), LEAVE: (3, 4),
     SYNC: (0, 5), DESCRIBE_GROUPS: (0, 5), INIT_PRODUCER_ID: (0, 4), ADD_OFFSETS: (0, 3),
-    END_TXN: (0, 3), TXN_OFFSET_COMMIT: (0, 3), OFFSET_DELETE: (0, 0),
+    END_TXN: (0, 3), TXN_OFFSET_COMMIT: (0, 3), OFFSET_DELETE: (0, 0), DELETE_GROUPS: (0, 2),
 }  # fmt: skip
 LOADING, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, UNSTABLE = 14, 15, 16, 88
 INVALID_EPOCH, INVALID_TXN_STATE, CONCURRENT, NON_EMPTY_TOPIC, FENCED = 47, 48, 51, 86, 90
+NON_EMPTY_GROUP, NO_SUCH_GROUP = 68, 69
 STORE_S = 0.001
 """How long a write to the log of offsets, or of transactions, takes."""
 MARKERS_S_MAX = 0.02
@@ -204,6 +206,23 @@ def offset_delete(broker: Broker, request: Any, reply: Reply) -> None:
     reply({"topics": topics})
 
 
+def delete_groups(broker: Broker, request: Any, reply: Reply) -> None:
+    """Groups without members are forgotten, offsets and all."""
+    results = []
+    for name in map(str, request.groups_names):
+        code = group_error(broker, name)
+        group = broker.cluster.group(name)
+        if not code and group.twin.members:
+            code = NON_EMPTY_GROUP
+        elif not code and not group.offsets and not group.twin.generation_id:
+            code = NO_SUCH_GROUP
+        if not code:
+            group.offsets.clear()
+            broker.world.tell(f"kafka: group {name} is deleted")
+        results.append({"group_id": name, "error_code": code})
+    broker.world.after(STORE_S, lambda: reply({"results": results}))
+
+
 # Transactions.
 def init_producer_id(broker: Broker, request: Any, reply: Reply) -> None:
     """A producer id; of a transactional id its next epoch, which ends what was open before."""
@@ -307,6 +326,7 @@ GROUP_HANDLERS: dict[int, Handler] = {
     OFFSET_COMMIT: offset_commit,
     OFFSET_FETCH: offset_fetch,
     OFFSET_DELETE: offset_delete,
+    DELETE_GROUPS: delete_groups,
     DESCRIBE_GROUPS: describe_groups,
     INIT_PRODUCER_ID: init_producer_id,
     ADD_OFFSETS: add_offsets,

@@ -14,12 +14,16 @@ LOAD_S = 15.0
 """How long producers write and faults come."""
 SAFE, UNSAFE = "safe", "unsafe"
 FAULTS = (
-    "node_kill", "node_hang", "node_suspend", "node_cut_kafka", "node_cut_clients", "node_stop",
+    "node_kill", "node_hang", "node_suspend", "node_cut_kafka", "node_cut_broker",
+    "node_cut_clients", "node_stop", "node_kill_at", "node_hang_at", "late_append",
     "broker_crash", "broker_hang", "broker_slow", "elect", "elect_with_loss", "lose_disk",
     "delete_records", "move_coordinator", "lost_commit_answer", "late_commit", "lost_ack",
     "compact", "member_kill", "member_stop", "member_hang", "member_cut", "wall_clock",
-    "reset_offset", "member_seek",
+    "member_seek", "seek_at", "reset_offset", "admin_reset", "admin_delete", "delete_group",
+    "expire_group",
 )  # fmt: skip
+CLOCKS = (1.0, 1.0, 0.9, 1.1)
+"""A lease allows for a clock that is slower by a fifth."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,17 @@ class GroupPlan:
     """Its members commit behind the last record they were given."""
     is_transactional: bool = False
     """Its members send their offsets to transactions."""
+    session_s: float = 10.0
+    timeouts_s: tuple[float, ...] = (30.0,)
+    """Of its members' requests, in turns."""
+    is_patient: bool = False
+    """Its members keep their lanes when they lose their coordinator."""
+    watched_s: float = 0.0
+    """So often a tool asks where its lanes stand; 0: never."""
+
+    def lane_topic(self, topic: TopicPlan) -> str:
+        """What its members call the topic."""
+        return f"{topic.name}.lanes-{topic.lanes}" if self.by_lane_name else topic.name
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,11 @@ class Scenario:
     topics: tuple[TopicPlan, ...]
     groups: tuple[GroupPlan, ...]
     faults: tuple[Fault, ...]
+    node_session_s: float = 10.0
+    keeps_rights: bool = False
+    """What clients may do is asked once."""
+    rates: tuple[float, ...] = (1.0,)
+    """Of nodes' clocks, in turns."""
 
 
 def draw(seed: int) -> Scenario:
@@ -94,6 +114,10 @@ def draw(seed: int) -> Scenario:
             by_lane_name=rng.random() < 0.3,
             by_record=rng.random() < 0.5,
             is_transactional=rng.random() < 0.25,
+            session_s=rng.choice((10.0, 10.0, 30.0)),
+            timeouts_s=rng.choice(((30.0,), (5.0, 90.0), (90.0, 5.0), (90.0,))),
+            is_patient=rng.random() < 0.7,
+            watched_s=rng.choice((0.0, 0.0, 0.5, 2.0)),
         )
         for number in range(rng.choice((1, 1, 2)))
     )
@@ -110,7 +134,12 @@ def draw(seed: int) -> Scenario:
             key=lambda fault: fault.at_s,
         )
     )  # fmt: skip
-    return Scenario(seed, nodes, 3, topics, groups, faults)
+    return Scenario(
+        seed, nodes, 3, topics, groups, faults,
+        node_session_s=rng.choice((6.0, 10.0)),
+        keeps_rights=rng.random() < 0.5,
+        rates=tuple(rng.choice(CLOCKS) for _ in range(3)),
+    )  # fmt: skip
 
 
 def _draw_topic(rng: random.Random, number: int) -> TopicPlan:
