@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         self._number = 0
         self.is_open, self.timeout_s = False, REQUEST_TIMEOUT_S
         self.on_end: OnEnd = lambda *_: None
+        self.on_silent: Callable[[], None] = lambda: None
         self._asked: dict[int, tuple[int, float]] = {}
         """By number: API and time of what is not answered, whoever still waits for it."""
 
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 frame = await future
         except TimeoutError:
+            self.on_silent()
             self.close()
             raise Lost(f"no answer to API {key} in {timeout_s:g} s") from None
         return frame, find_response_body(frame, 4, key, version)
@@ -142,6 +144,8 @@ class Client:
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
         """By topic and index: (broker id, leader epoch)."""
         self.topic_ids: dict[str, Any] = {}
+        self._silent: set[str] = set()
+        """Hosts that have left a request unanswered: asked when no other answers."""
 
     async def to(self, address: Address, kind: str = "") -> Connection:
         """A connection to an address; one per kind. Raises: Lost."""
@@ -152,6 +156,7 @@ class Client:
                 self.process, address, self.client_id
             )
             found.timeout_s = self.timeout_s
+            found.on_silent = partial(self._silent.add, address[0])
             if self.waits is not None:
                 self.waits.connections += 1
                 number = self.waits.connections
@@ -172,6 +177,7 @@ class Client:
         rng = self.process.world.rng
         addresses = list(dict.fromkeys([*self.brokers.values(), *self.bootstrap]))
         rng.shuffle(addresses)
+        addresses.sort(key=lambda each: each[0] in self._silent)
         reason = "no address"
         for address in addresses:
             try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from keylane.own_names import JOURNAL_TOPIC
 from tests.simulation.admin import ADMIN
 from tests.simulation.broker_groups import OFFSET_COMMIT
 from tests.simulation.traps import APPEND, BACK, INTENT, POINTS
@@ -93,53 +94,44 @@ def wall_clock(stage: Stage, fault: Fault) -> None:
 
 # Nodes, at a moment.
 def node_kill_at(stage: Stage, fault: Fault) -> None:
-    """It dies before it gets one of its answers."""
-    node, point = stage.node(fault), _point(stage, fault)
-    stage.traps.set(point, [node.host], lambda _: node.kill())
+    """The one that gets a certain answer next dies before it has it."""
+    stage.traps.set(POINTS[fault.which % len(POINTS)], stage.node_hosts, stage.kill)
 
 
 def node_hang_at(stage: Stage, fault: Fault) -> None:
-    """It hangs before it gets one, until others have taken over; they may die of what it writes."""
-    node, point = stage.node(fault), _point(stage, fault)
-    stage.traps.set(point, [node.host], lambda _: outlive(stage, node.host, fault.amount))
+    """It hangs before it has it, until others have taken over."""
+    point = POINTS[fault.which % len(POINTS)]
+    stage.traps.set(point, stage.node_hosts, lambda host: outlive(stage, host, fault))
 
 
-def _point(stage: Stage, fault: Fault) -> str:
-    return POINTS[fault.which // len(stage.nodes) % len(POINTS)]
+def outlive(stage: Stage, host: str, fault: Fault) -> None:
+    """A node hangs for longer than its session; of what it writes then, the others may die.
 
-
-def outlive(stage: Stage, host: str, amount: float) -> None:
-    """A node hangs for longer than its session; when it writes again, the others may die."""
+    Where the machine has slept, timers of what was under way have stood still as well.
+    """
     process = next(each.process for each in stage.nodes if each.host == host)
-    seconds = stage.scenario.node_session_s + OUTLIVES_S + 12 * amount
-    hang(stage, process, seconds)
-    if round(amount * 1000) % 2:
+    seconds = stage.scenario.node_session_s + OUTLIVES_S + 12 * fault.amount
+    hang(stage, process, seconds, asleep=bool(int(fault.amount * 1000) % 2))
+    others = [each for each in stage.node_hosts if each != host]
+    if fault.which % 2:
         stage.world.after(seconds, lambda: stage.traps.set(
-            APPEND, [host], lambda _: kill_others(stage, host)
+            APPEND, [host], lambda _: stage.kill(*others)
         ))  # fmt: skip
-
-
-def kill_others(stage: Stage, host: str) -> None:
-    for each in stage.nodes:
-        if each.host != host:
-            each.kill()
 
 
 def late_append(stage: Stage, fault: Fault) -> None:
     """What a node writes to the journal next is long under way; it dies, and so may its heirs."""
-    node, late_s = stage.node(fault), 1.5 + 9 * fault.amount
-    until_s = stage.world.now_s + 8.0
+    late_s = 1.5 + 12 * fault.amount
 
     def delay_s(topic: str, host: str) -> float:
-        is_it = host == node.host and "individual" in topic
-        if stage.world.now_s > until_s or not is_it:
+        if JOURNAL_TOPIC != topic:
             return 0.0
         stage.own.delay_s = lambda _topic, _host: 0.0
         stage.world.tell(f"{host}: an append is {late_s:.2f} s under way")
         stage.hold(late_s)
-        stage.world.after(0.0, node.kill)
+        stage.world.after(0.0, lambda: stage.kill(host))
         if fault.which % 2:
-            stage.world.after(late_s + 0.003, lambda: kill_others(stage, ""))
+            stage.world.after(late_s + 0.003, lambda: stage.kill(*stage.node_hosts))
         return late_s
 
     stage.own.delay_s = delay_s
@@ -261,19 +253,24 @@ def member_seek(stage: Stage, fault: Fault) -> None:
         process.post(lambda: life.seek(1 + int(10 * fault.amount)))
 
 
-def seek_at(stage: Stage, fault: Fault) -> None:
-    """A member goes back, and the node that takes its commit dies or hangs at that moment."""
-    member_seek(stage, fault)
-    hosts = [each.host for each in stage.nodes]
-    point, kills = ((BACK, True), (INTENT, False), (INTENT, True))[fault.which % 3]
+def seek_kill(stage: Stage, fault: Fault) -> None:
+    """A member commits what it goes back to, and the node dies at that moment."""
+    _seek_and_commit(stage, fault)
+    stage.traps.set((BACK, INTENT)[fault.which % 2], stage.node_hosts, stage.kill)
 
-    def strike(host: str) -> None:
-        if kills:
-            next(each for each in stage.nodes if each.host == host).kill()
-        else:
-            outlive(stage, host, fault.amount)
 
-    stage.traps.set(point, hosts, strike)
+def seek_hang(stage: Stage, fault: Fault) -> None:
+    """The same; the node hangs, until others have taken over."""
+    _seek_and_commit(stage, fault)
+    point = (INTENT, BACK)[fault.which < 3]
+    stage.traps.set(point, stage.node_hosts, lambda host: outlive(stage, host, fault))
+
+
+def _seek_and_commit(stage: Stage, fault: Fault) -> None:
+    member = stage.member(fault)
+    life, process = member.life, member.process
+    if life is not None and process is not None and member.make_life is None:
+        process.post(lambda: life.seek_and_commit(1 + int(20 * fault.amount)))
 
 
 DO: dict[str, Do] = {
@@ -283,6 +280,6 @@ DO: dict[str, Do] = {
         node_stop, node_kill_at, node_hang_at, late_append, broker_crash, broker_hang, broker_slow,
         elect, elect_with_loss, lose_disk, delete_records, move_coordinator, lost_commit_answer,
         late_commit, lost_ack, compact, member_kill, member_stop, member_hang, member_cut,
-        wall_clock, member_seek, seek_at,
+        wall_clock, member_seek, seek_kill, seek_hang,
     )
 } | ADMIN  # fmt: skip

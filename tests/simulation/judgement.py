@@ -26,6 +26,7 @@ from tests.long.chaos_history import (
 )
 from tests.long.chaos_judge import judge
 from tests.reference.kernel import lane_of
+from tests.simulation.owners import Owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ class Judgement:
     ) -> None:
         self._world, self._cluster, self._scenario = world, cluster, scenario
         self._waits = waits
+        self._owners = Owners(world, cluster, waits.troubles) if scenario.nodes else None
         self._number = 0
         self._produced: list[Produced] = []
         self._records: dict[tuple[str, int], dict[int, tuple[str, int]]] = defaultdict(dict)
@@ -245,6 +247,7 @@ class Judgement:
         breaches += self._passed[:1] + self._back[:1]
         breaches += self._behind()
         breaches += self._waits.breaches(self._cluster.held)
+        breaches += self._owners.breaches[:1] if self._owners else []
         return breaches, notes, dict(counts)
 
     def _topic(self, name: str) -> TopicPlan:

@@ -269,7 +269,7 @@ class Life(Fetching):
 
     async def _commits(self) -> None:
         while True:
-            await asyncio.sleep(self._habits.commit_s)
+            await asyncio.sleep(self._habits.commit_s * (0.5 + self._world.rng.random()))
             try:
                 await self._commit()
             except Lost as error:
@@ -282,6 +282,15 @@ class Life(Fetching):
             # A rebalance does not break it off.
             self._committing = asyncio.get_running_loop().create_task(self._commit_lanes(moved))
             await asyncio.shield(self._committing)
+
+    def seek_and_commit(self, back: int) -> None:
+        """Have the application go back, and say so at once."""
+        self.seek(back)
+        self._client.process.spawn(self._commit_soon(), f"{self._name} seeks")
+
+    async def _commit_soon(self) -> None:
+        with suppress(Lost, Rejoin):  # the next commit says it, or the next heartbeat
+            await self._commit()
 
     def _note_commits(self, lanes: list[Lane]) -> dict[int, int]:
         """Note that they are under way; by lane index, where the note stands."""

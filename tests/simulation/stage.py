@@ -134,6 +134,16 @@ class Stage:
     def node(self, fault: Fault) -> Node:
         return self.nodes[fault.which % len(self.nodes)]
 
+    @property
+    def node_hosts(self) -> list[str]:
+        return [node.host for node in self.nodes]
+
+    def kill(self, *hosts: str) -> None:
+        """The nodes there."""
+        for node in self.nodes:
+            if node.host in hosts:
+                node.kill()
+
     def broker(self, fault: Fault) -> Broker:
         return self.brokers[1 + fault.which % len(self.brokers)]
 

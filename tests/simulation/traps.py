@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PUSH, LOOK, APPEND, INTENT, EPOCH, BACK = (
     "api 8", "api 9", "append", "intent", "api 22", "back",
 )  # fmt: skip
-POINTS = (PUSH, APPEND, INTENT, LOOK, EPOCH, BACK)
+POINTS = (PUSH, APPEND, PUSH, APPEND, LOOK, EPOCH)
 PATIENCE_S = 8.0
 """A moment that does not come by then is waited for no longer."""
 
