@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 1, 2, 3, 10, 18
 END_OF_EPOCH, DESCRIBE_ACLS, DESCRIBE_CONFIGS = 23, 29, 32
 VERSIONS = GROUP_VERSIONS | {
-    FETCH: (4, 16), LIST_OFFSETS: (1, 7), METADATA: (9, 12), FIND_COORDINATOR: (0, 3),
+    FETCH: (4, 16), LIST_OFFSETS: (1, 7), METADATA: (9, 12), FIND_COORDINATOR: (0, 4),
     API_VERSIONS: (0, 3), END_OF_EPOCH: (2, 4), DESCRIBE_ACLS: (1, 3), DESCRIBE_CONFIGS: (1, 4),
 }  # fmt: skip
 OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPIC_ID = (
@@ -292,11 +292,17 @@ class Broker:
         }
 
     def _find_coordinator(self, request: Any, reply: Reply) -> None:
-        found = self.cluster.coordinator(str(request.key))
-        if found < 0:
-            reply({"error_code": COORDINATOR_NOT_AVAILABLE, "node_id": -1, "port": -1})
+        if hasattr(request, "coordinator_keys"):
+            keys = map(str, request.coordinator_keys)
+            reply({"coordinators": [{"key": key, **self._coordinator(key)} for key in keys]})
         else:
-            reply({"node_id": found, "host": f"kafka{found}", "port": PORT})
+            reply(self._coordinator(str(request.key)))
+
+    def _coordinator(self, key: str) -> dict[str, Any]:
+        found = self.cluster.coordinator(key)
+        if found < 0:
+            return {"error_code": COORDINATOR_NOT_AVAILABLE, "node_id": -1, "port": -1}
+        return {"node_id": found, "host": f"kafka{found}", "port": PORT}
 
     def _describe_acls(self, _request: Any, reply: Reply) -> None:
         reply({"error_code": 54})

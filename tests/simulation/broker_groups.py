@@ -30,7 +30,7 @@ OFFSET_COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE_GROUPS = (
 INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, OFFSET_DELETE = 22, 25, 26, 28, 47
 DELETE_GROUPS = 42
 GROUP_VERSIONS = {
-    OFFSET_COMMIT: (2, 8), OFFSET_FETCH: (1, 7), JOIN: (0, 7), HEARTBEAT: (0, 4), LEAVE: (3, 4),
+    OFFSET_COMMIT: (2, 8), OFFSET_FETCH: (1, 8), JOIN: (0, 7), HEARTBEAT: (0, 4), LEAVE: (3, 4),
     SYNC: (0, 5), DESCRIBE_GROUPS: (0, 5), INIT_PRODUCER_ID: (0, 4), ADD_OFFSETS: (0, 3),
     END_TXN: (0, 3), TXN_OFFSET_COMMIT: (0, 3), OFFSET_DELETE: (0, 0), DELETE_GROUPS: (0, 2),
 }  # fmt: skip
@@ -152,18 +152,31 @@ def write_late(broker: Broker, name: str, written: dict[tuple[str, int], Committ
 
 
 def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
-    name = str(request.group_id)
+    """Of one group; from v8 on of many."""
+    is_stable = bool(getattr(request, "require_stable", False))
+    if hasattr(request, "groups"):
+        reply({"groups": [
+            {"group_id": each.group_id,
+             **_offsets_of(broker, str(each.group_id), each.topics, is_stable=is_stable)}
+            for each in request.groups
+        ]})  # fmt: skip
+    else:
+        name = str(request.group_id)
+        reply(_offsets_of(broker, name, request.topics, is_stable=is_stable))
+
+
+def _offsets_of(broker: Broker, name: str, wanted: Any, *, is_stable: bool) -> dict[str, Any]:
+    """The answer about one group; `wanted` is None for all that it has."""
     code = group_error(broker, name)
     if code:
-        reply({"error_code": code, "topics": []})
-        return
+        return {"error_code": code, "topics": []}
     group = broker.cluster.group(name)
     places: dict[str, list[int]] = {}
-    if request.topics is None:
+    if wanted is None:
         for topic, index in group.offsets:
             places.setdefault(topic, []).append(index)
     else:
-        for each in request.topics:
+        for each in wanted:
             places[str(each.name)] = [int(index) for index in each.partition_indexes]
     pending = {place for held in group.pending.values() for place in held}
     topics = []
@@ -173,7 +186,7 @@ def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
             found = group.offsets.get((topic, index))
             entry: dict[str, Any] = {"partition_index": index, "committed_offset": -1}
             entry |= {"committed_leader_epoch": -1, "metadata": ""}
-            if getattr(request, "require_stable", False) and (topic, index) in pending:
+            if is_stable and (topic, index) in pending:
                 entry["error_code"] = UNSTABLE
             elif found is not None:
                 entry |= {
@@ -183,7 +196,7 @@ def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
                 }
             entries.append(entry)
         topics.append({"name": topic, "partitions": entries})
-    reply({"topics": topics})
+    return {"topics": topics}
 
 
 def offset_delete(broker: Broker, request: Any, reply: Reply) -> None:

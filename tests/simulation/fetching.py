@@ -70,6 +70,8 @@ class Habits:
     reached: dict[Place, int] = field(default_factory=dict)
     """How far members of the group have tried to commit."""
     waits: Waits | None = None
+    begins: Callable[[Place], int] = lambda _: 0
+    """Where the log of a lane begins: an application seeks no further."""
     on_back: Callable[[], None] = lambda: None
     """Called when a member commits what it has gone back to."""
 
@@ -121,7 +123,8 @@ class Fetching:
         """Have the application go back in its first lane."""
         lane = next(iter(self._lanes.values()), None)
         if lane is not None and lane.client.position > 0:
-            lane.client.position = max(0, lane.client.position - back)
+            first = self._habits.begins(lane.place)
+            lane.client.position = max(first, lane.client.position - back)
             lane.given = lane.client.position
             lane.fetched = SOUGHT
             self._has_sought = True

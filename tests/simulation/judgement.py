@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from keylane.keyrange.lane import LaneLayout
 from tests.long.chaos_history import (
+    Answer,
     ClusterHistory,
     Commit,
     Cut,
@@ -25,6 +26,7 @@ from tests.long.chaos_history import (
     Produced,
 )
 from tests.long.chaos_judge import judge
+from tests.long.commit_floor import CommitFloor
 from tests.reference.kernel import lane_of
 from tests.simulation.owners import Owners
 
@@ -241,6 +243,7 @@ class Judgement:
             for name, count in verdict.counts.items():
                 counts[name] += count
             breaches += self._two_at_once(group)
+            breaches += self._above(plan, group)
             if plan.is_transactional:
                 breaches += self._not_once(plan, members)
             breaches += self._stale(plan, members)
@@ -287,6 +290,31 @@ class Judgement:
             lane_of=lane,
             events=events,
         )
+
+    def _above(self, plan: GroupPlan, group: GroupHistory) -> list[str]:
+        """Answers beyond records that nobody has committed, of what may stand: a register's.
+
+        Offsets in transactions are left out, as what becomes of them is known later.
+        """
+        if plan.is_transactional or not self._cluster.topics[plan.topic].is_safe:
+            return []
+        commits: dict[Place, list[Commit]] = defaultdict(list)
+        for commit in group.of(Commit):
+            commits[commit.place].append(commit)
+        floors = {place: CommitFloor(each) for place, each in commits.items()}
+        count = self._topic(plan.topic).partitions
+        for answer in group.of(Answer):
+            floor = floors.get(answer.place)
+            stands = max(0, floor.stands(answer) if floor else 0)
+            if answer.offset <= stands:
+                continue
+            records = self._records[plan.topic, answer.place.lane % count]
+            for offset, (key, number) in records.items():
+                lane = self._lane(plan.topic, key) * count + answer.place.lane % count
+                is_before = self._written_s[number] < answer.asked_s
+                if stands <= offset < answer.offset and lane == answer.place.lane and is_before:
+                    return [f"above: {plan.name}: {answer}, where {stands} stands"]
+        return []
 
     def _two_at_once(self, group: GroupHistory) -> list[str]:
         """A lane that two members committed in one generation."""

@@ -48,7 +48,7 @@ class Owners:
             return
         for group, taken_s in self._taken.items():
             owner = self._owners.setdefault((group, generation), host) if taken_s == now_s else host
-            if owner != host and not self._is_late(host, began_s):
+            if owner != host and not any(self._is_late(each, began_s) for each in (owner, host)):
                 said = f"{owner} and {host} both serve {group} in generation {generation}"
                 self.breaches.append(f"owners: {now_s:.3f} {said}")
 

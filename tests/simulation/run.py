@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from unittest import mock
 
+from keylane.offsets import steps
 from tests.simulation.broker import Broker
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import DO
@@ -22,6 +24,8 @@ from tests.simulation.world import World
 FAULT_S_MAX = 90.0
 REST_S = 120.0
 """By then all is read and committed, whatever has happened before."""
+STEPS_FROM = 2
+"""Intervals of a state whose journal has steps."""
 AUDIT_S = 60.0
 """By then nodes that have died together tell where lanes stand."""
 
@@ -67,7 +71,8 @@ def play(scenario: Scenario, *, level: int = logging.ERROR) -> Outcome:
     cluster = Cluster(world, scenario.brokers)
     logger, handler = logging.getLogger("keylane"), _Lines(world)
     before = logger.level, logger.propagate
-    with simulated(world, cluster) as own:
+    least = STEPS_FROM if scenario.writes_steps else steps.INTERVALS_MIN
+    with mock.patch.object(steps, "INTERVALS_MIN", least), simulated(world, cluster) as own:
         brokers = {number: Broker(cluster, number) for number in cluster.broker_ids}
         world.brokers = {broker.host: broker for broker in brokers.values()}
         stage = Stage(scenario, world, cluster, own, brokers)

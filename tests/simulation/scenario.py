@@ -122,6 +122,10 @@ class Scenario:
     """What clients may do is asked once."""
     rates: tuple[float, ...] = (1.0,)
     """Of nodes' clocks, in turns."""
+    writes_steps: bool = False
+    """The journal is told what changed, of few lanes too."""
+    forget_s: float = 0.0
+    """How often nodes ask what Kafka has forgotten; 0: never in a run."""
 
 
 def draw(seed: int) -> Scenario:
@@ -158,6 +162,8 @@ def draw(seed: int) -> Scenario:
         node_session_s=rng.choice((6.0, 10.0)) if about is ANYTHING else 6.0,
         keeps_rights=rng.random() < 0.5 or about is SILENCE,
         rates=tuple(rng.choice(CLOCKS) for _ in range(3)),
+        writes_steps=rng.random() < 0.5,
+        forget_s=rng.choice((0.0, 0.0, 0.0, 6.0)),
     )
 
 

@@ -23,6 +23,7 @@ from tests.simulation.traps import Traps
 from tests.simulation.waits import Waits
 
 if TYPE_CHECKING:
+    from tests.long.chaos_history import Place
     from tests.simulation.broker import Broker
     from tests.simulation.cluster import Cluster, Partition
     from tests.simulation.own_topics import Own
@@ -78,6 +79,8 @@ class Stage:
                 settings["node"] = number
             if scenario.keeps_rights:
                 settings["authorization_ttl_s"] = RIGHTS_S
+            if scenario.forget_s:
+                settings["forget_interval_s"] = scenario.forget_s
             rate = scenario.rates[number % len(scenario.rates)]
             self.nodes.append(Node(self.world, number, settings, rate=rate))
         for node in self.nodes:
@@ -106,6 +109,7 @@ class Stage:
             is_patient=plan.is_patient and not plan.is_transactional,
             reached=self.judgement.reached(plan.name),
             waits=self.waits,
+            begins=self._begins,
             on_back=partial(self.judgement.goes_back, plan.name),
         )
         for number in range(plan.members):
@@ -118,6 +122,10 @@ class Stage:
             self.world.after(START_S * self.world.rng.random(), member.start)
         if plan.watched_s:
             admin.watch(self, plan)
+
+    def _begins(self, place: Place) -> int:
+        partitions = self.cluster.topics[place.topic].partitions
+        return partitions[place.lane % len(partitions)].log.log_start
 
     def _note_decided(self, transactional_id: str, is_commit: bool) -> None:
         for member in self.members:
