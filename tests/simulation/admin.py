@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tests.long.chaos_history import Answer, Commit, Place
@@ -144,27 +145,24 @@ def _while_stopped(stage: Stage, fault: Fault, work: Work) -> None:
         each.is_kept_out = True
         each.stop()
 
-    async def run() -> None:
-        twin = stage.cluster.group(plan.name).twin
-        while twin.members or twin.is_loading:
-            await asyncio.sleep(PAUSE_S)
-        await work(tool)
+    end_s = stage.world.now_s + TRIES_S
 
-    def ended(_: object) -> None:
+    def look() -> None:
+        twin = stage.cluster.group(plan.name).twin
+        if (twin.members or twin.is_loading) and stage.world.now_s < end_s:
+            stage.world.after(PAUSE_S, look)
+        else:
+            tool.process.spawn(run(), "admin")
+
+    async def run() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TRIES_S):
+                await work(tool)
         for each in members:
             each.is_kept_out = False
-            stage.world.after(0.1, each.start)
+            stage.world.after(PAUSE_S, each.start)
 
-    tool.process.spawn(_and_then(run, ended), "admin")
-
-
-async def _and_then(run: Callable[[], Awaitable[None]], ended: Callable[[object], None]) -> None:
-    try:
-        async with asyncio.timeout(TRIES_S):
-            await run()
-    except TimeoutError:
-        pass
-    ended(None)
+    look()
 
 
 def _some(stage: Stage, tool: Tool, fault: Fault) -> list[int]:

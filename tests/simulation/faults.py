@@ -124,7 +124,7 @@ def late_append(stage: Stage, fault: Fault) -> None:
     late_s = 1.5 + 12 * fault.amount
 
     def delay_s(topic: str, host: str) -> float:
-        if JOURNAL_TOPIC != topic:
+        if topic != JOURNAL_TOPIC:
             return 0.0
         stage.own.delay_s = lambda _topic, _host: 0.0
         stage.world.tell(f"{host}: an append is {late_s:.2f} s under way")

@@ -55,9 +55,7 @@ class History(ClusterHistory):
 class Judgement:
     """Of one run."""
 
-    def __init__(
-        self, world: World, cluster: Cluster, scenario: Scenario, waits: Waits
-    ) -> None:
+    def __init__(self, world: World, cluster: Cluster, scenario: Scenario, waits: Waits) -> None:
         self._world, self._cluster, self._scenario = world, cluster, scenario
         self._waits = waits
         self._owners = Owners(world, cluster, waits.troubles) if scenario.nodes else None

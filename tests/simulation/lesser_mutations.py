@@ -47,7 +47,7 @@ def _wait_for_leaders() -> Sequence[Any]:
     """A fetch waits for its reader, and the reader for its broker: each alone has a bound."""
     return [
         mock.patch.object(lane_poll, "READ_GRACE_S", EVER_S),
-        mock.patch.object(Patience, "seconds", lambda *_: EVER_S),
+        mock.patch.object(Patience, "seconds", return_value=EVER_S),
     ]
 
 
@@ -72,7 +72,7 @@ def _take_kafka_for_known() -> Sequence[Any]:
 
 def _lose_steps() -> Sequence[Any]:
     """Of the journal whole records are read, and what changed since is not."""
-    before = OffsetTable._apply  # noqa: SLF001
+    before = OffsetTable._apply
 
     def apply(self: OffsetTable, partition: int, offset: int, key: Any, value: Any) -> None:
         if key is None or key[2] != STEP:
@@ -85,7 +85,7 @@ def _serve_all() -> Sequence[Any]:
     """A node serves whatever group it is asked for, from its first generation on."""
     return [
         mock.patch.object(Lease, "holds", lambda self, _partition, _now_s: bool(self._terms)),
-        mock.patch.object(Lease, "term", lambda _self, _partition: 1),
+        mock.patch.object(Lease, "term", return_value=1),
     ]
 
 
@@ -111,9 +111,7 @@ MORE: Sequence[Mutation] = (
         "a broker hangs",
         patch(Holding, "bound", nothing),
     ),
-    Mutation(
-        "a group's lock is waited for without a bound", "a broker hangs", _wait_for_the_lock
-    ),
+    Mutation("a group's lock is waited for without a bound", "a broker hangs", _wait_for_the_lock),
     Mutation(
         "a fetch waits for its leader without a bound",
         "a broker hangs",
@@ -125,7 +123,9 @@ MORE: Sequence[Mutation] = (
         "the journal cannot be written",
         patch(offset_commit, "_save", _save_or_not),
     ),
-    Mutation("steps in the journal are not read", "a commit that was answered is kept", _lose_steps),
+    Mutation(
+        "steps in the journal are not read", "a commit that was answered is kept", _lose_steps
+    ),
     # Logs.
     Mutation(
         "lanes keep what a scan of another log has led them past",

@@ -29,6 +29,7 @@ from keylane.proxy.nodes.lease import Lease
 from tests.simulation.lesser_mutations import MORE
 from tests.simulation.mutation import Mutation, nothing, patch
 
+
 def _leave_out_a_piece() -> Sequence[Any]:
     """An answer of several pieces lacks the second."""
     before = Taken.records

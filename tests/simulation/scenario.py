@@ -19,8 +19,8 @@ FAULTS = (
     "broker_crash", "broker_hang", "broker_slow", "elect", "elect_with_loss", "lose_disk",
     "delete_records", "move_coordinator", "lost_commit_answer", "late_commit", "lost_ack",
     "compact", "member_kill", "member_stop", "member_hang", "member_cut", "wall_clock",
-    "member_seek", "seek_kill", "seek_hang", "reset_offset", "admin_reset", "admin_delete", "delete_group",
-    "expire_group",
+    "member_seek", "seek_kill", "seek_hang", "reset_offset", "admin_reset", "admin_delete",
+    "delete_group", "expire_group",
 )  # fmt: skip
 MIXED = (3.0, 90.0)
 """Some members look elsewhere while others still wait."""

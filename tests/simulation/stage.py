@@ -210,9 +210,7 @@ class Stage:
                 process.kill()
         for node in self.nodes:
             node.kill()
-        self.tools = [
-            admin.Tool(self, plan, f"audit-{plan.name}") for plan in self.scenario.groups
-        ]
+        self.tools = [admin.Tool(self, plan, f"audit-{plan.name}") for plan in self.scenario.groups]
         for tool in self.tools:
             tool.process.spawn(self._audit(tool), "audit")
 

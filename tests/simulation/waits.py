@@ -166,8 +166,7 @@ class Waits:
         return [
             each
             for each in self.all
-            if each.connection == wait.connection
-            and each.asked_s < wait.asked_s < each.ended_s
+            if each.connection == wait.connection and each.asked_s < wait.asked_s < each.ended_s
         ]
 
     def _side_by_side(self) -> Iterator[str]:

@@ -166,7 +166,7 @@ async def test_a_node_that_takes_a_group_over_pushes_what_is_late() -> None:
 
 
 async def test_lanes_that_an_admin_has_deleted_are_led_on_with_a_heartbeat() -> None:
-    """Lane 1 has no record, so no member ever commits it; Kafka's own offset stands at its start."""
+    """Lane 1 has no record, so no member commits it; Kafka's own offset stands at its start."""
     context = FakeContext()
     await known(context, {0: 8, 2: 8, 4: 8, 6: 8})
     scanned(context, 7, EMPTY, EMPTY, EMPTY)
