@@ -8,16 +8,19 @@ Pure:  no I/O; chance is in the fault.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from keylane.own_names import JOURNAL_TOPIC
 from tests.simulation.admin import ADMIN
 from tests.simulation.broker_groups import OFFSET_COMMIT
+from tests.simulation.node import RESTART_S
 from tests.simulation.traps import APPEND, BACK, INTENT, POINTS
 from tests.simulation.waits import between
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Partition
+    from tests.simulation.member import Member
     from tests.simulation.scenario import Fault
     from tests.simulation.stage import Stage
     from tests.simulation.world import Process
@@ -111,7 +114,7 @@ def outlive(stage: Stage, host: str, fault: Fault) -> None:
     """
     process = next(each.process for each in stage.nodes if each.host == host)
     seconds = stage.scenario.node_session_s + OUTLIVES_S + 12 * fault.amount
-    hang(stage, process, seconds, asleep=bool(int(fault.amount * 1000) % 2))
+    hang(stage, process, seconds, asleep=int(fault.amount * 1000) % 3 > 0)
     others = [each for each in stage.node_hosts if each != host]
     if fault.which % 2:
         stage.world.after(seconds, lambda: stage.traps.set(
@@ -177,6 +180,12 @@ def lose_disk(stage: Stage, fault: Fault) -> None:
     if partition is not None and fault.amount < 0.5:
         stage.cluster.elect(partition, lose=2**40, start=0 if fault.amount < 0.25 else None)
         _was_cut(stage, partition)
+
+
+def loss_while_down(stage: Stage, fault: Fault) -> None:
+    """All nodes die, and a log loses its end before they are back."""
+    stage.kill(*stage.node_hosts)
+    stage.world.after(RESTART_S / 2, lambda: elect_with_loss(stage, fault))
 
 
 def _was_cut(stage: Stage, partition: Partition) -> None:
@@ -247,30 +256,36 @@ def member_cut(stage: Stage, fault: Fault) -> None:
 
 
 def member_seek(stage: Stage, fault: Fault) -> None:
-    member = stage.member(fault)
+    _seek(stage.member(fault), 1 + int(10 * fault.amount))
+
+
+def _seek(member: Member, back: int, *, commits: bool = False) -> None:
+    """Its application goes back, and may say so at once. Those in transactions do not."""
     life, process = member.life, member.process
-    if life is not None and process is not None and member.make_life is None:
-        process.post(lambda: life.seek(1 + int(10 * fault.amount)))
+    if life is None or process is None or member.make_life is not None:
+        return
+    process.post(lambda: life.seek_and_commit(back) if commits else life.seek(back))
 
 
 def seek_kill(stage: Stage, fault: Fault) -> None:
     """A member commits what it goes back to, and the node dies at that moment."""
-    _seek_and_commit(stage, fault)
+    _seek(stage.member(fault), 1 + int(20 * fault.amount), commits=True)
     stage.traps.set((BACK, INTENT)[fault.which % 2], stage.node_hosts, stage.kill)
 
 
 def seek_hang(stage: Stage, fault: Fault) -> None:
-    """The same; the node hangs, until others have taken over."""
-    _seek_and_commit(stage, fault)
+    """One that waits for long does so; the node hangs, until others have taken over."""
+    member = max(stage.members, key=lambda each: each.habits.timeout_s)
+    _seek(member, 1 + int(20 * fault.amount), commits=True)
     point = (INTENT, BACK)[fault.which < 3]
     stage.traps.set(point, stage.node_hosts, lambda host: outlive(stage, host, fault))
 
 
-def _seek_and_commit(stage: Stage, fault: Fault) -> None:
-    member = stage.member(fault)
-    life, process = member.life, member.process
-    if life is not None and process is not None and member.make_life is None:
-        process.post(lambda: life.seek_and_commit(1 + int(20 * fault.amount)))
+def seek_while_silent(stage: Stage, fault: Fault) -> None:
+    """A broker hangs, and members want again what it has."""
+    broker_hang(stage, fault)
+    for member in stage.members:
+        stage.world.after(1.0, partial(_seek, member, 5))
 
 
 DO: dict[str, Do] = {
@@ -278,8 +293,8 @@ DO: dict[str, Do] = {
     for each in (
         node_kill, node_hang, node_suspend, node_cut_kafka, node_cut_broker, node_cut_clients,
         node_stop, node_kill_at, node_hang_at, late_append, broker_crash, broker_hang, broker_slow,
-        elect, elect_with_loss, lose_disk, delete_records, move_coordinator, lost_commit_answer,
+        elect, elect_with_loss, loss_while_down, lose_disk, delete_records, move_coordinator, lost_commit_answer,
         late_commit, lost_ack, compact, member_kill, member_stop, member_hang, member_cut,
-        wall_clock, member_seek, seek_kill, seek_hang,
+        wall_clock, member_seek, seek_kill, seek_hang, seek_while_silent,
     )
 } | ADMIN  # fmt: skip

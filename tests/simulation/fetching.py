@@ -70,6 +70,8 @@ class Habits:
     reached: dict[Place, int] = field(default_factory=dict)
     """How far members of the group have tried to commit."""
     waits: Waits | None = None
+    says_epochs: bool = False
+    """Its fetches name the leader's epoch."""
     begins: Callable[[Place], int] = lambda _: 0
     """Where the log of a lane begins: an application seeks no further."""
     on_back: Callable[[], None] = lambda: None
@@ -158,6 +160,12 @@ class Fetching:
             raise Lost(f"lane {lane.index} has no leader")
         return await self._client.to(address, "fetch")
 
+    def _epoch_of(self, lane: Lane) -> int:
+        """Of the lane's leader, as metadata told it; -1: it is not said (KIP-320)."""
+        if not self._habits.says_epochs:
+            return -1
+        return self._client.leaders.get((self._habits.subscribed, lane.index), (-1, -1))[1]
+
     async def _fetches(self) -> None:
         """One loop per node that leads lanes of ours, as clients have one connection each."""
         while True:
@@ -200,7 +208,7 @@ class Fetching:
         topic = self._habits.subscribed
         while True:
             entries = tuple(
-                FetchPartition(lane.index, -1, lane.client.position, -1, -1,
+                FetchPartition(lane.index, self._epoch_of(lane), lane.client.position, -1, -1,
                                self._habits.fetch_bytes)
                 for lane in lanes
             )  # fmt: skip

@@ -15,7 +15,7 @@ from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
-from keylane.errors import UpstreamLost
+from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.offsets import state
 from keylane.offsets.owned import OwnedTables
 from keylane.offsets.pushes import Pushes
@@ -53,7 +53,7 @@ def _wait_for_leaders() -> Sequence[Any]:
 
 async def _save_or_not(group: str, taken: Any, context: Any) -> ErrorCode:
     """A commit is answered well, whatever came of the journal."""
-    with suppress(UpstreamLost):
+    with suppress(UpstreamLost, NotCoordinator):
         if taken:
             await context.groups.save(group, [(d.view, d.partition, d.state) for d in taken])
     return ErrorCode.none

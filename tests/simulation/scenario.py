@@ -8,7 +8,7 @@ Pure:  chance is the seed's.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LOAD_S = 15.0
 """How long producers write and faults come."""
@@ -16,11 +16,11 @@ SAFE, UNSAFE = "safe", "unsafe"
 FAULTS = (
     "node_kill", "node_hang", "node_suspend", "node_cut_kafka", "node_cut_broker",
     "node_cut_clients", "node_stop", "node_kill_at", "node_hang_at", "late_append",
-    "broker_crash", "broker_hang", "broker_slow", "elect", "elect_with_loss", "lose_disk",
-    "delete_records", "move_coordinator", "lost_commit_answer", "late_commit", "lost_ack",
-    "compact", "member_kill", "member_stop", "member_hang", "member_cut", "wall_clock",
-    "member_seek", "seek_kill", "seek_hang", "reset_offset", "admin_reset", "admin_delete",
-    "delete_group", "expire_group",
+    "broker_crash", "broker_hang", "broker_slow", "elect", "elect_with_loss", "loss_while_down",
+    "lose_disk", "delete_records", "move_coordinator", "lost_commit_answer", "late_commit",
+    "lost_ack", "compact", "member_kill", "member_stop", "member_hang", "member_cut", "wall_clock",
+    "member_seek", "seek_kill", "seek_hang", "seek_while_silent", "reset_offset", "admin_reset",
+    "admin_delete", "delete_group", "expire_group",
 )  # fmt: skip
 MIXED = (3.0, 90.0)
 """Some members look elsewhere while others still wait."""
@@ -51,7 +51,8 @@ class About:
 
 ANYTHING = About((), (0, 0, 2, 3), ())
 ZOMBIES = About(
-    ("node_hang", "node_suspend", "node_hang_at", "seek_hang", "node_cut_kafka"), (2, 2, 3),
+    ("node_hang", "node_suspend", "node_hang_at", "seek_hang", "seek_hang", "node_cut_kafka"),
+    (2, 2, 3),
     (MIXED, MIXED[::-1]),
 )  # fmt: skip
 """A node is replaced while its clients wait for it, and goes on."""
@@ -60,7 +61,9 @@ DEATHS = About(
     (MIXED, (30.0,)),
 )  # fmt: skip
 """Nodes die at the worst moment, and what they sent arrives later."""
-SILENCE = About(("broker_hang", "node_cut_broker"), (0, 2), ((90.0,), MIXED))
+SILENCE = About(
+    ("broker_hang", "node_cut_broker", "seek_while_silent"), (0, 2), ((90.0,), MIXED)
+)  # fmt: skip
 """Brokers do not answer, for long."""
 
 
@@ -98,6 +101,8 @@ class GroupPlan:
     """Of its members' requests, in turns."""
     is_patient: bool = False
     """Its members keep their lanes when they lose their coordinator."""
+    says_epochs: bool = False
+    """Its members' fetches name the epoch of the leader that they know."""
     watched_s: float = 0.0
     """So often a tool asks where its lanes stand; 0: never."""
 
@@ -136,6 +141,8 @@ def draw(seed: int) -> Scenario:
     groups = tuple(
         _draw_group(rng, number, topics, about) for number in range(rng.choice((1, 1, 2)))
     )
+    own = random.Random(f"epochs {seed}")
+    groups = tuple(replace(each, says_epochs=own.random() < 0.5) for each in groups)
     kinds = rng.sample(FAULTS, rng.randint(1, 6))
     faults = [
         Fault(

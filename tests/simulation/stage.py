@@ -107,6 +107,7 @@ class Stage:
             by_record=plan.by_record,
             session_s=plan.session_s,
             is_patient=plan.is_patient and not plan.is_transactional,
+            says_epochs=plan.says_epochs,
             reached=self.judgement.reached(plan.name),
             waits=self.waits,
             begins=self._begins,
