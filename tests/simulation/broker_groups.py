@@ -74,7 +74,7 @@ def describe_groups(broker: Broker, request: Any, reply: Reply) -> None:
         code = group_error(broker, name)
         if code:
             described.append({"group_id": name, "error_code": code})
-        elif name not in broker.cluster.groups:
+        elif broker.cluster.group(name).is_unknown:
             described.append({"group_id": name, "group_state": "Dead"})
         else:
             known: list[dict[str, Any]] = []
@@ -230,7 +230,7 @@ def delete_groups(broker: Broker, request: Any, reply: Reply) -> None:
         elif not code and not group.offsets and not group.twin.generation_id:
             code = NO_SUCH_GROUP
         if not code:
-            group.offsets.clear()
+            del broker.cluster.groups[name]
             broker.world.tell(f"kafka: group {name} is deleted")
         results.append({"group_id": name, "error_code": code})
     broker.world.after(STORE_S, lambda: reply({"results": results}))

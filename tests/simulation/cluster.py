@@ -135,6 +135,12 @@ class Group:
         self.pending: dict[int, dict[tuple[str, int], Committed]] = {}
         """By producer id: offsets of a transaction that is not over."""
 
+    @property
+    def is_unknown(self) -> bool:
+        """Nobody has joined it, and nothing was committed."""
+        twin = self.twin
+        return not (twin.generation_id or twin.members or twin.pending or self.offsets)
+
     def refusal(self, member_id: str, generation_id: int) -> int:
         """Why a commit is not taken; 0: it is."""
         twin = self.twin

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+FOLLOWS_AFTER = 2
+"""Commits, until Kafka's own offset is not before the log's start."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class History(ClusterHistory):
     """As a real cluster's; but where logs were cut is known, and need not be guessed."""
@@ -80,6 +84,8 @@ class Judgement:
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
         """By group: how far its members have tried to commit; an admin as well."""
+        self._since: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        """By partition: commits of each group since its log began where it does."""
         self._passed: list[str] = []
         self._back: list[str] = []
         cluster.on_commit.append(self._check_commit)
@@ -117,6 +123,7 @@ class Judgement:
 
         And it goes back only where somebody wanted to.
         """
+        self._since[topic, partition][group] += 1
         plan = next((each for each in self._scenario.groups if each.name == group), None)
         if plan is None or not self._cluster.topics[topic].is_safe:
             return
@@ -148,6 +155,7 @@ class Judgement:
 
     def expired(self, partition: Partition) -> None:
         """The log begins later."""
+        self._since[partition.topic, partition.index].clear()
         records = self._records[partition.topic, partition.index]
         for offset in [each for each in records if each < partition.log.log_start]:
             del records[offset]
@@ -192,8 +200,14 @@ class Judgement:
                 wanted = self._wanted(plan, partition)
                 stored = None if group is None else group.offsets.get(place)
                 stands = -1 if stored is None else stored.offset
-                if wanted is not None and not wanted <= stands <= end:
+                is_left = self._is_left(plan.name, partition, stands)
+                if wanted is not None and not wanted <= stands <= end and not is_left:
                     yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
+
+    def _is_left(self, group: str, partition: Partition, stands: int) -> bool:
+        """Whether the log begins behind the stable offset, which follows with the second commit."""
+        commits = self._since[partition.topic, partition.index][group]
+        return stands < partition.log.log_start and commits < FOLLOWS_AFTER
 
     def _wanted(self, plan: GroupPlan, partition: Partition) -> int | None:
         """Where the stable offset has to be at last; None: nobody commits anything.

@@ -281,6 +281,8 @@ class Life(Fetching):
         if moved:
             # A rebalance does not break it off.
             self._committing = asyncio.get_running_loop().create_task(self._commit_lanes(moved))
+            # Another one may have begun by then, and this one be awaited by nobody.
+            self._committing.add_done_callback(lambda task: task.cancelled() or task.exception())
             await asyncio.shield(self._committing)
 
     def seek_and_commit(self, back: int) -> None:
