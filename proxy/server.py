@@ -170,6 +170,7 @@ class ProxyServer:
             connections_max=self._budget.clients,
             per_address_max=config.connections_per_address_max,
             timeout_s=config.frame_timeout_s,
+            clock=time.monotonic,
         )
 
     def _make_settings(self, shared: Shared) -> SettingsStore:
