@@ -230,7 +230,7 @@ def delete_groups(broker: Broker, request: Any, reply: Reply) -> None:
         elif not code and not group.offsets and not group.twin.generation_id:
             code = NO_SUCH_GROUP
         if not code:
-            del broker.cluster.groups[name]
+            broker.cluster.delete_group(name)
             broker.world.tell(f"kafka: group {name} is deleted")
         results.append({"group_id": name, "error_code": code})
     broker.world.after(STORE_S, lambda: reply({"results": results}))

@@ -163,6 +163,8 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.own: dict[str, list[OwnLog]] = {}
         self.groups: dict[str, Group] = {}
+        self.deleted: list[tuple[str, float]] = []
+        """Groups that were, and when: their generations begin anew."""
         self.producer_ids: dict[str, tuple[int, int]] = {}
         self.transactions: dict[str, Transaction] = {}
         self.on_decided: list[Callable[[str, bool], None]] = []
@@ -232,6 +234,13 @@ class Cluster:
         if name not in self.groups:
             self.groups[name] = Group(self.world)
         return self.groups[name]
+
+    def delete_group(self, name: str) -> None:
+        """Forget it; ids of its members never come again."""
+        ids = self.groups[name].twin._ids
+        self.groups[name] = Group(self.world)
+        self.groups[name].twin._ids = ids
+        self.deleted.append((name, self.world.now_s))
 
     def commit(self, group: str, topic: str, partition: int, committed: Committed) -> None:
         """An offset is written."""

@@ -7,6 +7,7 @@ Pure:  no I/O. The judge of chaos on real brokers (`tests.long.chaos_judge`) doe
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import chain
@@ -330,13 +331,15 @@ class Judgement:
 
     def _two_at_once(self, group: GroupHistory) -> list[str]:
         """A lane that two members committed in one generation."""
-        owners: dict[tuple[Place, int], set[str]] = defaultdict(set)
+        owners: dict[tuple[Place, int, int], set[str]] = defaultdict(set)
+        ends_s = [at_s for name, at_s in self._cluster.deleted if name == group.group]
         for commit in group.of(Commit):
             if commit.is_acknowledged and commit.generation >= 0:
-                owners[commit.place, commit.generation].add(commit.member)
+                life = bisect_left(ends_s, commit.answered_s)
+                owners[commit.place, commit.generation, life].add(commit.member)
         return [
             f"two: {group.group}: {place} generation {generation}: {sorted(names)}"
-            for (place, generation), names in owners.items()
+            for (place, generation, _), names in owners.items()
             if len(names) > 1
         ]
 
