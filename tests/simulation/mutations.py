@@ -71,27 +71,30 @@ def _push_the_fastest() -> Sequence[Any]:
 
 def _lead_on_too_far() -> Sequence[Any]:
     """A scan leads a lane past the first record of its own."""
-    one, many = ScanIndex.effective, ScanIndex.effective_many
+    many = ScanIndex.effective_many
 
-    def effective(self: ScanIndex, *args: Any) -> Any:
-        found = one(self, *args)
-        return found + 1 if found > args[-1] else found
+    def further(one: Callable[..., int]) -> Callable[..., int]:
+        def effective(self: ScanIndex, *args: Any) -> int:
+            found = one(self, *args)
+            return found + 1 if found > args[-1] else found
+
+        return effective
 
     def effective_many(self: ScanIndex, outputs: Any, offsets: Any) -> Any:
         found = many(self, outputs, offsets)
         return found + (found > offsets)
 
     return [
-        mock.patch.object(ScanIndex, "effective", effective),
+        mock.patch.object(ScanIndex, "effective", further(ScanIndex.effective)),
+        mock.patch.object(ScanIndex, "effective_at", further(ScanIndex.effective_at)),
         mock.patch.object(ScanIndex, "effective_many", effective_many),
     ]
 
 
 def _nothing_leads_on() -> Sequence[Any]:
     """Scans say nothing of lanes."""
-    one = mock.patch.object(ScanIndex, "effective", lambda _self, _range, offset: offset)
-    many = mock.patch.object(ScanIndex, "effective_many", lambda _self, _of, offsets: offsets)
-    return [one, many]
+    ways = ("effective", "effective_at", "effective_many")
+    return [mock.patch.object(ScanIndex, way, lambda _self, _of, at: at) for way in ways]
 
 
 def _believe_a_refused_commit() -> Sequence[Any]:
