@@ -8,7 +8,7 @@ Source: docs/guarantees.md names the promises; mutation testing (DeMillo, Lipton
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 

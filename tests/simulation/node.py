@@ -7,6 +7,7 @@ Pure:  the server's outside world is the simulation: loop, clocks, chance, threa
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 import uuid
@@ -83,6 +84,7 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
         "time.clock_gettime": which_clock,
         "uuid.uuid4": lambda: uuid.UUID(int=chance.getrandbits(128)),
         "os.urandom": chance.randbytes,
+        "keylane.proxy.session._numbers": itertools.count(1),
         "keylane.proxy.lane_fetch.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.context.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.server.warm_up": nothing,
