@@ -15,7 +15,8 @@ meanwhile, or its connection is gone. Any member's heartbeat may push it.
 
 A node that takes a group over, or starts, has none of that: what it loads with lanes beyond their
 stable offset is looked at with the first heartbeat of the group. So is what goes back since the log
-was cut: Kafka's own offset may stand behind what a scan of the old log had led to.
+was cut: Kafka's own offset may stand behind what a scan of the old log had led to. So is what an
+admin has set or deleted: a lane without a record is led on by no commit of its own.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class LatePushes:
         return len(self._pushes)
 
     def note_loaded(self, key: StateKey, state: OffsetState) -> None:
-        """A state was loaded or adopted, or its log was cut: Kafka's offset may be elsewhere."""
+        """A state was loaded, adopted or set, or its log cut: Kafka's offset may be elsewhere."""
         pushed, stable = state.pushed, state.stable_position
         if pushed is not None and (stable != pushed or stable < state.fastest_position):
             self._loaded.setdefault(key.group, set()).add(key)

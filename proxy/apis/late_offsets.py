@@ -4,7 +4,8 @@ Behaviour: with the member and generation of the group's last commit, over the
 connection that it came by, so that the broker judges both alike. Where that is refused, since the
 group has rebalanced, or the connection is gone, it is sent again with the next heartbeat of the
 group, in the name of its member. The client sees nothing of it: its commit stands.
-Not done: commits without a member (an admin's, or a consumer's in no group).
+What is committed or deleted without a member (by an admin) is looked at with the first heartbeat.
+Not done: commits of consumers that are in no group, beyond their next one.
 
 In:    a commit that was taken.  Out: an OffsetCommit of keylane's own, and the journal.
 Next:  `late_pushes` says when.
@@ -45,11 +46,22 @@ NO_LEADER_EPOCH: Final = -1
 
 def note_late(wanted: Any, taken: Iterable[Draft], context: Context) -> None:
     """A commit was taken: remember where its stable offset may be behind what it could be."""
-    if wanted.member_id:
+    if not wanted.member_id:
+        note_set(taken, context)
+    else:
         instance_id = getattr(wanted, "group_instance_id", None)
         generation_id = int(wanted.generation_id_or_member_epoch)
         member = Beat(str(wanted.group_id), generation_id, str(wanted.member_id), instance_id)
         _note_late(member, taken, context)
+
+
+def note_set(taken: Iterable[Draft], context: Context) -> None:
+    """An admin has set lanes back, or deleted them, and those without records never commit.
+
+    In whose name their partitions' offsets may follow is known when a member lives.
+    """
+    for draft in taken:
+        context.groups.late.note_loaded(draft.key, draft.state)
 
 
 def note_transaction(draft: Draft, context: Context) -> None:

@@ -47,6 +47,7 @@ from keylane.proxy.apis.lane_offsets import (
     open_drafts,
 )
 from keylane.proxy.apis.large import check_entries, check_partitions
+from keylane.proxy.apis.late_offsets import note_set
 from keylane.proxy.apis.list_offsets import absent_lanes, ask_rounds
 from keylane.proxy.apis.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.physical import PhysicalRounds
@@ -238,6 +239,7 @@ async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
             )
     taken = await sent.settle(kept, codes)
     await context.groups.save(group, [(d.view, d.partition, d.state) for d in taken])
+    note_set(taken, context)
 
 
 def _commit_of(group: str, draft: Draft) -> OffsetCommitRequest:

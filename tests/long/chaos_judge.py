@@ -99,6 +99,8 @@ class _Tenure:
     """It asked for an end of the log since then."""
     is_refused: bool = False
     """It was told OFFSET_OUT_OF_RANGE since then."""
+    has_strayed: bool = False
+    """And that was before the log, where it had gone back to by itself."""
     fetched_back: int | None = None
     """It fetched from here, below what it had been handed."""
 
@@ -248,6 +250,7 @@ class Judge:
                 tenure.is_reset = True
             elif isinstance(event, OutOfRange):
                 tenure.is_refused, tenure.refused_at = True, event.offset
+                tenure.has_strayed = self._has_strayed(tenure, event)
             elif isinstance(event, Fetched):
                 self._check_fetch(tenure, event)
             elif isinstance(event, Delivery):
@@ -257,8 +260,13 @@ class Judge:
                 tenure.next_offset = event.offset + 1
                 tenure.since_s = event.at_s
                 tenure.fetched_back = None
-                tenure.is_reset = tenure.is_refused = False
+                tenure.is_reset = tenure.is_refused = tenure.has_strayed = False
                 tenure.refused_at = -1
+
+    def _has_strayed(self, tenure: _Tenure, event: OutOfRange) -> bool:
+        """Whether a member was refused because it had gone back behind the log's start."""
+        start = self._cluster.logs[self._group.partition_of(event.place)].start
+        return tenure.fetched_back == event.offset < start
 
     def _check_fetch(self, tenure: _Tenure, event: Fetched) -> None:
         self._verdict.counts["fetched offsets"] += event.is_first
@@ -293,7 +301,7 @@ class Judge:
             said = f"{said}: it was at {tenure.next_offset}"
             if self._has_lost(each.place, tenure.position, each.at_s):
                 self._note("reset", said)
-            elif tenure.fetched_back is not None and not tenure.is_refused:
+            elif (tenure.fetched_back is not None and not tenure.is_refused) or tenure.has_strayed:
                 self._note("client", f"{said} and fetched from {tenure.fetched_back}")
             else:
                 self._breach("refused" if tenure.is_refused else "again", said)
@@ -310,7 +318,7 @@ class Judge:
             self._breach("again", f"{said}; it was answered {tenure.answer.offset}")
         elif self._has_lost(each.place, tenure.position, each.at_s):
             self._note("reset", said)
-        elif tenure.is_refused or tenure.is_reset:
+        elif (tenure.is_refused or tenure.is_reset) and not tenure.has_strayed:
             self._breach("refused", said)
         else:
             self._note("client", f"{said}; it was answered {tenure.answer.offset}")

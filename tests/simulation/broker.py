@@ -25,7 +25,7 @@ from keylane.wire.fetch import (
 )
 from keylane.wire.header import read_request_header, write_response
 from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS, Reply
-from tests.simulation.cluster import Cluster, Partition, Topic
+from tests.simulation.cluster import Cluster, Held, Partition, Topic
 from tests.simulation.messages import read_fetch, read_question, write_answer
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 1, 2, 3, 10, 18
 END_OF_EPOCH, DESCRIBE_ACLS, DESCRIBE_CONFIGS = 23, 29, 32
 VERSIONS = GROUP_VERSIONS | {
-    FETCH: (4, 16), LIST_OFFSETS: (1, 7), METADATA: (9, 12), FIND_COORDINATOR: (0, 3),
+    FETCH: (4, 16), LIST_OFFSETS: (1, 7), METADATA: (9, 12), FIND_COORDINATOR: (0, 4),
     API_VERSIONS: (0, 3), END_OF_EPOCH: (2, 4), DESCRIBE_ACLS: (1, 3), DESCRIBE_CONFIGS: (1, 4),
 }  # fmt: skip
 OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPIC_ID = (
@@ -47,6 +47,8 @@ OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPI
 ALL_OPERATIONS = 0x1FF8
 PORT = 9092
 WORK_S = 0.0003
+HELD_S = 1.0
+"""Requests that took less are not remembered."""
 
 
 @cache
@@ -62,6 +64,8 @@ class _Connection:
         self.broker, self.end = broker, end
         self._bytes = bytearray()
         self._requests: deque[bytes] = deque()
+        self._asked: deque[tuple[int, float]] = deque()
+        """API and time of what is not answered."""
         self._is_busy = False
         end.on_data = self._on_data
         end.on_lost = self._on_lost
@@ -73,12 +77,22 @@ class _Connection:
             if len(self._bytes) < 4 + size:
                 break
             self._requests.append(bytes(self._bytes[: 4 + size]))
+            (key,) = struct.unpack_from(">h", self._bytes, 4)
+            self._asked.append((key, self.broker.world.now_s))
             del self._bytes[: 4 + size]
         self.next()
 
     def _on_lost(self, _error: Exception | None) -> None:
         self.end.is_open = False
         self.broker.connections.pop(self, None)
+        while self._asked:
+            self._note_ended()
+
+    def _note_ended(self) -> None:
+        (key, asked_s), now_s = self._asked.popleft(), self.broker.world.now_s
+        if now_s - asked_s > HELD_S:
+            held = Held(key, self.end.peer.host, self.broker.host, asked_s, now_s)
+            self.broker.cluster.held.append(held)
 
     def next(self) -> None:
         """Begin the next request."""
@@ -103,6 +117,9 @@ class _Connection:
                 self.broker.held.append(lambda: answer(body))
                 return
             self._is_busy = False
+            if self._asked:
+                self._note_ended()
+            self.broker.cluster.note_moment(f"api {key}", self.end.peer.host)
             if self.broker.loses_answer(key):
                 self.end.reset()
                 return
@@ -275,11 +292,17 @@ class Broker:
         }
 
     def _find_coordinator(self, request: Any, reply: Reply) -> None:
-        found = self.cluster.coordinator(str(request.key))
-        if found < 0:
-            reply({"error_code": COORDINATOR_NOT_AVAILABLE, "node_id": -1, "port": -1})
+        if hasattr(request, "coordinator_keys"):
+            keys = map(str, request.coordinator_keys)
+            reply({"coordinators": [{"key": key, **self._coordinator(key)} for key in keys]})
         else:
-            reply({"node_id": found, "host": f"kafka{found}", "port": PORT})
+            reply(self._coordinator(str(request.key)))
+
+    def _coordinator(self, key: str) -> dict[str, Any]:
+        found = self.cluster.coordinator(key)
+        if found < 0:
+            return {"error_code": COORDINATOR_NOT_AVAILABLE, "node_id": -1, "port": -1}
+        return {"node_id": found, "host": f"kafka{found}", "port": PORT}
 
     def _describe_acls(self, _request: Any, reply: Reply) -> None:
         reply({"error_code": 54})

@@ -28,13 +28,15 @@ OFFSET_COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE_GROUPS = (
     15,
 )
 INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, OFFSET_DELETE = 22, 25, 26, 28, 47
+DELETE_GROUPS = 42
 GROUP_VERSIONS = {
-    OFFSET_COMMIT: (2, 8), OFFSET_FETCH: (1, 7), JOIN: (0, 7), HEARTBEAT: (0, 4), LEAVE: (3, 4),
+    OFFSET_COMMIT: (2, 8), OFFSET_FETCH: (1, 8), JOIN: (0, 7), HEARTBEAT: (0, 4), LEAVE: (3, 4),
     SYNC: (0, 5), DESCRIBE_GROUPS: (0, 5), INIT_PRODUCER_ID: (0, 4), ADD_OFFSETS: (0, 3),
-    END_TXN: (0, 3), TXN_OFFSET_COMMIT: (0, 3), OFFSET_DELETE: (0, 0),
+    END_TXN: (0, 3), TXN_OFFSET_COMMIT: (0, 3), OFFSET_DELETE: (0, 0), DELETE_GROUPS: (0, 2),
 }  # fmt: skip
 LOADING, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, UNSTABLE = 14, 15, 16, 88
 INVALID_EPOCH, INVALID_TXN_STATE, CONCURRENT, NON_EMPTY_TOPIC, FENCED = 47, 48, 51, 86, 90
+NON_EMPTY_GROUP, NO_SUCH_GROUP = 68, 69
 STORE_S = 0.001
 """How long a write to the log of offsets, or of transactions, takes."""
 MARKERS_S_MAX = 0.02
@@ -72,7 +74,7 @@ def describe_groups(broker: Broker, request: Any, reply: Reply) -> None:
         code = group_error(broker, name)
         if code:
             described.append({"group_id": name, "error_code": code})
-        elif name not in broker.cluster.groups:
+        elif broker.cluster.group(name).is_unknown:
             described.append({"group_id": name, "group_state": "Dead"})
         else:
             known: list[dict[str, Any]] = []
@@ -150,18 +152,31 @@ def write_late(broker: Broker, name: str, written: dict[tuple[str, int], Committ
 
 
 def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
-    name = str(request.group_id)
+    """Of one group; from v8 on of many."""
+    is_stable = bool(getattr(request, "require_stable", False))
+    if hasattr(request, "groups"):
+        reply({"groups": [
+            {"group_id": each.group_id,
+             **_offsets_of(broker, str(each.group_id), each.topics, is_stable=is_stable)}
+            for each in request.groups
+        ]})  # fmt: skip
+    else:
+        name = str(request.group_id)
+        reply(_offsets_of(broker, name, request.topics, is_stable=is_stable))
+
+
+def _offsets_of(broker: Broker, name: str, wanted: Any, *, is_stable: bool) -> dict[str, Any]:
+    """The answer about one group; `wanted` is None for all that it has."""
     code = group_error(broker, name)
     if code:
-        reply({"error_code": code, "topics": []})
-        return
+        return {"error_code": code, "topics": []}
     group = broker.cluster.group(name)
     places: dict[str, list[int]] = {}
-    if request.topics is None:
+    if wanted is None:
         for topic, index in group.offsets:
             places.setdefault(topic, []).append(index)
     else:
-        for each in request.topics:
+        for each in wanted:
             places[str(each.name)] = [int(index) for index in each.partition_indexes]
     pending = {place for held in group.pending.values() for place in held}
     topics = []
@@ -171,7 +186,7 @@ def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
             found = group.offsets.get((topic, index))
             entry: dict[str, Any] = {"partition_index": index, "committed_offset": -1}
             entry |= {"committed_leader_epoch": -1, "metadata": ""}
-            if getattr(request, "require_stable", False) and (topic, index) in pending:
+            if is_stable and (topic, index) in pending:
                 entry["error_code"] = UNSTABLE
             elif found is not None:
                 entry |= {
@@ -181,7 +196,7 @@ def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
                 }
             entries.append(entry)
         topics.append({"name": topic, "partitions": entries})
-    reply({"topics": topics})
+    return {"topics": topics}
 
 
 def offset_delete(broker: Broker, request: Any, reply: Reply) -> None:
@@ -202,6 +217,23 @@ def offset_delete(broker: Broker, request: Any, reply: Reply) -> None:
             entries.append({"partition_index": index, "error_code": code})
         topics.append({"name": topic.name, "partitions": entries})
     reply({"topics": topics})
+
+
+def delete_groups(broker: Broker, request: Any, reply: Reply) -> None:
+    """Groups without members are forgotten, offsets and all."""
+    results = []
+    for name in map(str, request.groups_names):
+        code = group_error(broker, name)
+        group = broker.cluster.group(name)
+        if not code and group.twin.members:
+            code = NON_EMPTY_GROUP
+        elif not code and not group.offsets and not group.twin.generation_id:
+            code = NO_SUCH_GROUP
+        if not code:
+            broker.cluster.delete_group(name)
+            broker.world.tell(f"kafka: group {name} is deleted")
+        results.append({"group_id": name, "error_code": code})
+    broker.world.after(STORE_S, lambda: reply({"results": results}))
 
 
 # Transactions.
@@ -307,6 +339,7 @@ GROUP_HANDLERS: dict[int, Handler] = {
     OFFSET_COMMIT: offset_commit,
     OFFSET_FETCH: offset_fetch,
     OFFSET_DELETE: offset_delete,
+    DELETE_GROUPS: delete_groups,
     DESCRIBE_GROUPS: describe_groups,
     INIT_PRODUCER_ID: init_producer_id,
     ADD_OFFSETS: add_offsets,

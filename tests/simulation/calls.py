@@ -25,7 +25,7 @@ FETCH, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC =
     1, 2, 8, 9, 11, 12, 13, 14,
 )  # fmt: skip
 DESCRIBE_GROUPS, INIT_PRODUCER_ID, END_OF_EPOCH, ADD_OFFSETS, END_TXN = 15, 22, 23, 25, 26
-TXN_OFFSET_COMMIT, OFFSET_DELETE = 28, 47
+TXN_OFFSET_COMMIT, OFFSET_DELETE, FIND_COORDINATOR, DELETE_GROUPS = 28, 47, 10, 42
 SESSION_MS = 10_000
 Line = tuple[str, Any]
 
@@ -58,6 +58,7 @@ class Script:
         await self._commits_without_members(talk)
         await self._members(talk, other)
         await self._transactions(talk)
+        await self._many_groups(talk)
         return self.lines
 
     def _note(self, step: str, *said: Any) -> None:
@@ -202,6 +203,7 @@ class Script:
         await self._commit(talk, "of nobody beside a member", "", -1)
         await self._commit(talk, "of an unknown member beside one", "nobody", 1)
         await self._delete(talk, "beside a member")
+        await self._delete_groups(talk, "beside a member")
         await self._stands(talk, "of the member")
         await self._second_member(talk, other, member_id)
 
@@ -234,6 +236,30 @@ class Script:
             if answer.error_code != 0:
                 self._note("heartbeat while others join", answer.error_code)
                 return
+
+    async def _delete_groups(self, talk: Talk, step: str) -> None:
+        names = [self.group, f"{self.group}-none"]
+        answer = await talk.ask(DELETE_GROUPS, 2, groups_names=names)
+        codes = {str(result.group_id): result.error_code for result in answer.results}
+        self._note(f"delete groups {step}", *(codes[name] for name in names))
+
+    async def _many_groups(self, talk: Talk) -> None:
+        """As tools ask of many at once, and then delete them."""
+        found = await talk.ask(
+            FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[self.group, "another"]
+        )
+        self._note("coordinators", *(entry.error_code for entry in found.coordinators))
+        topics = [{"name": self.topic, "partition_indexes": [0]}]
+        names = [self.group, f"{self.group}-none"]
+        groups = [{"group_id": name, "topics": topics} for name in names]
+        answer = await talk.ask(OFFSET_FETCH, 8, groups=groups, require_stable=True)
+        for number, group in enumerate(answer.groups):
+            entry = group.topics[0].partitions[0]
+            said = group.error_code, entry.error_code, entry.committed_offset
+            self._note(f"offsets of group {number}", *said)
+        await self._delete_groups(talk, "without members")
+        await self._stands(talk, "of a group that was deleted")
+        await self._describe(talk, "that was deleted")
 
     # Transactions.
     async def _transactions(self, talk: Talk) -> None:

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keylane.wire.header import find_response_body, write_request
 from tests.simulation.messages import read_answer, write_question
+from tests.simulation.waits import Wait, Waits
 
 if TYPE_CHECKING:
     from tests.simulation.world import Process
 
 REQUEST_TIMEOUT_S = 30.0
 Address = tuple[str, int]
+OnEnd = Callable[[int, float, bool], None]
+"""Called with API, time and whether it was answered, of each request of a connection."""
 
 
 class Lost(Exception):
@@ -34,7 +39,11 @@ class Connection(asyncio.Protocol):
         self._bytes = bytearray()
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._number = 0
-        self.is_open = False
+        self.is_open, self.timeout_s = False, REQUEST_TIMEOUT_S
+        self.on_end: OnEnd = lambda *_: None
+        self.on_silent: Callable[[], None] = lambda: None
+        self._asked: dict[int, tuple[int, float]] = {}
+        """By number: API and time of what is not answered, whoever still waits for it."""
 
     @classmethod
     async def open(cls, process: Process, address: Address, client_id: str) -> Connection:
@@ -48,26 +57,29 @@ class Connection(asyncio.Protocol):
         return connection
 
     async def ask_raw(
-        self, key: int, version: int, body: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self, key: int, version: int, body: bytes, *, timeout_s: float | None = None
     ) -> tuple[bytes, int]:
         """The answer's frame, and where its body begins. Raises: Lost."""
+        timeout_s = timeout_s or self.timeout_s
         if not self.is_open:
             raise Lost("closed")
         self._number += 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = future
+        self._asked[self._number] = key, self._now_s()
         self._transport.write(write_request(key, version, self._number, self._client_id, body))
         try:
             async with asyncio.timeout(timeout_s):
                 frame = await future
         except TimeoutError:
+            self.on_silent()
             self.close()
             raise Lost(f"no answer to API {key} in {timeout_s:g} s") from None
         return frame, find_response_body(frame, 4, key, version)
 
     async def ask(self, key: int, version: int, /, **values: Any) -> Any:
         """The answer as a kio entity. Raises: Lost."""
-        timeout_s = values.pop("timeout_s", REQUEST_TIMEOUT_S)
+        timeout_s = values.pop("timeout_s", None)
         body = write_question(key, version, values)
         frame, at = await self.ask_raw(key, version, body, timeout_s=timeout_s)
         return read_answer(key, version, frame[at:])
@@ -79,7 +91,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._fail("closed")
 
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
     def _fail(self, reason: str) -> None:
+        asked, self._asked = self._asked, {}
+        for each in asked.values():
+            self.on_end(*each, False)
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -99,6 +117,7 @@ class Connection(asyncio.Protocol):
             frame = bytes(self._bytes[: 4 + size])
             del self._bytes[: 4 + size]
             (number,) = struct.unpack_from(">i", frame, 4)
+            self.on_end(*self._asked.pop(number), True)
             future = self._waiting.pop(number, None)
             if future is not None and not future.done():
                 future.set_result(frame)
@@ -113,11 +132,16 @@ class Client:
 
     def __init__(self, process: Process, bootstrap: list[Address], client_id: str) -> None:
         self.process, self.bootstrap, self.client_id = process, bootstrap, client_id
+        self.group, self.timeout_s = "", REQUEST_TIMEOUT_S
+        self.waits: Waits | None = None
+        """Where each request's wait is noted."""
         self._by_address: dict[Address, Connection] = {}
         self.brokers: dict[int, Address] = {}
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
         """By topic and index: (broker id, leader epoch)."""
         self.topic_ids: dict[str, Any] = {}
+        self._silent: set[str] = set()
+        """Hosts that have left a request unanswered: asked when no other answers."""
 
     async def to(self, address: Address, kind: str = "") -> Connection:
         """A connection to an address; one per kind. Raises: Lost."""
@@ -127,13 +151,29 @@ class Client:
             found = self._by_address[key] = await Connection.open(
                 self.process, address, self.client_id
             )
+            found.timeout_s = self.timeout_s
+            found.on_silent = partial(self._silent.add, address[0])
+            if self.waits is not None:
+                self.waits.connections += 1
+                number = self.waits.connections
+                found.on_end = partial(self._note_end, self.waits, number, address)
         return found
+
+    def _note_end(
+        self, waits: Waits, number: int, address: Address, key: int, asked_s: float, answered: bool
+    ) -> None:
+        now_s = self.process.world.now_s
+        took_s = self.process.loop.time() - asked_s
+        waits.note(Wait(
+            self.process.host, self.group, number, *address, key, now_s - took_s, now_s, answered
+        ))  # fmt: skip
 
     async def to_any(self) -> Connection:
         """To any broker. Raises: Lost."""
         rng = self.process.world.rng
         addresses = list(dict.fromkeys([*self.brokers.values(), *self.bootstrap]))
         rng.shuffle(addresses)
+        addresses.sort(key=lambda each: each[0] in self._silent)
         reason = "no address"
         for address in addresses:
             try:

@@ -66,6 +66,17 @@ class Committed:
     leader_epoch: int = -1
 
 
+@dataclass(frozen=True)
+class Held:
+    """A request from when a broker could have read it until its answer, or its connection's end."""
+
+    api_key: int
+    host: str
+    broker: str
+    asked_s: float
+    ended_s: float
+
+
 @dataclass
 class OwnRecord:
     """A record of one of keylane's own topics."""
@@ -124,6 +135,12 @@ class Group:
         self.pending: dict[int, dict[tuple[str, int], Committed]] = {}
         """By producer id: offsets of a transaction that is not over."""
 
+    @property
+    def is_unknown(self) -> bool:
+        """Nobody has joined it, and nothing was committed."""
+        twin = self.twin
+        return not (twin.generation_id or twin.members or twin.pending or self.offsets)
+
     def refusal(self, member_id: str, generation_id: int) -> int:
         """Why a commit is not taken; 0: it is."""
         twin = self.twin
@@ -146,6 +163,8 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.own: dict[str, list[OwnLog]] = {}
         self.groups: dict[str, Group] = {}
+        self.deleted: list[tuple[str, float]] = []
+        """Groups that were, and when: their generations begin anew."""
         self.producer_ids: dict[str, tuple[int, int]] = {}
         self.transactions: dict[str, Transaction] = {}
         self.on_decided: list[Callable[[str, bool], None]] = []
@@ -154,6 +173,10 @@ class Cluster:
         self._moved: dict[str, int] = {}
         self.on_commit: list[Callable[[str, str, int, int], None]] = []
         """Called with (group, topic, partition, offset) at every commit that is taken."""
+        self.on_moment: list[Callable[[str, str], None]] = []
+        """Called with (what a broker has just done, host that asked for it) before it answers."""
+        self.held: list[Held] = []
+        """Requests that brokers did not answer for a while, for `waits` to judge."""
 
     # Topics.
     def create(self, name: str, partition_count: int, *, is_safe: bool = True) -> Topic:
@@ -212,12 +235,24 @@ class Cluster:
             self.groups[name] = Group(self.world)
         return self.groups[name]
 
+    def delete_group(self, name: str) -> None:
+        """Forget it; ids of its members never come again."""
+        ids = self.groups[name].twin._ids
+        self.groups[name] = Group(self.world)
+        self.groups[name].twin._ids = ids
+        self.deleted.append((name, self.world.now_s))
+
     def commit(self, group: str, topic: str, partition: int, committed: Committed) -> None:
         """An offset is written."""
         self.group(group).offsets[topic, partition] = committed
         self.world.tell(f"kafka: offset of {group} in {topic}-{partition} is {committed.offset}")
         for told in self.on_commit:
             told(group, topic, partition, committed.offset)
+
+    def note_moment(self, what: str, host: str) -> None:
+        """Something was done for a host, and is not answered yet."""
+        for told in self.on_moment:
+            told(what, host)
 
     # Producer ids.
     def next_epoch(self, transactional_id: str | None) -> tuple[int, int]:

@@ -9,6 +9,7 @@ Source: Java's `Fetcher`; KIP-74.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from keylane.wire.fetch import (
 from tests.long.chaos_history import Delivery, Fetched, OutOfRange, Place, Reset
 from tests.reference.broker_log import LaneClient
 from tests.simulation.client import Address, Client, Connection, Lost
+from tests.simulation.waits import Waits
 
 OUT_OF_RANGE = 1
 LEADER_MOVED = {3, 5, 6, 9, 74, 75, 76, 100}
@@ -60,8 +62,20 @@ class Habits:
     """The name it subscribes to; the topic's own where empty."""
     by_record: bool = False
     """It commits behind the last record it was given, as librdkafka does; else its position."""
+    session_s: float = 10.0
+    timeout_s: float = 30.0
+    """`request.timeout.ms`."""
+    is_patient: bool = False
+    """It keeps its lanes and its generation when it loses its coordinator, as stock clients do."""
     reached: dict[Place, int] = field(default_factory=dict)
     """How far members of the group have tried to commit."""
+    waits: Waits | None = None
+    says_epochs: bool = False
+    """Its fetches name the leader's epoch."""
+    begins: Callable[[Place], int] = lambda _: 0
+    """Where the log of a lane begins: an application seeks no further."""
+    on_back: Callable[[], None] = lambda: None
+    """Called when a member commits what it has gone back to."""
 
     @property
     def subscribed(self) -> str:
@@ -102,6 +116,7 @@ class Fetching:
         self._outputs: list[Output] = []
         """Done since the last commit."""
         self.handed: list[Handed] = []
+        self._has_sought = False
 
     def _note(self, event: Any) -> None:
         self._events.append(event)
@@ -110,9 +125,11 @@ class Fetching:
         """Have the application go back in its first lane."""
         lane = next(iter(self._lanes.values()), None)
         if lane is not None and lane.client.position > 0:
-            lane.client.position = max(0, lane.client.position - back)
+            first = self._habits.begins(lane.place)
+            lane.client.position = max(first, lane.client.position - back)
             lane.given = lane.client.position
             lane.fetched = SOUGHT
+            self._has_sought = True
             self._world.tell(f"{self._name} seeks in lane {lane.index} to {lane.given}")
 
     async def _reset(self, lanes: list[Lane]) -> None:
@@ -143,6 +160,12 @@ class Fetching:
             raise Lost(f"lane {lane.index} has no leader")
         return await self._client.to(address, "fetch")
 
+    def _epoch_of(self, lane: Lane) -> int:
+        """Of the lane's leader, as metadata told it; -1: it is not said (KIP-320)."""
+        if not self._habits.says_epochs:
+            return -1
+        return self._client.leaders.get((self._habits.subscribed, lane.index), (-1, -1))[1]
+
     async def _fetches(self) -> None:
         """One loop per node that leads lanes of ours, as clients have one connection each."""
         while True:
@@ -155,8 +178,7 @@ class Fetching:
                 if address is not None:
                     by_address.setdefault(address, []).append(lane)
             if not by_address:
-                await asyncio.sleep(BACKOFF_S)
-                await self._client.refresh(self._habits.subscribed)
+                await self._refresh_later()
                 continue
             loops = [
                 asyncio.get_running_loop().create_task(self._fetch_from(address, lanes))
@@ -170,15 +192,23 @@ class Fetching:
                 await asyncio.gather(*loops, return_exceptions=True)
             for each in done:
                 each.result()
-            await asyncio.sleep(BACKOFF_S)
+            await self._refresh_later()
+
+    async def _refresh_later(self) -> None:
+        """Ask who leads. Raises: Lost."""
+        await asyncio.sleep(BACKOFF_S)
+        try:
             await self._client.refresh(self._habits.subscribed)
+        except Lost:
+            if not self._habits.is_patient:
+                raise
 
     async def _fetch_from(self, address: Address, lanes: list[Lane]) -> None:
         """Until a leader has moved, or the connection is lost."""
         topic = self._habits.subscribed
         while True:
             entries = tuple(
-                FetchPartition(lane.index, -1, lane.client.position, -1, -1,
+                FetchPartition(lane.index, self._epoch_of(lane), lane.client.position, -1, -1,
                                self._habits.fetch_bytes)
                 for lane in lanes
             )  # fmt: skip

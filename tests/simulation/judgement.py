@@ -7,6 +7,7 @@ Pure:  no I/O. The judge of chaos on real brokers (`tests.long.chaos_judge`) doe
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import chain
@@ -15,16 +16,20 @@ from typing import TYPE_CHECKING
 
 from keylane.keyrange.lane import LaneLayout
 from tests.long.chaos_history import (
+    Answer,
     ClusterHistory,
     Commit,
     Cut,
+    Event,
     GroupHistory,
     Log,
     Place,
     Produced,
 )
 from tests.long.chaos_judge import judge
+from tests.long.commit_floor import CommitFloor
 from tests.reference.kernel import lane_of
+from tests.simulation.owners import Owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +38,12 @@ if TYPE_CHECKING:
     from tests.simulation.fetching import Handed
     from tests.simulation.member import Member
     from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
+    from tests.simulation.waits import Waits
     from tests.simulation.world import World
+
+
+FOLLOWS_AFTER = 2
+"""Commits, until Kafka's own offset is not before the log's start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +60,10 @@ class History(ClusterHistory):
 class Judgement:
     """Of one run."""
 
-    def __init__(self, world: World, cluster: Cluster, scenario: Scenario) -> None:
+    def __init__(self, world: World, cluster: Cluster, scenario: Scenario, waits: Waits) -> None:
         self._world, self._cluster, self._scenario = world, cluster, scenario
+        self._waits = waits
+        self._owners = Owners(world, cluster, waits.troubles) if scenario.nodes else None
         self._number = 0
         self._produced: list[Produced] = []
         self._records: dict[tuple[str, int], dict[int, tuple[str, int]]] = defaultdict(dict)
@@ -64,12 +76,19 @@ class Judgement:
             for plan in scenario.topics
         }
         self._lanes: dict[tuple[str, str], int] = {}
-        self._resets: list[tuple[str, Commit]] = []
+        self._events: dict[str, list[Event]] = defaultdict(list)
+        """By group: of those that are no members."""
+        self._were_set: set[str] = set()
+        """Groups that somebody has set back."""
+        self._stands: dict[tuple[str, str, int], int] = {}
         self._written_s: dict[int, float] = {}
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
         """By group: how far its members have tried to commit; an admin as well."""
+        self._since: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        """By partition: commits of each group since its log began where it does."""
         self._passed: list[str] = []
+        self._back: list[str] = []
         cluster.on_commit.append(self._check_commit)
 
     # While it runs.
@@ -87,11 +106,32 @@ class Judgement:
         """Where the members of a group note how far they try to commit."""
         return self._reached[group]
 
+    def events_of(self, group: str) -> list[Event]:
+        """Where others than members note what they do and are told."""
+        return self._events[group]
+
+    def goes_back(self, group: str) -> None:
+        """Somebody of the group goes back on purpose."""
+        self._were_set.add(group)
+
+    def was_set(self, group: str, place: Place, to: int) -> None:
+        """Somebody sets a lane, or tries."""
+        self.goes_back(group)
+        self._reached[group][place] = max(to, self._reached[group].get(place, -1))
+
     def _check_commit(self, group: str, topic: str, partition: int, offset: int) -> None:
-        """Kafka's own offset passes no record of a safe topic that nobody tried to commit."""
+        """Kafka's own offset passes no record of a safe topic that nobody tried to commit.
+
+        And it goes back only where somebody wanted to.
+        """
+        self._since[topic, partition][group] += 1
         plan = next((each for each in self._scenario.groups if each.name == group), None)
         if plan is None or not self._cluster.topics[topic].is_safe:
             return
+        stood = self._stands.get((group, topic, partition), -1)
+        self._stands[group, topic, partition] = offset
+        if offset < stood and group not in self._were_set:
+            self._back.append(f"back: {group}: {topic}-{partition} from {stood} to {offset}")
         reached, count = self._reached[group], self._topic(topic).partitions
         for at, (key, number) in self._records[topic, partition].items():
             place = Place(topic, self._lane(topic, key) * count + partition)
@@ -116,6 +156,7 @@ class Judgement:
 
     def expired(self, partition: Partition) -> None:
         """The log begins later."""
+        self._since[partition.topic, partition.index].clear()
         records = self._records[partition.topic, partition.index]
         for offset in [each for each in records if each < partition.log.log_start]:
             del records[offset]
@@ -127,12 +168,8 @@ class Judgement:
         now_s = self._world.now_s
         for lane in range(plan.lanes):
             at = Place(topic, lane * plan.partitions + partition)
-            self._reached[group][at] = max(to, self._reached[group].get(at, -1))
-        self._resets += [
-            (group, Commit("admin", Place(topic, lane * plan.partitions + partition), to, -1,
-                           now_s, now_s))
-            for lane in range(plan.lanes)
-        ]  # fmt: skip
+            self.was_set(group, at, to)
+            self._events[group].append(Commit("admin", at, to, -1, now_s, now_s))
 
     def is_complete(self, members: Sequence[Member]) -> bool:
         """All was handed out, and Kafka's own offsets stand where they have to come to."""
@@ -164,8 +201,14 @@ class Judgement:
                 wanted = self._wanted(plan, partition)
                 stored = None if group is None else group.offsets.get(place)
                 stands = -1 if stored is None else stored.offset
-                if wanted is not None and not wanted <= stands <= end:
+                is_left = self._is_left(plan.name, partition, stands)
+                if wanted is not None and not wanted <= stands <= end and not is_left:
                     yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
+
+    def _is_left(self, group: str, partition: Partition, stands: int) -> bool:
+        """Whether the log begins behind the stable offset, which follows with the second commit."""
+        commits = self._since[partition.topic, partition.index][group]
+        return stands < partition.log.log_start and commits < FOLLOWS_AFTER
 
     def _wanted(self, plan: GroupPlan, partition: Partition) -> int | None:
         """Where the stable offset has to be at last; None: nobody commits anything.
@@ -213,11 +256,14 @@ class Judgement:
             for name, count in verdict.counts.items():
                 counts[name] += count
             breaches += self._two_at_once(group)
+            breaches += self._above(plan, group)
             if plan.is_transactional:
                 breaches += self._not_once(plan, members)
             breaches += self._stale(plan, members)
-        breaches += self._passed[:1]
+        breaches += self._passed[:1] + self._back[:1]
         breaches += self._behind()
+        breaches += self._waits.breaches(self._cluster.held)
+        breaches += self._owners.breaches[:1] if self._owners else []
         return breaches, notes, dict(counts)
 
     def _topic(self, name: str) -> TopicPlan:
@@ -250,7 +296,7 @@ class Judgement:
             if member.habits.group == plan.name
             for event in member.events
         ]
-        events += [commit for group, commit in self._resets if group == plan.name]
+        events += self._events[plan.name]
         return GroupHistory(
             group=plan.name,
             partitions={plan.topic: topic.partitions},
@@ -258,15 +304,42 @@ class Judgement:
             events=events,
         )
 
+    def _above(self, plan: GroupPlan, group: GroupHistory) -> list[str]:
+        """Answers beyond records that nobody has committed, of what may stand: a register's.
+
+        Offsets in transactions are left out, as what becomes of them is known later.
+        """
+        if plan.is_transactional or not self._cluster.topics[plan.topic].is_safe:
+            return []
+        commits: dict[Place, list[Commit]] = defaultdict(list)
+        for commit in group.of(Commit):
+            commits[commit.place].append(commit)
+        floors = {place: CommitFloor(each) for place, each in commits.items()}
+        count = self._topic(plan.topic).partitions
+        for answer in group.of(Answer):
+            floor = floors.get(answer.place)
+            stands = max(0, floor.stands(answer) if floor else 0)
+            if answer.offset <= stands:
+                continue
+            records = self._records[plan.topic, answer.place.lane % count]
+            for offset, (key, number) in records.items():
+                lane = self._lane(plan.topic, key) * count + answer.place.lane % count
+                is_before = self._written_s[number] < answer.asked_s
+                if stands <= offset < answer.offset and lane == answer.place.lane and is_before:
+                    return [f"above: {plan.name}: {answer}, where {stands} stands"]
+        return []
+
     def _two_at_once(self, group: GroupHistory) -> list[str]:
         """A lane that two members committed in one generation."""
-        owners: dict[tuple[Place, int], set[str]] = defaultdict(set)
+        owners: dict[tuple[Place, int, int], set[str]] = defaultdict(set)
+        ends_s = [at_s for name, at_s in self._cluster.deleted if name == group.group]
         for commit in group.of(Commit):
-            if commit.is_acknowledged:
-                owners[commit.place, commit.generation].add(commit.member)
+            if commit.is_acknowledged and commit.generation >= 0:
+                life = bisect_left(ends_s, commit.answered_s)
+                owners[commit.place, commit.generation, life].add(commit.member)
         return [
             f"two: {group.group}: {place} generation {generation}: {sorted(names)}"
-            for (place, generation), names in owners.items()
+            for (place, generation, _), names in owners.items()
             if len(names) > 1
         ]
 
@@ -278,7 +351,7 @@ class Judgement:
             if member.habits.group == plan.name
             for output in member.visible
         )
-        if not self._cluster.topics[plan.topic].is_safe or self._resets:
+        if not self._cluster.topics[plan.topic].is_safe or plan.name in self._were_set:
             return []
         found = [f"twice: {plan.name} {each}" for each, count in counts.items() if count > 1]
         partition_count = self._topic(plan.topic).partitions

@@ -24,7 +24,7 @@ from tests.transcript.consumer_protocol import assignment, lanes_of, subscriptio
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-SESSION_S, HEARTBEAT_S = 10.0, 1.0
+HEARTBEAT_S = 1.0
 REJOIN = {22, 25, 27}
 COORDINATOR_MOVED = {14, 15, 16}
 MEMBER_ID_REQUIRED = 79
@@ -46,6 +46,8 @@ class Member:
     lives: int = 0
     process: Process | None = None
     is_wanted: bool = True
+    is_kept_out: bool = False
+    """Its group is stopped."""
     unwanted: asyncio.Event = field(default_factory=asyncio.Event)
     staged: list[Output] = field(default_factory=list)
     """In a transaction that may be committed any moment."""
@@ -58,7 +60,10 @@ class Member:
     """In the output of transactions that were committed."""
 
     def start(self) -> None:
-        """A new process, with a new member id."""
+        """A new process, with a new member id; none while its group is stopped."""
+        if self.is_kept_out:
+            return
+        self.kill()
         self.lives += 1
         self.is_wanted, self.unwanted = True, asyncio.Event()
         self.process = Process(self.world, f"{self.name}.{self.lives}")
@@ -83,6 +88,8 @@ class Life(Fetching):
 
     def __init__(self, member: Member, process: Process) -> None:
         client = Client(process, member.bootstrap, f"{member.name}.{member.lives}")
+        client.waits, client.group = member.habits.waits, member.habits.group
+        client.timeout_s = member.habits.timeout_s
         super().__init__(client, member.habits, member.events)
         self._member = member
         self._member_id, self._generation = "", -1
@@ -104,6 +111,13 @@ class Life(Fetching):
                 await asyncio.sleep(BACKOFF_S + self._world.rng.random() * BACKOFF_S)
         await self._leave()
 
+    def _lose(self, error: Lost) -> None:
+        """The coordinator is lost: look for it anew, in the same generation. Raises: Lost."""
+        if not self._habits.is_patient:
+            raise error
+        self._world.tell(f"{self._name}: {error}")
+        self._coordinator = None
+
     async def _ask(self, key: int, version: int, /, **values: Any) -> Any:
         """Ask the coordinator. Raises: Lost, Rejoin."""
         if self._coordinator is None or not self._coordinator.is_open:
@@ -122,8 +136,8 @@ class Life(Fetching):
     async def _join(self) -> Any:
         metadata = subscription(self._habits.subscribed)
         values: dict[str, Any] = {
-            "session_timeout": int(SESSION_S * 1000),
-            "rebalance_timeout": int(SESSION_S * 1000),
+            "session_timeout": int(self._habits.session_s * 1000),
+            "rebalance_timeout": int(self._habits.session_s * 1000),
             "protocol_type": "consumer",
             "protocols": [{"name": "range", "metadata": metadata}],
         }
@@ -245,15 +259,21 @@ class Life(Fetching):
     async def _heartbeats(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            await self._beat()
+            try:
+                await self._beat()
+            except Lost as error:
+                self._lose(error)
 
     async def _beat(self) -> None:
         await self._ask(12, 4, generation_id=self._generation, member_id=self._member_id)
 
     async def _commits(self) -> None:
         while True:
-            await asyncio.sleep(self._habits.commit_s)
-            await self._commit()
+            await asyncio.sleep(self._habits.commit_s * (0.5 + self._world.rng.random()))
+            try:
+                await self._commit()
+            except Lost as error:
+                self._lose(error)
 
     async def _commit(self) -> None:
         """Commit what was given to the application. Raises: Lost, Rejoin."""
@@ -261,7 +281,18 @@ class Life(Fetching):
         if moved:
             # A rebalance does not break it off.
             self._committing = asyncio.get_running_loop().create_task(self._commit_lanes(moved))
+            # Another one may have begun by then, and this one be awaited by nobody.
+            self._committing.add_done_callback(lambda task: task.cancelled() or task.exception())
             await asyncio.shield(self._committing)
+
+    def seek_and_commit(self, back: int) -> None:
+        """Have the application go back, and say so at once."""
+        self.seek(back)
+        self._client.process.spawn(self._commit_soon(), f"{self._name} seeks")
+
+    async def _commit_soon(self) -> None:
+        with suppress(Lost, Rejoin):  # the next commit says it, or the next heartbeat
+            await self._commit()
 
     def _note_commits(self, lanes: list[Lane]) -> dict[int, int]:
         """Note that they are under way; by lane index, where the note stands."""
@@ -270,6 +301,8 @@ class Life(Fetching):
             numbers[lane.index] = len(self._member.events)
             reached = self._habits.reached
             reached[lane.place] = max(lane.done, reached.get(lane.place, -1))
+            if self._has_sought:
+                self._habits.on_back()
             offset, now_s = lane.done, self._world.now_s
             self._note(Commit(self._name, lane.place, offset, self._generation, now_s))
         return numbers

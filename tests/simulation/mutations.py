@@ -8,9 +8,7 @@ Source: docs/guarantees.md names the promises; mutation testing (DeMillo, Lipton
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
@@ -26,32 +24,10 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy import groups, push_journal, reader
 from keylane.proxy.apis import pushes_sent
 from keylane.proxy.groups import GroupOffsets
-from keylane.proxy.holding import Holding
 from keylane.proxy.line import Line
 from keylane.proxy.nodes.lease import Lease
-
-Patches = Callable[[], Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One mistake."""
-
-    name: str
-    invariant: str
-    patches: Patches
-
-    @contextmanager
-    def apply(self) -> Iterator[None]:
-        """Make it, as long as the block runs."""
-        with ExitStack() as stack:
-            for patch in self.patches():
-                stack.enter_context(patch)
-            yield
-
-
-def _patch(owner: Any, name: str, new: Any) -> Patches:
-    return lambda: [mock.patch.object(owner, name, new)]
+from tests.simulation.lesser_mutations import MORE
+from tests.simulation.mutation import Mutation, nothing, patch
 
 
 def _leave_out_a_piece() -> Sequence[Any]:
@@ -95,27 +71,30 @@ def _push_the_fastest() -> Sequence[Any]:
 
 def _lead_on_too_far() -> Sequence[Any]:
     """A scan leads a lane past the first record of its own."""
-    one, many = ScanIndex.effective, ScanIndex.effective_many
+    many = ScanIndex.effective_many
 
-    def effective(self: ScanIndex, *args: Any) -> Any:
-        found = one(self, *args)
-        return found + 1 if found > args[-1] else found
+    def further(one: Callable[..., int]) -> Callable[..., int]:
+        def effective(self: ScanIndex, *args: Any) -> int:
+            found = one(self, *args)
+            return found + 1 if found > args[-1] else found
+
+        return effective
 
     def effective_many(self: ScanIndex, outputs: Any, offsets: Any) -> Any:
         found = many(self, outputs, offsets)
         return found + (found > offsets)
 
     return [
-        mock.patch.object(ScanIndex, "effective", effective),
+        mock.patch.object(ScanIndex, "effective", further(ScanIndex.effective)),
+        mock.patch.object(ScanIndex, "effective_at", further(ScanIndex.effective_at)),
         mock.patch.object(ScanIndex, "effective_many", effective_many),
     ]
 
 
 def _nothing_leads_on() -> Sequence[Any]:
     """Scans say nothing of lanes."""
-    one = mock.patch.object(ScanIndex, "effective", lambda _self, _range, offset: offset)
-    many = mock.patch.object(ScanIndex, "effective_many", lambda _self, _of, offsets: offsets)
-    return [one, many]
+    ways = ("effective", "effective_at", "effective_many")
+    return [mock.patch.object(ScanIndex, way, lambda _self, _of, at: at) for way in ways]
 
 
 def _believe_a_refused_commit() -> Sequence[Any]:
@@ -146,10 +125,6 @@ async def _compare_nothing(_self: Line, _source: Any, **_: bool) -> None:
     """A new leader's log is taken for the old one."""
 
 
-def _no_longer(*_: Any) -> None:
-    """Nothing is done."""
-
-
 MUTATIONS: Sequence[Mutation] = (
     Mutation("an answer lacks a piece", "each record at least once", _leave_out_a_piece),
     Mutation("two lanes are swapped", "a key at one member", _swap_lanes),
@@ -168,12 +143,12 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "a cut log is not told of",
         "a new leader has a shorter log",
-        _patch(GroupOffsets, "on_truncated", _no_longer),
+        patch(GroupOffsets, "on_truncated", nothing),
     ),
     Mutation(
         "a new leader is not compared",
         "a new leader has a shorter log",
-        _patch(Line, "_compare", _compare_nothing),
+        patch(Line, "_compare", _compare_nothing),
     ),
     Mutation("a refused commit counts", "a zombie changes nothing", _believe_a_refused_commit),
     Mutation(
@@ -184,31 +159,27 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "a lease never ends",
         "no two nodes serve a group",
-        _patch(Lease, "is_good", lambda self, _now_s: bool(self._terms)),
+        patch(Lease, "is_good", lambda self, _now_s: bool(self._terms)),
     ),
     Mutation(
         "what is sent is not checked against the lease",
         "a node hangs, and wakes up",
-        _patch(OwnedTables, "check", _no_longer),
+        patch(OwnedTables, "check", nothing),
     ),
     Mutation(
         "a step back is not in the journal first",
         "it ends between a commit and its record",
-        _patch(push_journal, "needs_intent", lambda *_: False),
+        patch(push_journal, "needs_intent", lambda *_: False),
     ),
     Mutation(
         "a transaction's note is not read",
         "offsets of lanes in a transaction",
-        _patch(groups, "read_note", lambda *_: None),
+        patch(groups, "read_note", lambda *_: None),
     ),
     Mutation(
         "aborted transactions are not listed",
         "a transaction is aborted",
-        _patch(reader, "close_aborted", lambda *_: ()),
+        patch(reader, "close_aborted", lambda *_: ()),
     ),
-    Mutation(
-        "a broker's answer is waited for without a bound",
-        "no request waits for ever",
-        _patch(Holding, "bound", _no_longer),
-    ),
+    *MORE,
 )

@@ -7,6 +7,7 @@ Pure:  the server's outside world is the simulation: loop, clocks, chance, threa
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 import uuid
@@ -83,6 +84,7 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
         "time.clock_gettime": which_clock,
         "uuid.uuid4": lambda: uuid.UUID(int=chance.getrandbits(128)),
         "os.urandom": chance.randbytes,
+        "keylane.proxy.session._numbers": itertools.count(1),
         "keylane.proxy.lane_fetch.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.context.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.server.warm_up": nothing,
@@ -110,8 +112,11 @@ def _mark(process: Process) -> str:
 class Node:
     """A node that is started again whenever it ends, as by systemd or Kubernetes."""
 
-    def __init__(self, world: World, number: int, settings: dict[str, Any]) -> None:
-        self.world, self.settings = world, settings
+    def __init__(
+        self, world: World, number: int, settings: dict[str, Any], *, rate: float = 1.0
+    ) -> None:
+        """rate: of its clock."""
+        self.world, self.settings, self.rate = world, settings, rate
         self.name, self.host = f"node{number}", f"127.0.1.{number + 1}"
         self.process: Process | None = None
         self.server: ProxyServer | None = None
@@ -122,7 +127,7 @@ class Node:
         """A new process."""
         self.is_wanted = True
         self.starts += 1
-        self.process = Process(self.world, self.host, name=self.name)
+        self.process = Process(self.world, self.host, name=self.name, rate=self.rate)
         self.process.spawn(self._run(self.process), f"{self.name} {self.starts}")
 
     async def _run(self, process: Process) -> None:

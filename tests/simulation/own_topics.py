@@ -15,12 +15,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, ProducerFenced, RequestTimedOutError
+
+from keylane.own_names import JOURNAL_TOPIC
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, OwnLog
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 40.0
 """aiokafka's `request_timeout_ms`."""
 RETRY_S = 0.1
+INTENT = 5
+"""Kind of a journal record, in the third byte of its key: what a push that goes back is about."""
 T = TypeVar("T")
 
 
@@ -39,6 +44,8 @@ class Own:
         self.world, self.cluster = world, cluster
         self.lost_acks = 0
         """So many answers to come get lost."""
+        self.delay_s: Callable[[str, str], float] = lambda _topic, _host: 0.0
+        """How much longer the next batch for a topic is under way from a host."""
 
     @property
     def leader(self) -> str | None:
@@ -46,10 +53,13 @@ class Own:
         alive = [each for each in self.cluster.broker_ids if each not in self.cluster.down]
         return f"kafka{alive[0]}" if alive else None
 
-    async def call(self, do: Callable[[], T], *, timeout_s: float = REQUEST_TIMEOUT_S) -> T:
+    async def call(
+        self, do: Callable[[], T], *, timeout_s: float = REQUEST_TIMEOUT_S, topic: str = ""
+    ) -> T:
         """Have `do` done at the broker; again and again until an answer comes back.
 
-        Raises: KafkaConnectionError.
+        What was sent arrives whatever becomes of the process that has sent it.
+        topic: that is written to. Raises: KafkaConnectionError.
         """
         process = self.world.current
         assert process is not None, "called by a process"
@@ -58,7 +68,8 @@ class Own:
         while True:
             future: asyncio.Future[T] = process.loop.create_future()
             timer = process.loop.call_at(end_s, _fail, future, RequestTimedOutError())
-            self._send(process, do, future)
+            delay_s = self.delay_s(topic, process.host) if topic else 0.0
+            self._send(process, do, future, delay_s)
             try:
                 return await future
             except ConnectionError as error:
@@ -68,7 +79,9 @@ class Own:
                 timer.cancel()
             await asyncio.sleep(RETRY_S)
 
-    def _send(self, process: Any, do: Callable[[], T], future: asyncio.Future[T]) -> None:
+    def _send(
+        self, process: Any, do: Callable[[], T], future: asyncio.Future[T], delay_s: float
+    ) -> None:
         world, network, leader = self.world, self.world.network, self.leader
         broker = world.brokers.get(leader or "")
 
@@ -79,12 +92,11 @@ class Own:
             fail(ConnectionError("connection is lost"))
 
         def arrived() -> None:
-            if process.is_dead:
-                return
             if broker is None or not broker.is_reachable:
                 lost()
             elif network.is_cut(process.host, broker.host):
-                network.at_heal(lost)
+                # Its system sends on, unless the connection was given up meanwhile.
+                network.at_heal(arrived if world.rng.random() < 0.5 else lost)
             elif broker.is_hung:
                 broker.held.append(arrived)
             else:
@@ -104,7 +116,7 @@ class Own:
                 return
             world.after(latency_s, partial(process.post, _set, future, value))
 
-        world.after(network.latency_s(process.host, leader or "kafka1"), arrived)
+        world.after(delay_s + network.latency_s(process.host, leader or "kafka1"), arrived)
 
     def log(self, topic: str, partition: int) -> OwnLog:
         return self.cluster.own[topic][partition]
@@ -152,10 +164,12 @@ class _Producer:
     def __init__(self, **options: Any) -> None:
         self._txn_manager, self.client = _TxnManager(), _Client()
         self._timeout_s = options.get("request_timeout_ms", 40_000) / 1000
+        process = self.own.world.current
+        assert process is not None, "made by a process"
+        self._host = process.host
         self._queues: dict[tuple[str, int], list[tuple[Any, Any, Any]]] = {}
         self._senders: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._sequences: dict[tuple[str, int], itertools.count[int]] = {}
-        self._is_closed = False
 
     async def start(self) -> None:
         if self._txn_manager.known is None:
@@ -189,10 +203,7 @@ class _Producer:
             numbers = self._sequences.setdefault(place, itertools.count())
             sequence = next(numbers)
             try:
-                base = await self.own.call(
-                    lambda: self._append(place, records, sequence),  # noqa: B023
-                    timeout_s=self._timeout_s,
-                )
+                base = await self._written(place, partial(self._append, place, records, sequence))
             except Exception as error:  # noqa: BLE001 - of each record
                 for _, _, future in queue:
                     if not future.done():
@@ -206,6 +217,12 @@ class _Producer:
                         offset=base + number,
                     ))  # fmt: skip
 
+    async def _written(self, place: tuple[str, int], append: Callable[[], int]) -> int:
+        """A batch goes out until a broker has said something: an idempotent one never expires."""
+        while True:
+            with suppress(RequestTimedOutError, KafkaConnectionError):
+                return await self.own.call(append, timeout_s=self._timeout_s, topic=place[0])
+
     def _append(self, place: tuple[str, int], records: Any, sequence: int) -> int:
         assert self._txn_manager.known is not None
         base = self.own.cluster.append_own(
@@ -213,6 +230,9 @@ class _Producer:
         )
         if base is None:
             raise ProducerFenced
+        kinds = {key[2] for key, _ in records if key is not None}
+        if place[0] == JOURNAL_TOPIC:
+            self.own.cluster.note_moment("intent" if INTENT in kinds else "append", self._host)
         return base
 
     async def stop(self) -> None:
@@ -271,14 +291,21 @@ class _Consumer:
         process = self.own.world.current
         assert process is not None, "called by a process"
         news: asyncio.Future[None] = process.loop.create_future()
-        batches = await self.own.call(partial(self._read, wanted, news, process))
+        read = partial(self._read, wanted, news, process)
+        batches = self._moved(await self.own.call(read))
         left_s = end_s - process.loop.time()
         if batches or left_s <= 0:
             return batches
         await asyncio.wait([news], timeout=left_s)
         if not news.done():
             return {}
-        return await self.own.call(partial(self._read, wanted, news, process))
+        return self._moved(await self.own.call(read))
+
+    def _moved(self, found: dict[Any, Any]) -> dict[Any, Any]:
+        """What was read, with positions behind it."""
+        for each, records in found.items():
+            self._positions[each] = records[-1].offset + 1
+        return found
 
     def _read(
         self, wanted: Iterable[TopicPartition], news: asyncio.Future[None], process: Process
@@ -300,7 +327,6 @@ class _Consumer:
                 for record in log.records
                 if record.offset >= position
             ]  # fmt: skip
-            self._positions[each] = log.end
             if records:
                 found[each] = records
         if not found:

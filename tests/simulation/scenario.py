@@ -8,18 +8,24 @@ Pure:  chance is the seed's.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LOAD_S = 15.0
 """How long producers write and faults come."""
 SAFE, UNSAFE = "safe", "unsafe"
 FAULTS = (
-    "node_kill", "node_hang", "node_suspend", "node_cut_kafka", "node_cut_clients", "node_stop",
-    "broker_crash", "broker_hang", "broker_slow", "elect", "elect_with_loss", "lose_disk",
-    "delete_records", "move_coordinator", "lost_commit_answer", "late_commit", "lost_ack",
-    "compact", "member_kill", "member_stop", "member_hang", "member_cut", "wall_clock",
-    "reset_offset", "member_seek",
+    "node_kill", "node_hang", "node_suspend", "node_cut_kafka", "node_cut_broker",
+    "node_cut_clients", "node_stop", "node_kill_at", "node_hang_at", "late_append",
+    "broker_crash", "broker_hang", "broker_slow", "elect", "elect_with_loss", "loss_while_down",
+    "lose_disk", "delete_records", "move_coordinator", "lost_commit_answer", "late_commit",
+    "lost_ack", "compact", "member_kill", "member_stop", "member_hang", "member_cut", "wall_clock",
+    "member_seek", "seek_kill", "seek_hang", "seek_while_silent", "reset_offset", "admin_reset",
+    "admin_delete", "delete_group", "expire_group",
 )  # fmt: skip
+MIXED = (3.0, 90.0)
+"""Some members look elsewhere while others still wait."""
+CLOCKS = (1.0, 1.0, 0.9, 1.1)
+"""A lease allows for a clock that is slower by a fifth."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,33 @@ class Fault:
     """Of the nodes, brokers, members or partitions: this one, modulo how many there are."""
     amount: float
     """Seconds, records, or what the kind makes of it; between 0 and 1."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a scenario is about, beside anything: what goes together is drawn together."""
+
+    faults: tuple[str, ...]
+    nodes: tuple[int, ...]
+    timeouts: tuple[tuple[float, ...], ...]
+
+
+ANYTHING = About((), (0, 0, 2, 3), ())
+ZOMBIES = About(
+    ("node_hang", "node_suspend", "node_hang_at", "seek_hang", "seek_hang", "node_cut_kafka"),
+    (2, 2, 3),
+    (MIXED, MIXED[::-1]),
+)  # fmt: skip
+"""A node is replaced while its clients wait for it, and goes on."""
+DEATHS = About(
+    ("node_kill_at", "seek_kill", "late_append", "lost_ack", "late_commit"), (0, 0, 2),
+    (MIXED, (30.0,)),
+)  # fmt: skip
+"""Nodes die at the worst moment, and what they sent arrives later."""
+SILENCE = About(
+    ("broker_hang", "node_cut_broker", "seek_while_silent"), (0, 2), ((90.0,), MIXED)
+)  # fmt: skip
+"""Brokers do not answer, for long."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +96,19 @@ class GroupPlan:
     """Its members commit behind the last record they were given."""
     is_transactional: bool = False
     """Its members send their offsets to transactions."""
+    session_s: float = 10.0
+    timeouts_s: tuple[float, ...] = (30.0,)
+    """Of its members' requests, in turns."""
+    is_patient: bool = False
+    """Its members keep their lanes when they lose their coordinator."""
+    says_epochs: bool = False
+    """Its members' fetches name the epoch of the leader that they know."""
+    watched_s: float = 0.0
+    """So often a tool asks where its lanes stand; 0: never."""
+
+    def lane_topic(self, topic: TopicPlan) -> str:
+        """What its members call the topic."""
+        return f"{topic.name}.lanes-{topic.lanes}" if self.by_lane_name else topic.name
 
 
 @dataclass(frozen=True)
@@ -76,50 +122,87 @@ class Scenario:
     topics: tuple[TopicPlan, ...]
     groups: tuple[GroupPlan, ...]
     faults: tuple[Fault, ...]
+    node_session_s: float = 10.0
+    keeps_rights: bool = False
+    """What clients may do is asked once."""
+    rates: tuple[float, ...] = (1.0,)
+    """Of nodes' clocks, in turns."""
+    writes_steps: bool = False
+    """The journal is told what changed, of few lanes too."""
+    forget_s: float = 0.0
+    """How often nodes ask what Kafka has forgotten; 0: never in a run."""
 
 
 def draw(seed: int) -> Scenario:
     """A scenario of a seed."""
     rng = random.Random(f"scenario {seed}")
-    nodes = rng.choice((0, 0, 2, 3))
-    topics = tuple(_draw_topic(rng, number) for number in range(rng.choice((1, 1, 2))))
+    about = rng.choices((ANYTHING, ZOMBIES, DEATHS, SILENCE), (6, 2, 2, 1))[0]
+    topics = tuple(_draw_topic(rng, number, about) for number in range(rng.choice((1, 1, 2))))
     groups = tuple(
-        GroupPlan(
-            name=f"g{number}",
-            topic=rng.choice(topics).name,
-            members=rng.randint(1, 3),
-            commit_s=rng.choice((0.3, 1.0, 3.0)),
-            work_s=rng.choice((0.0, 0.002, 0.05)),
-            is_committed=rng.random() < 0.3,
-            by_lane_name=rng.random() < 0.3,
-            by_record=rng.random() < 0.5,
-            is_transactional=rng.random() < 0.25,
-        )
-        for number in range(rng.choice((1, 1, 2)))
+        _draw_group(rng, number, topics, about) for number in range(rng.choice((1, 1, 2)))
     )
+    own = random.Random(f"epochs {seed}")
+    groups = tuple(replace(each, says_epochs=own.random() < 0.5) for each in groups)
     kinds = rng.sample(FAULTS, rng.randint(1, 6))
-    faults = tuple(
-        sorted(
-            (
-                Fault(
-                    round(rng.uniform(0.5, LOAD_S), 3), rng.choice(kinds), rng.randrange(12),
-                    round(rng.random(), 3),
-                )
-                for _ in range(rng.randint(1, 10))
-            ),
-            key=lambda fault: fault.at_s,
+    faults = [
+        Fault(
+            round(rng.uniform(0.5, LOAD_S), 3), rng.choice(kinds), rng.randrange(12),
+            round(rng.random(), 3),
         )
-    )  # fmt: skip
-    return Scenario(seed, nodes, 3, topics, groups, faults)
+        for _ in range(rng.randint(1, 10 if about is ANYTHING else 3))
+    ]  # fmt: skip
+    faults += [
+        Fault(
+            round(rng.uniform(0.5, 6.0), 3), rng.choice(about.faults), rng.randrange(12),
+            round(rng.uniform(0.6, 1.0), 3),
+        )
+        for _ in range(rng.randint(1, 2))
+        if about.faults
+    ]  # fmt: skip
+    return Scenario(
+        seed,
+        rng.choice(about.nodes),
+        3,
+        topics,
+        groups,
+        tuple(sorted(faults, key=lambda fault: fault.at_s)),
+        node_session_s=rng.choice((6.0, 10.0)) if about is ANYTHING else 6.0,
+        keeps_rights=rng.random() < 0.5 or about is SILENCE,
+        rates=tuple(rng.choice(CLOCKS) for _ in range(3)),
+        writes_steps=rng.random() < 0.5,
+        forget_s=rng.choice((0.0, 0.0, 0.0, 6.0)),
+    )
 
 
-def _draw_topic(rng: random.Random, number: int) -> TopicPlan:
+def _draw_group(
+    rng: random.Random, number: int, topics: tuple[TopicPlan, ...], about: About
+) -> GroupPlan:
+    is_any = about is ANYTHING
+    return GroupPlan(
+        name=f"g{number}",
+        topic=rng.choice(topics).name,
+        members=rng.randint(1 if is_any else 2, 3),
+        commit_s=rng.choice((0.3, 1.0, 3.0)),
+        work_s=rng.choice((0.0, 0.002, 0.05)),
+        is_committed=rng.random() < 0.3,
+        by_lane_name=rng.random() < 0.3,
+        by_record=rng.random() < 0.5,
+        is_transactional=rng.random() < (0.25 if is_any else 0.1),
+        session_s=rng.choice((10.0, 10.0, 30.0)) if is_any else 30.0,
+        timeouts_s=rng.choice(((30.0,), MIXED, MIXED[::-1], (90.0,)) if is_any else about.timeouts),
+        is_patient=rng.random() < (0.7 if is_any else 0.95),
+        watched_s=rng.choice((0.0, 0.0, 0.5, 2.0) if is_any else (0.0, 0.3)),
+    )
+
+
+def _draw_topic(rng: random.Random, number: int, about: About) -> TopicPlan:
+    is_any = about is ANYTHING
     return TopicPlan(
         name=f"t{number}",
         partitions=rng.randint(1, 2),
         lanes=rng.choice((2, 3, 4)),
-        is_safe=rng.random() < 0.6,
-        keys=rng.choice((1, 5, 20)),
+        is_safe=rng.random() < (0.6 if is_any else 0.9),
+        keys=rng.choice((1, 5, 20) if is_any else (5, 20)),
         batches_per_s=rng.choice((0.5, 2.0, 6.0)),
         transactions=rng.choice((0.0, 0.0, 0.5)),
     )

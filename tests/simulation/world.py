@@ -160,6 +160,7 @@ class Process:
         self._alarm_s = float("-inf")
         self._inbox: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self.tasks: set[asyncio.Task[Any]] = set()
+        self._unbegun: set[Coroutine[Any, Any, Any]] = set()
         self.loop = SimLoop(self)
         world.processes.append(self)
 
@@ -179,9 +180,11 @@ class Process:
     # Turning.
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         """Begin a task with the next turn."""
+        self._unbegun.add(coroutine)
         self.post(self._begin, coroutine, name)
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+        self._unbegun.discard(coroutine)
         task = self.loop.create_task(coroutine, name=name)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -237,6 +240,8 @@ class Process:
         """As SIGKILL: nothing more of it runs, and its connections are reset."""
         self.is_dead = True
         self._inbox.clear()
+        while self._unbegun:
+            self._unbegun.pop().close()
         self.world.network.reset_all(self)
 
     def suspend(self, seconds: float) -> None:
@@ -267,6 +272,8 @@ class Process:
     def close(self) -> None:
         """End all tasks, at the end of the run: what they do then counts no more."""
         self.is_dead = True
+        while self._unbegun:
+            self._unbegun.pop().close()
         self.world.current = self
         events._set_running_loop(self.loop)
         try:

@@ -10,7 +10,7 @@ from keylane.proxy.late_pushes import PATIENCE_S
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import commit as commit_lanes
 from tests.transcript.crashing_node import started
-from tests.transcript.fake import ORDERS, FakeContext, is_relayed, make_request
+from tests.transcript.fake import ORDERS, FakeContext, call, is_relayed, make_request
 from tests.transcript.test_offset_commit import (
     COMMIT,
     FENCED,
@@ -20,10 +20,15 @@ from tests.transcript.test_offset_commit import (
     committed,
     no_history,
     pushes,
+    request,
     topic,
 )
+from tests.transcript.test_offset_delete import answer as deleted
+from tests.transcript.test_offset_delete import put_back
+from tests.transcript.test_offset_delete import request as deletion
+from tests.transcript.test_offset_fetch import known
 
-EMPTY, HEARTBEAT = -1, 12
+EMPTY, HEARTBEAT, DELETE = -1, 12, 47
 
 
 BEAT = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
@@ -174,6 +179,44 @@ async def test_a_node_that_takes_a_group_over_pushes_what_is_late() -> None:
     assert context.state(GROUP, "orders", 0).pushed == 8
     beats(context)
     assert not context.world.aside
+    context.finish()
+
+
+async def test_lanes_that_an_admin_has_deleted_are_led_on_with_a_heartbeat() -> None:
+    """Lane 1 has no record, so no member commits it; Kafka's own offset stands at its start."""
+    context = FakeContext()
+    await known(context, {0: 8, 2: 8, 4: 8, 6: 8})
+    scanned(context, 7, EMPTY, EMPTY, EMPTY)
+    context.expect(DELETE, deletion(("orders", [0])), deleted(("orders", {0: 0})))
+    put_back(context, 0)
+    await call(context, DELETE, 0, deletion(("orders", [2])))
+    assert context.state(GROUP, "orders", 0).pushed == 0
+
+    beats(context)
+    expect_push_of_the_member(context)
+    await run_aside(context)
+
+    assert context.state(GROUP, "orders", 0).pushed == 8
+    context.finish()
+
+
+async def test_lanes_that_an_admin_has_set_back_are_led_on_with_a_heartbeat() -> None:
+    """What is behind them becomes known after the reset, and no member commits."""
+    context = FakeContext()
+    await known(context, {0: 8, 2: 8, 4: 8, 6: 8})
+    context.expect(
+        COMMIT,
+        {"generation_id_or_member_epoch": -1, "topics": [pushes(8, {0: 2})]},
+        {"topics": [codes(8, {0: 0})]},
+    )
+    await call(context, COMMIT, 8, request(topic("orders", {2: 2}), generation=-1, member=""))
+    scanned(context, 7, EMPTY, EMPTY, EMPTY)
+
+    beats(context)
+    expect_push_of_the_member(context)
+    await run_aside(context)
+
+    assert context.state(GROUP, "orders", 0).pushed == 8
     context.finish()
 
 

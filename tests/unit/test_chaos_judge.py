@@ -343,6 +343,17 @@ def test_a_reset_of_a_position_that_is_in_the_log_is_a_breach() -> None:
     assert kinds(verdict) == {"refused"}
 
 
+def test_who_goes_back_behind_the_start_of_the_log_is_refused_by_right() -> None:
+    """Its own wish has it read again what is left; a member that stays is no such case."""
+    read = [answer(1, 3), *handed(2, 3, 4, 5), commit(3, 6)]
+    away = [OutOfRange("a", LANE, 0, 5), Reset("a", LANE, 6), *handed(7, 3, 4, 5)]
+
+    verdict = run(cluster(6, start=3), *read, Fetched("a", LANE, 0, 4), *away)
+
+    assert verdict.breaches == [] and notes(verdict) == {"client"}
+    assert kinds(run(cluster(6, start=3), *read, *away)) == {"refused"}
+
+
 def test_a_record_that_was_handed_out_unacknowledged_tells_of_a_cut() -> None:
     """Its producer was never answered, and the log has another one there."""
     kept = cut_cluster()

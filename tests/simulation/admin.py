@@ -1,0 +1,259 @@
+"""What operators do to groups, through keylane and past it; and a tool that watches their lag.
+
+In:    the stage, a `Fault`.  Out: requests as tools send them, and a note of each for the judge.
+Next:  `faults` has them by name.
+Pure:  the process's loop is the simulation's.
+Source: Kafka's `ConsumerGroupCommand` (--reset-offsets, --delete-offsets, --delete), KIP-496.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from tests.long.chaos_history import Answer, Commit, Place
+from tests.simulation.client import Client, Lost
+from tests.simulation.cluster import Committed
+from tests.simulation.node import PORT
+from tests.simulation.world import Process
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Fault, GroupPlan
+    from tests.simulation.stage import Stage
+
+AGAIN = {14, 15, 16, 88}
+PAUSE_S = 0.1
+TRIES_S = 60.0
+GONE = -1
+"""What an offset that is deleted stands at."""
+Work = Callable[["Tool"], Awaitable[None]]
+
+
+class Tool:
+    """A process of an operator, for one group."""
+
+    def __init__(self, stage: Stage, plan: GroupPlan, name: str) -> None:
+        self._stage, self.plan, self.world = stage, plan, stage.world
+        self.topic = stage.topic_of(plan)
+        self.process = Process(stage.world, name)
+        bootstrap = [(node.host, PORT) for node in stage.nodes]
+        self._client = Client(self.process, bootstrap, name)
+        self._client.waits, self._client.group = stage.waits, plan.name
+        self.events = stage.judgement.events_of(plan.name)
+        self.is_done = False
+
+    @property
+    def lanes(self) -> list[int]:
+        """All of the topic."""
+        return list(range(self.topic.lanes * self.topic.partitions))
+
+    @property
+    def name(self) -> str:
+        """What it calls the topic."""
+        return self.plan.lane_topic(self.topic)
+
+    def place(self, lane: int) -> Place:
+        return Place(self.plan.topic, lane)
+
+    async def ask(self, key: int, version: int, /, **values: Any) -> Any:
+        """The answer of the group's coordinator. Raises: Lost."""
+        connection = await self._client.coordinator(self.plan.name)
+        return await connection.ask(key, version, **values)
+
+    async def offsets(self) -> bool:
+        """Ask where all lanes stand, and note it; False: not all of them could be told.
+
+        Raises: Lost.
+        """
+        asked_s = self.world.now_s
+        answer = await self.ask(
+            9, 7, group_id=self.plan.name, require_stable=True,
+            topics=[{"name": self.name, "partition_indexes": self.lanes}],
+        )  # fmt: skip
+        entries = [entry for topic in answer.topics for entry in topic.partitions]
+        told = [entry for entry in entries if entry.error_code == 0]
+        for entry in told if answer.error_code == 0 else ():
+            place, now_s = self.place(int(entry.partition_index)), self.world.now_s
+            offset = int(entry.committed_offset)
+            self.events.append(Answer(self.process.name, place, offset, asked_s, now_s))
+        return answer.error_code == 0 and len(told) == len(self.lanes)
+
+    async def watch(self, every_s: float) -> None:
+        """Ask again and again, as tools that export lags do."""
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await self.offsets()
+            except Lost as error:
+                self.world.tell(f"{self.process}: {error}")
+
+    async def until_told(self) -> None:
+        """Ask until all lanes are told."""
+        while True:
+            try:
+                if await self.offsets():
+                    return
+            except Lost as error:
+                self.world.tell(f"{self.process}: {error}")
+            await asyncio.sleep(PAUSE_S)
+
+    async def change(self, ask: Callable[[], Awaitable[list[int]]], to: dict[int, int]) -> None:
+        """Have lanes set, until they are or are refused; each try is noted.
+
+        ask: gives error codes. to: offsets by lane.
+        """
+        end_s = self.world.now_s + TRIES_S
+        while self.world.now_s < end_s:
+            numbers, asked_s = [], self.world.now_s
+            for lane, offset in to.items():
+                self._stage.judgement.was_set(self.plan.name, self.place(lane), offset)
+                numbers.append(len(self.events))
+                self.events.append(Commit("admin", self.place(lane), offset, -1, asked_s))
+            codes = [15]
+            try:
+                codes = await ask()
+            except Lost as error:
+                self.world.tell(f"{self.process}: {error}")
+            else:
+                now_s, code = self.world.now_s, max(codes, default=0)
+                for number, (lane, offset) in zip(numbers, to.items(), strict=True):
+                    self.events[number] = Commit(
+                        "admin", self.place(lane), offset, -1, asked_s, now_s, code
+                    )
+            self.world.tell(f"{self.process}: {self.plan.name} to {to}: {codes}")
+            if not AGAIN & set(codes):
+                return
+            await asyncio.sleep(PAUSE_S)
+
+
+def watch(stage: Stage, plan: GroupPlan) -> None:
+    """Begin to look at a group's offsets now and then."""
+    tool = Tool(stage, plan, f"lag-{plan.name}")
+    tool.process.spawn(tool.watch(plan.watched_s), "watch")
+
+
+def _while_stopped(stage: Stage, fault: Fault, work: Work) -> None:
+    """Have something done while a group is stopped."""
+    plan = stage.scenario.groups[fault.which % len(stage.scenario.groups)]
+    members = [each for each in stage.members if each.habits.group == plan.name]
+    if any(each.is_kept_out for each in members):
+        return
+    tool = Tool(stage, plan, f"admin{len(stage.world.processes)}")
+    for each in members:
+        each.is_kept_out = True
+        each.stop()
+
+    end_s = stage.world.now_s + TRIES_S
+
+    def look() -> None:
+        twin = stage.cluster.group(plan.name).twin
+        if (twin.members or twin.is_loading) and stage.world.now_s < end_s:
+            stage.world.after(PAUSE_S, look)
+        else:
+            tool.process.spawn(run(), "admin")
+
+    async def run() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TRIES_S):
+                await work(tool)
+        for each in members:
+            each.is_kept_out = False
+            stage.world.after(PAUSE_S, each.start)
+
+    look()
+
+
+def _some(stage: Stage, tool: Tool, fault: Fault) -> list[int]:
+    """Lanes that are changed: one, some or all."""
+    count = max(1, round(len(tool.lanes) * fault.amount))
+    return sorted(stage.world.rng.sample(tool.lanes, count))
+
+
+def admin_reset(stage: Stage, fault: Fault) -> None:
+    """Lanes of a stopped group are set back, through keylane."""
+
+    async def work(tool: Tool) -> None:
+        reached = stage.judgement.reached(tool.plan.name)
+        to = {
+            lane: max(0, int(reached.get(tool.place(lane), 0) * fault.amount))
+            for lane in _some(stage, tool, fault)
+        }
+        entries = [
+            {"partition_index": lane, "committed_offset": offset, "committed_leader_epoch": -1,
+             "committed_metadata": ""}
+            for lane, offset in to.items()
+        ]  # fmt: skip
+
+        async def ask() -> list[int]:
+            answer = await tool.ask(
+                8, 7, group_id=tool.plan.name, member_id="", generation_id_or_member_epoch=-1,
+                topics=[{"name": tool.name, "partitions": entries}],
+            )  # fmt: skip
+            return [int(e.error_code) for topic in answer.topics for e in topic.partitions]
+
+        await tool.change(ask, to)
+
+    _while_stopped(stage, fault, work)
+
+
+def admin_delete(stage: Stage, fault: Fault) -> None:
+    """Offsets of lanes of a stopped group are deleted, through keylane."""
+
+    async def work(tool: Tool) -> None:
+        to = dict.fromkeys(_some(stage, tool, fault), GONE)
+
+        async def ask() -> list[int]:
+            answer = await tool.ask(47, 0, group_id=tool.plan.name, topics=[{
+                "name": tool.name, "partitions": [{"partition_index": lane} for lane in to],
+            }])  # fmt: skip
+            codes = [int(e.error_code) for topic in answer.topics for e in topic.partitions]
+            return [int(answer.error_code), *codes]
+
+        await tool.change(ask, to)
+
+    _while_stopped(stage, fault, work)
+
+
+def delete_group(stage: Stage, fault: Fault) -> None:
+    """A stopped group is deleted, through keylane."""
+
+    async def work(tool: Tool) -> None:
+        async def ask() -> list[int]:
+            answer = await tool.ask(42, 2, groups_names=[tool.plan.name])
+            return [int(result.error_code) for result in answer.results]
+
+        await tool.change(ask, dict.fromkeys(tool.lanes, GONE))
+
+    _while_stopped(stage, fault, work)
+
+
+def expire_group(stage: Stage, fault: Fault) -> None:
+    """Kafka forgets a group that was stopped for long."""
+
+    async def work(tool: Tool) -> None:
+        name, now_s = tool.plan.name, stage.world.now_s
+        for lane in tool.lanes:
+            stage.judgement.was_set(name, tool.place(lane), GONE)
+            tool.events.append(Commit("kafka", tool.place(lane), GONE, -1, now_s, now_s))
+        stage.world.tell(f"kafka: offsets of {name} expire")
+        stage.cluster.group(name).offsets.clear()
+
+    _while_stopped(stage, fault, work)
+
+
+def reset_offset(stage: Stage, _fault: Fault) -> None:
+    """Kafka's own offset of a group that has no members is set back, at the broker."""
+    for name, group in stage.cluster.groups.items():
+        if not group.twin.members and group.offsets:
+            place, found = next(iter(group.offsets.items()))
+            to = found.offset // 2
+            stage.judgement.was_reset(name, place, to)
+            stage.cluster.commit(name, *place, Committed(to))
+
+
+ADMIN: dict[str, Callable[[Stage, Fault], None]] = {
+    each.__name__: each
+    for each in (admin_reset, admin_delete, delete_group, expire_group, reset_offset)
+}

@@ -1,0 +1,188 @@
+"""More mistakes: bounds of waits, journals that fail or are cut, what admins do, who serves whom.
+
+In:    nothing.  Out: `MORE`.
+Next:  `mutations` adds them to the others.
+Pure:  patches of functions, taken back.
+Source: docs/guarantees.md names the promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+
+from kio.schema.errors import ErrorCode
+
+from keylane.errors import NotCoordinator, UpstreamLost
+from keylane.offsets import state
+from keylane.offsets.owned import OwnedTables
+from keylane.offsets.pushes import Pushes
+from keylane.offsets.state import OffsetState
+from keylane.offsets.table import OffsetTable
+from keylane.proxy import lane_poll
+from keylane.proxy.apis import late_offsets, offset_commit
+from keylane.proxy.forgetting import Forgetting
+from keylane.proxy.groups import GroupOffsets
+from keylane.proxy.holding import Holding
+from keylane.proxy.log_checks import LogChecks
+from keylane.proxy.nodes.lease import Lease
+from keylane.proxy.patience import Patience
+from keylane.proxy.scans import Scans
+from tests.simulation.mutation import Mutation, nothing, patch
+
+EVER_S = 1e9
+
+
+def _wait_for_the_lock() -> Sequence[Any]:
+    """Whoever wants a group's lock waits until it is free."""
+    before = GroupOffsets.lock
+    return [mock.patch.object(
+        GroupOffsets, "lock", lambda self, group, _wait_s=None: before(self, group, None)
+    )]  # fmt: skip
+
+
+def _wait_for_leaders() -> Sequence[Any]:
+    """A fetch waits for its reader, and the reader for its broker: each alone has a bound."""
+    return [
+        mock.patch.object(lane_poll, "READ_GRACE_S", EVER_S),
+        mock.patch.object(Patience, "seconds", return_value=EVER_S),
+    ]
+
+
+async def _save_or_not(group: str, taken: Any, context: Any) -> ErrorCode:
+    """A commit is answered well, whatever came of the journal."""
+    with suppress(UpstreamLost, NotCoordinator):
+        if taken:
+            await context.groups.save(group, [(d.view, d.partition, d.state) for d in taken])
+    return ErrorCode.none
+
+
+def _take_kafka_for_known() -> Sequence[Any]:
+    """A state is taken for right, wherever Kafka's own offset is found."""
+    before = OffsetTable.recognise
+
+    def recognise(self: OffsetTable, key: Any, *args: Any, **how: Any) -> Any:
+        found = before(self, key, *args, **how)
+        return self.get(key) if found is None else found
+
+    return [mock.patch.object(OffsetTable, "recognise", recognise)]
+
+
+def _lose_steps() -> Sequence[Any]:
+    """Of the journal whole records are read, and what changed since is not."""
+    before = OffsetTable._apply
+
+    def apply(self: OffsetTable, partition: int, offset: int, key: Any, value: Any) -> None:
+        if key is None or key[2] != STEP:
+            before(self, partition, offset, key, value)
+
+    return [mock.patch.object(OffsetTable, "_apply", apply)]
+
+
+def _serve_all() -> Sequence[Any]:
+    """A node serves whatever group it is asked for, from its first generation on."""
+    return [
+        mock.patch.object(Lease, "holds", lambda self, _partition, _now_s: bool(self._terms)),
+        mock.patch.object(Lease, "term", return_value=1),
+    ]
+
+
+async def _push_nothing(*_: Any) -> None:
+    """What is late stays so."""
+
+
+def _forget_what_lives() -> Sequence[Any]:
+    """What is loaded is forgotten as if Kafka had forgotten it."""
+
+    def find_gone(_self: Forgetting, states: Any, _absent: Any, _suspects: Any) -> Any:
+        return dict(states)
+
+    return [mock.patch.object(Forgetting, "_find_gone", find_gone)]
+
+
+STEP = 7
+"""Kind of a journal record, in the third byte of its key."""
+MORE: Sequence[Mutation] = (
+    # Waits.
+    Mutation(
+        "a broker's answer is waited for without a bound",
+        "a broker hangs",
+        patch(Holding, "bound", nothing),
+    ),
+    Mutation("a group's lock is waited for without a bound", "a broker hangs", _wait_for_the_lock),
+    Mutation(
+        "a fetch waits for its leader without a bound",
+        "a broker hangs",
+        _wait_for_leaders,
+    ),
+    # The journal.
+    Mutation(
+        "a commit is answered well when its journal fails",
+        "the journal cannot be written",
+        patch(offset_commit, "_save", _save_or_not),
+    ),
+    Mutation(
+        "steps in the journal are not read", "a commit that was answered is kept", _lose_steps
+    ),
+    # Logs.
+    Mutation(
+        "lanes keep what a scan of another log has led them past",
+        "a log begins anew",
+        patch(OffsetState, "cut", lambda *_: False),
+    ),
+    Mutation(
+        "offsets are answered before their logs are compared",
+        "a new leader has a shorter log",
+        patch(LogChecks, "waits", lambda *_: False),
+    ),
+    Mutation(
+        "what is loaded is not compared with its log",
+        "a log was cut while keylane was down",
+        patch(LogChecks, "note_unsure", nothing),
+    ),
+    Mutation(
+        "lanes do not follow where a log begins",
+        "retention passes the stable offset",
+        patch(Scans, "raise_to_log_start", nothing),
+    ),
+    # Offsets.
+    Mutation(
+        "what was late is pushed no more",
+        "the stable offset does not stall",
+        patch(late_offsets, "push_late", _push_nothing),
+    ),
+    Mutation(
+        "Kafka's own offset is not looked at",
+        "the proxy is killed",
+        _take_kafka_for_known,
+    ),
+    Mutation(
+        "a deleted offset stays",
+        "it ends between a commit and its record",
+        patch(OffsetState, "delete_lane", nothing),
+    ),
+    Mutation(
+        "a step back is not done",
+        "a member commits lower than its lane stands",
+        patch(state, "is_below", lambda *_, **__: False),
+    ),
+    Mutation(
+        "offsets of open transactions are not looked at",
+        "offsets of lanes in a transaction",
+        patch(Pushes, "is_sure", lambda *_: True),
+    ),
+    Mutation(
+        "what lives is forgotten",
+        "what Kafka has forgotten is forgotten",
+        _forget_what_lives,
+    ),
+    # Nodes.
+    Mutation("a node serves groups of others", "no two nodes serve a group", _serve_all),
+    Mutation(
+        "what was loaded in another term is used",
+        "a node joins",
+        patch(OwnedTables, "_is_current", lambda *_: True),
+    ),
+)

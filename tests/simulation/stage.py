@@ -1,0 +1,224 @@
+"""All that is there in a run: cluster, nodes, members, producers, and who judges them.
+
+In:    a `Scenario`.  Out: a stage on which faults can be made to happen.
+Next:  `run` plays on it, `faults` makes it fail.
+Pure:  no I/O, no real time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation import admin
+from tests.simulation.fetching import Habits
+from tests.simulation.judgement import Judgement
+from tests.simulation.member import Member
+from tests.simulation.node import PORT, Node
+from tests.simulation.producers import Producers
+from tests.simulation.scenario import LOAD_S
+from tests.simulation.transactor import TransactionalLife
+from tests.simulation.traps import Traps
+from tests.simulation.waits import Waits
+
+if TYPE_CHECKING:
+    from tests.long.chaos_history import Place
+    from tests.simulation.broker import Broker
+    from tests.simulation.cluster import Cluster, Partition
+    from tests.simulation.own_topics import Own
+    from tests.simulation.scenario import Fault, GroupPlan, Scenario, TopicPlan
+    from tests.simulation.world import World
+
+START_S = 5.0
+LOOK_S = 0.2
+RIGHTS_S = 600.0
+"""Rights that are kept are kept for longer than a run."""
+
+
+@dataclass
+class Stage:
+    """Use: `start`, then time passes."""
+
+    scenario: Scenario
+    world: World
+    cluster: Cluster
+    own: Own
+    brokers: dict[int, Broker]
+    nodes: list[Node] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    tools: list[admin.Tool] = field(default_factory=list)
+    judgement: Judgement = field(init=False)
+    producers: Producers = field(init=False)
+    traps: Traps = field(init=False)
+    waits: Waits = field(init=False)
+    _looked_s: float = 0.0
+    _held_until_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        hosts = [each.host for each in self.brokers.values()]
+        self.waits = Waits(hosts, is_right_kept=self.scenario.keeps_rights)
+        self.judgement = Judgement(self.world, self.cluster, self.scenario, self.waits)
+        self.producers = Producers(self.world, self.cluster, self.brokers, self.judgement)
+        self.traps = Traps(self.world, self.cluster)
+        self.cluster.on_decided.append(self._note_decided)
+
+    # Start.
+    def start(self) -> None:
+        """Topics, nodes, members, producers."""
+        scenario = self.scenario
+        for topic in scenario.topics:
+            self.cluster.create(topic.name, topic.partitions, is_safe=topic.is_safe)
+        self.cluster.create_own("__consumer_offsets", 3)
+        rules = [{"topic": each.name, "lanes": each.lanes} for each in scenario.topics]
+        for number in range(max(1, scenario.nodes)):
+            settings: dict[str, Any] = {
+                "lanes": rules, "node_session_timeout_ms": int(1000 * scenario.node_session_s),
+            }  # fmt: skip
+            if scenario.nodes:
+                settings["node"] = number
+            if scenario.keeps_rights:
+                settings["authorization_ttl_s"] = RIGHTS_S
+            if scenario.forget_s:
+                settings["forget_interval_s"] = scenario.forget_s
+            rate = scenario.rates[number % len(scenario.rates)]
+            self.nodes.append(Node(self.world, number, settings, rate=rate))
+        for node in self.nodes:
+            node.start()
+        for plan in scenario.groups:
+            self._start_group(plan)
+        for topic in scenario.topics:
+            self.producers.write_on(topic, START_S + LOAD_S)
+
+    def topic_of(self, plan: GroupPlan) -> TopicPlan:
+        return next(each for each in self.scenario.topics if each.name == plan.topic)
+
+    def _start_group(self, plan: GroupPlan) -> None:
+        topic = self.topic_of(plan)
+        bootstrap = [(node.host, PORT) for node in self.nodes]
+        habits = Habits(
+            group=plan.name,
+            topic=plan.topic,
+            partition_count=topic.partitions,
+            commit_s=plan.commit_s,
+            work_s=plan.work_s,
+            is_committed=plan.is_committed,
+            lane_topic=plan.lane_topic(topic),
+            by_record=plan.by_record,
+            session_s=plan.session_s,
+            is_patient=plan.is_patient and not plan.is_transactional,
+            says_epochs=plan.says_epochs,
+            reached=self.judgement.reached(plan.name),
+            waits=self.waits,
+            begins=self._begins,
+            on_back=partial(self.judgement.goes_back, plan.name),
+        )
+        for number in range(plan.members):
+            timeout_s = plan.timeouts_s[number % len(plan.timeouts_s)]
+            own = replace(habits, timeout_s=timeout_s)
+            member = Member(self.world, f"{plan.name}m{number}", bootstrap, own)
+            if plan.is_transactional:
+                member.make_life = TransactionalLife
+            self.members.append(member)
+            self.world.after(START_S * self.world.rng.random(), member.start)
+        if plan.watched_s:
+            admin.watch(self, plan)
+
+    def _begins(self, place: Place) -> int:
+        partitions = self.cluster.topics[place.topic].partitions
+        return partitions[place.lane % len(partitions)].log.log_start
+
+    def _note_decided(self, transactional_id: str, is_commit: bool) -> None:
+        for member in self.members:
+            if transactional_id == f"txn-{member.name}":
+                staged, member.staged = member.staged, []
+                member.visible += staged if is_commit else []
+
+    # What faults ask for.
+    @property
+    def has_begun(self) -> bool:
+        """Whether nodes had time to start."""
+        return self.world.now_s > START_S
+
+    def node(self, fault: Fault) -> Node:
+        return self.nodes[fault.which % len(self.nodes)]
+
+    @property
+    def node_hosts(self) -> list[str]:
+        return [node.host for node in self.nodes]
+
+    def kill(self, *hosts: str) -> None:
+        """The nodes there."""
+        for node in self.nodes:
+            if node.host in hosts:
+                node.kill()
+
+    def broker(self, fault: Fault) -> Broker:
+        return self.brokers[1 + fault.which % len(self.brokers)]
+
+    def member(self, fault: Fault) -> Member:
+        return self.members[fault.which % len(self.members)]
+
+    def partition(self, fault: Fault, *, is_safe: bool | None = None) -> Partition | None:
+        found = [
+            partition
+            for topic in self.cluster.topics.values()
+            if is_safe is None or topic.is_safe == is_safe
+            for partition in topic.partitions
+        ]
+        return found[fault.which % len(found)] if found else None
+
+    def trouble(self, name: str, seconds: float) -> None:
+        """A host, or what lies between two, is in trouble."""
+        self.waits.troubles.note(name, self.world.now_s, seconds)
+
+    def hold(self, seconds: float) -> None:
+        """Something is still to happen."""
+        self._held_until_s = max(self._held_until_s, self.world.now_s + seconds)
+
+    # Rest.
+    def heal(self) -> None:
+        """All that was hung, cut or dead comes back by itself; the rest is told to."""
+        for member in self.members:
+            if member.process is None or member.process.is_dead:
+                member.start()
+
+    def is_calm(self) -> bool:
+        """The load and all faults are over."""
+        return (
+            self.world.now_s > START_S + LOAD_S
+            and self.world.now_s > self._held_until_s
+            and not self.cluster.down
+            and not self.world.network.has_faults
+            and not self.traps.is_set
+            and not any(member.is_kept_out for member in self.members)
+            and not any(broker.is_hung for broker in self.brokers.values())
+            and not any(process.is_hung for process in self.world.processes)
+        )
+
+    def is_at_rest(self) -> bool:
+        """All is read and committed."""
+        if self.world.now_s < self._looked_s + LOOK_S:
+            return False
+        self._looked_s = self.world.now_s
+        return not self.producers.has_open and self.judgement.is_complete(self.members)
+
+    # The end.
+    def crash_all(self) -> None:
+        """Clients are gone, all nodes die at once, and come back; tools ask what they know."""
+        for process in self.world.processes:
+            if not any(process is node.process for node in self.nodes):
+                process.kill()
+        for node in self.nodes:
+            node.kill()
+        self.tools = [admin.Tool(self, plan, f"audit-{plan.name}") for plan in self.scenario.groups]
+        for tool in self.tools:
+            tool.process.spawn(self._audit(tool), "audit")
+
+    async def _audit(self, tool: admin.Tool) -> None:
+        await tool.until_told()
+        tool.is_done = True
+
+    def is_audited(self) -> bool:
+        """All tools have been told."""
+        return all(tool.is_done for tool in self.tools)

@@ -1,0 +1,74 @@
+"""Waits of clients against the bounds of docs/guarantees.md: what is too long, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.simulation.cluster import Held
+from tests.simulation.waits import Wait, Waits, between
+
+NODE, BROKERS = "127.0.1.1", ("kafka1", "kafka2", "kafka3")
+FETCH, COMMIT, METADATA = 1, 8, 3
+
+
+def wait(seconds: float, *, key: int = COMMIT, begin_s: float = 10.0, number: int = 1) -> Wait:
+    """A request to the listener of broker 2; each connection has a member of its own."""
+    return Wait(f"m{number}", "g", number, NODE, 9003, key, begin_s, begin_s + seconds, True)
+
+
+def judged(
+    *waits: Wait, troubles: Sequence[str] = (), held: Sequence[Held] = (), rights: bool = True
+) -> list[str]:
+    """What is said of these, while hosts were in trouble all the time."""
+    all_waits = Waits(BROKERS, is_right_kept=rights)
+    for connection in (1, 2):
+        all_waits.note(wait(0.0, key=FETCH, number=connection))
+    for each in waits:
+        all_waits.note(each)
+    for name in troubles:
+        all_waits.troubles.note(name, 0.0, 1000.0)
+    return [each.split(":")[0] for each in all_waits.breaches(held)]
+
+
+def test_a_commit_that_nobody_holds_up_has_thirty_seconds() -> None:
+    """Load, lock and answer; what its own broker takes beside is as direct."""
+    assert judged(wait(31)) == []
+    assert judged(wait(33)) == ["waits"]
+    assert judged(wait(33), troubles=["kafka2"]) == []
+    assert judged(wait(33), troubles=[between(NODE, "kafka2")]) == []
+    assert judged(wait(33), troubles=["m1"]) == []
+
+
+def test_a_journal_that_is_away_has_its_own_time() -> None:
+    """Thirty seconds for each write to it, of which a step back needs two."""
+    assert judged(wait(91), troubles=["kafka1"]) == []
+    assert judged(wait(93), troubles=["kafka1"]) == ["waits"]
+
+
+def test_a_fetch_does_not_wait_for_its_broker() -> None:
+    """Its own wait and five seconds; ten more where a right may be asked for."""
+    assert judged(wait(8, key=FETCH), troubles=["kafka2"]) == ["waits"]
+    assert judged(wait(17, key=FETCH), troubles=["kafka2"], rights=False) == []
+    assert judged(wait(18, key=FETCH), troubles=["kafka2"], rights=False) == ["waits"]
+
+
+def test_of_two_that_wait_side_by_side_one_has_the_lock() -> None:
+    """The other one is asked to come again, also where the journal takes its time."""
+    one, other = wait(40), wait(24, begin_s=11.0, number=2)
+    assert judged(one, other, troubles=["kafka1"]) == ["waits"]
+    assert judged(one, wait(20, begin_s=11.0, number=2), troubles=["kafka1"]) == []
+    assert judged(one, wait(24, begin_s=11.0), troubles=["kafka1"]) == [], "one connection"
+
+
+def test_what_stands_before_a_request_on_its_connection_counts() -> None:
+    """Answers leave in the order of requests."""
+    assert judged(wait(20, key=METADATA)) == ["waits"]
+    assert judged(wait(30), wait(29, key=METADATA, begin_s=11.0)) == []
+
+
+def test_a_push_is_not_waited_for_longer_than_ten_seconds() -> None:
+    """A group's lock is held meanwhile; a node that is cut off cannot end its connection."""
+    held = Held(COMMIT, NODE, "kafka2", 10.0, 23.0)
+    assert judged(held=[held]) == ["held"]
+    assert judged(held=[held], troubles=["kafka2"]) == ["held"]
+    assert judged(held=[held], troubles=[between(NODE, "kafka2")]) == []
