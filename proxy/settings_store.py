@@ -21,6 +21,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
 
 from keylane.errors import SettingsInvalid, SettingsUnsaved, UpstreamLost
+from keylane.offsets.closing import close_consumer
 from keylane.offsets.fenced import close_producer, start_producer
 from keylane.offsets.journal_topic import ensure_compacted_topic
 from keylane.offsets.set_aside import SetAside
@@ -141,7 +142,7 @@ class SettingsStore:
             if self._consumer is not None:
                 with suppress(KafkaError, TimeoutError):
                     async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                        await self._consumer.stop()
+                        await close_consumer(self._consumer)
 
     async def change_assignments(
         self, decide: Callable[[RangeTable], Mapping[str, Assignment | None]]

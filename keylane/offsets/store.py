@@ -21,6 +21,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from keylane.errors import UpstreamLost
+from keylane.offsets.closing import close_consumer
 from keylane.offsets.journal import TOPIC_NAME, JournalRecord
 from keylane.offsets.journal_topic import SEGMENT_BYTES_DEFAULT, ensure_journal_topic
 from keylane.offsets.loads import Cuts, OnAck, OnAppend, describe_loss, timed_append, tried_again
@@ -280,7 +281,7 @@ async def read_partitions(
 
 async def _stop(consumer: AIOKafkaConsumer) -> None:
     with suppress(KafkaError):  # what was read is complete
-        await consumer.stop()
+        await close_consumer(consumer)
 
 
 def finish_load(

@@ -32,6 +32,7 @@ from aiokafka.errors import KafkaError
 
 from keylane.errors import ScansInvalid, UpstreamLost
 from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.closing import close_consumer
 from keylane.offsets.journal_topic import ensure_short_topic
 from keylane.offsets.set_aside import SetAside
 from keylane.offsets.values import Damaged
@@ -197,7 +198,7 @@ class ScanFeed:
         if self._consumer is not None:
             with suppress(KafkaError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await self._consumer.stop()
+                    await close_consumer(self._consumer)
 
     def note_scanned(self, block: ScannedBlock) -> None:
         """A reader of this node has looked at a block. Some 10 microseconds."""
