@@ -52,6 +52,14 @@ class Scans:
         if lineage is not None and lineage.leader_epoch < leader_epoch and lineage.newest >= 0:
             self._new_leaders[place] = leader_epoch
 
+    def note_past(self, block: ScannedBlock, leader_epoch: int) -> None:
+        """A block was told of before this process began; metadata names a leader by then.
+
+        A later one than was read may have another log, and nobody is left who has met the cut.
+        """
+        if block.leader_epoch < leader_epoch:
+            self.note_leader((block.topic_id, block.partition), leader_epoch)
+
     def known(self, key: ScanKey) -> ScanIndex:
         """What has been scanned of a partition's log; nothing until its new leader's was compared.
 

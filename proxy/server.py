@@ -54,6 +54,7 @@ from keylane.proxy.nodes.scan_feed import ScanFeed
 from keylane.proxy.nodes.scan_waits import ScanWaits
 from keylane.proxy.nodes.tenure import Alone
 from keylane.proxy.read_behind import read_behind
+from keylane.proxy.reader_kit import ScannedBlock
 from keylane.proxy.retention import follow_retention
 from keylane.proxy.rights_advice import advise, own_principals
 from keylane.proxy.scans import ScanKey
@@ -207,12 +208,19 @@ class ProxyServer:
         # The fetcher is made after the feed, so it is looked up when it is needed.
         readers = lambda *cut: self._shared.fetcher.forget_cut(*cut)  # noqa: E731, PLW0108
         cut = Hearers((), (readers, *here.truncated))
+
+        def on_past(block: ScannedBlock) -> None:
+            groups.on_scanned(block)
+            led = self._cluster.leaders.get((block.topic_id, block.partition))
+            if led is not None:
+                groups.scans.note_past(block, led[1])
+
         feed = ScanFeed(
             self.config.bootstrap,
             number=number,
             on_scanned=here.on_scanned,
             on_truncated=cut.on_truncated,
-            on_past=groups.on_scanned,
+            on_past=on_past,
             wall_clock=time.time,  # noqa: TID251
             client_id=self.config.client_id,
             options=self._cluster.links.client_options,

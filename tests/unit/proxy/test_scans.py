@@ -191,6 +191,21 @@ def test_a_leader_of_a_log_that_was_never_scanned_is_not_kept() -> None:
     assert not scans._new_leaders
 
 
+def test_what_was_told_before_the_start_is_of_the_leader_of_then() -> None:
+    """All nodes were down while the log was cut: nobody has met it, and none tells of it."""
+    lineages = Lineages()
+    scans = Scans(lineages)
+    scans.note(block(0, 100))
+
+    scans.note_past(block(0, 100), 5)
+    assert passes(scans, 100)
+    scans.note_past(block(0, 100), 6)
+
+    assert not passes(scans, 1)
+    lineages.of(PLACE).leader_epoch = 6  # a reader has compared it
+    assert passes(scans, 100)
+
+
 def test_scans_of_many_lanes_make_room_for_each_other(monkeypatch) -> None:
     """By lanes, not by their number alone; the longest unused goes first."""
     monkeypatch.setattr(scans_module, "LANES_MAX", 8)
