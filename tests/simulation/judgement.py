@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-ON_ITS_WAY_S = 0.05
 FOLLOWS_AFTER = 2
 """Commits, until Kafka's own offset is not before the log's start."""
 
@@ -150,8 +149,7 @@ class Judgement:
     def cut(self, partition: Partition) -> None:
         """The log has lost its end."""
         place, now_s = (partition.topic, partition.index), self._world.now_s
-        # What was answered before may be on its way to a member.
-        self._cuts[place].append(Cut(partition.log.end, now_s, now_s + ON_ITS_WAY_S))
+        self._cuts[place].append(Cut(partition.log.end, now_s, now_s))
         records = self._records[place]
         for offset in [each for each in records if each >= partition.log.end]:
             del records[offset]
@@ -175,22 +173,18 @@ class Judgement:
 
     def is_complete(self, members: Sequence[Member]) -> bool:
         """All was handed out, and Kafka's own offsets stand where they have to come to."""
-        if any(True for _ in self._behind(members)):
+        if any(True for _ in self._behind()):
             return False
         return all(self._is_handed_out(plan, members) for plan in self._scenario.groups)
 
-    def _handed(self, plan: GroupPlan, members: Sequence[Member]) -> set[int]:
-        """Numbers of the records that the group was handed."""
-        return {
+    def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
+        """Whether members were handed all there is of logs that were not cut."""
+        handed = {
             each.number
             for member in members
             if member.habits.group == plan.name
             for each in chain.from_iterable(member.handed)
         }
-
-    def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
-        """Whether members were handed all there is of logs that were not cut."""
-        handed = self._handed(plan, members)
         return all(
             number in handed or not self._is_seen(plan, number)
             for partition in self._cluster.topics[plan.topic].partitions
@@ -198,7 +192,7 @@ class Judgement:
             for _, number in self._records[plan.topic, partition.index].values()
         )
 
-    def _behind(self, members: Sequence[Member]) -> Iterator[str]:
+    def _behind(self) -> Iterator[str]:
         """Partitions whose stable offset has not come as far as it must, or too far."""
         for plan in self._scenario.groups:
             group = self._cluster.groups.get(plan.name)
@@ -207,31 +201,14 @@ class Judgement:
                 wanted = self._wanted(plan, partition)
                 stored = None if group is None else group.offsets.get(place)
                 stands = -1 if stored is None else stored.offset
-                if wanted is None or wanted <= stands <= end:
-                    continue
                 is_left = self._is_left(plan.name, partition, stands)
-                if not is_left and not self._is_passed(plan, partition, stands, members):
+                if wanted is not None and not wanted <= stands <= end and not is_left:
                     yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
 
     def _is_left(self, group: str, partition: Partition, stands: int) -> bool:
         """Whether the log begins behind the stable offset, which follows with the second commit."""
         commits = self._since[partition.topic, partition.index][group]
         return stands < partition.log.log_start and commits < FOLLOWS_AFTER
-
-    def _is_passed(
-        self, plan: GroupPlan, partition: Partition, stands: int, members: Sequence[Member]
-    ) -> bool:
-        """Whether members passed the first record there by a position of a log that was cut.
-
-        As direct; those that commit by records never commit it. Whether it is lost is judged by
-        itself.
-        """
-        place = partition.topic, partition.index
-        if place not in self._cuts:
-            return False
-        first = min((at for at in self._records[place] if at >= stands), default=None)
-        handed = self._handed(plan, members)
-        return first is not None and self._records[place][first][1] not in handed
 
     def _wanted(self, plan: GroupPlan, partition: Partition) -> int | None:
         """Where the stable offset has to be at last; None: nobody commits anything.
@@ -284,7 +261,7 @@ class Judgement:
                 breaches += self._not_once(plan, members)
             breaches += self._stale(plan, members)
         breaches += self._passed[:1] + self._back[:1]
-        breaches += self._behind(members)
+        breaches += self._behind()
         breaches += self._waits.breaches(self._cluster.held)
         breaches += self._owners.breaches[:1] if self._owners else []
         return breaches, notes, dict(counts)

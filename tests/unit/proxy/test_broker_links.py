@@ -56,8 +56,10 @@ async def shut(writer: asyncio.StreamWriter) -> None:
 
 
 class World:
-    def __init__(self, brokers: list[Broker], monkeypatch: pytest.MonkeyPatch) -> None:
-        soon = partial(first_answer, pause_s=0.01)
+    def __init__(
+        self, brokers: list[Broker], monkeypatch: pytest.MonkeyPatch, pause_s: float
+    ) -> None:
+        soon = partial(first_answer, pause_s=pause_s)
         monkeypatch.setattr(broker_links, "first_answer", soon)
         self.brokers, self.stats = brokers, ProxyStats()
         bootstrap = ",".join(f"{host}:{port}" for host, port in self.addresses)
@@ -77,13 +79,15 @@ class World:
 
 
 @asynccontextmanager
-async def cluster(count: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """So many brokers behind one list of addresses."""
+async def cluster(
+    count: int, monkeypatch: pytest.MonkeyPatch, *, pause_s: float = 0.01
+) -> AsyncIterator[World]:
+    """So many brokers behind one list of addresses; after a pause the next one is asked as well."""
     brokers = [Broker() for _ in range(count)]
     servers = [await asyncio.start_server(broker.serve, "127.0.0.1", 0) for broker in brokers]
     for broker, server in zip(brokers, servers, strict=True):
         broker.address = "127.0.0.1", server.sockets[0].getsockname()[1]
-    world = World(brokers, monkeypatch)
+    world = World(brokers, monkeypatch, pause_s)
     try:
         yield world
     finally:
@@ -96,7 +100,7 @@ async def cluster(count: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 async def test_the_second_address_answers_where_the_first_one_hangs(monkeypatch) -> None:
     """Also on the connection that has answered before; from then on the second is asked first."""
-    async with cluster(3, monkeypatch) as world:
+    async with cluster(3, monkeypatch, pause_s=1.0) as world:  # the others answer sooner for sure
         assert await world.ask() == API_VERSIONS_BODY
         hung, second, third = world.brokers
         hung.goes_on.clear()
