@@ -172,10 +172,17 @@ class Judgement:
             self._events[group].append(Commit("admin", at, to, -1, now_s, now_s))
 
     def is_complete(self, members: Sequence[Member]) -> bool:
-        """All was handed out, and Kafka's own offsets stand where they have to come to."""
+        """All was handed out, and is in the output of those that make one in transactions.
+
+        And Kafka's own offsets stand where they have to come to.
+        """
         if any(True for _ in self._behind()):
             return False
-        return all(self._is_handed_out(plan, members) for plan in self._scenario.groups)
+        return all(
+            self._is_handed_out(plan, members)
+            and not (plan.is_transactional and self._not_once(plan, members))
+            for plan in self._scenario.groups
+        )
 
     def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
         """Whether members were handed all there is of logs that were not cut."""

@@ -261,26 +261,39 @@ class SimServer:
     """A listening process, as asyncio shows it."""
 
     def __init__(self, process: Process, factory: Callable[[], Any], host: str, port: int) -> None:
-        self._process, self._factory = process, factory
+        self.process, self._factory = process, factory
         self.host, self.port = process.host, port
         self.sockets = [_Socket(host, port)]
+        self._backlog: list[End] = []
+        """Connections that its system has taken, and the process not yet."""
 
     @property
     def is_reachable(self) -> bool:
-        return not self._process.is_dead
+        return not self.process.is_dead
 
     async def start_serving(self) -> None:
-        self._process.world.network.open(self, self.port)
+        self.process.world.network.open(self, self.port)
 
     def close(self) -> None:
-        self._process.world.network.shut(self, self.port)
+        self.process.world.network.shut(self, self.port)
 
     async def wait_closed(self) -> None:
         pass
 
     def accept(self, end: End) -> None:
-        peer = end.peer.host, 40000 + len(self._process.world.network.transports)
-        self._process.post(lambda: SimTransport(self._process, end, self._factory(), peer).begin())
+        self._backlog.append(end)
+        self.process.post(self._take)
+
+    def _take(self) -> None:
+        if self._backlog:
+            end = self._backlog.pop(0)
+            peer = end.peer.host, 40000 + len(self.process.world.network.transports)
+            SimTransport(self.process, end, self._factory(), peer).begin()
+
+    def drop(self) -> None:
+        """Its process is dead: the system resets what it has not taken."""
+        for end in self._backlog:
+            end.reset()
 
 
 class Network:
@@ -391,8 +404,9 @@ class Network:
                 transport.drop()
         self.transports = [each for each in self.transports if each._process is not process]
         for address, listener in list(self._listeners.items()):
-            if listener.host == process.host and not listener.is_reachable:
+            if isinstance(listener, SimServer) and listener.process is process:
                 del self._listeners[address]
+                listener.drop()
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
