@@ -24,6 +24,7 @@ from tests.transcript.crashing_node import (
     commit,
     fault,
     offsets,
+    offsets_and_codes,
     started,
     transact,
 )
@@ -166,6 +167,47 @@ async def test_a_member_that_goes_on_is_no_step_back_after_a_push_that_the_journ
 
     assert node.kafka.offset == 200 and await offsets(node) == [200] * LANES
     assert not node.stats.commits_back
+
+
+async def first_push_without_journal() -> Node:
+    """Kafka has the push of a group's first commit, and the journal knows nothing of the group."""
+    node = await node_with_a_scan(Kafka())
+    node.offsets.lineages.of((ORDERS, 0)).note(200, ((0, 0),))
+    node.kafka.begin(fault(1, is_done=False, dies=True))
+    with pytest.raises(Died):
+        await commit(node, ENDS)
+    node.kafka.begin(None)
+    assert node.kafka.offset == 200
+    return await started(node.kafka)
+
+
+@pytest.mark.parametrize(("end", "begin"), [(120, 120), (200, 200), (250, 200)])
+async def test_a_first_push_that_the_journal_lacks_counts_as_far_as_its_log_goes(
+    end, begin
+) -> None:
+    """What members said of it is not known; behind a cut are other records."""
+    node = await first_push_without_journal()
+    node.offsets._checks._ask = ends_at(end)
+
+    assert await offsets(node) == [begin] * LANES
+    assert await commit(node, {3: 260}) == [0]
+    assert node.kafka.offset == begin and await offsets(node) == [*[begin] * 3, 260]
+
+
+async def test_a_first_push_that_the_journal_lacks_waits_for_its_leader() -> None:
+    """Which part of it is sure is not known: lanes are refused, and answered when it has said."""
+    node = await first_push_without_journal()
+
+    async def silent(_questions: Iterable[Question]) -> dict[Question, EpochEnd]:
+        return {}
+
+    node.offsets._checks._ask = silent
+    refused = await offsets_and_codes(node)
+    assert all(offset == -1 and code != 0 for offset, code in refused)
+    assert await commit(node, {3: 260}) != [0] and node.kafka.offset == 200
+
+    is_cut_at_120(node)
+    assert await offsets(node) == [120] * LANES
 
 
 async def test_offset_and_metadata_that_are_put_back_are_a_reset() -> None:
