@@ -178,9 +178,9 @@ async def _adopt_all(
 
 
 def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:
-    """Where a partition begins cannot be learnt, so its lanes have to wait; others go on."""
+    """What only its leader knows cannot be learnt, so its lanes have to wait; others go on."""
     log.warning(
-        "lanes wait for the log start of their partition group=%s topic=%s partition=%d reason=%s",
+        "lanes wait for the leader of their partition group=%s topic=%s partition=%d reason=%s",
         group, *place, error,
     )  # fmt: skip
 
