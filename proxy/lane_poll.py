@@ -163,6 +163,8 @@ class LanePoll:
             turn.target = turn.reader.end
 
     def _collect(self, turn: Turn) -> None:
+        if turn.reader.lineage.is_doubtful:
+            return  # a read that begins now compares the new leader's log, and then it is taken
         taken, wanted = turn.taken, turn.wanted
         before_bytes, had_records = taken.size_bytes, taken.has_records
         room = min(self._left_bytes, wanted.partition_max_bytes - before_bytes)
