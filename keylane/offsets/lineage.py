@@ -68,7 +68,7 @@ class Lineage:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether what was read may be of another log: that of the leader of now is not compared."""
+        """Whether what was read may be of another log: the leader of now was not compared."""
         return self.leader_epoch < self.elected_epoch
 
     @property

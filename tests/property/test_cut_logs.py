@@ -150,7 +150,7 @@ def test_what_is_read_after_a_new_leader_was_met_is_its_log(seed) -> None:
 
 @given(seed=st.integers(0, 2**32))
 def test_what_is_read_after_metadata_has_named_a_leader_is_its_log(seed) -> None:
-    """A client that begins asks for metadata first: what is in memory is of a leader from before."""
+    """A client that begins asks for metadata first: what is in memory is of an earlier leader."""
 
     async def main() -> None:
         world = await live_on(Random(seed))
