@@ -31,6 +31,7 @@ LEADER_MOVED = {3, 5, 6, 9, 74, 75, 76, 100}
 FETCH_WAIT_MS, FETCH_BYTES = 500, 50 * 1024**2
 BACKOFF_S = 0.1
 NOT_FETCHED, SOUGHT = -1, -2
+NOT_KNOWN = -1
 Output = tuple[Place, int]
 """Lane and offset of an input."""
 
@@ -89,7 +90,8 @@ class Lane:
     index: int
     place: Place
     client: LaneClient
-    committed: int = -1
+    committed: int = NOT_KNOWN
+    """Where the coordinator has said that it stands."""
     by_record: bool = False
     given: int = -1
     """Behind the last record that the application was given; -1: none yet."""
