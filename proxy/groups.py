@@ -81,15 +81,10 @@ class GroupOffsets:
         """
         self._config, self._cluster, self.clock = config, cluster, clock
         self._store, self._opener = make_journal(
-            config,
-            cluster,
-            options=cluster.links.client_options,
-            wall_clock=wall_clock,
-            append_timeout_s=append_timeout_s,
-            on_append=on_append,
-            set_aside=set_aside,
+            config, cluster, options=cluster.links.client_options, wall_clock=wall_clock,
+            append_timeout_s=append_timeout_s, on_append=on_append, set_aside=set_aside,
             writes_steps=lambda: self.writes_steps,
-        )
+        )  # fmt: skip
         self.writes_steps = not config.journal_whole and config.node is None
         """Whether the journal may have what a keylane from before steps cannot read."""
         self._tenure = tenure
@@ -396,7 +391,12 @@ class GroupOffsets:
 
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
-        return PushJournal(*self._changed(group), wall_clock=self._wall_clock, clock=self.clock)
+        return PushJournal(
+            *self._changed(group),
+            self.concluded_epoch,
+            wall_clock=self._wall_clock,
+            clock=self.clock,
+        )
 
     def note_used(self, group: str, view: View) -> None:
         """The broker has taken a commit of the group under this name."""
