@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.offsets.scan import ScanIndex
+from keylane.proxy.lane_poll import FRESH_S
 from keylane.proxy.tasks import spawn
 from tests.reference.broker_log import BrokerLog, Seen, keys_of_lane, read_batches, records_of
 from tests.reference.kernel import lane_of
@@ -143,6 +144,20 @@ def test_what_is_read_after_a_new_leader_was_met_is_its_log(seed) -> None:
         await check_reads(world)
         await asyncio.sleep(0.01)
         world.check_scan()
+        await world.bench.fetcher.stop()
+
+    run_virtual(main)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_what_is_read_after_a_while_without_a_word_of_the_leader_is_its_log(seed) -> None:
+    """A client that goes on asks for no metadata; what is in memory may be of another log."""
+
+    async def main() -> None:
+        world = await live_on(Random(seed))
+        await asyncio.sleep(FRESH_S + 1)
+
+        await check_reads(world)
         await world.bench.fetcher.stop()
 
     run_virtual(main)

@@ -228,10 +228,7 @@ class Fetching:
             for lane in lanes
         )  # fmt: skip
         for lane in lanes:
-            if lane.fetched != lane.client.position:
-                is_first, lane.fetched = lane.fetched == NOT_FETCHED, lane.client.position
-                now_s = self._world.now_s
-                self._note(Fetched(self._name, lane.place, lane.fetched, now_s, is_first))
+            self._note_position(lane)
         request = FetchRequest(
             version=12, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES,
             isolation_level=int(self._habits.is_committed),
@@ -259,6 +256,13 @@ class Fetching:
                     await self._hand_out(lane, entry, asked_s)
         return True
 
+    def _note_position(self, lane: Lane) -> None:
+        """Where it is fetched from next."""
+        if lane.fetched != lane.client.position:
+            is_first, lane.fetched = lane.fetched == NOT_FETCHED, lane.client.position
+            now_s = self._world.now_s
+            self._note(Fetched(self._name, lane.place, lane.fetched, now_s, is_first))
+
     async def _hand_out(self, lane: Lane, entry: PartitionAnswer, asked_s: float) -> None:
         aborted = [(each[0], each[1]) for each in entry.aborted or ()]
         lane.client.apply(entry.records or (), aborted)
@@ -271,6 +275,7 @@ class Fetching:
             self.handed.append(Handed(lane.place, offset, number, asked_s, now_s))
             lane.given = offset + 1
             self._outputs.append((lane.place, offset))
+        self._note_position(lane)  # of the log that was read, though it is fetched from later
         worked = len(lane.client.seen) and self._habits.work_s
         if worked:
             await asyncio.sleep(worked)
