@@ -41,6 +41,9 @@ METADATA: Final = 3
 METADATA_VERSION_MIN: Final = 12
 """Asks by topic id (KIP-516); Kafka 3.1 and later."""
 METADATA_VERSION_MAX: Final = 13
+SEEK_PAUSES_S: Final = (0.0, 0.1, 0.3, 1.0)
+"""Before each try to learn of a new leader: brokers have its name a moment after it was elected.
+Then it is learnt when the partition is read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,8 @@ class Cluster:
         self._told_refused: dict[str, set[tuple[str, int]]] = {}
         """By topic."""
         self._refreshing: asyncio.Lock = asyncio.Lock()
+        self._seeking: dict[str, asyncio.Task[None]] = {}
+        """By topic: who leads a partition of it is being learnt, beside all requests."""
 
     async def start(self) -> None:
         """Learn brokers and topics. Raises: UpstreamLost, ConfigInvalid (a lane name clash)."""
@@ -98,6 +103,8 @@ class Cluster:
 
     def stop(self) -> None:
         """Drop the service connections."""
+        for seeking in list(self._seeking.values()):
+            seeking.cancel()
         self.links.stop()
 
     async def refresh(self, *, strict: bool = False) -> None:
@@ -109,6 +116,26 @@ class Cluster:
         """Learn one topic by its physical name. Raises: UpstreamLost."""
         async with self._refreshing:
             await self._learn(await self._metadata(topics=((name, None),)))
+
+    def seek_leader(self, topic: str, topic_id: uuid.UUID, partition: int, epoch: int) -> None:
+        """Its leader of that epoch leads no more: learn now of the next, and not with a request.
+
+        It may have another log, and until it is known offsets are led on by the old one.
+        """
+        if topic not in self._seeking:
+            seeking = self._seek(topic, (topic_id, partition), epoch)
+            task = self._seeking[topic] = spawn(seeking, "next leader")
+            task.add_done_callback(lambda _: self._seeking.pop(topic))
+
+    async def _seek(self, topic: str, place: tuple[uuid.UUID, int], epoch: int) -> None:
+        for pause_s in SEEK_PAUSES_S:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.refresh_topic(topic)
+            except KeylaneError as error:
+                log.debug("next leader is not known yet topic=%s reason=%s", topic, error)
+            if place not in self.leaders or self.leaders[place][1] > epoch:
+                return
 
     async def refresh_topic_id(self, topic_id: uuid.UUID) -> None:
         """Learn one topic by id. Raises: UpstreamLost."""

@@ -81,15 +81,10 @@ class GroupOffsets:
         """
         self._config, self._cluster, self.clock = config, cluster, clock
         self._store, self._opener = make_journal(
-            config,
-            cluster,
-            options=cluster.links.client_options,
-            wall_clock=wall_clock,
-            append_timeout_s=append_timeout_s,
-            on_append=on_append,
-            set_aside=set_aside,
+            config, cluster, options=cluster.links.client_options, wall_clock=wall_clock,
+            append_timeout_s=append_timeout_s, on_append=on_append, set_aside=set_aside,
             writes_steps=lambda: self.writes_steps,
-        )
+        )  # fmt: skip
         self.writes_steps = not config.journal_whole and config.node is None
         """Whether the journal may have what a keylane from before steps cannot read."""
         self._tenure = tenure
@@ -272,7 +267,8 @@ class GroupOffsets:
         """The state, brought in line with Kafka's own group offset; not to be changed.
 
         metadata: of that offset; what a transaction committed of lanes stands there.
-        Raises: UpstreamLost, when the log start is needed and cannot be learnt; NotCoordinator.
+        Raises: UpstreamLost, when the partition's leader has to be asked, and does not answer;
+        NotCoordinator.
         """
         key = StateKey(group, view.topic_id, partition)
         table = self._table_of(group)
@@ -285,14 +281,18 @@ class GroupOffsets:
                 self._checks.note_unsure([(key, known)])
             return known
         base = await self.log_start(view, partition) if kafka_committed is None else 0
+        start = kafka_committed
+        if state is None and note is not None and not self.pushes.is_of_this_log(key):
+            start = await self._checks.sure_part(key, view.topic, note)
         table = self._table_of(group)
         if state is None:
             state = OffsetState(
-                committed=kafka_committed,
+                committed=start,
                 base=base,
                 topic_name=view.topic,
                 individual_commits_max=self._config.individual_commits_max,
             )
+            state.mark_pushed(kafka_committed)
         else:
             state = state.copy()
             if note is not None and note.is_push and note.position < (state.pushed or 0):
@@ -357,7 +357,7 @@ class GroupOffsets:
             place = (view.topic_id, partition)
             self.scans.raise_to_log_start(place, state, table.get(key))
             table.put(key, state)
-            seen = self._concluded_epoch(table, key, state)
+            seen = self.concluded_epoch(key, state)
             if seen is not None:
                 table.note_epoch(key, seen)
             layouts |= self.layouts.unpinned(view, now_ms)
@@ -383,11 +383,20 @@ class GroupOffsets:
 
         Raises: NotCoordinator.
         """
-        return self._concluded_epoch(self._table_of(key.group), key, state)
+        seen = None
+        if not self._checks.is_unchecked(key):
+            place = (key.topic_id, key.partition)
+            seen = self.lineages.of(place).before(state.concluded_end)
+        return self._table_of(key.group).epoch_of(key) if seen is None else seen
 
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
-        return PushJournal(*self._changed(group), wall_clock=self._wall_clock, clock=self.clock)
+        return PushJournal(
+            *self._changed(group),
+            self.concluded_epoch,
+            wall_clock=self._wall_clock,
+            clock=self.clock,
+        )
 
     def note_used(self, group: str, view: View) -> None:
         """The broker has taken a commit of the group under this name."""
@@ -485,15 +494,6 @@ class GroupOffsets:
             return self._loaded, self._store
         holding = self._owned.changed(group)
         return holding.table, holding.journal
-
-    def _concluded_epoch(
-        self, table: OffsetTable, key: StateKey, state: OffsetState
-    ) -> EpochStart | None:
-        seen = None
-        if not self._checks.is_unchecked(key):
-            place = (key.topic_id, key.partition)
-            seen = self.lineages.of(place).before(state.concluded_end)
-        return table.epoch_of(key) if seen is None else seen
 
     def _states_at(self, place: Place) -> list[tuple[StateKey, OffsetState]]:
         return [item for item in self.states() if (item[0].topic_id, item[0].partition) == place]

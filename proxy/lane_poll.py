@@ -20,6 +20,9 @@ from keylane.proxy.reader import PartitionReader
 READ_GRACE_S: Final = 5.0
 """How much longer than its `max_wait_ms` a request waits for data that is upstream. Well below
 clients' `request.timeout.ms` of 30 s."""
+FRESH_S: Final = 5.0
+"""What is in memory is handed out to a request so long after an answer of the leader: somebody who
+reads at the log's end has one each half a second."""
 
 
 @dataclass(slots=True, eq=False)
@@ -163,6 +166,8 @@ class LanePoll:
             turn.target = turn.reader.end
 
     def _collect(self, turn: Turn) -> None:
+        if turn.reader.lineage.is_doubtful or self._is_stale(turn.reader):
+            return  # a read that begins now meets the leader, and then it is taken
         taken, wanted = turn.taken, turn.wanted
         before_bytes, had_records = taken.size_bytes, taken.has_records
         room = min(self._left_bytes, wanted.partition_max_bytes - before_bytes)
@@ -178,6 +183,10 @@ class LanePoll:
             turn.reader.keep_ahead(taken.position)
             if self._done is not None:
                 self._note_waiting(added)
+
+    def _is_stale(self, reader: PartitionReader) -> bool:
+        """Whether the leader has said nothing for so long that another may lead another log."""
+        return self.cursor.seen_s - reader.told_s > FRESH_S
 
     def _read_on(self, reader: PartitionReader | None = None) -> None:
         """Have read what lanes stand before. A lane that has data waits without asking."""

@@ -100,12 +100,19 @@ class LatePushes:
     def note_commit(
         self, key: StateKey, state: OffsetState, scan: ScanIndex, make_late: Callable[[], LatePush]
     ) -> None:
-        """A group has committed; what is made is remembered, if it leaves something behind."""
+        """A group has committed; what is made is remembered, if it leaves something behind.
+
+        Where it stood there before, it goes on waiting: commits that come again and again must
+        not put off the read of a place of which no news comes. A read may have failed.
+        """
+        before = self._pushes.get(key)
         self.forget(key)
         if state.stable_position >= state.fastest_position:
             return
         if not scan.has_passed(state.stable_position):
             late = make_late()
+            if before is not None and before.position == late.position and not before.is_read:
+                late.since_s = before.since_s
             self._by_scan.setdefault(late.scan_key, set()).add(key)
             self._put(key, late)
         elif _is_led_on(state, scan):

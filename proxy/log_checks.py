@@ -16,8 +16,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
+from keylane.errors import UpstreamLost
 from keylane.offsets.journal import StateKey
-from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages, Place
+from keylane.offsets.lane_note import LaneNote
+from keylane.offsets.lineage import NO_EPOCH, EpochEnd, EpochStart, Lineages, Place
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.log_ends import Question
@@ -124,18 +126,48 @@ class LogChecks:
         for key, end in self._cuts.pop(group, {}).items():
             _cut(key, end, table)
 
+    async def sure_part(self, key: StateKey, topic: str, note: LaneNote) -> int:
+        """As much of a note's position as is of the leader's log: all that tells of a state.
+
+        The journal may lack what was pushed, and what members said of it is not known then.
+        Raises: UpstreamLost, when the leader does not say.
+        """
+        if note.seen is None:
+            return note.position
+        question = Question(topic, key.topic_id, key.partition, note.seen.epoch)
+        found = (await self._ask([question])).get(question)
+        if found is None:
+            raise UpstreamLost(f"leader does not say where epoch {note.seen.epoch} ends")
+        end = _end_of(found, note.seen)
+        if end is None or end >= note.position:
+            return note.position
+        log.warning(
+            "offset is of another log, and lanes begin where that was cut group=%s topic=%s "
+            "partition=%d offset=%d cut=%d",
+            key.group, topic, key.partition, note.position, end,
+        )  # fmt: skip
+        return end
+
     def _settle(self, key: StateKey, found: EpochEnd, table: OffsetTable) -> None:
-        if found.epoch == NO_EPOCH:
+        seen = table.epoch_of(key)
+        end = _end_of(found, seen)
+        if end is None:
             return
-        seen, end = table.epoch_of(key), found.end
-        if seen is not None and found.epoch < seen.epoch:
-            end = min(end, seen.start)
         _cut(key, end, table)
         state = table.get(key)
         if seen is not None and state is not None:
             # From now on a reader that meets a new leader compares this as well.
             lineage = self._lineages.of((key.topic_id, key.partition))
             lineage.note(min(end, state.concluded_end), ((seen.epoch, seen.start),))
+
+
+def _end_of(found: EpochEnd, seen: EpochStart | None) -> int | None:
+    """Up to where a log is the one in which `seen` was; None: it has no epochs, and all may be."""
+    if found.epoch == NO_EPOCH:
+        return None
+    if seen is not None and found.epoch < seen.epoch:
+        return min(found.end, seen.start)
+    return found.end
 
 
 def _question(key: StateKey, table: OffsetTable) -> Question:

@@ -42,7 +42,7 @@ LATEST: Final = -1
 ANSWER_S_MAX: Final = 2.0
 """A group's call waits for it with the group's lock held; clients' requests have 30 s or more."""
 SILENT_S: Final = 5.0
-"""How long a leader that did not answer is not asked again for an offset."""
+"""How long a leader that did not answer is not asked again."""
 KNOWN_MAX: Final = 10_000
 """Answers that are kept for other groups on the same partition, some 300 bytes each."""
 SILENT: Final = EpochEnd(NO_EPOCH, -1)
@@ -80,21 +80,30 @@ class LogEnds:
     async def ask(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
         """What leaders answer within ANSWER_S_MAX; the others are left out. Raises nothing.
 
+        A leader that did not answer is not asked again for a moment: groups ask one by one.
         SILENT: it is not going to be known, since the topic is gone or the leader refuses.
         """
         found: dict[Question, EpochEnd] = {}
         open_questions = [question for question in questions if not self._recall(question, found)]
         if not open_questions:
             return found
+        waited_for = set[int]()
+
+        async def ask(leader_id: int, asked: list[tuple[Question, int]]) -> None:
+            waited_for.add(leader_id)
+            await self._ask(leader_id, asked, found)
+            waited_for.discard(leader_id)
+
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 for topic in {question.topic for question in open_questions}:
                     await self._cluster.refresh_topic(topic)
                 by_leader = self._by_leader(open_questions, found)
-                asks = (self._ask(*item, found) for item in by_leader.items())
-                await asyncio.gather(*asks)
+                await asyncio.gather(*(ask(*item) for item in by_leader.items()))
         except TimeoutError:
             log.warning("ends of epochs are not known, no answer in %g s", ANSWER_S_MAX)
+            until_s = time.monotonic() + SILENT_S
+            self._silent_until_s.update(dict.fromkeys(waited_for, until_s))
         except (KeylaneError, OSError) as error:
             log.warning("ends of epochs are not known reason=%s", error)
         return found
@@ -110,8 +119,7 @@ class LogEnds:
                 leader_id, _ = await self._cluster.leader_of(view.topic, view.topic_id, partition)
         except TimeoutError:
             raise UpstreamLost(f"topic {view.topic}: no metadata in {ANSWER_S_MAX:g} s") from None
-        now_s = time.monotonic()
-        if now_s < self._silent_until_s.get(leader_id, now_s):
+        if self._is_silent(leader_id):
             raise UpstreamLost(f"broker {leader_id} did not answer a moment ago")
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
@@ -121,6 +129,11 @@ class LogEnds:
             raise UpstreamLost(
                 f"broker {leader_id} does not answer within {ANSWER_S_MAX:g} s"
             ) from None
+
+    def _is_silent(self, leader_id: int) -> bool:
+        """Whether it left something unanswered a moment ago."""
+        now_s = time.monotonic()
+        return now_s < self._silent_until_s.get(leader_id, now_s)
 
     async def _ask_offset(self, leader_id: int, view: View, partition: int, timestamp: int) -> int:
         entry = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
@@ -153,7 +166,7 @@ class LogEnds:
                 found[question] = SILENT
                 continue
             leader_id, epoch = self._cluster.leaders.get(question[1:3], (-1, NO_EPOCH))
-            if leader_id >= 0:
+            if leader_id >= 0 and not self._is_silent(leader_id):
                 by_leader.setdefault(leader_id, []).append((question, epoch))
         return by_leader
 

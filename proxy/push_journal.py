@@ -17,6 +17,7 @@ from typing import Protocol
 from keylane.errors import UpstreamLost
 from keylane.offsets.intents import intent_of, needs_intent
 from keylane.offsets.journal import IntentKey, JournalRecord, StateKey
+from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 
@@ -39,6 +40,8 @@ class Pushing:
     """The state as it will be, but for `pushed`."""
     offset: int | None
     """What Kafka's own offset will be; None: it will be deleted."""
+    begun: OffsetState | None = None
+    """The state before the draft, where the table has none yet: nothing is committed."""
 
 
 class PushJournal:
@@ -51,12 +54,16 @@ class PushJournal:
         self,
         table: OffsetTable,
         journal: Journal,
+        concluded: Callable[[StateKey, OffsetState], EpochStart | None],
         *,
         wall_clock: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """wall_clock: seconds since 1970, for timestamps of records."""
-        self._table, self._journal = table, journal
+        """wall_clock: seconds since 1970, for timestamps of records.
+
+        concluded: the leader epoch before the furthest conclusion of a state; None: not known.
+        """
+        self._table, self._journal, self._concluded = table, journal, concluded
         self._wall_clock, self._clock = wall_clock, clock
 
     async def prepare(self, pushes: Sequence[Pushing]) -> set[StateKey]:
@@ -69,11 +76,14 @@ class PushJournal:
         intents, written, waiting = [], [], set()
         for push in pushes:
             state, intent = self._table.get(push.key), None
+            if state is None and push.offset is not None:
+                state = push.begun
             if state is not None and needs_intent(state, push.offset):
                 intent = intent_of(state, push.draft, push.offset, now_ms)
                 if not self._table.intents.may_open(push.key, intent, self._clock()):
                     waiting.add(push.key)
                     continue
+                self._ready(push, state)
                 intents.append((push.key, intent))
             elif push.offset is None or not self._table.lacks_before_push(push.key, push.offset):
                 continue
@@ -121,7 +131,10 @@ class PushJournal:
         refused = [push for push in pushes if intents.is_stored(push.key, push.offset)]
         for push in refused:
             intents.withdraw(push.key, push.offset)
-            records.append(self._table.tombstone(IntentKey(push.key, push.offset)))
+            if self._is_begun(push):
+                records += self._table.tombstones(push.key)
+            else:
+                records.append(self._table.tombstone(IntentKey(push.key, push.offset)))
         if not records:
             return
         try:
@@ -132,3 +145,17 @@ class PushJournal:
             return
         for push in refused:
             intents.note_withdrawn(push.key, push.offset)
+            if self._is_begun(push):
+                self._table.remove(push.key)
+
+    def _ready(self, push: Pushing, state: OffsetState) -> None:
+        """Have the table hold what an intent stands beside: a state, and the log that it is of."""
+        if state is push.begun:
+            self._table.put(push.key, state)
+        seen = self._concluded(push.key, push.draft)
+        if seen is not None:
+            self._table.note_epoch(push.key, seen)
+
+    def _is_begun(self, push: Pushing) -> bool:
+        """Whether the state is there for this push alone."""
+        return push.begun is not None and self._table.get(push.key) is push.begun

@@ -57,8 +57,7 @@ READ_COMMITTED: Final = 1
 LONG_POLL_MS: Final = 500
 """Kafka consumers' `fetch.max.wait.ms` default."""
 SHORT_POLL_MS: Final = 100
-"""For a read of data that should be there; it keeps a broker that has none from being asked in
-a circle."""
+"""For a read of data that should be there: a broker that has none is not asked in a circle."""
 LONG_POLL_BYTES_MAX: Final = 256 * 1024
 """What comes at the log end is little, as a rule; of a backlog that came meanwhile a first part is
 served early, and the next read brings the rest."""
@@ -133,9 +132,9 @@ class PartitionReader:
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.told_s = float("-inf")
         opener = partial(kit.open_source, topic, topic_id, partition_index)
-        self._lineage = kit.lineages.of((topic_id, partition_index))
+        self.lineage = kit.lineages.of((topic_id, partition_index))
         self._head_line, self._tail_line = (
-            Line(opener, self._lineage, self._note_cut, self._reset, kit.stats.retried)
+            Line(opener, self.lineage, self._note_cut, self._reset, kit.stats.retried)
             for _ in range(2)
         )
         self._reads: set[_Read] = set()
@@ -202,6 +201,7 @@ class PartitionReader:
 
     def leave_leader(self, leader_epoch: int) -> None:
         """Somebody else leads by this epoch."""
+        self.lineage.elected_epoch = max(leader_epoch, self.lineage.elected_epoch)
         self._head_line.leave_leader(leader_epoch)
         self._tail_line.leave_leader(leader_epoch)
 
@@ -325,7 +325,7 @@ class PartitionReader:
     # Answers.
     def _is_of_old_log(self, read: _Read) -> bool:
         """Whether the log was cut since the read began, or somebody else leads it by now."""
-        if 0 <= read.leader_epoch < self._lineage.leader_epoch:
+        if 0 <= read.leader_epoch < self.lineage.leader_epoch:
             read.line.close()
             return True
         return read.generation != self._generation
@@ -427,7 +427,7 @@ class PartitionReader:
             self._head_epoch = split.leader_epoch
         self.log.insert(Block(start, end, split.leader_epoch, split.lanes, aborted))
         self._scanned_end = max(self._scanned_end, end)
-        self._lineage.note(end, split.epochs)
+        self.lineage.note(end, split.epochs)
         for listener in list(self.listeners):
             listener.data_came(self)
         self.log.settle(is_reserved=self.is_reserved)

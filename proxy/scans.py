@@ -175,7 +175,7 @@ class Scans:
             return
         said = {item.offset for _, _, item in state.positions() if item.committed}
         if before is not None:
-            said -= {item.offset for _, _, item in before.positions()}
+            said -= {item.offset for _, _, item in before.positions() if item.committed}
         if min(said, default=start) < start:
             del self._log_starts[place]
         else:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from kio.schema.offset_for_leader_epoch.v4.request import (
@@ -44,6 +46,8 @@ EPOCHS_VERSION: Final = 4
 """Kafka 2.8 and later have it; metadata asks for 3.1."""
 LEADER_ERRORS: Final = (3, 5, 6, 74, 75)
 """Unknown partition, no leader, not the leader, and its epoch is over or has not begun there."""
+MOVED: Final = (6, 74)
+"""Not the leader, and its epoch is over."""
 DIVERGING_EPOCH_TAG: Final = 0
 DIVERGING_EPOCH: Final = struct.Struct(">iq")
 CONSUMER: Final = BrokerId(-1)
@@ -61,8 +65,11 @@ class UpstreamSource:
         partition: int,
         leader_id: int = -1,
         leader_epoch: int = NO_EPOCH,
+        on_moved: Callable[[], None] = lambda: None,
     ) -> None:
+        """on_moved: is called when an answer says that somebody else leads."""
         self._link, self._leader_id, self.leader_epoch = link, leader_id, leader_epoch
+        self._on_moved = on_moved
         self._topic, self._topic_id, self._partition = topic, topic_id, partition
         self._version = min(link.version_max.get(FETCH, 0), FETCH_VERSION_MAX)
 
@@ -79,6 +86,7 @@ class UpstreamSource:
             partition=partition,
             leader_id=leader_id,
             leader_epoch=epoch,
+            on_moved=partial(cluster.seek_leader, topic, topic_id, partition, epoch),
         )
 
     async def fetch(
@@ -117,7 +125,10 @@ class UpstreamSource:
             wait_s=max_wait_ms / 1000,
             room=room,
         )
-        return self._read(body)
+        raw = self._read(body)
+        if raw.error_code in MOVED:
+            self._on_moved()
+        return raw
 
     async def end_of_epoch(self, epoch: int) -> EpochEnd:
         """Where an epoch ends in this leader's log; NO_EPOCH where it does not say.

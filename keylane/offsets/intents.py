@@ -10,7 +10,8 @@ between shows as an offset that is not what the journal says was pushed. Forward
 what lies below is raised, as all lanes had passed it, and a note beside it marks what only a scan
 has led past (docs/decisions/032). Backward it is what a reset by an admin looks like, for which
 all lanes go back. So a push that does not go forward is written to the journal first, as an
-intent: with it, the whole state as it will be.
+intent: with it, the whole state as it will be. So is the first push of a group on a partition,
+beside a state of which nothing is committed: found there, it would pass for a commit of all lanes.
 
     found in Kafka                          what it means
     state.pushed                            nothing has happened

@@ -54,7 +54,7 @@ class Lineage:
     Invariants: epochs ascend; every start is below `end`; there are EPOCHS_MAX at most.
     """
 
-    __slots__ = ("_epochs", "_starts", "end", "leader_epoch")
+    __slots__ = ("_epochs", "_starts", "elected_epoch", "end", "leader_epoch")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
@@ -63,6 +63,13 @@ class Lineage:
         """Offset behind the furthest that was seen with its epoch; -1: nothing was."""
         self.leader_epoch = NO_EPOCH
         """The latest leader whose log was compared; what an earlier one sends counts no more."""
+        self.elected_epoch = NO_EPOCH
+        """The latest leader that metadata has named to readers."""
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether what was read may be of another log: the leader of now was not compared."""
+        return self.leader_epoch < self.elected_epoch
 
     @property
     def newest(self) -> int:

@@ -91,10 +91,10 @@ class Position:
 
     def cut_at(self, end: int) -> Position:
         """As it is once another log goes on at `end`: what was said stays."""
-        if self.committed:
-            return replace(self, counted=max(self.offset, min(self.counted, end)))
-        start = min(self.counted, end)
-        return replace(self, offset=start, counted=start)
+        if self.counted <= end:
+            return self  # an assumed base as well: commits from there on are no step back
+        offset = self.offset if self.committed else end
+        return replace(self, offset=offset, counted=max(offset, end))
 
     def led_to(self, log_start_offset: int) -> Position:
         """As it is once nothing stands before `log_start_offset`."""

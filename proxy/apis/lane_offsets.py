@@ -51,6 +51,8 @@ class Draft:
     state: OffsetState
 
     group: str
+    begun: OffsetState | None = field(default=None, compare=False)
+    """The state as it was, where the group has none yet: it is kept with the first push."""
     steps_back: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
     """Lanes that a member commits lower than they stand: index, from, to."""
     left_over: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
@@ -139,7 +141,9 @@ async def open_drafts(
     await _save_before_push(group, views, adopted, context, is_transaction=writer is not None)
     context.groups.check_tenure(group)  # else nothing may be noted of what Kafka has said
     for place, state in adopted.items():
-        draft = Draft(views[place], place[1], state.copy(), group)
+        kept = context.groups.state_of(group, views[place], place[1])
+        begun = state if kept is None else None
+        draft = Draft(views[place], place[1], state.copy(), group, begun)
         is_late = context.groups.pushes.may_still_come(draft.key, writer, context.clock())
         if writer is not None and not is_late:
             # It would take the transaction's note out of Kafka's metadata.
@@ -178,9 +182,9 @@ async def _adopt_all(
 
 
 def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:
-    """Where a partition begins cannot be learnt, so its lanes have to wait; others go on."""
+    """What only its leader knows cannot be learnt, so its lanes have to wait; others go on."""
     log.warning(
-        "lanes wait for the log start of their partition group=%s topic=%s partition=%d reason=%s",
+        "lanes wait for the leader of their partition group=%s topic=%s partition=%d reason=%s",
         group, *place, error,
     )  # fmt: skip
 

@@ -31,6 +31,7 @@ from kio.static.primitive import i32, i64
 
 from keylane.errors import KeylaneError
 from keylane.offsets.journal import StateKey
+from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context, Operation
 from keylane.proxy.apis.lane_offsets import Draft, open_drafts
 from keylane.proxy.apis.pushes_sent import SentPushes
@@ -87,8 +88,8 @@ def push_owed(beat: Beat, context: Context) -> None:
 async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
     """A state was loaded with lanes beyond its stable offset: it may be late.
 
-    Where the name that the group goes by is not known here, the topic's own is tried. A client
-    without a right to the group leaves the look to the next heartbeat.
+    A client without a right to the group leaves the look to the next heartbeat; so does one whose
+    push is refused, or that goes meanwhile.
     """
     try:
         await expect_right(beat.group, Operation.READ, context)
@@ -96,18 +97,31 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
         state = context.groups.states_of(beat.group).get(key)
         if state is None:
             return
-        name = context.group_names.chosen(beat.group).get(state.topic_name, state.topic_name)
-        view = await context.find_view(name)
-        if view is None or view.topic_id != key.topic_id:
-            return
-        draft = Draft(view, key.partition, state, beat.group)
-        is_known = context.groups.scan_of(view, key.partition).has_passed(state.stable_position)
-        if is_known or state.stable_position != state.pushed:
-            await push_late(beat, view, key.partition, context)
-        else:
-            _note_late(beat, [draft], context)
+        is_done = False
+        try:
+            is_done = await _look_at(beat, key, state, context)
+        finally:
+            if not is_done and context.groups.has_state(key):
+                context.groups.late.note_loaded(key, state)
     except KeylaneError as error:
         log.debug("not looked at group=%s reason=%s", beat.group, error)
+
+
+async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Context) -> bool:
+    """Whether no further look is needed.
+
+    Where the name that the group goes by is not known here, the topic's own is tried.
+    """
+    name = context.group_names.chosen(beat.group).get(state.topic_name, state.topic_name)
+    view = await context.find_view(name)
+    if view is None or view.topic_id != key.topic_id:
+        return True
+    draft = Draft(view, key.partition, state, beat.group)
+    is_known = context.groups.scan_of(view, key.partition).has_passed(state.stable_position)
+    if is_known or state.stable_position != state.pushed:
+        return await _pushed_late(beat, view, key.partition, context)
+    _note_late(beat, [draft], context)
+    return True
 
 
 def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:
@@ -130,7 +144,12 @@ def _make_late(member: Beat, draft: Draft, context: Context) -> LatePush:
 
 async def push_late(member: Beat, view: View, partition: int, context: Context) -> None:
     """Settle the state and commit where it stands now. What the broker does not take is owed on."""
-    group, place = member.group, (view.topic, partition)
+    await _pushed_late(member, view, partition, context)
+
+
+async def _pushed_late(member: Beat, view: View, partition: int, context: Context) -> bool:
+    """As `push_late`. Whether nothing is owed there now."""
+    group, place, is_done = member.group, (view.topic, partition), False
     try:
         # Any client can name a group in a heartbeat.
         await expect_right(group, Operation.READ, context)
@@ -139,21 +158,22 @@ async def push_late(member: Beat, view: View, partition: int, context: Context) 
             drafts, _ = await open_drafts(group, {place: view}, context)
             draft = drafts.get(place)
             if draft is None:
-                return  # a transaction is under way there
+                return False  # a transaction is under way there
             draft.state.settle(context.groups.scan_of(view, partition))
             if draft.state.stable_position == draft.state.pushed:
                 _note_late(member, [draft], context)
-                return
+                return True
             sent = SentPushes(group, context)
             if await sent.prepare([draft]):
-                return  # the journal is away
+                return False  # the journal is away
             context.groups.check_tenure(group)
             try:
                 code = _code_of(await context.ask(_commit_of(member, draft, sent.note_of(draft))))
             except BaseException:
                 sent.note_lost()
                 raise
-            if await sent.settle([draft], [code]):
+            is_done = bool(await sent.settle([draft], [code]))
+            if is_done:
                 await context.groups.save(group, [(view, partition, draft.state)])
                 _note_late(member, [draft], context)
         log.debug(
@@ -163,6 +183,7 @@ async def push_late(member: Beat, view: View, partition: int, context: Context) 
     except KeylaneError as error:
         # It is owed on; the next heartbeat or commit of the group brings it up.
         log.debug("not pushed late group=%s reason=%s", group, error)
+    return is_done
 
 
 def _commit_of(member: Beat, draft: Draft, note: str) -> OffsetCommitRequest:

@@ -55,7 +55,9 @@ class SentPushes:
         offset: what is pushed; -1: the stable position of each.
         """
         pushes = {
-            d.place: Pushing(d.key, d.state, d.state.stable_position if offset == -1 else offset)
+            d.place: Pushing(
+                d.key, d.state, d.state.stable_position if offset == -1 else offset, d.begun
+            )
             for d in drafts
         }
         try:

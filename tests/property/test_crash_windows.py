@@ -181,11 +181,6 @@ class CrashWindows(RuleBasedStateMachine):
         self._loop.close()
         self._steps.stop()
 
-    @property
-    def is_known(self) -> bool:
-        """Whether the journal has something of the group."""
-        return self.kafka.loaded().get(KEY) is not None
-
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
 
@@ -227,10 +222,6 @@ class CrashWindows(RuleBasedStateMachine):
 
     def _take(self, answer: Any, lanes: set[int], offset: int, *, is_refused: bool) -> None:
         codes = _codes(answer)
-        if not self.is_known and not is_refused:
-            # Of a group's first commit the journal may have nothing: Kafka's own offset is all.
-            for bounds in self.bounds:
-                bounds.high = max(bounds.high, offset)
         for lane in lanes:
             if codes and set(codes) == {0}:
                 self.bounds[lane].set(offset)

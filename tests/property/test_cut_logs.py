@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.offsets.scan import ScanIndex
+from keylane.proxy.lane_poll import FRESH_S
 from keylane.proxy.tasks import spawn
 from tests.reference.broker_log import BrokerLog, Seen, keys_of_lane, read_batches, records_of
 from tests.reference.kernel import lane_of
@@ -95,44 +96,82 @@ class World:
                             assert lane_of(record.key, at, limits) != lane
 
 
+async def live_on(random: Random) -> World:
+    """A world after a while of appends, cuts, lost connections and reads of which some are open."""
+    world = World(random)
+    for _ in range(random.randint(1, 12)):
+        under_way = [
+            spawn(
+                world.bench.fetch_one(
+                    random.randrange(LANES),
+                    random.randint(0, world.log.end),
+                    isolation=random.randint(0, 1),
+                    cursor=f"m{number}",
+                    max_wait_ms=50,
+                ),
+                "poll",
+            )
+            for number in range(random.randint(0, 3))
+        ]
+        await asyncio.sleep(random.choice([0, 0.0005, 0.0015]))
+        world.append() if random.random() < 0.5 else world.replace()
+        world.log.wake()
+        await asyncio.gather(*under_way)
+    world.log.lost_count = 0
+    return world
+
+
+async def check_reads(world: World) -> None:
+    """Members that begin now read the log of now."""
+    for isolation in (0, 1):
+        for lane in range(LANES):
+            expected = world.log.lane_records(lane, FOUR)
+            assert await world.read_all(lane, isolation) == expected
+
+
 @given(seed=st.integers(0, 2**32))
 def test_what_is_read_after_a_new_leader_was_met_is_its_log(seed) -> None:
     """Any cuts, clean leaders, lost connections and reads: no record or scan of an old log."""
-    random = Random(seed)
 
     async def main() -> None:
-        world = World(random)
-        for _ in range(random.randint(1, 12)):
-            under_way = [
-                spawn(
-                    world.bench.fetch_one(
-                        random.randrange(LANES),
-                        random.randint(0, world.log.end),
-                        isolation=random.randint(0, 1),
-                        cursor=f"m{number}",
-                        max_wait_ms=50,
-                    ),
-                    "poll",
-                )
-                for number in range(random.randint(0, 3))
-            ]
-            await asyncio.sleep(random.choice([0, 0.0005, 0.0015]))
-            world.append() if random.random() < 0.5 else world.replace()
-            world.log.wake()
-            await asyncio.gather(*under_way)
-        world.log.lost_count = 0
+        world = await live_on(Random(seed))
         end = world.bench.fetcher._kit.lineages.of((TOPIC_ID, 0)).end
         for isolation in (0, 1):  # who is at the head meets the leader of now
             await world.bench.fetch_one(
                 0, max(end, world.log.end), isolation=isolation, max_wait_ms=50
             )
 
-        for isolation in (0, 1):
-            for lane in range(LANES):
-                expected = world.log.lane_records(lane, FOUR)
-                assert await world.read_all(lane, isolation) == expected
+        await check_reads(world)
         await asyncio.sleep(0.01)
         world.check_scan()
+        await world.bench.fetcher.stop()
+
+    run_virtual(main)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_what_is_read_after_a_while_without_a_word_of_the_leader_is_its_log(seed) -> None:
+    """A client that goes on asks for no metadata; what is in memory may be of another log."""
+
+    async def main() -> None:
+        world = await live_on(Random(seed))
+        await asyncio.sleep(FRESH_S + 1)
+
+        await check_reads(world)
+        await world.bench.fetcher.stop()
+
+    run_virtual(main)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_what_is_read_after_metadata_has_named_a_leader_is_its_log(seed) -> None:
+    """A client that begins asks for metadata first: what is in memory is of an earlier leader."""
+
+    async def main() -> None:
+        world = await live_on(Random(seed))
+        world.bench.fetcher.note_leader((TOPIC_ID, 0), world.log.leader_epoch)
+
+        await check_reads(world)
         await world.bench.fetcher.stop()
 
     run_virtual(main)

@@ -115,8 +115,8 @@ class OffsetTwin:
             if atom.committed:
                 atom.counted = max(atom.said, min(atom.counted, end))
                 self.done |= {o for o in self.records_of([number]) if o < atom.said}
-            else:
-                atom.said = atom.counted = min(atom.counted, end)
+            elif atom.counted > end:
+                atom.said = atom.counted = end
 
     def raise_to(self, offset: int) -> None:
         """A direct consumer has committed everything before `offset`."""

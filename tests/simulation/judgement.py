@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+ON_ITS_WAY_S = 0.05
 FOLLOWS_AFTER = 2
 """Commits, until Kafka's own offset is not before the log's start."""
 
@@ -149,7 +150,8 @@ class Judgement:
     def cut(self, partition: Partition) -> None:
         """The log has lost its end."""
         place, now_s = (partition.topic, partition.index), self._world.now_s
-        self._cuts[place].append(Cut(partition.log.end, now_s, now_s))
+        # What was answered before may be on its way to a member.
+        self._cuts[place].append(Cut(partition.log.end, now_s, now_s + ON_ITS_WAY_S))
         records = self._records[place]
         for offset in [each for each in records if each >= partition.log.end]:
             del records[offset]
@@ -184,14 +186,18 @@ class Judgement:
             for plan in self._scenario.groups
         )
 
-    def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
-        """Whether members were handed all there is of logs that were not cut."""
-        handed = {
+    def _handed(self, plan: GroupPlan, members: Sequence[Member]) -> set[int]:
+        """Numbers of the records that the group was handed."""
+        return {
             each.number
             for member in members
             if member.habits.group == plan.name
             for each in chain.from_iterable(member.handed)
         }
+
+    def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
+        """Whether members were handed all there is of logs that were not cut."""
+        handed = self._handed(plan, members)
         return all(
             number in handed or not self._is_seen(plan, number)
             for partition in self._cluster.topics[plan.topic].partitions
@@ -199,8 +205,11 @@ class Judgement:
             for _, number in self._records[plan.topic, partition.index].values()
         )
 
-    def _behind(self) -> Iterator[str]:
-        """Partitions whose stable offset has not come as far as it must, or too far."""
+    def _behind(self, members: Sequence[Member] | None = None) -> Iterator[str]:
+        """Partitions whose stable offset has not come as far as it must, or too far.
+
+        members: at the end; what they have passed by right is no reason then.
+        """
         for plan in self._scenario.groups:
             group = self._cluster.groups.get(plan.name)
             for partition in self._cluster.topics[plan.topic].partitions:
@@ -208,14 +217,32 @@ class Judgement:
                 wanted = self._wanted(plan, partition)
                 stored = None if group is None else group.offsets.get(place)
                 stands = -1 if stored is None else stored.offset
+                if wanted is None or wanted <= stands <= end:
+                    continue
                 is_left = self._is_left(plan.name, partition, stands)
-                if wanted is not None and not wanted <= stands <= end and not is_left:
-                    yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
+                if is_left or (members and self._is_passed(plan, partition, stands, members)):
+                    continue
+                yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
 
     def _is_left(self, group: str, partition: Partition, stands: int) -> bool:
         """Whether the log begins behind the stable offset, which follows with the second commit."""
         commits = self._since[partition.topic, partition.index][group]
-        return stands < partition.log.log_start and commits < FOLLOWS_AFTER
+        return 0 <= stands < partition.log.log_start and commits < FOLLOWS_AFTER
+
+    def _is_passed(
+        self, plan: GroupPlan, partition: Partition, stands: int, members: Sequence[Member]
+    ) -> bool:
+        """Whether members passed the first record there by a position of a log that was cut.
+
+        As direct; those that commit by records never commit it. Whether it is lost is judged by
+        itself.
+        """
+        place = partition.topic, partition.index
+        if place not in self._cuts:
+            return False
+        first = min((at for at in self._records[place] if at >= stands), default=None)
+        handed = self._handed(plan, members)
+        return first is not None and self._records[place][first][1] not in handed
 
     def _wanted(self, plan: GroupPlan, partition: Partition) -> int | None:
         """Where the stable offset has to be at last; None: nobody commits anything.
@@ -268,7 +295,7 @@ class Judgement:
                 breaches += self._not_once(plan, members)
             breaches += self._stale(plan, members)
         breaches += self._passed[:1] + self._back[:1]
-        breaches += self._behind()
+        breaches += self._behind(members)
         breaches += self._waits.breaches(self._cluster.held)
         breaches += self._owners.breaches[:1] if self._owners else []
         return breaches, notes, dict(counts)

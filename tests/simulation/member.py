@@ -3,7 +3,8 @@
 In:    addresses of nodes.  Out: what it was assigned, answered and handed, as `chaos_history` has.
 Next:  `judgement` compares it with what Kafka holds.
 Pure:  the process's loop is the simulation's.
-Source: Kafka protocol guide; Java's `ConsumerCoordinator` and `Fetcher` (eager rebalances).
+Source: Kafka protocol guide; Java's `ConsumerCoordinator` and `Fetcher` (eager rebalances);
+librdkafka's `rd_kafka_cgrp_defer_offset_commit`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 from tests.long.chaos_history import Answer, Commit, Held, Place
 from tests.reference.broker_log import LaneClient
 from tests.simulation.client import Address, Client, Connection, Lost
-from tests.simulation.fetching import BACKOFF_S, Fetching, Habits, Handed, Lane, Output
+from tests.simulation.fetching import (
+    BACKOFF_S,
+    NOT_KNOWN,
+    Fetching,
+    Habits,
+    Handed,
+    Lane,
+    Output,
+)
 from tests.simulation.world import Process
 from tests.transcript.consumer_protocol import assignment, lanes_of, subscription
 
@@ -279,6 +288,10 @@ class Life(Fetching):
         """Commit what was given to the application. Raises: Lost, Rejoin."""
         moved = [lane for lane in self._lanes.values() if lane.done not in {lane.committed, -1}]
         if moved:
+            for lane in moved:
+                # What an unanswered commit has done is not known: it is committed again, as all
+                # positions are by Java and aiokafka, and the same request is by librdkafka.
+                lane.committed = NOT_KNOWN
             # A rebalance does not break it off.
             self._committing = asyncio.get_running_loop().create_task(self._commit_lanes(moved))
             # Another one may have begun by then, and this one be awaited by nobody.

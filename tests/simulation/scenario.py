@@ -22,6 +22,8 @@ FAULTS = (
     "member_seek", "seek_kill", "seek_hang", "seek_while_silent", "reset_offset", "admin_reset",
     "admin_delete", "delete_group", "expire_group",
 )  # fmt: skip
+CUTS_SHARE = 0.15
+"""So many of the scenarios about anything."""
 MIXED = (3.0, 90.0)
 """Some members look elsewhere while others still wait."""
 CLOCKS = (1.0, 1.0, 0.9, 1.1)
@@ -159,7 +161,7 @@ def draw(seed: int) -> Scenario:
         for _ in range(rng.randint(1, 2))
         if about.faults
     ]  # fmt: skip
-    return Scenario(
+    scenario = Scenario(
         seed,
         rng.choice(about.nodes),
         3,
@@ -171,6 +173,28 @@ def draw(seed: int) -> Scenario:
         rates=tuple(rng.choice(CLOCKS) for _ in range(3)),
         writes_steps=rng.random() < 0.5,
         forget_s=rng.choice((0.0, 0.0, 0.0, 6.0)),
+    )
+    is_about_cuts = about is ANYTHING and own.random() < CUTS_SHARE
+    return _with_cuts(own, scenario) if is_about_cuts else scenario
+
+
+def _with_cuts(rng: random.Random, scenario: Scenario) -> Scenario:
+    """The same on logs that lose their ends again and again, while lags are looked at."""
+    cuts = tuple(
+        Fault(
+            round(rng.uniform(0.5, LOAD_S), 3),
+            rng.choice(("elect_with_loss", "elect_with_loss", "loss_while_down", "elect")),
+            rng.randrange(12),
+            round(rng.random(), 3),
+        )
+        for _ in range(rng.randint(3, 8))
+    )
+    faults = sorted((*scenario.faults, *cuts), key=lambda fault: fault.at_s)
+    return replace(
+        scenario,
+        topics=tuple(replace(each, is_safe=False) for each in scenario.topics),
+        groups=tuple(replace(each, watched_s=0.3) for each in scenario.groups),
+        faults=tuple(faults),
     )
 
 

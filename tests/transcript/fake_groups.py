@@ -144,7 +144,9 @@ class FakeGroups:
     def push_journal(self, group: str) -> PushJournal:
         assert self._locks[group].locked(), "the group's lock is held"
         self.check_tenure(group)
-        return PushJournal(self.table, self, wall_clock=lambda: 0.001, clock=self.clock)
+        return PushJournal(
+            self.table, self, self.concluded_epoch, wall_clock=lambda: 0.001, clock=self.clock
+        )
 
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
         if indexes:

@@ -24,6 +24,7 @@ from tests.transcript.crashing_node import (
     commit,
     fault,
     offsets,
+    offsets_and_codes,
     started,
     transact,
 )
@@ -166,6 +167,93 @@ async def test_a_member_that_goes_on_is_no_step_back_after_a_push_that_the_journ
 
     assert node.kafka.offset == 200 and await offsets(node) == [200] * LANES
     assert not node.stats.commits_back
+
+
+async def journal_lost() -> Node:
+    """Kafka has the group's offset, which counts on a scan, and the journal is gone."""
+    node = await node_with_a_scan(Kafka())
+    node.offsets.lineages.of((ORDERS, 0)).note(200, ((0, 0),))
+    assert await commit(node, ENDS) == [0] * LANES
+    assert node.kafka.offset == 200
+    node.kafka.log.clear()
+    return await started(node.kafka)
+
+
+@pytest.mark.parametrize(("end", "begin"), [(120, 120), (200, 200), (250, 200)])
+async def test_an_offset_alone_counts_as_far_as_its_log_goes(end, begin) -> None:
+    """What members said of it is not known; behind a cut are other records."""
+    node = await journal_lost()
+    node.offsets._checks._ask = ends_at(end)
+
+    assert await offsets(node) == [begin] * LANES
+    assert await commit(node, {3: 260}) == [0]
+    assert node.kafka.offset == begin and await offsets(node) == [*[begin] * 3, 260]
+
+
+async def test_an_offset_alone_waits_for_the_leader_of_its_partition() -> None:
+    """Which part of it is sure is not known: lanes are refused, and answered when it has said."""
+    node = await journal_lost()
+
+    async def silent(_questions: Iterable[Question]) -> dict[Question, EpochEnd]:
+        return {}
+
+    node.offsets._checks._ask = silent
+    refused = await offsets_and_codes(node)
+    assert all(offset == -1 and code != 0 for offset, code in refused)
+    assert await commit(node, {3: 260}) != [0] and node.kafka.offset == 200
+
+    is_cut_at_120(node)
+    assert await offsets(node) == [120] * LANES
+
+
+async def first_push_without_journal(kafka: Kafka, *, dies: bool) -> Node:
+    """Kafka has the push of a group's first commit, and the journal no record of the commit."""
+    node = await node_with_a_scan(kafka)
+    kafka.begin(fault(AFTER_INTENT, dies=dies))
+    with pytest.raises(Died if dies else UpstreamLost):
+        await commit(node, ENDS)
+    kafka.begin(None)
+    return await started(kafka) if dies else node
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_first_push_that_the_journal_lacks_is_no_word_of_other_lanes(dies) -> None:
+    """Lane 3 goes on below what Kafka's own offset says, which is no step back."""
+    node = await first_push_without_journal(Kafka(), dies=dies)
+    node.offsets._checks._ask = ends_at(200)
+    assert [await offsets(node) for _ in range(2)][-1] == [200] * LANES
+
+    assert await commit(node, {3: 110}) == [0]
+
+    assert node.kafka.offset == 200 and await offsets(node) == [200] * LANES
+    assert not node.stats.commits_back
+
+
+async def test_a_cut_takes_back_what_a_first_push_had_counted_on() -> None:
+    """The journal has nothing else of the group: lane 3 has said 101, and goes on from the cut."""
+    node = await first_push_without_journal(Kafka(), dies=True)
+    is_cut_at_120(node)
+
+    found = [await offsets(node) for _ in range(2)]
+
+    assert found[-1] == [200, 200, 200, 120]
+
+
+async def test_what_an_intent_brings_is_compared_with_the_log_that_it_is_of() -> None:
+    """Lane 1 has no record in the old log, and may have one anywhere in the new, as long a one."""
+    kafka = Kafka(end=10)
+    node = await started(kafka)
+    node.read(0, 10)
+    kafka.begin(fault(AFTER_INTENT, is_done=False, is_late=True, dies=False))
+    assert await commit(node, {1: 5}) == [15]
+    kafka.begin(None)
+    kafka.arrive(*kafka.late.pop())
+    kafka.epoch += 1
+    node = await started(kafka)
+
+    found = [await offsets(node) for _ in range(2)]
+
+    assert [each[1] for each in found] == [5, 5]
 
 
 async def test_offset_and_metadata_that_are_put_back_are_a_reset() -> None:

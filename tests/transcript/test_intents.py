@@ -6,7 +6,7 @@ import pytest
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import read_key
-from tests.reference.crash_world import Died
+from tests.reference.crash_world import Died, Kafka
 from tests.transcript.crashing_node import (
     AFTER_INTENT,
     KEY,
@@ -114,6 +114,33 @@ async def test_a_refused_step_back_leaves_no_intent() -> None:
     assert kafka.loaded().intents.stored(KEY) == []
     kafka.arrive(10)
     assert await offsets(await started(kafka)) == [10] * LANES
+
+
+async def test_a_refused_first_commit_leaves_nothing() -> None:
+    """No state, in memory or in the journal, of a group that has committed nothing."""
+    kafka = Kafka()
+    node = await started(kafka)
+    kafka.is_fenced = True
+
+    assert await commit(node, {0: 10}) == [22]
+
+    assert not node.offsets.has_offsets("g")
+    assert len(kafka.loaded()) == 0 and kafka.loaded().intents.stored(KEY) == []
+
+
+async def test_a_first_push_that_arrives_late_stands_for_the_lanes_that_it_was_made_of() -> None:
+    """Its answer was an error: the others have committed nothing, whoever looks."""
+    kafka = Kafka()
+    node = await started(kafka)
+    kafka.begin(fault(AFTER_INTENT, is_done=False, is_late=True, dies=False))
+    assert await commit(node, {0: 10, 1: 20}) == [15] * 2
+    kafka.begin(None)
+    assert await offsets(node) == [-1] * LANES
+
+    kafka.arrive(*kafka.late.pop())
+
+    assert await offsets(node) == [10, 20, -1, -1]
+    assert await offsets(await started(kafka)) == [10, 20, -1, -1]
 
 
 async def test_a_step_back_is_not_sent_when_the_journal_cannot_be_written() -> None:

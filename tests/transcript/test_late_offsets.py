@@ -182,6 +182,30 @@ async def test_a_node_that_takes_a_group_over_pushes_what_is_late() -> None:
     context.finish()
 
 
+async def test_a_look_whose_push_is_refused_is_taken_again() -> None:
+    """The log was cut behind what is pushed, and the member that lives is of an old generation."""
+    context = FakeContext()
+    no_history(context, 0)
+    await committed(context, {0: 8, 2: 8, 4: 8, 6: 8}, {0: 8})
+    state = context.state(GROUP, "orders", 0).copy()
+    state.mark_pushed(9)
+    key = StateKey(GROUP, ORDERS, 0)
+    context.groups.table.put(key, state)
+    context.groups.late.note_loaded(key, state)
+    beats(context)
+    context.expect(COMMIT, {"topics": [pushes(8, {0: 8})]}, {"topics": [codes(8, {0: FENCED})]})
+    await run_aside(context)
+
+    beats(context)
+    expect_push_of_the_member(context)
+    await run_aside(context)
+
+    assert context.state(GROUP, "orders", 0).pushed == 8
+    beats(context)
+    assert not context.world.aside
+    context.finish()
+
+
 async def test_lanes_that_an_admin_has_deleted_are_led_on_with_a_heartbeat() -> None:
     """Lane 1 has no record, so no member commits it; Kafka's own offset stands at its start."""
     context = FakeContext()

@@ -131,7 +131,7 @@ async def test_the_first_commit_of_a_group(version) -> None:
     assert list(errors.values()) == [0]
     assert [key[1] for key in errors] == [3]
     assert offset_of(context, 3) == 100 and offset_of(context, 1) == -1
-    assert context.events == ["send OffsetFetch", "send OffsetCommit", "release", "journal"]
+    assert context.events[1:] == ["journal", "send OffsetCommit", "release", "journal"]
     loaded = context.groups.restarted().get(StateKey(GROUP, ORDERS, 1))
     assert loaded == context.state(GROUP, "orders", 1)
 
@@ -331,7 +331,7 @@ async def test_an_answer_without_the_partition_is_no_success() -> None:
 
     errors = await commit(context, 8, topic("orders", {0: 99}))
 
-    assert errors == {("orders", 0): 3} and not context.groups.journal
+    assert errors == {("orders", 0): 3} and offset_of(context, 0) == -1
 
 
 async def test_a_group_with_direct_history_starts_where_it_stood() -> None:
@@ -349,6 +349,7 @@ async def test_a_journal_that_fails_is_made_up_for_by_the_next_commit() -> None:
     """Kafka took the stable offset: the client is told to try again, and then all is written."""
     context = FakeContext()
     no_history(context, 0)
+    await committed(context, {4: 5}, {0: 0})
     context.groups.is_journal_down = True
     context.expect(COMMIT, None, {"topics": [codes(8, {0: 0}), codes(8, {0: 0}, "plain")]})
     errors = await commit(context, 8, topic("orders", {0: 10}), topic("plain", {0: 1}))
@@ -496,4 +497,4 @@ async def test_two_commits_of_a_group_take_turns() -> None:
     await asyncio.gather(*both)
 
     assert [offset_of(context, index) for index in (0, 2)] == [10, 12]
-    assert context.events[1:] == ["send OffsetCommit", "release", "journal"] * 2
+    assert context.events[2:] == ["send OffsetCommit", "release", "journal"] * 2

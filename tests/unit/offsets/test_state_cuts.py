@@ -68,6 +68,22 @@ def test_an_assumed_base_goes_back_with_the_log() -> None:
     assert state.stable_position == 0
 
 
+def test_a_log_that_ends_behind_all_conclusions_moves_nothing() -> None:
+    """Nor the base of a lane that never committed: a first commit behind it goes on counting."""
+    state = OffsetState(committed=None, base=0)
+    scan = ScanIndex(FOUR)
+    scan.add(0, 50, np.array([49, 49, 49, -1], np.int64))
+    for lane in LANES[:3]:
+        state.commit_lane(lane, 50, scan=scan)
+    state.settle(scan)
+    before = state.copy()
+
+    assert not state.cut(50)
+    assert state == before
+    state.commit_lane(LANES[3], 20)
+    assert state.stable_position == 50
+
+
 def test_the_furthest_conclusion_is_known() -> None:
     """Only what no member named needs a leader epoch beside it."""
     state = concluded_state(ScanIndex(FOUR))

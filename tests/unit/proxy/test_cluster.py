@@ -12,6 +12,7 @@ from kio.index import load_response_schema
 from keylane.config import LaneRule, ProxyConfig
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy import broker_links
+from keylane.proxy import cluster as cluster_module
 from keylane.proxy.cluster import Broker, Cluster
 from keylane.proxy.nodes.values import Membership, NodeInfo, NodeRule
 from tests.transcript.entities import build, plain
@@ -118,6 +119,27 @@ async def test_a_broker_that_moved_is_asked_where_it_is(cluster) -> None:
 
     assert told[2] == Broker(node_id=1, host="moved", port=9092, rack="r")
     assert not kept.is_open
+
+
+async def test_who_leads_next_is_learnt_when_a_leader_says_that_it_leads_no_more(
+    cluster, link, monkeypatch
+) -> None:
+    """Brokers name the old one for a moment; it is asked for once, however many readers met it."""
+    monkeypatch.setattr(cluster_module, "SEEK_PAUSES_S", (0.0, 0.0, 0.0, 0.0))
+    link.answers.append({"topics": [topic("orders", 2)]})
+    await cluster.start()
+    elected = topic("orders", 2)
+    elected["partitions"][1] |= {"leader_id": 1, "leader_epoch": 5}
+    link.answers += [{"topics": [topic("orders", 2)]}, {"topics": [elected]}]
+    later: list[Any] = []
+    cluster.on_leader.append(lambda place, epoch: later.append((place, epoch)))
+
+    for _ in range(2):
+        cluster.seek_leader("orders", ID, 1, 4)
+    await cluster._seeking["orders"]
+
+    assert later == [((ID, 1), 5)] and cluster.leaders[ID, 1] == (1, 5)
+    assert len(link.asked) == 3 and not cluster._seeking
 
 
 async def test_a_topic_that_is_gone_is_forgotten(cluster, link) -> None:

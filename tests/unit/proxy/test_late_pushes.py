@@ -20,10 +20,10 @@ VIEW = FakeContext().lanes("orders")
 TOPIC = uuid.UUID(int=7)
 
 
-def late(pushed: list[str], name: str = "") -> Callable[[], LatePush]:
+def late(pushed: list[str], name: str = "", *, since_s: float = 0.0) -> Callable[[], LatePush]:
     """Makes one that says when it is pushed."""
     return lambda: LatePush(
-        view=VIEW, partition=0, position=0, since_s=0.0, push=lambda: pushed.append(name)
+        view=VIEW, partition=0, position=0, since_s=since_s, push=lambda: pushed.append(name)
     )
 
 
@@ -54,6 +54,19 @@ def test_each_is_pushed_once_when_its_place_is_known() -> None:
     pushes.forget(StateKey("a", TOPIC, 0))
     assert not pushes.owed("a") and len(pushes) == 1
     pushes.check()
+
+
+def test_commits_that_come_again_put_off_no_read() -> None:
+    """A group commits each second, or is looked at, and no news comes of what is behind it."""
+    pushes, scan, key = LatePushes(), ScanIndex(VIEW.key_split(0)), StateKey("a", TOPIC, 0)
+    reads = []
+    for now_s in range(12):
+        pushes.note_commit(key, state_behind(), scan, late([], since_s=now_s))
+        pushes.check()
+        if pushes.overdue(now_s + 0.5):
+            reads.append(now_s)
+
+    assert reads == [3, 7, 11], "after a read it is waited for anew: that may have failed"
 
 
 def test_memory_is_bounded(monkeypatch: Any) -> None:

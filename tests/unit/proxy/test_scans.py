@@ -97,6 +97,20 @@ def test_the_newest_log_start_counts() -> None:
     assert state.stable_position == 4_000
 
 
+def test_a_first_commit_where_members_were_assumed_to_start_is_believed() -> None:
+    """Nothing was committed before, so the commit is news, though no position has changed."""
+    scans = Scans(Lineages())
+    scans.note(block(5_000, 6_000, log_start=5_000))
+    state = OffsetState(committed=None, base=17)
+    before = state.copy()
+    for lane in LANES:
+        state.commit_lane(lane, 17)
+
+    scans.raise_to_log_start(PLACE, state, before)
+
+    assert state.stable_position == 17
+
+
 def test_a_member_that_reads_below_the_log_start_is_believed() -> None:
     """It was told of another log, then: the member's commit is not moved up, nor is the next."""
     scans = Scans(Lineages())

@@ -1,0 +1,63 @@
+"""Members of the simulation do as stock clients do, where a stall would be their own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.long.chaos_history import Place
+from tests.reference.broker_log import LaneClient
+from tests.simulation.client import Lost
+from tests.simulation.fetching import Habits, Lane
+from tests.simulation.member import Life, Member
+from tests.simulation.world import Process, World
+
+
+class Coordinator:
+    """Takes each commit, and loses its first answers."""
+
+    is_open = True
+
+    def __init__(self, *, lost: int) -> None:
+        self._lost = lost
+        self.offsets: list[int] = []
+
+    async def ask(self, _key: int, _version: int, /, **values: Any) -> Any:
+        (entry,) = values["topics"][0]["partitions"]
+        self.offsets.append(entry["committed_offset"])
+        if len(self.offsets) <= self._lost:
+            raise Lost("reset by the peer")
+        done = SimpleNamespace(partition_index=entry["partition_index"], error_code=0)
+        return SimpleNamespace(topics=[SimpleNamespace(partitions=[done])])
+
+
+@pytest.mark.parametrize("by_record", [True, False])
+def test_what_an_unanswered_commit_has_done_is_not_taken_for_known(*, by_record: bool) -> None:
+    """A member that went back, and is where it was again, says so: Kafka may have it gone back."""
+    world = World(0)
+    process = Process(world, "m.1")
+    habits = Habits("g", "t", 1, by_record=by_record, is_patient=True)
+    life = Life(Member(world, "m", [], habits), process)
+    coordinator: Any = Coordinator(lost=1)
+    lane = Lane(0, Place("t", 0), LaneClient(position=30), committed=30, by_record=by_record)
+    lane.given = 30
+    life._lanes, life._coordinator = {0: lane}, coordinator
+
+    async def work() -> None:
+        life.seek(6)
+        with pytest.raises(Lost):
+            await life._commit()
+        lane.client.position = lane.given = 30
+        await life._commit()
+        await life._commit()
+
+    process.spawn(work(), "work")
+    try:
+        world.run(1.0)
+    finally:
+        world.close()
+
+    assert not world.errors
+    assert coordinator.offsets == [24, 30], "and what was answered is not said again"
