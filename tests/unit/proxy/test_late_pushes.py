@@ -20,10 +20,16 @@ VIEW = FakeContext().lanes("orders")
 TOPIC = uuid.UUID(int=7)
 
 
-def late(pushed: list[str], name: str = "") -> Callable[[], LatePush]:
+def late(
+    pushed: list[str], name: str = "", *, position: int = 0, since_s: float = 0.0
+) -> Callable[[], LatePush]:
     """Makes one that says when it is pushed."""
     return lambda: LatePush(
-        view=VIEW, partition=0, position=0, since_s=0.0, push=lambda: pushed.append(name)
+        view=VIEW,
+        partition=0,
+        position=position,
+        since_s=since_s,
+        push=lambda: pushed.append(name),
     )
 
 
@@ -65,6 +71,24 @@ def test_memory_is_bounded(monkeypatch: Any) -> None:
         pushes.check()
 
     assert len(pushes) == 3
+
+
+@pytest.mark.parametrize("in_transactions", [True, False])
+def test_a_place_that_is_noted_again_and_again_is_read_in_time(in_transactions: bool) -> None:
+    """A tool that asks for a group's offsets has them looked at each time; members commit."""
+    pushes, scan, key = LatePushes(), ScanIndex(VIEW.key_split(0)), StateKey("a", TOPIC, 0)
+    for second in range(5):
+        if in_transactions:
+            pushes.note_transaction(key, state_behind(), late([], since_s=second)())
+        pushes.note_commit(key, state_behind(), scan, late([], since_s=second))
+
+    assert pushes.overdue(PATIENCE_S) == []
+    assert len(pushes.overdue(PATIENCE_S + 1)) == 1
+    pushes.note_commit(key, state_behind(), scan, late([], since_s=5))
+    assert pushes.overdue(5 + PATIENCE_S) == [], "it was read, and is read again no sooner"
+    pushes.note_commit(key, state_behind(), scan, late([], position=3, since_s=8))
+    assert pushes.overdue(8 + PATIENCE_S) == [], "another place"
+    pushes.check()
 
 
 def test_what_was_loaded_behind_is_looked_at_once() -> None:
