@@ -100,27 +100,21 @@ class LatePushes:
     def note_commit(
         self, key: StateKey, state: OffsetState, scan: ScanIndex, make_late: Callable[[], LatePush]
     ) -> None:
-        """A group has committed; what is made is remembered, if it leaves something behind.
-
-        Where it stood there before, it goes on waiting: commits that come again and again must
-        not put off the read of a place of which no news comes. A read may have failed.
-        """
-        before = self._pushes.get(key)
+        """A group has committed; what is made is remembered, if it leaves something behind."""
+        earlier = self._pushes.get(key)
         self.forget(key)
         if state.stable_position >= state.fastest_position:
             return
         if not scan.has_passed(state.stable_position):
             late = make_late()
-            if before is not None and before.position == late.position and not before.is_read:
-                late.since_s = before.since_s
             self._by_scan.setdefault(late.scan_key, set()).add(key)
-            self._put(key, late)
+            self._put(key, late, earlier)
         elif _is_led_on(state, scan):
             # The news came while the broker was asked.
             late = make_late()
             late.is_owed = True
             self._owed.setdefault(key.group, set()).add(key)
-            self._put(key, late)
+            self._put(key, late, earlier)
             late.push()
 
     def note_transaction(self, key: StateKey, state: OffsetState, late: LatePush) -> None:
@@ -128,14 +122,19 @@ class LatePushes:
 
         That passes no handler, so it is owed, and heartbeats try.
         """
+        earlier = self._pushes.get(key)
         self.forget(key)
         if state.stable_position < state.fastest_position:
             late.is_owed = True
             self._owed.setdefault(key.group, set()).add(key)
-            self._put(key, late)
+            self._put(key, late, earlier)
 
-    def _put(self, key: StateKey, late: LatePush) -> None:
+    def _put(self, key: StateKey, late: LatePush, earlier: LatePush | None) -> None:
         self._pushes[key] = late
+        if earlier is not None and earlier.position == late.position and not earlier.is_read:
+            # The place is the same: commits and looks that come again and again must not keep it
+            # from being read.
+            late.since_s = earlier.since_s
         if len(self._pushes) > PLACES_MAX:
             self.forget(next(iter(self._pushes)))
 

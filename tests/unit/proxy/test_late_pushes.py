@@ -20,10 +20,16 @@ VIEW = FakeContext().lanes("orders")
 TOPIC = uuid.UUID(int=7)
 
 
-def late(pushed: list[str], name: str = "", *, since_s: float = 0.0) -> Callable[[], LatePush]:
+def late(
+    pushed: list[str], name: str = "", *, position: int = 0, since_s: float = 0.0
+) -> Callable[[], LatePush]:
     """Makes one that says when it is pushed."""
     return lambda: LatePush(
-        view=VIEW, partition=0, position=0, since_s=since_s, push=lambda: pushed.append(name)
+        view=VIEW,
+        partition=0,
+        position=position,
+        since_s=since_s,
+        push=lambda: pushed.append(name),
     )
 
 
@@ -56,19 +62,6 @@ def test_each_is_pushed_once_when_its_place_is_known() -> None:
     pushes.check()
 
 
-def test_commits_that_come_again_put_off_no_read() -> None:
-    """A group commits each second, or is looked at, and no news comes of what is behind it."""
-    pushes, scan, key = LatePushes(), ScanIndex(VIEW.key_split(0)), StateKey("a", TOPIC, 0)
-    reads = []
-    for now_s in range(12):
-        pushes.note_commit(key, state_behind(), scan, late([], since_s=now_s))
-        pushes.check()
-        if pushes.overdue(now_s + 0.5):
-            reads.append(now_s)
-
-    assert reads == [3, 7, 11], "after a read it is waited for anew: that may have failed"
-
-
 def test_memory_is_bounded(monkeypatch: Any) -> None:
     """The one that waits longest is forgotten: it is late, not wrong."""
     monkeypatch.setattr(late_pushes, "PLACES_MAX", 3)
@@ -78,6 +71,24 @@ def test_memory_is_bounded(monkeypatch: Any) -> None:
         pushes.check()
 
     assert len(pushes) == 3
+
+
+@pytest.mark.parametrize("in_transactions", [True, False])
+def test_a_place_that_is_noted_again_and_again_is_read_in_time(in_transactions: bool) -> None:
+    """A tool that asks for a group's offsets has them looked at each time; members commit."""
+    pushes, scan, key = LatePushes(), ScanIndex(VIEW.key_split(0)), StateKey("a", TOPIC, 0)
+    for second in range(5):
+        if in_transactions:
+            pushes.note_transaction(key, state_behind(), late([], since_s=second)())
+        pushes.note_commit(key, state_behind(), scan, late([], since_s=second))
+
+    assert pushes.overdue(PATIENCE_S) == []
+    assert len(pushes.overdue(PATIENCE_S + 1)) == 1
+    pushes.note_commit(key, state_behind(), scan, late([], since_s=5))
+    assert pushes.overdue(5 + PATIENCE_S) == [], "it was read, and is read again no sooner"
+    pushes.note_commit(key, state_behind(), scan, late([], position=3, since_s=8))
+    assert pushes.overdue(8 + PATIENCE_S) == [], "another place"
+    pushes.check()
 
 
 def test_what_was_loaded_behind_is_looked_at_once() -> None:
