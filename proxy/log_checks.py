@@ -109,7 +109,9 @@ class LogChecks:
     async def repair(self, group: str, table: OffsetTable) -> None:
         """Check and cut the states of a group; its lock is held. Raises nothing."""
         unchecked = self._unchecked.get(group, set())
-        questions = {key: _question(key, table) for key in unchecked if table.get(key) is not None}
+        known = [key for key in unchecked if table.get(key) is not None]
+        known.sort(key=_place)  # leaders are asked in the same order in each run
+        questions = {key: _question(key, table) for key in known}
         found = await self._ask(questions.values()) if questions else {}
         for key, question in questions.items():
             if question in found and key in unchecked:
@@ -136,6 +138,10 @@ class LogChecks:
             # From now on a reader that meets a new leader compares this as well.
             lineage = self._lineages.of((key.topic_id, key.partition))
             lineage.note(min(end, state.concluded_end), ((seen.epoch, seen.start),))
+
+
+def _place(key: StateKey) -> Place:
+    return key.topic_id, key.partition
 
 
 def _question(key: StateKey, table: OffsetTable) -> Question:

@@ -88,7 +88,7 @@ class LogEnds:
             return found
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                for topic in {question.topic for question in open_questions}:
+                for topic in dict.fromkeys(question.topic for question in open_questions):
                     await self._cluster.refresh_topic(topic)
                 by_leader = self._by_leader(open_questions, found)
                 asks = (self._ask(*item, found) for item in by_leader.items())

@@ -192,8 +192,9 @@ class Fetching:
                 for each in loops:
                     each.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
-            for each in done:
-                each.result()
+            for each in loops:
+                if each in done:
+                    each.result()
             await self._refresh_later()
 
     async def _refresh_later(self) -> None:
