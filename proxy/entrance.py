@@ -40,7 +40,8 @@ class Entrance:
         self._newcomers: Newcomers[ClientSession] = Newcomers(
             count_max=config.connections_before_login_max, timeout_s=config.login_timeout_s
         )
-        self.sessions: set[ClientSession] = set()
+        self.sessions: dict[ClientSession, None] = {}
+        """In the order in which they came, in which they are closed as well."""
         self._all_closed = asyncio.Event()
         self._refused: str | None = None
         self._closed_newcomers = 0
@@ -73,7 +74,7 @@ class Entrance:
         if refused is not None:
             self._refuse(refused)
             return refused
-        self.sessions.add(session)
+        self.sessions[session] = None
         self._newcomers.enter(session, session.clock())
         self._stats.sessions = len(self.sessions)
         self._stats.sessions_opened += 1
@@ -98,7 +99,7 @@ class Entrance:
         """A session is closed; False: it was never let in."""
         if session not in self.sessions:
             return False
-        self.sessions.discard(session)
+        del self.sessions[session]
         self._newcomers.leave(session)
         self.admission.leave(session.address, session.principal)
         self._stats.sessions = len(self.sessions)

@@ -44,6 +44,8 @@ PATIENCE_S: Final = 3.0
 Key = TypeVar("Key")
 ScanKey = tuple[uuid.UUID, int, KeySplit]
 """Topic id, partition, how it is split."""
+Keys = dict[StateKey, None]
+"""In the order in which they came, so that pushes go in it as well."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,10 +75,10 @@ class LatePushes:
 
     def __init__(self) -> None:
         self._pushes: OrderedDict[StateKey, LatePush] = OrderedDict()
-        self._by_scan: dict[ScanKey, set[StateKey]] = {}
-        self._owed: dict[str, set[StateKey]] = {}
+        self._by_scan: dict[ScanKey, Keys] = {}
+        self._owed: dict[str, Keys] = {}
         """By group: their places are known."""
-        self._loaded: dict[str, set[StateKey]] = {}
+        self._loaded: dict[str, Keys] = {}
         """By group: states whose stable offset was not looked at yet."""
 
     def __len__(self) -> int:
@@ -86,7 +88,7 @@ class LatePushes:
         """A state was loaded, adopted or set, or its log cut: Kafka's offset may be elsewhere."""
         pushed, stable = state.pushed, state.stable_position
         if pushed is not None and (stable != pushed or stable < state.fastest_position):
-            self._loaded.setdefault(key.group, set()).add(key)
+            self._loaded.setdefault(key.group, {})[key] = None
 
     def loaded(self, group: str) -> list[StateKey]:
         """States of a group that are to be looked at."""
@@ -107,13 +109,13 @@ class LatePushes:
             return
         if not scan.has_passed(state.stable_position):
             late = make_late()
-            self._by_scan.setdefault(late.scan_key, set()).add(key)
+            self._by_scan.setdefault(late.scan_key, {})[key] = None
             self._put(key, late, earlier)
         elif _is_led_on(state, scan):
             # The news came while the broker was asked.
             late = make_late()
             late.is_owed = True
-            self._owed.setdefault(key.group, set()).add(key)
+            self._owed.setdefault(key.group, {})[key] = None
             self._put(key, late, earlier)
             late.push()
 
@@ -126,7 +128,7 @@ class LatePushes:
         self.forget(key)
         if state.stable_position < state.fastest_position:
             late.is_owed = True
-            self._owed.setdefault(key.group, set()).add(key)
+            self._owed.setdefault(key.group, {})[key] = None
             self._put(key, late, earlier)
 
     def _put(self, key: StateKey, late: LatePush, earlier: LatePush | None) -> None:
@@ -165,7 +167,7 @@ class LatePushes:
             if scan.has_passed(late.position):
                 _leave(self._by_scan, scan_key, key)
                 late.is_owed = True
-                self._owed.setdefault(key.group, set()).add(key)
+                self._owed.setdefault(key.group, {})[key] = None
                 late.push()
 
     def overdue(self, now_s: float) -> list[LatePush]:
@@ -192,9 +194,9 @@ class LatePushes:
         assert len(self._pushes) <= PLACES_MAX
 
 
-def _leave(index: dict[Key, set[StateKey]], at: Key, key: StateKey) -> None:
+def _leave(index: dict[Key, Keys], at: Key, key: StateKey) -> None:
     """Take a state out of an index."""
-    index[at].discard(key)
+    index[at].pop(key, None)
     if not index[at]:
         del index[at]
 

@@ -111,7 +111,9 @@ class LogChecks:
     async def repair(self, group: str, table: OffsetTable) -> None:
         """Check and cut the states of a group; its lock is held. Raises nothing."""
         unchecked = self._unchecked.get(group, set())
-        questions = {key: _question(key, table) for key in unchecked if table.get(key) is not None}
+        known = [key for key in unchecked if table.get(key) is not None]
+        known.sort(key=_place)  # leaders are asked in the same order in each run
+        questions = {key: _question(key, table) for key in known}
         found = await self._ask(questions.values()) if questions else {}
         for key, question in questions.items():
             if question in found and key in unchecked:
@@ -168,6 +170,10 @@ def _end_of(found: EpochEnd, seen: EpochStart | None) -> int | None:
     if seen is not None and found.epoch < seen.epoch:
         return min(found.end, seen.start)
     return found.end
+
+
+def _place(key: StateKey) -> Place:
+    return key.topic_id, key.partition
 
 
 def _question(key: StateKey, table: OffsetTable) -> Question:

@@ -96,7 +96,7 @@ class LogEnds:
 
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
-                for topic in {question.topic for question in open_questions}:
+                for topic in dict.fromkeys(question.topic for question in open_questions):
                     await self._cluster.refresh_topic(topic)
                 by_leader = self._by_leader(open_questions, found)
                 await asyncio.gather(*(ask(*item) for item in by_leader.items()))

@@ -249,13 +249,16 @@ class Life(Fetching):
             asyncio.get_running_loop().create_task(work())
             for work in (self._heartbeats, self._fetches, self._commits, self._until_unwanted)
         ]
-        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        # In their order, which that of a set is not.
+        pending = [task for task in tasks if task not in done]
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
         if self._committing is not None:
             await asyncio.gather(self._committing, return_exceptions=True)
-        errors = [error for task in done if (error := task.exception()) is not None]
+        ended = [task for task in tasks if task in done]
+        errors = [error for task in ended if (error := task.exception()) is not None]
         if any(isinstance(error, Rejoin) for error in errors):
             with suppress(Rejoin):  # as a stock client does before it gives its lanes back
                 await self._commit()

@@ -8,6 +8,9 @@ In:    seeds.  Out: what docs/guarantees.md promises, held in every run.
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -49,6 +52,24 @@ def test_one_seed_is_one_run(seed: int) -> None:
     assert first.counts == again.counts
     assert first.counts["delivered"] > 0
     assert first.counts["commits"] > 0
+
+
+@pytest.mark.parametrize("seed", [1, 46, 118])
+def test_one_seed_is_one_run_in_each_process(seed: int) -> None:
+    """Sets have another order in each, so nothing that is sent may go by one."""
+    command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed)]
+    first, again = (
+        subprocess.run(
+            command,
+            env=os.environ | {"PYTHONHASHSEED": hashes},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hashes in "13"
+    )
+    assert "no breach" in first
+    assert first == again
 
 
 @pytest.mark.parametrize("name", FOUND_SOON)
