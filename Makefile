@@ -60,7 +60,7 @@ helm: $(READY)
 	@$(BIN)/python -m tools.helm
 
 simulation: warm ## whole nodes with faults in virtual time, a thousand schedules
-	PYTHONHASHSEED=0 $(PYTEST) tests/simulation -n $(WORKERS) --quiet --durations=3
+	$(PYTEST) tests/simulation -n $(WORKERS) --quiet --durations=3
 
 integration: warm ## the tests with a real Kafka (started by themselves)
 	$(PYTEST) tests/integration -n $(WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
