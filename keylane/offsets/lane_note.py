@@ -119,7 +119,7 @@ def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
         apply_commit(state, commit, scan)
     state.settle(scan)
     if state.pushed != note.position:
-        state.advance_log_start(note.position)  # what is below is done, as below the log start
+        state.conclude(note.position)
     state.mark_pushed(note.position)
 
 

@@ -124,8 +124,7 @@ class OffsetState:
         other.topic_name, other.pushed = self.topic_name, self.pushed
         other.individual_commits_max = self.individual_commits_max
         other._positions, other._ranges = self._positions.copy(), self._ranges.copy()
-        other._unsaved = self._unsaved.copy()
-        other._stable_position = self._stable_position
+        other._unsaved, other._stable_position = self._unsaved.copy(), self._stable_position
         return other
 
     def __eq__(self, other: object) -> bool:
@@ -391,6 +390,11 @@ class OffsetState:
         self._raise_and_prune()
         return moved
 
+    def conclude(self, end: int) -> None:
+        """Let everything count up to `end`; what was said, or is assumed, stays."""
+        self._update(0, HASH_MAX, lambda _lo, _hi, old: old.counted_to(end))
+        self._raise_and_prune()
+
     # -- bookkeeping ------------------------------------------------------------------------
 
     def mark_pushed(self, position: int | None) -> None:
@@ -490,11 +494,7 @@ class OffsetState:
     ) -> CommitOutcome:
         removed, added = net_of(edits)
         return CommitOutcome(
-            error=error,
-            stable_offset=self.stable_offset,
+            error=error, stable_offset=self.stable_offset,
             stable_push=self.stable_offset if self.stable_position != stable_before else None,
-            tombstones=removed,
-            puts=added,
-            back_from=back_from,
-            duplicates=duplicates,
-        )
+            tombstones=removed, puts=added, back_from=back_from, duplicates=duplicates,
+        )  # fmt: skip

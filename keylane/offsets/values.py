@@ -91,10 +91,12 @@ class Position:
 
     def cut_at(self, end: int) -> Position:
         """As it is once another log goes on at `end`: what was said stays."""
-        if self.counted <= end:
-            return self  # an assumed base as well: commits from there on are no step back
-        offset = self.offset if self.committed else end
-        return replace(self, offset=offset, counted=max(offset, end))
+        offset = self.offset if self.committed else min(self.offset, end)
+        return replace(self, offset=offset, counted=max(offset, min(self.counted, end)))
+
+    def counted_to(self, end: int) -> Position:
+        """As it is once nothing before `end` is left to be committed."""
+        return self if self.counted >= end else replace(self, counted=end)
 
     def led_to(self, log_start_offset: int) -> Position:
         """As it is once nothing stands before `log_start_offset`."""

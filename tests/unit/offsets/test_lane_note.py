@@ -191,6 +191,17 @@ def test_lanes_without_records_stand_at_the_stable_position() -> None:
     assert [p.counted for _, _, p in state.positions()] == [120, 120]
 
 
+def test_lanes_that_never_committed_go_on_below_a_push_that_counts_them() -> None:
+    """What a member says of them later is no step back, as where they start was assumed."""
+    state = OffsetState(committed=None, base=10)
+
+    apply_note(state, LaneNote(120, ()), scan())
+    outcome = state.commit_lane(even_split(4).key_range(0), 30)
+
+    assert outcome.back_from is None
+    assert state.stable_position == state.pushed == 120
+
+
 @given(notes(lane_count=3), notes(lane_count=4))
 def test_applying_a_note_again_changes_nothing(before: LaneNote, note: LaneNote) -> None:
     """Whatever was there before, also when lanes go back; its lanes do not overlap."""

@@ -84,6 +84,24 @@ def test_a_log_that_ends_behind_all_conclusions_moves_nothing() -> None:
     assert state.stable_position == 50
 
 
+def test_a_log_that_has_all_leaves_lanes_that_never_committed() -> None:
+    """A scan had led them on; where they are assumed to start is no word of a member."""
+    scan = ScanIndex(FOUR)
+    scan.add(0, 9, np.array([-1, -1, -1, 8], np.int64))
+    state = OffsetState(committed=None, base=0)
+    state.commit_lane(LANES[3], 9)
+    state.settle(scan)
+    assert state.stable_position == 9
+
+    assert not state.cut(9)
+    state.commit_lane(LANES[0], 3)
+
+    assert state.stable_position == 9
+    assert state.cut(5)
+    assert [position.counted for _, _, position in state.positions()] == [5, 5, 9]
+    state.check()
+
+
 def test_the_furthest_conclusion_is_known() -> None:
     """Only what no member named needs a leader epoch beside it."""
     state = concluded_state(ScanIndex(FOUR))
