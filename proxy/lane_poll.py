@@ -21,8 +21,8 @@ READ_GRACE_S: Final = 5.0
 """How much longer than its `max_wait_ms` a request waits for data that is upstream. Well below
 clients' `request.timeout.ms` of 30 s."""
 FRESH_S: Final = 5.0
-"""What is in memory is handed out to a request so long after an answer of the leader: somebody who
-reads at the log's end has one each half a second."""
+"""What is in memory is handed out to a request so long after an answer of the leader. A read at the
+log's end has one each half a second."""
 
 
 @dataclass(slots=True, eq=False)
