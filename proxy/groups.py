@@ -19,7 +19,6 @@ from keylane.config import ProxyConfig
 from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.offsets.intents import Unanswered
 from keylane.offsets.journal import FORMAT, LayoutValue, StateKey, ic_partition
-from keylane.offsets.lane_note import apply_note, read_note
 from keylane.offsets.lineage import EpochStart, Lineages, Place
 from keylane.offsets.openings import make_journal, opened_at_start
 from keylane.offsets.owned import GroupLock, Holding, Journal, Open, OwnedTables, in_time
@@ -29,6 +28,7 @@ from keylane.offsets.set_aside import SetAside
 from keylane.offsets.state import OffsetState
 from keylane.offsets.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
+from keylane.proxy.adoption import Adoption
 from keylane.proxy.apis.context import LOCK_WAIT_S
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
@@ -106,6 +106,11 @@ class GroupOffsets:
         self.late = LatePushes()
         self.scan_waits: ScanWaits | None = None
         """Set where there are other nodes."""
+        self._adoption = Adoption(
+            self._table_of, self.log_start, checks=self._checks, scans=self.scans,
+            pushes=self.pushes, late=self.late, clock=clock,
+            individual_commits_max=config.individual_commits_max,
+        )  # fmt: skip
 
     async def start(self) -> None:
         """Load the journal, creating it if need be; pin layouts.
@@ -270,51 +275,7 @@ class GroupOffsets:
         Raises: UpstreamLost, when the partition's leader has to be asked, and does not answer;
         NotCoordinator.
         """
-        key = StateKey(group, view.topic_id, partition)
-        table = self._table_of(group)
-        state = table.get(key)
-        note = read_note(metadata, view.topic_id, kafka_committed)
-        is_noted = note is not None and not note.is_push
-        known = table.recognise(key, kafka_committed, self.clock(), is_noted=is_noted)
-        if known is not None:
-            if known is not state:  # what was intended may have been concluded from another log
-                self._checks.note_unsure([(key, known)])
-            return known
-        base = await self.log_start(view, partition) if kafka_committed is None else 0
-        start = kafka_committed
-        if state is None and note is not None and not self.pushes.is_of_this_log(key):
-            start = await self._checks.sure_part(key, view.topic, note)
-        table = self._table_of(group)
-        if state is None:
-            state = OffsetState(
-                committed=start,
-                base=base,
-                topic_name=view.topic,
-                individual_commits_max=self._config.individual_commits_max,
-            )
-            state.mark_pushed(kafka_committed)
-        else:
-            state = state.copy()
-            if note is not None and note.is_push and note.position < (state.pushed or 0):
-                note = None  # somebody has set offset and metadata back to what they were
-            if note is None:
-                how = state.reconcile(kafka_committed, base=base)
-                log.info(
-                    "kafka moved the offset group=%s topic=%s partition=%d offset=%s direction=%s",
-                    group, view.topic, partition, kafka_committed, how.value,
-                )  # fmt: skip
-        if note is not None:
-            is_news = state.pushed != note.position and not self.pushes.is_of_this_log(key)
-            apply_note(state, note, self.scan_of(view, partition))
-            self.pushes.unsaved.add(key)
-            if is_news:
-                if note.seen is not None:
-                    table.note_epoch(key, note.seen)
-                self._checks.note_unsure([(key, state)])
-        if kafka_committed is not None or table.get(key) is not None:
-            table.put(key, state)
-            self.late.note_loaded(key, state)
-        return state
+        return await self._adoption.adopt(group, view, partition, kafka_committed, metadata)
 
     def states(self) -> Iterator[tuple[StateKey, OffsetState]]:
         """All states that are loaded, of all groups; not to be changed."""

@@ -3,7 +3,7 @@
 In:    drafts of states and what is about to be pushed of them; what came of it.
 Out:   records in the journal; which pushes have to wait.
 Shell: asyncio, through the journal.
-Source: docs/decisions/027.
+Source: docs/decisions/027, 042.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from keylane.offsets.journal import IntentKey, JournalRecord, StateKey
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
+from keylane.offsets.values import OwnerEpoch
 
 log = logging.getLogger("keylane.offsets")
 
@@ -102,7 +103,12 @@ class PushJournal:
     def note_taken(self, pushes: Collection[Pushing]) -> None:
         """The broker took them."""
         for push in pushes:
-            self._table.intents.note_taken(push.key, push.offset, self._clock())
+            self._table.note_taken(push.key, push.offset, self._clock())
+
+    @property
+    def owner(self) -> OwnerEpoch | None:
+        """As which this node pushes; None: nothing tells it from another."""
+        return self._table.owner
 
     def note_unanswered(self, pushes: Collection[Pushing]) -> None:
         """They were sent, and what came of them is not known, and will not be."""

@@ -65,7 +65,7 @@ class Scans:
 
         A reader that connects does so. Not to be added to.
         """
-        return ScanIndex(key[2]) if self._is_unsure(key[:2]) else self.of(key)
+        return ScanIndex(key[2]) if self.is_unsure(key[:2]) else self.of(key)
 
     def note(self, block: ScannedBlock) -> None:
         """A block was looked at, here or by another node."""
@@ -87,7 +87,7 @@ class Scans:
         Ask before `note`. The log was cut there, and who read it had nothing to compare.
         """
         place = (block.topic_id, block.partition)
-        if not block.epochs and self._is_unsure(place):
+        if not block.epochs and self.is_unsure(place):
             return self._new_leaders[place] <= block.leader_epoch
         lineage = self._lineages.of(place)
         return 0 <= lineage.newest < block.leader_epoch and block.start < lineage.end
@@ -101,7 +101,7 @@ class Scans:
             if (scanned_id, scanned_partition) == (topic_id, partition):
                 scan.truncate(end)
 
-    def _is_unsure(self, place: Place) -> bool:
+    def is_unsure(self, place: Place) -> bool:
         """Whether the log was scanned under an earlier leader than it has now."""
         leader_epoch = self._new_leaders.get(place)
         if leader_epoch is None:
@@ -171,7 +171,7 @@ class Scans:
         start has read there: then the log begins lower than it did, and nothing is moved.
         """
         start = self._log_starts.get(place, -1)
-        if state.stable_position >= start or self._is_unsure(place):
+        if state.stable_position >= start or self.is_unsure(place):
             return
         said = {item.offset for _, _, item in state.positions() if item.committed}
         if before is not None:

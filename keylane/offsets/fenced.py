@@ -24,6 +24,7 @@ from keylane.errors import KeylaneError, NotCoordinator, UpstreamLost
 from keylane.offsets.journal import JournalRecord, write_fence
 from keylane.offsets.loads import Cuts, OnAppend, describe_loss, timed_append
 from keylane.offsets.store import APPEND_TIMEOUT_S, BATCH_BYTES, PRODUCE_MS, append_all
+from keylane.offsets.values import OwnerEpoch
 
 
 class FencedJournal:
@@ -54,6 +55,8 @@ class FencedJournal:
         self._options, self._next_epoch = options, next_epoch
         self._append_timeout_s, self._on_append = append_timeout_s, on_append
         self._producer: AIOKafkaProducer | None = None
+        self.owner: OwnerEpoch | None = None
+        """As which it writes, once it is open; None: no owner is fenced."""
         self._failure: KeylaneError | None = None
         self._cuts = Cuts()
         self._under_way = 0
@@ -76,6 +79,7 @@ class FencedJournal:
         Raises: NotCoordinator, when somebody else did the same a moment later; UpstreamLost.
         """
         epoch = await self._next_epoch()
+        self.owner = None if epoch is None else OwnerEpoch(*epoch)
         try:
             async with asyncio.timeout(self._append_timeout_s):
                 self._producer = await start_producer(

@@ -2,7 +2,7 @@
 
 In:    positions, offset ranges, pinned layouts.  Out: key and value bytes; and back.
 Pure:  no I/O, no clock.
-Source: docs/decisions/005, 006, 022, 027, 038.
+Source: docs/decisions/005, 006, 022, 027, 038, 042.
 
     key   = int16 version, int8 kind, then
             positions (1)  group, topic id, int32 partition
@@ -11,6 +11,7 @@ Source: docs/decisions/005, 006, 022, 027, 038.
             intent    (5)  group, topic id, int32 partition, int64 offset (-1: none)
             epoch     (6)  group, topic id, int32 partition
             step      (7)  group, topic id, int32 partition, int32 number
+            pusher    (8)  group, topic id, int32 partition
     value = int16 version, int64 timestamp in ms, then
             positions      int64 pushed (-1: none), topic name, int32 count, and each interval:
                            int64 last hash, int8 flags (1: committed), int64 offset,
@@ -23,6 +24,7 @@ Source: docs/decisions/005, 006, 022, 027, 038.
             epoch          int32 leader epoch of what stands before the furthest position that a
                            scan has led to, int64 first offset that was seen of it
             step           see `journal_steps`
+            pusher         int64 producer id, int16 epoch: of the owner that pushed last
 
 A key of kind 4 (fence) has nothing more, and its value no more than version and timestamp: an owner
 among many nodes has opened the partition there. It says nothing of any group.
@@ -56,6 +58,7 @@ from keylane.offsets.values import (
     NO_LEADER_EPOCH,
     POSITION_COUNT_MAX,
     RANGE_LAST_MAX,
+    OwnerEpoch,
     Position,
 )
 from keylane.own_names import JOURNAL_TOPIC
@@ -76,6 +79,7 @@ FENCE: Final = 4
 INTENT: Final = 5
 EPOCH: Final = 6
 STEP: Final = 7
+PUSHER: Final = 8
 STEPS_MAX: Final = 1024
 """Behind one whole record: what a load has to go through, and a deletion to delete."""
 GROUPS_REMEMBERED: Final = 512
@@ -146,7 +150,14 @@ class StepKey:
     """From 0 on behind each whole record, so that steps take the place of older ones."""
 
 
-Key = StateKey | RangeKey | LayoutKey | IntentKey | EpochKey | StepKey
+@dataclass(frozen=True, slots=True)
+class PusherKey:
+    """The owner that has pushed a state last, in a record of its own as the epoch is."""
+
+    state: StateKey
+
+
+Key = StateKey | RangeKey | LayoutKey | IntentKey | EpochKey | StepKey | PusherKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +211,15 @@ class EpochValue:
     seen: EpochStart
 
 
-Value = PositionsValue | RangeValue | LayoutValue | IntentValue | EpochValue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PusherValue:
+    """Which owner's push Kafka took last."""
+
+    timestamp_ms: int
+    owner: OwnerEpoch
+
+
+Value = PositionsValue | RangeValue | LayoutValue | IntentValue | EpochValue | PusherValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +268,9 @@ def write_key(key: Key) -> bytes:
             writer.int64(number_of(key.offset))
         case EpochKey():
             writer.int8(EPOCH)
+            _write_state_key(writer, key.state)
+        case PusherKey():
+            writer.int8(PUSHER)
             _write_state_key(writer, key.state)
         case StepKey():
             writer.int8(STEP)
@@ -302,6 +324,9 @@ def write_value(value: Value) -> bytes:
         case EpochValue():
             writer.int32(value.seen.epoch)
             writer.int64(value.seen.start)
+        case PusherValue():
+            writer.int64(value.owner.producer_id)
+            writer.int16(value.owner.epoch)
     return writer.to_bytes()
 
 
@@ -330,6 +355,11 @@ def read_epoch(data: Buffer, *, place: str) -> EpochValue:
     return read_bounded(data, _epoch_value, f"{place} epoch")
 
 
+def read_pusher(data: Buffer, *, place: str) -> PusherValue:
+    """Decode the value of a `PusherKey`. Raises: JournalInvalid."""
+    return read_bounded(data, _pusher_value, f"{place} pusher")
+
+
 def _key(reader: Reader) -> Key | None:
     if reader.int16() != KEY_VERSION:
         return None
@@ -347,6 +377,8 @@ def _key(reader: Reader) -> Key | None:
         key = IntentKey(_state_key(reader), read_offset(reader))
     elif kind == EPOCH:
         key = EpochKey(_state_key(reader))
+    elif kind == PUSHER:
+        key = PusherKey(_state_key(reader))
     elif kind == STEP:
         key = StepKey(_state_key(reader), reader.int32())
         expect(f"step {key.number}", that=0 <= key.number < STEPS_MAX)
@@ -453,3 +485,11 @@ def _epoch_value(reader: Reader) -> EpochValue:
     expect(f"epoch {seen.epoch} from {seen.start}", that=min(seen) >= 0)
     reader.end()
     return EpochValue(timestamp_ms=timestamp_ms, seen=seen)
+
+
+def _pusher_value(reader: Reader) -> PusherValue:
+    timestamp_ms = read_head(reader)
+    owner = OwnerEpoch(reader.int64(), reader.int16())
+    expect(f"producer {owner.producer_id} epoch {owner.epoch}", that=min(owner) >= 0)
+    reader.end()
+    return PusherValue(timestamp_ms=timestamp_ms, owner=owner)

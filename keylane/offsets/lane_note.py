@@ -4,7 +4,7 @@ In:    commits of lanes, the stable position that goes with them.  Out: text; an
 Next:  `proxy.apis` puts the text beside the stable position; `proxy.groups` applies it when the
        offset is seen again.
 Pure:  no I/O, no clock.
-Source: KIP-98 and KIP-447 (TxnOffsetCommit carries metadata per partition).
+Source: KIP-98 and KIP-447 (TxnOffsetCommit carries metadata per partition); docs/decisions/042.
 
 Kafka makes offset and metadata of a TxnOffsetCommit visible together, and only when the
 transaction commits. So the positions of lanes are exactly as transactional as the offset is.
@@ -14,7 +14,9 @@ The text is JSON:
 
 Beside a push of keylane's own there are no lanes, as the journal has them: the note says that the
 position may stand beyond what members said. Of which log that was concluded is said by
-`"epoch":[<leader epoch>,<first offset seen of it>]`, where it is known.
+`"epoch":[<leader epoch>,<first offset seen of it>]`, where it is known. Which owner of the group
+has pushed it is said by `"owner":[<producer id>,<epoch>]`. Where members said all of it, there is
+nothing more, and the first number is 2: a keylane that does not know owners passes it over.
 A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
 and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
 there are any. A note that does not fit the offset and topic it stands beside was copied there by
@@ -35,11 +37,13 @@ from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome
+from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome, OwnerEpoch
 
 PREFIX: Final = '{"keylane":1,'
+SAID_PREFIX: Final = '{"keylane":2,'
 OFFSET_MAX: Final = 2**63 - 1
 LEADER_EPOCH_MAX: Final = 2**31 - 1
+OWNER_EPOCH_MAX: Final = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,10 @@ class LaneNote:
     """Of a transaction."""
     seen: EpochStart | None = None
     """The leader epoch before the furthest conclusion of the state; None: it is not known."""
+    owner: OwnerEpoch | None = None
+    """That has pushed it; None: it is not known, or a transaction of any member has."""
+    is_said: bool = False
+    """Members said all of it: of positions the offset alone says as much."""
 
     @property
     def is_push(self) -> bool:
@@ -74,27 +82,40 @@ def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
     fields = {"keylane": 1, "topic": topic_id.hex, "at": note.position, "lanes": lanes}
     if note.seen is not None:
         fields["epoch"] = note.seen
+    if note.owner is not None:
+        fields["owner"] = note.owner
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-def push_note(topic_id: uuid.UUID, state: OffsetState, seen: EpochStart | None) -> str:
-    """What goes beside a push of the state's stable position; "" where members said all of it."""
-    if state.is_said:
+def push_note(
+    topic_id: uuid.UUID, state: OffsetState, seen: EpochStart | None, owner: OwnerEpoch | None
+) -> str:
+    """What goes beside a push of the state's stable position; "": there is nothing to say."""
+    if not state.is_said:
+        return write_note(topic_id, LaneNote(state.stable_position, (), seen, owner))
+    if owner is None:
         return ""
-    return write_note(topic_id, LaneNote(state.stable_position, (), seen))
+    # Beside most commits.
+    return (
+        f'{SAID_PREFIX}"topic":"{topic_id.hex}","at":{state.stable_position},'
+        f'"owner":[{owner.producer_id},{owner.epoch}]}}'
+    )
 
 
 def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> LaneNote | None:
     """Decode the metadata of a group offset; None: it is no note, or not of this offset."""
-    if text is None or not text.startswith(PREFIX):
+    if text is None or not text.startswith((PREFIX, SAID_PREFIX)):
         return None
     try:
         fields = json.loads(text)
         position = fields["at"]
         if fields["topic"] != topic_id.hex or type(position) is not int or position != committed:
             return None
+        owner = _owner(fields.get("owner"))
+        if text.startswith(SAID_PREFIX):
+            return LaneNote(position, (), owner=owner, is_said=True)
         commits = tuple(_commit(entry, position) for entry in fields["lanes"])
-        return LaneNote(position, commits, _seen(fields.get("epoch")))
+        return LaneNote(position, commits, _seen(fields.get("epoch")), owner)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -142,6 +163,18 @@ def _seen(entry: Any) -> EpochStart | None:
     if not (0 <= epoch <= LEADER_EPOCH_MAX and 0 <= start <= OFFSET_MAX):
         raise ValueError("out of bounds")
     return EpochStart(epoch, start)
+
+
+def _owner(entry: Any) -> OwnerEpoch | None:
+    """Raises: ValueError, TypeError."""
+    if entry is None:
+        return None
+    producer_id, epoch = entry
+    if type(producer_id) is not int or type(epoch) is not int:
+        raise ValueError("not a number")
+    if not (0 <= producer_id <= OFFSET_MAX and 0 <= epoch <= OWNER_EPOCH_MAX):
+        raise ValueError("out of bounds")
+    return OwnerEpoch(producer_id, epoch)
 
 
 def _entry(commit: LaneCommit, position: int) -> list[Any]:

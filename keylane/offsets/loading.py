@@ -1,6 +1,6 @@
 """What a load has read of one state of the journal so far, in whatever order it came.
 
-In:    keys and values of records.  Out: positions, ranges, an epoch, intents; what is of no state.
+In:    keys and values of records.  Out: positions, ranges, epochs, intents; what is of no state.
 Next:  `offsets.table` makes a state of it.
 Pure:  no I/O, no clock.
 Source: docs/decisions/005, 038.
@@ -17,20 +17,23 @@ from keylane.offsets.journal import (
     IntentKey,
     IntentValue,
     PositionsValue,
+    PusherKey,
     RangeKey,
     StateKey,
     StepKey,
     read_epoch,
     read_intent,
     read_positions,
+    read_pusher,
     read_range,
 )
 from keylane.offsets.journal_steps import StepValue, read_step
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.positions import PositionMap
 from keylane.offsets.steps import walked
+from keylane.offsets.values import OwnerEpoch
 
-OrphanKey = StateKey | RangeKey | EpochKey | StepKey
+OrphanKey = StateKey | RangeKey | EpochKey | StepKey | PusherKey
 """Of records that are to be deleted, as they are of no state."""
 
 
@@ -46,6 +49,7 @@ class Loading:
     ranges: set[Range] = field(default_factory=set)
     damaged_ranges: set[RangeKey] = field(default_factory=set)
     epoch: EpochStart | None = None
+    pusher: OwnerEpoch | None = None
     intents: dict[int | None, IntentValue] = field(default_factory=dict)
 
     def take(
@@ -65,6 +69,10 @@ class Loading:
                 self.epoch = None
                 if value is not None:
                     self.epoch = read_epoch(value, place=place).seen
+            case PusherKey():
+                self.pusher = None
+                if value is not None:
+                    self.pusher = read_pusher(value, place=place).owner
             case IntentKey():
                 self._take_intent(key, value, place)
 
@@ -80,6 +88,8 @@ class Loading:
         found |= {StepKey(key, number) for number in self.steps}
         if self.epoch is not None:
             found.add(EpochKey(key))
+        if self.pusher is not None:
+            found.add(PusherKey(key))
         return found
 
     def _take_step(self, key: StepKey, value: bytes | None, place: str) -> None:

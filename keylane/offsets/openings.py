@@ -111,6 +111,7 @@ class JournalOpener:
                 partition_count=partition_count,
                 individual_commits_max=self._individual_commits_max,
             )
+            table.owner = journal.owner
             records = table.take_orphan_tombstones()
             if not self._writes_steps():
                 records += table.whole_records(now_ms=int(self._wall_clock() * 1000))

@@ -2,7 +2,7 @@
 
 In:    journal records while loading; new states afterwards.  Out: states; records to append.
 Pure:  no I/O, no clock: time is a parameter.
-Source: docs/decisions/005, 027, 038.
+Source: docs/decisions/005, 027, 038, 042.
 
 A commit goes: copy the state, commit on the copy, append `records_before_push`, push its stable
 position to Kafka, `put` the copy, append `records`, `mark_saved`. Who does so holds the group's
@@ -27,6 +27,8 @@ from keylane.offsets.journal import (
     Key,
     LayoutKey,
     LayoutValue,
+    PusherKey,
+    PusherValue,
     RangeKey,
     RangeValue,
     StateKey,
@@ -40,7 +42,7 @@ from keylane.offsets.lineage import EpochStart
 from keylane.offsets.loading import Loading, OrphanKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.steps import Steps
-from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged
+from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged, OwnerEpoch
 
 DAMAGED_TOLD_MAX: Final = 1000
 """How many damaged records are named; the others are counted."""
@@ -88,6 +90,10 @@ class OffsetTable:
         self._epochs: dict[StateKey, EpochStart] = {}
         """By state, what the journal says of the log that it was concluded from."""
         self._new_epochs: set[StateKey] = set()
+        self.owner: OwnerEpoch | None = None
+        """As which this process writes and pushes; None: nothing tells it from another."""
+        self._pushers: dict[StateKey, OwnerEpoch] = {}
+        self._new_pushers: set[StateKey] = set()
         self._damaged: list[Damaged] = []
         self._damaged_count = 0
 
@@ -128,6 +134,8 @@ class OffsetTable:
                 continue
             if loading.epoch is not None:
                 self._epochs[key] = loading.epoch
+            if loading.pusher is not None:
+                self._pushers[key] = loading.pusher
             positions, pushed = found
             state = OffsetState.restore(
                 positions=positions,
@@ -172,17 +180,30 @@ class OffsetTable:
         self._states.setdefault(key.group, {})[key] = state
 
     def recognise(
-        self, key: StateKey, found: int | None, now_s: float, *, is_noted: bool = False
+        self,
+        key: StateKey,
+        found: int | None,
+        now_s: float,
+        *,
+        is_noted: bool = False,
+        owner: OwnerEpoch | None = None,
     ) -> OffsetState | None:
-        """The state in line with Kafka's own offset, if a push of ours explains it; else None.
+        """The state in line with Kafka's own offset, if a push of keylane explains it; else None.
 
+        What an owner pushed before another took over, and Kafka took later, changes no position:
+        no commit of it was acknowledged, as the journal refuses what was to follow.
         is_noted: a transaction's note beside the offset explains it, and no push does.
+        owner: that has pushed it, as far as that stands beside the offset.
         """
         state = self.get(key)
         if is_noted:
             self.intents.note_seen(key, found, now_s)
             return None
         known = self.intents.recognise(key, state, found, now_s)
+        is_late = owner is not None and owner.is_before(self.pusher_of(key))
+        if known is None and state is not None and is_late:
+            known = state.copy()
+            known.mark_pushed(found)
         if known is not None and known is not state:
             self.put(key, known)
         return known
@@ -191,6 +212,8 @@ class OffsetTable:
         """Forget a state, once the journal has its `tombstones`."""
         self._epochs.pop(key, None)
         self._new_epochs.discard(key)
+        self._pushers.pop(key, None)
+        self._new_pushers.discard(key)
         self.intents.forget(key)
         self._steps.forget(key)
         self._written.pop(key, None)
@@ -209,6 +232,17 @@ class OffsetTable:
         if known is None or known.epoch != seen.epoch or seen.start < known.start:
             self._epochs[key] = seen
             self._new_epochs.add(key)
+
+    def pusher_of(self, key: StateKey) -> OwnerEpoch | None:
+        """The owner whose push Kafka took last; None: it is not known."""
+        return self._pushers.get(key)
+
+    def note_taken(self, key: StateKey, offset: int | None, now_s: float) -> None:
+        """Kafka took a push of this owner."""
+        self.intents.note_taken(key, offset, now_s)
+        if self.owner is not None and self.pusher_of(key) != self.owner:
+            self._pushers[key] = self.owner
+            self._new_pushers.add(key)
 
     def groups(self) -> list[str]:
         """Return the groups that have a state, sorted."""
@@ -245,8 +279,8 @@ class OffsetTable:
         """Return what the journal lacks of a state, in the order it has to be written in.
 
         A crash may cut the list anywhere. So what a reset dropped goes first, as its positions
-        must not be seen with the old ranges; then puts, then the epoch, which may be too new for
-        positions but not too old, then positions, and last the tombstones of ranges that positions
+        must not be seen with the old ranges; then puts, then the epoch and the pusher, which may be
+        too new for positions but not too old, then positions, and last the tombstones of ranges that positions
         or other ranges have swallowed, and of intents. Positions are one record, whole or a step.
         is_whole: positions are to be as any keylane can read them.
         """
@@ -276,6 +310,9 @@ class OffsetTable:
         if key in self._new_epochs:
             seen = EpochValue(timestamp_ms=now_ms, seen=self._epochs[key])
             records.append(self._record(key.group, EpochKey(key), write_value(seen)))
+        if key in self._new_pushers:
+            pusher = PusherValue(timestamp_ms=now_ms, owner=self._pushers[key])
+            records.append(self._record(key.group, PusherKey(key), write_value(pusher)))
         if changes.positions:
             entries = self._steps.entries(key, state, now_ms=now_ms, is_whole=is_whole)
             records += [self._record(key.group, place, value) for place, value in entries]
@@ -302,6 +339,7 @@ class OffsetTable:
     def mark_saved(self, key: StateKey) -> None:
         """Note that the last `records` of the state were acknowledged."""
         self._new_epochs.discard(key)
+        self._new_pushers.discard(key)
         self._steps.mark_saved(key)
         self._states[key.group][key].mark_saved()
         self.intents.note_saved(key)
@@ -332,6 +370,8 @@ class OffsetTable:
         rest += [self.tombstone(place) for place in self.intents.stored(key)]
         if key in self._epochs:
             rest.append(self._record(key.group, EpochKey(key), None))
+        if key in self._pushers:
+            rest.append(self._record(key.group, PusherKey(key), None))
         rest.append(self._record(key.group, key, None))
         return rest + [self._record(key.group, step, None) for step in self._steps.given_up(key)]
 

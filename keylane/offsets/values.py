@@ -45,6 +45,19 @@ class Damaged(NamedTuple):
     """Without anything that the record says in text."""
 
 
+class OwnerEpoch(NamedTuple):
+    """The producer epoch with which an owner writes to its journal partition: each has its own."""
+
+    producer_id: int
+    epoch: int
+
+    def is_before(self, other: OwnerEpoch | None) -> bool:
+        """Whether `other` has taken over since; ids that differ are in no order."""
+        return (
+            other is not None and self.producer_id == other.producer_id and self.epoch < other.epoch
+        )
+
+
 class CommitError(Enum):
     """Why a commit was not taken, and the Kafka code that a stock client is answered with."""
 

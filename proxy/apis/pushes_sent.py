@@ -2,7 +2,7 @@
 
 In:    drafts, the broker's codes.  Out: drafts that may be pushed, and those that Kafka took.
 Pure:  the outside world is the `Context` argument.
-Source: docs/decisions/027; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that timed out
+Source: docs/decisions/027, 042; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that timed out
 is answered as one that failed, and may be written.
 """
 
@@ -71,11 +71,11 @@ class SentPushes:
 
     def note_of(self, draft: Draft) -> str:
         """The metadata that goes beside a draft's stable position."""
-        groups = self._context.groups
-        if not groups.pushes.has_notes or draft.state.is_said:
+        groups, state = self._context.groups, draft.state
+        if not groups.pushes.has_notes:
             return ""
-        seen = groups.concluded_epoch(draft.key, draft.state)
-        return push_note(draft.view.topic_id, draft.state, seen)
+        seen = None if state.is_said else groups.concluded_epoch(draft.key, state)
+        return push_note(draft.view.topic_id, state, seen, self._journal.owner)
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
         """As `prepare`, for offsets that Kafka's own group has already, or has lost.

@@ -20,6 +20,7 @@ from keylane.errors import UpstreamLost
 from keylane.offsets.journal import JournalRecord
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.offsets.table import OffsetTable
+from keylane.offsets.values import OwnerEpoch
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.log_ends import Question
 from keylane.proxy.reader_kit import ScannedBlock
@@ -74,6 +75,8 @@ class Kafka:
     epoch: int = 0
     """Of the partition's leader; with the first there is the first log."""
     end: int = 0
+    owners: int = 0
+    """Nodes that have opened the journal, one after the other."""
 
     def loaded(self) -> OffsetTable:
         """What a node reads from the journal."""
@@ -117,7 +120,10 @@ class Store:
         self.kafka, self.has_failed, self.cuts = kafka, False, 0
 
     async def start(self, **_: Any) -> OffsetTable:
-        return self.kafka.loaded()
+        table = self.kafka.loaded()
+        self.kafka.owners += 1
+        table.owner = OwnerEpoch(1000, self.kafka.owners)
+        return table
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
         if not records:

@@ -95,9 +95,14 @@ class FakeGroups:
         known = self.table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
         is_noted = note is not None and not note.is_push
-        state = self.table.recognise(key, kafka_committed, self.clock(), is_noted=is_noted)
+        owner = None if note is None else note.owner
+        state = self.table.recognise(
+            key, kafka_committed, self.clock(), is_noted=is_noted, owner=owner
+        )
         if state is not None:
             return state
+        if note is not None and note.is_said:
+            note = None
         if kafka_committed is None and (view.topic, partition) in self.leaderless:
             raise UpstreamLost(f"topic {view.topic} partition {partition} has no leader")
         base = self.log_starts.get((view.topic, partition), 0)

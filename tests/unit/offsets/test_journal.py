@@ -18,6 +18,8 @@ from keylane.offsets.journal import (
     LayoutKey,
     LayoutValue,
     PositionsValue,
+    PusherKey,
+    PusherValue,
     RangeKey,
     RangeValue,
     StateKey,
@@ -26,6 +28,7 @@ from keylane.offsets.journal import (
     read_key,
     read_layout,
     read_positions,
+    read_pusher,
     read_range,
     write_key,
     write_value,
@@ -35,6 +38,7 @@ from keylane.offsets.values import (
     METADATA_BYTES_MAX,
     POSITION_COUNT_MAX,
     RANGE_LAST_MAX,
+    OwnerEpoch,
     Position,
 )
 
@@ -76,7 +80,10 @@ position_values = st.builds(
 )
 
 
-@given(key=state_keys | range_keys | st.builds(LayoutKey, names) | st.builds(EpochKey, state_keys))
+other_keys = st.builds(EpochKey, state_keys) | st.builds(PusherKey, state_keys)
+
+
+@given(key=state_keys | range_keys | st.builds(LayoutKey, names) | other_keys)
 def test_keys_are_read_as_they_were_written(key: Key) -> None:
     """Decode after encode is the same key."""
     assert read_key(write_key(key), place="here") == key
@@ -104,6 +111,16 @@ def test_epochs_are_read_as_they_were_written(timestamp_ms, epoch, start) -> Non
     assert read_epoch(write_value(value), place="here") == value
     with pytest.raises(JournalInvalid, match="here epoch: epoch -1 from"):
         read_epoch(write_value(replace(value, seen=EpochStart(-1, start))), place="here")
+
+
+@given(timestamp_ms=offsets, producer_id=offsets, epoch=st.integers(0, 2**15 - 1))
+def test_pushers_are_read_as_they_were_written(timestamp_ms, producer_id, epoch) -> None:
+    """Decode after encode is the same value; one that is none is refused."""
+    value = PusherValue(timestamp_ms=timestamp_ms, owner=OwnerEpoch(producer_id, epoch))
+
+    assert read_pusher(write_value(value), place="here") == value
+    with pytest.raises(JournalInvalid, match="here pusher: producer"):
+        read_pusher(write_value(replace(value, owner=OwnerEpoch(producer_id, -1))), place="here")
 
 
 def test_layouts_are_read_as_they_were_written() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.lane_note import (
+    PREFIX,
     LaneCommit,
     LaneNote,
     apply_note,
@@ -23,6 +24,7 @@ from keylane.offsets.lane_note import (
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
+from keylane.offsets.values import OwnerEpoch
 
 TOPIC = uuid.UUID(int=0xA1)
 OTHER = uuid.UUID(int=0xB2)
@@ -56,7 +58,9 @@ def notes(draw: st.DrawFn, lane_count: int | None = None) -> LaneNote:
             )
         )
     epochs = st.builds(EpochStart, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
-    return LaneNote(draw(st.integers(0, 2**63 - 1)), tuple(commits), draw(st.none() | epochs))
+    owners = st.builds(OwnerEpoch, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
+    seen, owner = draw(st.none() | epochs), draw(st.none() | owners)
+    return LaneNote(draw(st.integers(0, 2**63 - 1)), tuple(commits), seen, owner)
 
 
 @given(notes())
@@ -72,13 +76,17 @@ def test_a_note_is_short() -> None:
     assert len(write_note(TOPIC, note)) < 4096
 
 
-def test_a_push_of_what_members_said_has_no_note() -> None:
-    """Who finds it knows that all lanes were committed so far."""
+def test_a_push_of_what_members_said_says_no_more_than_its_owner() -> None:
+    """All lanes were committed so far; a keylane that does not know owners finds no note."""
     state = OffsetState(committed=None)
     for lane in range(4):
         state.commit_lane(even_split(4).key_range(lane), 10 + lane)
 
-    assert push_note(TOPIC, state, None) == ""
+    text = push_note(TOPIC, state, None, OwnerEpoch(1000, 3))
+
+    assert read_note(text, TOPIC, 10) == LaneNote(10, (), owner=OwnerEpoch(1000, 3), is_said=True)
+    assert not text.startswith(PREFIX) and len(text) < 100
+    assert push_note(TOPIC, state, None, None) == ""
 
 
 def test_a_push_that_a_scan_has_led_on_to_says_of_which_log() -> None:
@@ -89,15 +97,24 @@ def test_a_push_that_a_scan_has_led_on_to_says_of_which_log() -> None:
     scanned.add(0, 20, np.array([19, 19, 19, 4]))
     state.settle(scanned)
 
-    text = push_note(TOPIC, state, EpochStart(7, 3))
+    text = push_note(TOPIC, state, EpochStart(7, 3), OwnerEpoch(1000, 3))
 
-    assert read_note(text, TOPIC, 10) == LaneNote(10, (), EpochStart(7, 3))
+    assert read_note(text, TOPIC, 10) == LaneNote(10, (), EpochStart(7, 3), OwnerEpoch(1000, 3))
 
 
 @pytest.mark.parametrize("epoch", ["7", "[7]", "[-1,0]", "[7,-1]", '["7",0]', "[true,0]", "{}"])
 def test_an_epoch_that_is_none_makes_no_note(epoch: str) -> None:
     """Anybody can write metadata."""
     text = f'{{"keylane":1,"topic":"{TOPIC.hex}","at":7,"lanes":[],"epoch":{epoch}}}'
+
+    assert read_note(text, TOPIC, 7) is None
+
+
+@pytest.mark.parametrize("owner", ["7", "[7]", "[-1,0]", "[7,32768]", '["7",0]', "[true,0]", "{}"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_owner_that_is_none_makes_no_note(owner: str, version: int) -> None:
+    """Anybody can write metadata."""
+    text = f'{{"keylane":{version},"topic":"{TOPIC.hex}","at":7,"lanes":[],"owner":{owner}}}'
 
     assert read_note(text, TOPIC, 7) is None
 

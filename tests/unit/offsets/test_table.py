@@ -14,6 +14,7 @@ from keylane.offsets.journal import (
     EpochKey,
     JournalRecord,
     LayoutValue,
+    PusherKey,
     RangeKey,
     RangeValue,
     StateKey,
@@ -26,7 +27,7 @@ from keylane.offsets.journal import (
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
-from keylane.offsets.values import WHOLE
+from keylane.offsets.values import WHOLE, OwnerEpoch
 
 COUNT = 5
 KEY = StateKey("group", uuid.UUID(int=7), 3)
@@ -169,6 +170,55 @@ def test_the_epoch_of_a_state_comes_back_and_goes_with_it() -> None:
     assert loaded.epoch_of(KEY) == EpochStart(6, 50)
     assert load([*records, *tombstones]).take_orphan_tombstones() == []
     assert load([*records, tombstones[-1]]).take_orphan_tombstones() == tombstones[:1]
+
+
+def test_the_pusher_of_a_state_comes_back_and_goes_with_it() -> None:
+    """It is written once per owner, before the positions, and deleted with them."""
+    table = make_table()
+    table.put(KEY, OffsetState(committed=43))
+    table.owner = OwnerEpoch(8, 1)
+    table.note_taken(KEY, 43, 0.0)
+    first = save(table)
+    table.note_taken(KEY, 43, 0.0)
+    again = save(table)
+    table.owner = OwnerEpoch(8, 2)
+    table.note_taken(KEY, 43, 0.0)
+    records = [*first, *save(table)]
+    loaded = load(records)
+    tombstones = loaded.tombstones(KEY)
+
+    assert [read_key(record.key, place="") for record in first] == [PusherKey(KEY), KEY]
+    assert not again
+    assert loaded.pusher_of(KEY) == OwnerEpoch(8, 2)
+    assert load([*records, *tombstones]).take_orphan_tombstones() == []
+    assert load([*records, tombstones[-1]]).take_orphan_tombstones() == tombstones[:1]
+
+
+@pytest.mark.parametrize(
+    ("pushed_by", "last", "is_before"),
+    [
+        (OwnerEpoch(8, 1), OwnerEpoch(8, 2), True),
+        (OwnerEpoch(8, 2), OwnerEpoch(8, 2), False),
+        (OwnerEpoch(8, 3), OwnerEpoch(8, 2), False),
+        (OwnerEpoch(7, 1), OwnerEpoch(8, 2), False),
+        (OwnerEpoch(8, 1), None, False),
+    ],
+)
+def test_only_what_is_known_to_be_overtaken_counts_for_nothing(pushed_by, last, is_before) -> None:
+    """Ids of producers are in no order: Kafka deals them out broker by broker."""
+    table = make_table()
+    state = OffsetState(committed=43)
+    state.mark_pushed(43)
+    table.put(KEY, state)
+    if last is not None:
+        table.owner = last
+        table.note_taken(KEY, 43, 0.0)
+
+    found = table.recognise(KEY, 20, 0.0, owner=pushed_by)
+
+    assert (found is not None) is is_before
+    if found is not None:
+        assert (found.pushed, found.stable_position) == (20, 43) and table.get(KEY) is found
 
 
 def test_states_are_found_by_group() -> None:
