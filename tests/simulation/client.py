@@ -44,6 +44,8 @@ class Connection(asyncio.Protocol):
         self.on_silent: Callable[[], None] = lambda: None
         self._asked: dict[int, tuple[int, float]] = {}
         """By number: API and time of what is not answered, whoever still waits for it."""
+        self._answered = asyncio.Event()
+        """Of anything; for `until_answered`."""
 
     @classmethod
     async def open(cls, process: Process, address: Address, client_id: str) -> Connection:
@@ -77,6 +79,21 @@ class Connection(asyncio.Protocol):
             raise Lost(f"no answer to API {key} in {timeout_s:g} s") from None
         return frame, find_response_body(frame, 4, key, version)
 
+    async def until_answered(self, key: int) -> None:
+        """Wait for requests of an API that were asked before, though nobody takes their answers.
+
+        Raises: Lost, when the time of one is over.
+        """
+        while asked := [asked_s for each, asked_s in self._asked.values() if each == key]:
+            self._answered.clear()
+            try:
+                async with asyncio.timeout(asked[0] + self.timeout_s - self._now_s()):
+                    await self._answered.wait()
+            except TimeoutError:
+                self.on_silent()
+                self.close()
+                raise Lost(f"no answer to API {key} in {self.timeout_s:g} s") from None
+
     async def ask(self, key: int, version: int, /, **values: Any) -> Any:
         """The answer as a kio entity. Raises: Lost."""
         timeout_s = values.pop("timeout_s", None)
@@ -98,6 +115,7 @@ class Connection(asyncio.Protocol):
         asked, self._asked = self._asked, {}
         for each in asked.values():
             self.on_end(*each, False)
+        self._answered.set()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -118,6 +136,7 @@ class Connection(asyncio.Protocol):
             del self._bytes[: 4 + size]
             (number,) = struct.unpack_from(">i", frame, 4)
             self.on_end(*self._asked.pop(number), True)
+            self._answered.set()
             future = self._waiting.pop(number, None)
             if future is not None and not future.done():
                 future.set_result(frame)

@@ -24,7 +24,7 @@ from keylane.wire.fetch import (
 from tests.long.chaos_history import Delivery, Fetched, OutOfRange, Place, Reset
 from tests.reference.broker_log import LaneClient
 from tests.simulation.client import Address, Client, Connection, Lost
-from tests.simulation.waits import Waits
+from tests.simulation.waits import FETCH, Waits
 
 OUT_OF_RANGE = 1
 LEADER_MOVED = {3, 5, 6, 9, 74, 75, 76, 100}
@@ -168,34 +168,33 @@ class Fetching:
             return -1
         return self._client.leaders.get((self._habits.subscribed, lane.index), (-1, -1))[1]
 
+    def _address_of(self, lane: Lane) -> Address | None:
+        """Of the node that leads it; None: none is known."""
+        leader, _ = self._client.leaders.get((self._habits.subscribed, lane.index), (-1, -1))
+        return self._client.brokers.get(leader)
+
     async def _fetches(self) -> None:
-        """One loop per node that leads lanes of ours, as clients have one connection each."""
-        while True:
-            by_address: dict[Address, list[Lane]] = {}
-            for lane in self._lanes.values():
-                broker_id, _ = self._client.leaders.get(
-                    (self._habits.subscribed, lane.index), (-1, -1)
-                )
-                address = self._client.brokers.get(broker_id)
-                if address is not None:
-                    by_address.setdefault(address, []).append(lane)
-            if not by_address:
+        """One loop per node that leads lanes of ours; one that is away ends its own. Raises: Lost.
+
+        A fetch that is under way elsewhere goes on meanwhile, as in stock clients: Java's
+        `AbstractFetch` (nodes with pending requests), librdkafka's `rkb_fetching`.
+        """
+        loops: dict[Address, asyncio.Task[None]] = {}
+        try:
+            while True:
+                for address in map(self._address_of, self._lanes.values()):
+                    if address is not None and address not in loops:
+                        loop = asyncio.get_running_loop()
+                        loops[address] = loop.create_task(self._fetch_from(address))
+                if loops:
+                    await asyncio.wait(loops.values(), return_when=asyncio.FIRST_COMPLETED)
+                for address in [each for each, loop in loops.items() if loop.done()]:
+                    loops.pop(address).result()
                 await self._refresh_later()
-                continue
-            loops = [
-                asyncio.get_running_loop().create_task(self._fetch_from(address, lanes))
-                for address, lanes in by_address.items()
-            ]
-            try:
-                done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in loops:
-                    each.cancel()
-                await asyncio.gather(*loops, return_exceptions=True)
-            for each in loops:
-                if each in done:
-                    each.result()
-            await self._refresh_later()
+        finally:
+            for each in loops.values():
+                each.cancel()
+            await asyncio.gather(*loops.values(), return_exceptions=True)
 
     async def _refresh_later(self) -> None:
         """Ask who leads. Raises: Lost."""
@@ -206,47 +205,56 @@ class Fetching:
             if not self._habits.is_patient:
                 raise
 
-    async def _fetch_from(self, address: Address, lanes: list[Lane]) -> None:
-        """Until a leader has moved, or the connection is lost."""
-        topic = self._habits.subscribed
-        while True:
-            entries = tuple(
-                FetchPartition(lane.index, self._epoch_of(lane), lane.client.position, -1, -1,
-                               self._habits.fetch_bytes)
-                for lane in lanes
-            )  # fmt: skip
-            for lane in lanes:
-                self._note_position(lane)
-            request = FetchRequest(
-                version=12, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES,
-                isolation_level=int(self._habits.is_committed),
-                topics=(FetchTopic(name=topic, topic_id=None, partitions=entries),),
-            )  # fmt: skip
-            asked_s = self._world.now_s
+    async def _fetch_from(self, address: Address) -> None:
+        """Until it leads nothing of ours, a leader has moved, or the connection is lost."""
+        while lanes := [lane for lane in self._lanes.values() if self._address_of(lane) == address]:
             try:
                 connection = await self._client.to(address, "fetch")
-                frame, at = await connection.ask_raw(1, 12, write_fetch_request(request))
+                # One of an earlier generation may be under way.
+                await connection.until_answered(FETCH)
+                is_led = await self._fetch(connection, lanes)
             except Lost as error:
                 self._world.tell(f"{self._name}: fetch: {error}")
                 return
-            answer = read_fetch_response(frame, at, 12)
-            if answer.error_code:
+            if not is_led:
                 return
-            by_index = {lane.index: lane for lane in lanes}
-            asked = {entry.partition: entry.fetch_offset for entry in entries}
-            for answered in answer.topics:
-                for entry in answered.partitions:
-                    lane = by_index[entry.partition]
-                    if entry.error_code in LEADER_MOVED:
-                        said = f"{self._name}: fetch of lane {lane.index}: error {entry.error_code}"
-                        self._world.tell(said)
-                        return
-                    if entry.error_code == OUT_OF_RANGE:
-                        now_s = self._world.now_s
-                        self._note(OutOfRange(self._name, lane.place, lane.client.position, now_s))
-                        await self._reset([lane])
-                    elif not entry.error_code and asked[lane.index] == lane.client.position:
-                        await self._hand_out(lane, entry, asked_s)
+
+    async def _fetch(self, connection: Connection, lanes: list[Lane]) -> bool:
+        """Fetch once, and take what comes; whether the node still leads them. Raises: Lost."""
+        topic = self._habits.subscribed
+        entries = tuple(
+            FetchPartition(lane.index, self._epoch_of(lane), lane.client.position, -1, -1,
+                           self._habits.fetch_bytes)
+            for lane in lanes
+        )  # fmt: skip
+        for lane in lanes:
+            self._note_position(lane)
+        request = FetchRequest(
+            version=12, max_wait_ms=FETCH_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES,
+            isolation_level=int(self._habits.is_committed),
+            topics=(FetchTopic(name=topic, topic_id=None, partitions=entries),),
+        )  # fmt: skip
+        asked_s = self._world.now_s
+        frame, at = await connection.ask_raw(FETCH, 12, write_fetch_request(request))
+        answer = read_fetch_response(frame, at, 12)
+        if answer.error_code:
+            return False
+        by_index = {lane.index: lane for lane in lanes}
+        asked = {entry.partition: entry.fetch_offset for entry in entries}
+        for answered in answer.topics:
+            for entry in answered.partitions:
+                lane = by_index[entry.partition]
+                if entry.error_code in LEADER_MOVED:
+                    said = f"{self._name}: fetch of lane {lane.index}: error {entry.error_code}"
+                    self._world.tell(said)
+                    return False
+                if entry.error_code == OUT_OF_RANGE:
+                    now_s = self._world.now_s
+                    self._note(OutOfRange(self._name, lane.place, lane.client.position, now_s))
+                    await self._reset([lane])
+                elif not entry.error_code and asked[lane.index] == lane.client.position:
+                    await self._hand_out(lane, entry, asked_s)
+        return True
 
     def _note_position(self, lane: Lane) -> None:
         """Where it is fetched from next."""
