@@ -173,6 +173,9 @@ class Cluster:
         self._moved: dict[str, int] = {}
         self.on_commit: list[Callable[[str, str, int, int], None]] = []
         """Called with (group, topic, partition, offset) at every commit that is taken."""
+        self.untold: set[tuple[str, str, int]] = set()
+        """Group, topic and partition: the offset there was answered as failed, and written later;
+        no OffsetFetch has told of it since."""
         self.on_moment: list[Callable[[str, str], None]] = []
         """Called with (what a broker has just done, host that asked for it) before it answers."""
         self.held: list[Held] = []
@@ -248,6 +251,7 @@ class Cluster:
         self.world.tell(f"kafka: offset of {group} in {topic}-{partition} is {committed.offset}")
         for told in self.on_commit:
             told(group, topic, partition, committed.offset)
+        self.untold.discard((group, topic, partition))
 
     def note_moment(self, what: str, host: str) -> None:
         """Something was done for a host, and is not answered yet."""

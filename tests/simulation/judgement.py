@@ -82,6 +82,8 @@ class Judgement:
         self._were_set: set[str] = set()
         """Groups that somebody has set back."""
         self._stands: dict[tuple[str, str, int], int] = {}
+        self._stood: dict[tuple[str, str, int], int] = {}
+        """Before that."""
         self._written_s: dict[int, float] = {}
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
@@ -123,14 +125,18 @@ class Judgement:
     def _check_commit(self, group: str, topic: str, partition: int, offset: int) -> None:
         """Kafka's own offset passes no record of a safe topic that nobody tried to commit.
 
-        And it goes back only where somebody wanted to.
+        And it goes back only where somebody wanted to. A commit that was answered as failed, and
+        written after that, may be gone again with the next one, as with a coordinator whose write
+        timed out: unless an OffsetFetch has told of it, who commits next cannot know of it.
         """
         self._since[topic, partition][group] += 1
         plan = next((each for each in self._scenario.groups if each.name == group), None)
         if plan is None or not self._cluster.topics[topic].is_safe:
             return
-        stood = self._stands.get((group, topic, partition), -1)
-        self._stands[group, topic, partition] = offset
+        place_of = group, topic, partition
+        known = self._stood if place_of in self._cluster.untold else self._stands
+        stood = self._stood[place_of] = known.get(place_of, -1)
+        self._stands[place_of] = offset
         if offset < stood and group not in self._were_set:
             self._back.append(f"back: {group}: {topic}-{partition} from {stood} to {offset}")
         reached, count = self._reached[group], self._topic(topic).partitions

@@ -1,0 +1,50 @@
+"""What the judge of the simulation says of Kafka's own offsets that go back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.cluster import Cluster, Committed
+from tests.simulation.judgement import Judgement
+from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
+from tests.simulation.waits import Waits
+from tests.simulation.world import World
+
+PLACE = "g0", "t0", 0
+
+
+@pytest.fixture(name="cluster")
+def fixture_cluster() -> Cluster:
+    """A group on a topic of one partition."""
+    world = World(1)
+    cluster = Cluster(world, 3)
+    cluster.create("t0", 1)
+    return cluster
+
+
+def judge_of(cluster: Cluster) -> Judgement:
+    topic = TopicPlan("t0", 1, 2, is_safe=True, keys=1, batches_per_s=1.0)
+    group = GroupPlan("g0", "t0", 1, 1.0, 0.0, is_committed=False, by_lane_name=False)
+    scenario = Scenario(1, 0, 3, (topic,), (group,), ())
+    return Judgement(cluster.world, cluster, scenario, Waits(["kafka1"]))
+
+
+@pytest.mark.parametrize(
+    ("is_untold", "offset", "is_back"),
+    [(False, 7, True), (True, 7, False), (True, 4, True), (False, 9, False)],
+)
+def test_an_offset_that_was_answered_as_failed_may_be_gone_again(
+    cluster: Cluster, is_untold: bool, offset: int, is_back: bool
+) -> None:
+    """As long as nobody was told of it; what stood before it counts all the same."""
+    judge = judge_of(cluster)
+    cluster.commit(*PLACE, Committed(5))
+    cluster.commit(*PLACE, Committed(9))
+    if is_untold:
+        cluster.untold.add(PLACE)
+
+    cluster.commit(*PLACE, Committed(offset))
+
+    assert bool(judge._back) is is_back
+    cluster.commit(*PLACE, Committed(offset - 1))
+    assert len(judge._back) == is_back + 1, "the next one is judged by that"
