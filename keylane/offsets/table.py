@@ -279,8 +279,8 @@ class OffsetTable:
         """Return what the journal lacks of a state, in the order it has to be written in.
 
         A crash may cut the list anywhere. So what a reset dropped goes first, as its positions
-        must not be seen with the old ranges; then puts, then the epoch and the pusher, which may be
-        too new for positions but not too old, then positions, and last the tombstones of ranges that positions
+        must not be seen with the old ranges; then puts, then epoch and pusher, which may be too new
+        for positions but not too old, then positions, and last the tombstones of ranges that those
         or other ranges have swallowed, and of intents. Positions are one record, whole or a step.
         is_whole: positions are to be as any keylane can read them.
         """

@@ -2,8 +2,8 @@
 
 In:    drafts, the broker's codes.  Out: drafts that may be pushed, and those that Kafka took.
 Pure:  the outside world is the `Context` argument.
-Source: docs/decisions/027, 042; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that timed out
-is answered as one that failed, and may be written.
+Source: docs/decisions/027, 042; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that
+timed out is answered as one that failed, and may be written.
 """
 
 from __future__ import annotations

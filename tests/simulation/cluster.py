@@ -171,8 +171,8 @@ class Cluster:
         """Called with (transactional id, whether it commits) when a transaction is decided."""
         self._next_producer_id = itertools.count(1000)
         self._moved: dict[str, int] = {}
-        self.on_commit: list[Callable[[str, str, int, int], None]] = []
-        """Called with (group, topic, partition, offset) at every commit that is taken."""
+        self.on_commit: list[Callable[[str, str, int, Committed], None]] = []
+        """Called with (group, topic, partition, what) at every commit that is taken."""
         self.untold: set[tuple[str, str, int]] = set()
         """Group, topic and partition: the offset there was answered as failed, and written later;
         no OffsetFetch has told of it since."""
@@ -250,7 +250,7 @@ class Cluster:
         self.group(group).offsets[topic, partition] = committed
         self.world.tell(f"kafka: offset of {group} in {topic}-{partition} is {committed.offset}")
         for told in self.on_commit:
-            told(group, topic, partition, committed.offset)
+            told(group, topic, partition, committed)
         self.untold.discard((group, topic, partition))
 
     def note_moment(self, what: str, host: str) -> None:

@@ -15,6 +15,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from keylane.keyrange.lane import LaneLayout
+from keylane.offsets.lane_note import read_note
+from keylane.offsets.values import OwnerEpoch
 from tests.long.chaos_history import (
     Answer,
     ClusterHistory,
@@ -34,7 +36,7 @@ from tests.simulation.owners import Owners
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tests.simulation.cluster import Cluster, Partition
+    from tests.simulation.cluster import Cluster, Committed, Partition
     from tests.simulation.fetching import Handed
     from tests.simulation.member import Member
     from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
@@ -84,6 +86,8 @@ class Judgement:
         self._stands: dict[tuple[str, str, int], int] = {}
         self._stood: dict[tuple[str, str, int], int] = {}
         """Before that."""
+        self._pushers: dict[tuple[str, str, int], OwnerEpoch] = {}
+        """Of each place the owner that has pushed there last."""
         self._written_s: dict[int, float] = {}
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
@@ -122,23 +126,26 @@ class Judgement:
         self.goes_back(group)
         self._reached[group][place] = max(to, self._reached[group].get(place, -1))
 
-    def _check_commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+    def _check_commit(self, group: str, topic: str, partition: int, what: Committed) -> None:
         """Kafka's own offset passes no record of a safe topic that nobody tried to commit.
 
         And it goes back only where somebody wanted to. A commit that was answered as failed, and
         written after that, may be gone again with the next one, as with a coordinator whose write
         timed out: unless an OffsetFetch has told of it, who commits next cannot know of it.
+        A push of a node that was replaced may come late; what stood before it counts on.
         """
+        offset = what.offset
         self._since[topic, partition][group] += 1
         plan = next((each for each in self._scenario.groups if each.name == group), None)
         if plan is None or not self._cluster.topics[topic].is_safe:
             return
         place_of = group, topic, partition
-        known = self._stood if place_of in self._cluster.untold else self._stands
-        stood = self._stood[place_of] = known.get(place_of, -1)
-        self._stands[place_of] = offset
-        if offset < stood and group not in self._were_set:
-            self._back.append(f"back: {group}: {topic}-{partition} from {stood} to {offset}")
+        if not self._is_overtaken(place_of, what):
+            known = self._stood if place_of in self._cluster.untold else self._stands
+            stood = self._stood[place_of] = known.get(place_of, -1)
+            self._stands[place_of] = offset
+            if offset < stood and group not in self._were_set:
+                self._back.append(f"back: {group}: {topic}-{partition} from {stood} to {offset}")
         reached, count = self._reached[group], self._topic(topic).partitions
         for at, (key, number) in self._records[topic, partition].items():
             place = Place(topic, self._lane(topic, key) * count + partition)
@@ -148,6 +155,16 @@ class Judgement:
                     f" {reached.get(place, -1)}, with a record at {at}"
                 )
                 return
+
+    def _is_overtaken(self, place: tuple[str, str, int], what: Committed) -> bool:
+        """Whether the next owner of the group has pushed already."""
+        note = read_note(what.metadata, self._cluster.topics[place[1]].topic_id, what.offset)
+        if note is None or note.owner is None:
+            return False
+        if note.owner.is_before(self._pushers.get(place)):
+            return True
+        self._pushers[place] = note.owner
+        return False
 
     def aborted(self, numbers: Sequence[int]) -> None:
         """Their transaction was."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from keylane.proxy.nodes.values import GROUP
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster
+    from tests.simulation.cluster import Cluster, Committed
     from tests.simulation.waits import Troubles
     from tests.simulation.world import World
 
@@ -37,7 +37,7 @@ class Owners:
         cluster.on_commit.append(self._note_commit)
         cluster.on_moment.append(self._note)
 
-    def _note_commit(self, group: str, _topic: str, _partition: int, _offset: int) -> None:
+    def _note_commit(self, group: str, _topic: str, _partition: int, _what: Committed) -> None:
         self._taken[group] = self._world.now_s
 
     def _note(self, what: str, host: str) -> None:

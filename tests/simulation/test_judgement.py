@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keylane.offsets.lane_note import push_note
+from keylane.offsets.state import OffsetState
+from keylane.offsets.values import OwnerEpoch
 from tests.simulation.cluster import Cluster, Committed
 from tests.simulation.judgement import Judgement
 from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
@@ -48,3 +51,25 @@ def test_an_offset_that_was_answered_as_failed_may_be_gone_again(
     assert bool(judge._back) is is_back
     cluster.commit(*PLACE, Committed(offset - 1))
     assert len(judge._back) == is_back + 1, "the next one is judged by that"
+
+
+@pytest.mark.parametrize(("epoch", "is_back"), [(1, False), (2, True), (3, True)])
+def test_a_push_of_a_node_that_was_replaced_may_come_late(
+    cluster: Cluster, epoch: int, is_back: bool
+) -> None:
+    """What the next owner has pushed counts all the same: nothing of that may be gone."""
+    judge = judge_of(cluster)
+    cluster.commit(*PLACE, pushed(cluster, 5, epoch=1))
+    cluster.commit(*PLACE, pushed(cluster, 9, epoch=2))
+
+    cluster.commit(*PLACE, pushed(cluster, 7, epoch=epoch))
+
+    assert bool(judge._back) is is_back
+    cluster.commit(*PLACE, pushed(cluster, 8, epoch=2))
+    assert len(judge._back) == 1
+
+
+def pushed(cluster: Cluster, offset: int, *, epoch: int) -> Committed:
+    state = OffsetState(committed=offset)
+    note = push_note(cluster.topics["t0"].topic_id, state, None, OwnerEpoch(1000, epoch))
+    return Committed(offset, note)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster
+    from tests.simulation.cluster import Cluster, Committed
     from tests.simulation.world import World
 
 PUSH, LOOK, APPEND, INTENT, EPOCH, BACK = (
@@ -56,10 +56,10 @@ class Traps:
         """Have something done when the moment comes."""
         self._set.append(Trap(point, hosts, self._world.now_s + PATIENCE_S, strike))
 
-    def _note_commit(self, group: str, topic: str, partition: int, offset: int) -> None:
+    def _note_commit(self, group: str, topic: str, partition: int, what: Committed) -> None:
         place = group, topic, partition
-        self._has_gone_back |= offset < self._stands.get(place, -1)
-        self._stands[place] = offset
+        self._has_gone_back |= what.offset < self._stands.get(place, -1)
+        self._stands[place] = what.offset
 
     def _note(self, what: str, host: str) -> None:
         self._strike(what, host)
