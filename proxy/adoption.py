@@ -105,11 +105,12 @@ class Adoption:
             found,
             self._clock(),
             is_noted=note is not None and not note.is_push,
-            owner=None if note is None else note.owner,
+            pusher=None if note is None else note.pusher,
         )
         if known is not None and known is not state:
             # What was intended may have been concluded from another log.
             self._checks.note_unsure([(key, known)])
+            self._late.note_loaded(key, known)
             log.info(
                 "a push of keylane came late, and is followed by the next one group=%s topic=%s "
                 "partition=%d offset=%s stable=%d",

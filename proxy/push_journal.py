@@ -20,7 +20,7 @@ from keylane.offsets.journal import IntentKey, JournalRecord, StateKey
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
-from keylane.offsets.values import OwnerEpoch
+from keylane.offsets.values import Pusher
 
 log = logging.getLogger("keylane.offsets")
 
@@ -102,13 +102,15 @@ class PushJournal:
 
     def note_taken(self, pushes: Collection[Pushing]) -> None:
         """The broker took them."""
+        at_s = int(self._wall_clock())
         for push in pushes:
-            self._table.note_taken(push.key, push.offset, self._clock())
+            self._table.note_taken(push.key, push.offset, self._clock(), at_s)
 
     @property
-    def owner(self) -> OwnerEpoch | None:
-        """As which this node pushes; None: nothing tells it from another."""
-        return self._table.owner
+    def pusher(self) -> Pusher | None:
+        """Whose a push is that is made now; None: nothing tells it from another node's."""
+        owner = self._table.owner
+        return None if owner is None else Pusher(owner, int(self._wall_clock()))
 
     def note_unanswered(self, pushes: Collection[Pushing]) -> None:
         """They were sent, and what came of them is not known, and will not be."""

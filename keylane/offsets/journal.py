@@ -213,7 +213,7 @@ class EpochValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PusherValue:
-    """Which owner's push Kafka took last."""
+    """Which owner's push Kafka took last; the time is that of the push."""
 
     timestamp_ms: int
     owner: OwnerEpoch

@@ -15,8 +15,9 @@ The text is JSON:
 Beside a push of keylane's own there are no lanes, as the journal has them: the note says that the
 position may stand beyond what members said. Of which log that was concluded is said by
 `"epoch":[<leader epoch>,<first offset seen of it>]`, where it is known. Which owner of the group
-has pushed it is said by `"owner":[<producer id>,<epoch>]`. Where members said all of it, there is
-nothing more, and the first number is 2: a keylane that does not know owners passes it over.
+has pushed it, and when, is said by `"pusher":[<producer id>,<epoch>,<seconds since 1970>]`. Where
+members said all of it, there is nothing more, and the first number is 2: a keylane from before
+that passes it over.
 A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
 and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
 there are any. A note that does not fit the offset and topic it stands beside was copied there by
@@ -37,7 +38,7 @@ from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome, OwnerEpoch
+from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome, OwnerEpoch, Pusher
 
 PREFIX: Final = '{"keylane":1,'
 SAID_PREFIX: Final = '{"keylane":2,'
@@ -65,8 +66,8 @@ class LaneNote:
     """Of a transaction."""
     seen: EpochStart | None = None
     """The leader epoch before the furthest conclusion of the state; None: it is not known."""
-    owner: OwnerEpoch | None = None
-    """That has pushed it; None: it is not known, or a transaction of any member has."""
+    pusher: Pusher | None = None
+    """None: it is not known, or a transaction of a member has pushed it."""
     is_said: bool = False
     """Members said all of it: of positions the offset alone says as much."""
 
@@ -82,23 +83,24 @@ def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
     fields = {"keylane": 1, "topic": topic_id.hex, "at": note.position, "lanes": lanes}
     if note.seen is not None:
         fields["epoch"] = note.seen
-    if note.owner is not None:
-        fields["owner"] = note.owner
+    if note.pusher is not None:
+        fields["pusher"] = [*note.pusher.owner, note.pusher.at_s]
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def push_note(
-    topic_id: uuid.UUID, state: OffsetState, seen: EpochStart | None, owner: OwnerEpoch | None
+    topic_id: uuid.UUID, state: OffsetState, seen: EpochStart | None, pusher: Pusher | None
 ) -> str:
     """What goes beside a push of the state's stable position; "": there is nothing to say."""
     if not state.is_said:
-        return write_note(topic_id, LaneNote(state.stable_position, (), seen, owner))
-    if owner is None:
+        return write_note(topic_id, LaneNote(state.stable_position, (), seen, pusher))
+    if pusher is None:
         return ""
     # Beside most commits.
+    (producer_id, epoch), at_s = pusher
     return (
         f'{SAID_PREFIX}"topic":"{topic_id.hex}","at":{state.stable_position},'
-        f'"owner":[{owner.producer_id},{owner.epoch}]}}'
+        f'"pusher":[{producer_id},{epoch},{at_s}]}}'
     )
 
 
@@ -111,11 +113,11 @@ def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> L
         position = fields["at"]
         if fields["topic"] != topic_id.hex or type(position) is not int or position != committed:
             return None
-        owner = _owner(fields.get("owner"))
+        pusher = _pusher(fields.get("pusher"))
         if text.startswith(SAID_PREFIX):
-            return LaneNote(position, (), owner=owner, is_said=True)
+            return LaneNote(position, (), pusher=pusher, is_said=True)
         commits = tuple(_commit(entry, position) for entry in fields["lanes"])
-        return LaneNote(position, commits, _seen(fields.get("epoch")), owner)
+        return LaneNote(position, commits, _seen(fields.get("epoch")), pusher)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -165,16 +167,17 @@ def _seen(entry: Any) -> EpochStart | None:
     return EpochStart(epoch, start)
 
 
-def _owner(entry: Any) -> OwnerEpoch | None:
+def _pusher(entry: Any) -> Pusher | None:
     """Raises: ValueError, TypeError."""
     if entry is None:
         return None
-    producer_id, epoch = entry
-    if type(producer_id) is not int or type(epoch) is not int:
+    producer_id, epoch, at_s = entry
+    if any(type(number) is not int for number in entry):
         raise ValueError("not a number")
-    if not (0 <= producer_id <= OFFSET_MAX and 0 <= epoch <= OWNER_EPOCH_MAX):
+    is_sound = 0 <= producer_id <= OFFSET_MAX and 0 <= epoch <= OWNER_EPOCH_MAX
+    if not (is_sound and 0 <= at_s <= OFFSET_MAX):
         raise ValueError("out of bounds")
-    return OwnerEpoch(producer_id, epoch)
+    return Pusher(OwnerEpoch(producer_id, epoch), at_s)
 
 
 def _entry(commit: LaneCommit, position: int) -> list[Any]:

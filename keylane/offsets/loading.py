@@ -31,7 +31,7 @@ from keylane.offsets.journal_steps import StepValue, read_step
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.positions import PositionMap
 from keylane.offsets.steps import walked
-from keylane.offsets.values import OwnerEpoch
+from keylane.offsets.values import Pusher
 
 OrphanKey = StateKey | RangeKey | EpochKey | StepKey | PusherKey
 """Of records that are to be deleted, as they are of no state."""
@@ -49,7 +49,7 @@ class Loading:
     ranges: set[Range] = field(default_factory=set)
     damaged_ranges: set[RangeKey] = field(default_factory=set)
     epoch: EpochStart | None = None
-    pusher: OwnerEpoch | None = None
+    pusher: Pusher | None = None
     intents: dict[int | None, IntentValue] = field(default_factory=dict)
 
     def take(
@@ -72,7 +72,8 @@ class Loading:
             case PusherKey():
                 self.pusher = None
                 if value is not None:
-                    self.pusher = read_pusher(value, place=place).owner
+                    found = read_pusher(value, place=place)
+                    self.pusher = Pusher(found.owner, found.timestamp_ms // 1000)
             case IntentKey():
                 self._take_intent(key, value, place)
 

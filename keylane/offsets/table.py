@@ -42,7 +42,7 @@ from keylane.offsets.lineage import EpochStart
 from keylane.offsets.loading import Loading, OrphanKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.steps import Steps
-from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged, OwnerEpoch
+from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged, OwnerEpoch, Pusher
 
 DAMAGED_TOLD_MAX: Final = 1000
 """How many damaged records are named; the others are counted."""
@@ -66,7 +66,7 @@ class OffsetTable:
     """States by (group, topic id, partition), and the pinned layouts of views.
 
     A damaged record is skipped and counted, never fatal: without its positions a state falls back
-    to Kafka's own group offset, without a range the range is read again (S004-15, S004-161).
+    to Kafka's own group offset, without a range the range is read again.
     Invariant: between `mark_saved` and the next `put` the journal holds exactly these states.
     """
 
@@ -92,7 +92,7 @@ class OffsetTable:
         self._new_epochs: set[StateKey] = set()
         self.owner: OwnerEpoch | None = None
         """As which this process writes and pushes; None: nothing tells it from another."""
-        self._pushers: dict[StateKey, OwnerEpoch] = {}
+        self._pushers: dict[StateKey, Pusher] = {}
         self._new_pushers: set[StateKey] = set()
         self._damaged: list[Damaged] = []
         self._damaged_count = 0
@@ -186,21 +186,20 @@ class OffsetTable:
         now_s: float,
         *,
         is_noted: bool = False,
-        owner: OwnerEpoch | None = None,
+        pusher: Pusher | None = None,
     ) -> OffsetState | None:
         """The state in line with Kafka's own offset, if a push of keylane explains it; else None.
 
-        What an owner pushed before another took over, and Kafka took later, changes no position:
-        no commit of it was acknowledged, as the journal refuses what was to follow.
+        What a former owner pushed changes no position: no commit of it was acknowledged.
         is_noted: a transaction's note beside the offset explains it, and no push does.
-        owner: that has pushed it, as far as that stands beside the offset.
+        pusher: as far as that stands beside the offset.
         """
         state = self.get(key)
         if is_noted:
             self.intents.note_seen(key, found, now_s)
             return None
         known = self.intents.recognise(key, state, found, now_s)
-        is_late = owner is not None and owner.is_before(self.pusher_of(key))
+        is_late = pusher is not None and pusher.is_overtaken(self._pushers.get(key))
         if known is None and state is not None and is_late:
             known = state.copy()
             known.mark_pushed(found)
@@ -233,16 +232,17 @@ class OffsetTable:
             self._epochs[key] = seen
             self._new_epochs.add(key)
 
-    def pusher_of(self, key: StateKey) -> OwnerEpoch | None:
-        """The owner whose push Kafka took last; None: it is not known."""
+    def pusher_of(self, key: StateKey) -> Pusher | None:
+        """Whose push Kafka took last; None: it is not known."""
         return self._pushers.get(key)
 
-    def note_taken(self, key: StateKey, offset: int | None, now_s: float) -> None:
-        """Kafka took a push of this owner."""
+    def note_taken(self, key: StateKey, offset: int | None, now_s: float, at_s: int) -> None:
+        """Kafka took a push of this owner, at `at_s` seconds since 1970."""
         self.intents.note_taken(key, offset, now_s)
-        if self.owner is not None and self.pusher_of(key) != self.owner:
-            self._pushers[key] = self.owner
-            self._new_pushers.add(key)
+        if self.owner is not None:
+            if key not in self._pushers or self._pushers[key].owner != self.owner:
+                self._new_pushers.add(key)
+            self._pushers[key] = Pusher(self.owner, at_s)
 
     def groups(self) -> list[str]:
         """Return the groups that have a state, sorted."""
@@ -311,7 +311,8 @@ class OffsetTable:
             seen = EpochValue(timestamp_ms=now_ms, seen=self._epochs[key])
             records.append(self._record(key.group, EpochKey(key), write_value(seen)))
         if key in self._new_pushers:
-            pusher = PusherValue(timestamp_ms=now_ms, owner=self._pushers[key])
+            owner, at_s = self._pushers[key]
+            pusher = PusherValue(timestamp_ms=1000 * at_s, owner=owner)
             records.append(self._record(key.group, PusherKey(key), write_value(pusher)))
         if changes.positions:
             entries = self._steps.entries(key, state, now_ms=now_ms, is_whole=is_whole)
@@ -436,10 +437,9 @@ class OffsetTable:
 
     def unpin_layout(self, view: str) -> list[JournalRecord]:
         """Unpin a view wherever it stands; return what to append."""
-        partitions = list(self._layouts.get(view, ()))
         return [
             record
-            for partition in partitions
+            for partition in list(self._layouts.get(view, ()))
             for record in self.pin_layout(view, None, partition=partition)
         ]
 

@@ -33,6 +33,8 @@ METADATA_BYTES_MAX: Final = 4_096
 """Kafka's default of `offset.metadata.max.bytes`."""
 METADATA_SUM_BYTES_MAX: Final = 512 * 1024
 """All metadata of a state together, so that its journal record stays below 1 MB."""
+ON_ITS_WAY_S_MAX: Final = 600
+"""Of a push: as long as a broker hangs that comes back, or a connection is given up."""
 WHOLE: Final = KeyRange(lo=0, hi=HASH_MAX)
 
 
@@ -51,10 +53,24 @@ class OwnerEpoch(NamedTuple):
     producer_id: int
     epoch: int
 
-    def is_before(self, other: OwnerEpoch | None) -> bool:
-        """Whether `other` has taken over since; ids that differ are in no order."""
+
+class Pusher(NamedTuple):
+    """Whose push of a stable offset it is, and when it was made."""
+
+    owner: OwnerEpoch
+    at_s: int
+    """Since 1970, by that owner's clock."""
+
+    def is_overtaken(self, last: Pusher | None) -> bool:
+        """Whether the owner of `last` had taken over, when Kafka took this one behind it.
+
+        Ids of producers are in no order. What was made long before has been kept, and put back.
+        """
         return (
-            other is not None and self.producer_id == other.producer_id and self.epoch < other.epoch
+            last is not None
+            and self.owner.producer_id == last.owner.producer_id
+            and self.owner.epoch < last.owner.epoch
+            and last.at_s - self.at_s <= ON_ITS_WAY_S_MAX
         )
 
 

@@ -5,7 +5,8 @@ before X are done. The stable offset of each physical partition is forwarded wit
 caller's own member id and generation, so the broker fences zombies and a group can leave
 keylane at any time; only when the broker took it, the journal is written (acks=all), and only
 then the client is answered. A push that does not go forward is in the journal first, as an
-intent; one that is beyond what members said of some lane carries a note as its metadata. An
+intent. Each carries a note as its metadata: which node made it, and whether it is beyond what
+members said of some lane. An
 admin's commit for an inactive group works the same way, also backwards. Topics without lanes ride
 along as they are; a request with none passes as bytes.
 A client id with key ranges commits its ranges of a partition: an offset X means that all their

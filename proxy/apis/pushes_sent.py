@@ -75,7 +75,7 @@ class SentPushes:
         if not groups.pushes.has_notes:
             return ""
         seen = None if state.is_said else groups.concluded_epoch(draft.key, state)
-        return push_note(draft.view.topic_id, state, seen, self._journal.owner)
+        return push_note(draft.view.topic_id, state, seen, self._journal.pusher)
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
         """As `prepare`, for offsets that Kafka's own group has already, or has lost.

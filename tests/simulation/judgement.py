@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.lane_note import read_note
-from keylane.offsets.values import OwnerEpoch
+from keylane.offsets.values import Pusher
 from tests.long.chaos_history import (
     Answer,
     ClusterHistory,
@@ -86,8 +86,8 @@ class Judgement:
         self._stands: dict[tuple[str, str, int], int] = {}
         self._stood: dict[tuple[str, str, int], int] = {}
         """Before that."""
-        self._pushers: dict[tuple[str, str, int], OwnerEpoch] = {}
-        """Of each place the owner that has pushed there last."""
+        self._pushers: dict[tuple[str, str, int], Pusher] = {}
+        """Of each place the last one."""
         self._written_s: dict[int, float] = {}
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
@@ -159,11 +159,11 @@ class Judgement:
     def _is_overtaken(self, place: tuple[str, str, int], what: Committed) -> bool:
         """Whether the next owner of the group has pushed already."""
         note = read_note(what.metadata, self._cluster.topics[place[1]].topic_id, what.offset)
-        if note is None or note.owner is None:
+        if note is None or note.pusher is None:
             return False
-        if note.owner.is_before(self._pushers.get(place)):
+        if note.pusher.is_overtaken(self._pushers.get(place)):
             return True
-        self._pushers[place] = note.owner
+        self._pushers[place] = note.pusher
         return False
 
     def aborted(self, numbers: Sequence[int]) -> None:

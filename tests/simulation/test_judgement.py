@@ -6,7 +6,7 @@ import pytest
 
 from keylane.offsets.lane_note import push_note
 from keylane.offsets.state import OffsetState
-from keylane.offsets.values import OwnerEpoch
+from keylane.offsets.values import OwnerEpoch, Pusher
 from tests.simulation.cluster import Cluster, Committed
 from tests.simulation.judgement import Judgement
 from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
@@ -71,5 +71,5 @@ def test_a_push_of_a_node_that_was_replaced_may_come_late(
 
 def pushed(cluster: Cluster, offset: int, *, epoch: int) -> Committed:
     state = OffsetState(committed=offset)
-    note = push_note(cluster.topics["t0"].topic_id, state, None, OwnerEpoch(1000, epoch))
+    note = push_note(cluster.topics["t0"].topic_id, state, None, Pusher(OwnerEpoch(1000, epoch), 0))
     return Committed(offset, note)

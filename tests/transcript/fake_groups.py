@@ -95,9 +95,9 @@ class FakeGroups:
         known = self.table.get(key)
         note = read_note(metadata, view.topic_id, kafka_committed)
         is_noted = note is not None and not note.is_push
-        owner = None if note is None else note.owner
+        pusher = None if note is None else note.pusher
         state = self.table.recognise(
-            key, kafka_committed, self.clock(), is_noted=is_noted, owner=owner
+            key, kafka_committed, self.clock(), is_noted=is_noted, pusher=pusher
         )
         if state is not None:
             return state

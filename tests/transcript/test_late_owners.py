@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from keylane.offsets.lane_note import push_note, read_note
-from keylane.offsets.values import OwnerEpoch
+from keylane.offsets.values import ON_ITS_WAY_S_MAX, OwnerEpoch, Pusher
 from tests.reference.crash_world import Died, Kafka, Node
 from tests.transcript.crashing_node import (
     KEY,
@@ -88,6 +88,20 @@ async def test_what_an_admin_sets_back_is_set_back(metadata) -> None:
     assert await offsets(node) == [700] * LANES
 
 
+async def test_what_was_kept_and_is_put_back_is_a_reset_also_past_a_new_owner() -> None:
+    """A tool restores offset and metadata: they are older than anything that is on its way."""
+    kafka, node = await replaced(1400)
+    ((_, text),) = kafka.late
+    assert await commit(node, dict.fromkeys(ALL, 1600)) == [0] * LANES
+    table = node.offsets._table
+    assert table is not None and table.owner is not None
+    table.note_taken(KEY, 1600, 0.0, 2 + ON_ITS_WAY_S_MAX)
+
+    kafka.arrive(1400, text)
+
+    assert await offsets(node) == [1400] * LANES
+
+
 async def test_a_transaction_that_ends_after_its_node_counts() -> None:
     """Its producer was answered, and commits it when the next owner serves the group."""
     kafka, node = await at_1000()
@@ -111,8 +125,8 @@ async def test_each_push_says_of_which_owner_it_is() -> None:
     second = read_note(kafka.metadata, ORDERS, 1001)
 
     assert first is not None and second is not None and first.is_said and second.is_said
-    assert (first.owner, second.owner) == (OwnerEpoch(1000, 1), OwnerEpoch(1000, 2))
-    assert kafka.loaded().pusher_of(KEY) == OwnerEpoch(1000, 2)
+    assert first.pusher == Pusher(OwnerEpoch(1000, 1), 1)
+    assert kafka.loaded().pusher_of(KEY) == second.pusher == Pusher(OwnerEpoch(1000, 2), 1)
 
 
 async def test_a_journal_without_epochs_makes_no_owners() -> None:

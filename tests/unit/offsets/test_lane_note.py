@@ -24,10 +24,14 @@ from keylane.offsets.lane_note import (
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.offsets.values import OwnerEpoch
+from keylane.offsets.values import OwnerEpoch, Pusher
 
 TOPIC = uuid.UUID(int=0xA1)
 OTHER = uuid.UUID(int=0xB2)
+PUSHER = Pusher(OwnerEpoch(1000, 3), 1_700_000_000)
+PUSHERS_THAT_ARE_NONE = [
+    "7", "[7,1]", "[-1,0,0]", "[7,32768,0]", "[7,0,-1]", '["7",0,0]', "[true,0,0]", "{}",
+]  # fmt: skip
 
 
 def commit(lane: int, offset: int, *, count: int = 4, **fields) -> LaneCommit:
@@ -59,8 +63,9 @@ def notes(draw: st.DrawFn, lane_count: int | None = None) -> LaneNote:
         )
     epochs = st.builds(EpochStart, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
     owners = st.builds(OwnerEpoch, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
-    seen, owner = draw(st.none() | epochs), draw(st.none() | owners)
-    return LaneNote(draw(st.integers(0, 2**63 - 1)), tuple(commits), seen, owner)
+    pushers = st.builds(Pusher, owners, st.integers(0, 2**63 - 1))
+    seen, pusher = draw(st.none() | epochs), draw(st.none() | pushers)
+    return LaneNote(draw(st.integers(0, 2**63 - 1)), tuple(commits), seen, pusher)
 
 
 @given(notes())
@@ -76,16 +81,16 @@ def test_a_note_is_short() -> None:
     assert len(write_note(TOPIC, note)) < 4096
 
 
-def test_a_push_of_what_members_said_says_no_more_than_its_owner() -> None:
-    """All lanes were committed so far; a keylane that does not know owners finds no note."""
+def test_a_push_of_what_members_said_says_no_more_than_its_pusher() -> None:
+    """All lanes were committed so far; a keylane that does not know pushers finds no note."""
     state = OffsetState(committed=None)
     for lane in range(4):
         state.commit_lane(even_split(4).key_range(lane), 10 + lane)
 
-    text = push_note(TOPIC, state, None, OwnerEpoch(1000, 3))
+    text = push_note(TOPIC, state, None, PUSHER)
 
-    assert read_note(text, TOPIC, 10) == LaneNote(10, (), owner=OwnerEpoch(1000, 3), is_said=True)
-    assert not text.startswith(PREFIX) and len(text) < 100
+    assert read_note(text, TOPIC, 10) == LaneNote(10, (), pusher=PUSHER, is_said=True)
+    assert not text.startswith(PREFIX) and len(text) < 120
     assert push_note(TOPIC, state, None, None) == ""
 
 
@@ -97,9 +102,9 @@ def test_a_push_that_a_scan_has_led_on_to_says_of_which_log() -> None:
     scanned.add(0, 20, np.array([19, 19, 19, 4]))
     state.settle(scanned)
 
-    text = push_note(TOPIC, state, EpochStart(7, 3), OwnerEpoch(1000, 3))
+    text = push_note(TOPIC, state, EpochStart(7, 3), PUSHER)
 
-    assert read_note(text, TOPIC, 10) == LaneNote(10, (), EpochStart(7, 3), OwnerEpoch(1000, 3))
+    assert read_note(text, TOPIC, 10) == LaneNote(10, (), EpochStart(7, 3), PUSHER)
 
 
 @pytest.mark.parametrize("epoch", ["7", "[7]", "[-1,0]", "[7,-1]", '["7",0]', "[true,0]", "{}"])
@@ -110,11 +115,11 @@ def test_an_epoch_that_is_none_makes_no_note(epoch: str) -> None:
     assert read_note(text, TOPIC, 7) is None
 
 
-@pytest.mark.parametrize("owner", ["7", "[7]", "[-1,0]", "[7,32768]", '["7",0]', "[true,0]", "{}"])
+@pytest.mark.parametrize("pusher", PUSHERS_THAT_ARE_NONE)
 @pytest.mark.parametrize("version", [1, 2])
-def test_an_owner_that_is_none_makes_no_note(owner: str, version: int) -> None:
+def test_a_pusher_that_is_none_makes_no_note(pusher: str, version: int) -> None:
     """Anybody can write metadata."""
-    text = f'{{"keylane":{version},"topic":"{TOPIC.hex}","at":7,"lanes":[],"owner":{owner}}}'
+    text = f'{{"keylane":{version},"topic":"{TOPIC.hex}","at":7,"lanes":[],"pusher":{pusher}}}'
 
     assert read_note(text, TOPIC, 7) is None
 

@@ -27,7 +27,7 @@ from keylane.offsets.journal import (
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
-from keylane.offsets.values import WHOLE, OwnerEpoch
+from keylane.offsets.values import ON_ITS_WAY_S_MAX, WHOLE, OwnerEpoch, Pusher
 
 COUNT = 5
 KEY = StateKey("group", uuid.UUID(int=7), 3)
@@ -177,46 +177,47 @@ def test_the_pusher_of_a_state_comes_back_and_goes_with_it() -> None:
     table = make_table()
     table.put(KEY, OffsetState(committed=43))
     table.owner = OwnerEpoch(8, 1)
-    table.note_taken(KEY, 43, 0.0)
+    table.note_taken(KEY, 43, 0.0, 1000)
     first = save(table)
-    table.note_taken(KEY, 43, 0.0)
+    table.note_taken(KEY, 43, 0.0, 1000)
     again = save(table)
     table.owner = OwnerEpoch(8, 2)
-    table.note_taken(KEY, 43, 0.0)
+    table.note_taken(KEY, 43, 0.0, 1000)
     records = [*first, *save(table)]
     loaded = load(records)
     tombstones = loaded.tombstones(KEY)
 
     assert [read_key(record.key, place="") for record in first] == [PusherKey(KEY), KEY]
     assert not again
-    assert loaded.pusher_of(KEY) == OwnerEpoch(8, 2)
+    assert loaded.pusher_of(KEY) == Pusher(OwnerEpoch(8, 2), 1000)
     assert load([*records, *tombstones]).take_orphan_tombstones() == []
     assert load([*records, tombstones[-1]]).take_orphan_tombstones() == tombstones[:1]
 
 
 @pytest.mark.parametrize(
-    ("pushed_by", "last", "is_before"),
+    ("pushed_by", "last", "is_late"),
     [
-        (OwnerEpoch(8, 1), OwnerEpoch(8, 2), True),
-        (OwnerEpoch(8, 2), OwnerEpoch(8, 2), False),
-        (OwnerEpoch(8, 3), OwnerEpoch(8, 2), False),
-        (OwnerEpoch(7, 1), OwnerEpoch(8, 2), False),
-        (OwnerEpoch(8, 1), None, False),
+        (Pusher(OwnerEpoch(8, 1), 990), OwnerEpoch(8, 2), True),
+        (Pusher(OwnerEpoch(8, 1), 1001), OwnerEpoch(8, 2), True),
+        (Pusher(OwnerEpoch(8, 1), 1000 - ON_ITS_WAY_S_MAX - 1), OwnerEpoch(8, 2), False),
+        (Pusher(OwnerEpoch(8, 2), 990), OwnerEpoch(8, 2), False),
+        (Pusher(OwnerEpoch(8, 3), 990), OwnerEpoch(8, 2), False),
+        (Pusher(OwnerEpoch(7, 1), 990), OwnerEpoch(8, 2), False),
+        (Pusher(OwnerEpoch(8, 1), 990), None, False),
     ],
 )
-def test_only_what_is_known_to_be_overtaken_counts_for_nothing(pushed_by, last, is_before) -> None:
+def test_only_what_is_known_to_be_overtaken_counts_for_nothing(pushed_by, last, is_late) -> None:
     """Ids of producers are in no order: Kafka deals them out broker by broker."""
     table = make_table()
     state = OffsetState(committed=43)
     state.mark_pushed(43)
     table.put(KEY, state)
-    if last is not None:
-        table.owner = last
-        table.note_taken(KEY, 43, 0.0)
+    table.owner = last
+    table.note_taken(KEY, 43, 0.0, 1000)
 
-    found = table.recognise(KEY, 20, 0.0, owner=pushed_by)
+    found = table.recognise(KEY, 20, 0.0, pusher=pushed_by)
 
-    assert (found is not None) is is_before
+    assert (found is not None) is is_late
     if found is not None:
         assert (found.pushed, found.stable_position) == (20, 43) and table.get(KEY) is found
 
