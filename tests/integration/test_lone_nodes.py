@@ -11,7 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from keylane.embedded import EmbeddedKafka
@@ -19,6 +24,7 @@ from keylane.embedded.child import ChildEnded
 from tests.integration.conftest import make_topic_factory
 from tests.integration.harness import produce
 from tests.integration.keylane_process import KeylaneProcess
+from tests.integration.test_offset_retention import COMMIT, Connection
 
 LANES, GROUP = 4, "split"
 DEFAULTS = {"group.initial.rebalance.delay.ms": "3000"}
@@ -106,6 +112,54 @@ def test_a_second_lone_node_refuses_to_start(make_node: MakeNode, orders: str) -
     commit(first, orders, {1: 30})
     assert committed(first, orders)[:3] == [50, 30, 40]
     assert "nodes agreed generation_id=2" not in first.log
+
+
+def test_a_push_of_a_replaced_node_that_comes_late_moves_no_lane(
+    make_node: MakeNode, broker: EmbeddedKafka, orders: str
+) -> None:
+    """The broker has it behind those of the next node, as if it had lain at a slow one."""
+    first, second = make_node().start(), make_node()
+    commit(first, orders, dict.fromkeys(range(LANES), 40))
+    late = kafkas_own(broker, orders)
+    assert late.offset == 40 and late.metadata
+    first.kill()
+    second.start()
+    commit(second, orders, dict.fromkeys(range(LANES), 60))
+
+    put_at_kafka(broker, late)
+
+    assert committed(second, orders) == [60] * LANES
+    second.wait_for_log(
+        f"a push of keylane came late, and is followed by the next one group={GROUP}"
+    )
+    commit(second, orders, {0: 70})
+    assert kafkas_own(broker, orders).offset == 60
+    put_at_kafka(broker, TopicPartition(orders, 0, 20))
+    assert committed(second, orders) == [20] * LANES, "an admin's reset is one"
+
+
+def kafkas_own(broker: EmbeddedKafka, topic: str) -> TopicPartition:
+    """The group's offset at the broker, with its metadata."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    wanted = ConsumerGroupTopicPartitions(GROUP, [TopicPartition(topic, 0)])
+    (found,) = admin.list_consumer_group_offsets([wanted])[GROUP].result(30).topic_partitions
+    return found
+
+
+def put_at_kafka(broker: EmbeddedKafka, place: TopicPartition) -> None:
+    """Set the group's offset past keylane; confluent-kafka would add a zero byte to metadata."""
+    entry = {
+        "partition_index": place.partition,
+        "committed_offset": place.offset,
+        "committed_leader_epoch": -1,
+        "committed_metadata": place.metadata or "",
+    }
+    with Connection(broker.bootstrap) as direct:
+        answer = direct.call(
+            COMMIT, 7, group_id=GROUP, member_id="", generation_id_or_member_epoch=-1,
+            topics=[{"name": place.topic, "partitions": [entry]}],
+        )  # fmt: skip
+    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
 
 
 def test_of_two_that_start_at_the_same_moment_one_serves(make_node: MakeNode, orders: str) -> None:
