@@ -185,6 +185,7 @@ def lose_disk(stage: Stage, fault: Fault) -> None:
 def loss_while_down(stage: Stage, fault: Fault) -> None:
     """All nodes die, and a log loses its end before they are back."""
     stage.kill(*stage.node_hosts)
+    stage.hold(RESTART_S / 2)
     stage.world.after(RESTART_S / 2, lambda: elect_with_loss(stage, fault))
 
 
