@@ -52,6 +52,14 @@ def test_a_fetch_does_not_wait_for_its_broker() -> None:
     assert judged(wait(18, key=FETCH), troubles=["kafka2"], rights=False) == ["waits"]
 
 
+def test_what_was_refused_for_want_of_a_right_is_asked_for_again() -> None:
+    """The broker of the connection has said nothing yet; the next fetch waits for it as well."""
+    first, again = wait(9.5, key=FETCH, number=3), wait(9, key=FETCH, begin_s=20.0, number=3)
+    assert judged(first, again, troubles=["kafka2"]) == []
+    answered = wait(0.5, key=FETCH, number=3)
+    assert judged(answered, again, troubles=["kafka2"]) == ["waits"]
+
+
 def test_of_two_that_wait_side_by_side_one_has_the_lock() -> None:
     """The other one is asked to come again, also where the journal takes its time."""
     one, other = wait(40), wait(24, begin_s=11.0, number=2)

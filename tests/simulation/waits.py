@@ -103,7 +103,8 @@ class Waits:
             self.all.append(wait)
             if wait.connection not in self._answered:
                 self._firsts.add(wait)
-        if wait.is_answered and wait.api_key == FETCH:
+        # After that long it was refused for a right that is not known yet.
+        if wait.is_answered and wait.api_key == FETCH and wait.seconds < RIGHT_S - SLACK_S:
             self._answered.add(wait.connection)
 
     def breaches(self, held: Sequence[Held]) -> Iterator[str]:
