@@ -226,6 +226,12 @@ class GroupOffsets:
         if self._owned is not None:
             await self._owned.ready(group)
 
+    def note_asked(self, group: str) -> None:
+        """Somebody is about to ask where the group's lanes stand; the lock comes next."""
+        table = self._table if self._owned is None else self._owned.find(group)
+        if table is not None:  # what is not loaded yet is compared with its log then
+            self._checks.note_asked(group, table.of_group(group).items())
+
     @property
     def sees_ends(self) -> bool:
         """Whether the end of each transaction passes this node: there is no other."""

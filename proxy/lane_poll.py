@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from keylane.cache.lane_log import Claim, Taken
+from keylane.offsets.lineage import FRESH_S
 from keylane.proxy.lane_request import LaneFetch, LaneFetchRequest
 from keylane.proxy.reader import PartitionReader
 
 READ_GRACE_S: Final = 5.0
 """How much longer than its `max_wait_ms` a request waits for data that is upstream. Well below
 clients' `request.timeout.ms` of 30 s."""
-FRESH_S: Final = 5.0
-"""What is in memory is handed out to a request so long after an answer of the leader. A read at the
-log's end has one each half a second."""
 
 
 @dataclass(slots=True, eq=False)

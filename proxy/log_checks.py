@@ -5,21 +5,22 @@ Next:  `groups` has a group's states checked as soon as its lock is held.
 Pure:  the outside world is a function; time is a parameter.
 Source: docs/decisions/026; KIP-320.
 
-A log may be cut while no keylane runs, or while it is not read. So a state that was loaded, or
-whose partition has a new leader, is unchecked until that leader has said where the epoch ends that
+A log may be cut while no keylane runs, or while it is not read. So a state that was loaded, whose
+partition has a new leader, or that is asked for while nobody reads there, is unchecked until that leader has said where the epoch ends that
 the state was concluded in. What was concluded beyond is cut; what members said stays.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import StateKey
 from keylane.offsets.lane_note import LaneNote
-from keylane.offsets.lineage import NO_EPOCH, EpochEnd, EpochStart, Lineages, Place
+from keylane.offsets.lineage import FRESH_S, NO_EPOCH, EpochEnd, EpochStart, Lineages, Place
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.log_ends import Question
@@ -44,6 +45,8 @@ class LogChecks:
         self._cuts: dict[str, dict[StateKey, int]] = {}
         self._retry_s: dict[str, float] = {}
         self._led: dict[Place, int] = {}
+        self._asked_s: OrderedDict[str, float] = OrderedDict()
+        """By group, when it was asked where it stands; the earliest first."""
 
     def note_unsure(self, states: Iterable[tuple[StateKey, OffsetState]]) -> None:
         """Leaders are to be asked before these are served: they come from the journal, say.
@@ -74,6 +77,23 @@ class LogChecks:
         self.note_unsure(
             item for item in states if places and (item[0].topic_id, item[0].partition) in places
         )
+
+    def note_asked(self, group: str, states: Iterable[tuple[StateKey, OffsetState]]) -> None:
+        """Somebody asks where a group stands: states of logs that nobody reads are unsure.
+
+        No metadata need have named a new leader yet. Once in FRESH_S for a group.
+        """
+        now_s = self._clock()
+        while self._asked_s and next(iter(self._asked_s.values())) < now_s - FRESH_S:
+            self._asked_s.popitem(last=False)
+        if group in self._asked_s:
+            return
+        self._asked_s[group] = now_s
+        self.note_unsure(item for item in states if not self._is_read(_place(item[0]), now_s))
+
+    def _is_read(self, place: Place, now_s: float) -> bool:
+        lineage = self._lineages.find(place)
+        return lineage is not None and now_s - lineage.told_s <= FRESH_S
 
     def note_cut(self, keys: Iterable[StateKey], end: int) -> None:
         """The log of these states is another one from `end` on."""

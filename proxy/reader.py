@@ -127,7 +127,7 @@ class PartitionReader:
         self.log = LaneLog(key_split.output_count, kit.cache)
         self.listeners: dict[Listener, None] = {}
         self.siblings: object = None  # kept alive for `lane_fetch`: all readers of the partition
-        self.is_reserved = True
+        self.is_reserved, self._is_lost = True, False
         self.used_s = self.tidied_s = kit.clock()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.told_s = float("-inf")
@@ -143,7 +143,6 @@ class PartitionReader:
         self._head_epoch = NO_EPOCH
         """Of the last batch before the head."""
         self._span = SPAN_UNKNOWN
-        self._is_lost = False
         self._generation = self._sequence = self._told_sequence = 0
 
     @property
@@ -365,7 +364,8 @@ class PartitionReader:
     def _note_watermarks(self, raw: RawFetch, read: _Read) -> None:
         if read.sequence < self._told_sequence:
             return
-        self._told_sequence, self.told_s = read.sequence, self._kit.clock()
+        self._told_sequence = read.sequence
+        self.told_s = self.lineage.told_s = self._kit.clock()
         self.high_watermark = raw.high_watermark
         self.last_stable_offset = raw.last_stable_offset
         if raw.log_start_offset > self.log_start_offset:

@@ -27,6 +27,9 @@ EPOCHS_MAX: Final = 64
 """Epochs of one log that are kept, 16 bytes each; a log has a few new ones a month."""
 PLACES_MAX: Final = 100_000
 """Partitions that are kept, some 300 bytes each; the longest unseen are forgotten first."""
+FRESH_S: Final = 5.0
+"""So long after an answer of the leader what was read counts as of its log, for requests that ask
+for it. A read at the log's end has one each half a second."""
 
 Place = tuple[uuid.UUID, int]
 """Topic id, partition."""
@@ -54,7 +57,7 @@ class Lineage:
     Invariants: epochs ascend; every start is below `end`; there are EPOCHS_MAX at most.
     """
 
-    __slots__ = ("_epochs", "_starts", "elected_epoch", "end", "leader_epoch")
+    __slots__ = ("_epochs", "_starts", "elected_epoch", "end", "leader_epoch", "told_s")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
@@ -65,6 +68,8 @@ class Lineage:
         """The latest leader whose log was compared; what an earlier one sends counts no more."""
         self.elected_epoch = NO_EPOCH
         """The latest leader that metadata has named to readers."""
+        self.told_s = float("-inf")
+        """When a leader has answered a reader last."""
 
     @property
     def is_doubtful(self) -> bool:

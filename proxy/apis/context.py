@@ -196,6 +196,9 @@ class Groups(Protocol):
     def is_unsure(self, group: str, view: View, partition: int) -> bool:
         """Whether only what members said is sure of a state: its log may have been cut since."""
 
+    def note_asked(self, group: str) -> None:
+        """Somebody is about to ask where the group's lanes stand; the lock comes next."""
+
     async def adopt(
         self,
         group: str,

@@ -124,6 +124,7 @@ async def _answer_stable(
         async with AsyncExitStack() as stack:
             # A commit that is under way moves Kafka's offset before ours: look between commits.
             for group in sorted({question.group for question in questions}):
+                context.groups.note_asked(group)
                 await stack.enter_async_context(context.hold(group))
             pending: frozenset[Place] = frozenset()
             if request.api_version < STABLE_VERSION:

@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylane.offsets.lineage import FRESH_S
 from keylane.offsets.scan import ScanIndex
-from keylane.proxy.lane_poll import FRESH_S
 from keylane.proxy.tasks import spawn
 from tests.reference.broker_log import BrokerLog, Seen, keys_of_lane, read_batches, records_of
 from tests.reference.kernel import lane_of

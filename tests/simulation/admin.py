@@ -13,9 +13,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from keylane.offsets.intents import LATE_S
 from tests.long.chaos_history import Answer, Commit, Place
 from tests.simulation.client import Client, Lost
 from tests.simulation.cluster import Committed
+from tests.simulation.judgement import WATCHES
 from tests.simulation.node import PORT
 from tests.simulation.world import Process
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tests.simulation.stage import Stage
 
 AGAIN = {14, 15, 16, 88}
+EXPIRES_S = 1.2 * LATE_S
+"""Kafka's least is a minute: what had no answer has come until then."""
 PAUSE_S = 0.1
 TRIES_S = 60.0
 GONE = -1
@@ -130,7 +134,7 @@ class Tool:
 
 def watch(stage: Stage, plan: GroupPlan) -> None:
     """Begin to look at a group's offsets now and then."""
-    tool = Tool(stage, plan, f"lag-{plan.name}")
+    tool = Tool(stage, plan, f"{WATCHES}{plan.name}")
     tool.process.spawn(tool.watch(plan.watched_s), "watch")
 
 
@@ -233,6 +237,7 @@ def expire_group(stage: Stage, fault: Fault) -> None:
     """Kafka forgets a group that was stopped for long."""
 
     async def work(tool: Tool) -> None:
+        await asyncio.sleep(EXPIRES_S)
         name, now_s = tool.plan.name, stage.world.now_s
         for lane in tool.lanes:
             stage.judgement.was_set(name, tool.place(lane), GONE)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.lane_note import read_note
+from keylane.offsets.lineage import FRESH_S
 from keylane.offsets.values import Pusher
 from tests.long.chaos_history import (
     Answer,
@@ -44,7 +45,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+KNOWN_S = 1.2 * FRESH_S
+"""Clocks of some processes go slower."""
 ON_ITS_WAY_S = 0.05
+WATCHES = "lag-"
+"""How names of tools that look again and again begin."""
 FOLLOWS_AFTER = 2
 """Commits, until Kafka's own offset is not before the log's start."""
 
@@ -173,8 +178,9 @@ class Judgement:
     def cut(self, partition: Partition) -> None:
         """The log has lost its end."""
         place, now_s = (partition.topic, partition.index), self._world.now_s
-        # What was answered before may be on its way to a member.
-        self._cuts[place].append(Cut(partition.log.end, now_s, now_s + ON_ITS_WAY_S))
+        # What was answered before may be on its way to a member, or lie at one that hangs.
+        end_s = ON_ITS_WAY_S + self._waits.troubles.end_s(now_s, _is_client)
+        self._cuts[place].append(Cut(partition.log.end, now_s, end_s))
         records = self._records[place]
         for offset in [each for each in records if each >= partition.log.end]:
             del records[offset]
@@ -353,13 +359,24 @@ class Judgement:
             if member.habits.group == plan.name
             for event in member.events
         ]
-        events += self._events[plan.name]
+        events += (each for each in self._events[plan.name] if not self._is_early(each))
         return GroupHistory(
             group=plan.name,
             partitions={plan.topic: topic.partitions},
             lane_of=lane,
             events=events,
         )
+
+    def _is_early(self, event: Event) -> bool:
+        """Whether a tool that asks for no metadata is answered before anybody can know of a cut.
+
+        Where nobody reads, keylane asks the leader each few seconds.
+        """
+        if not isinstance(event, Answer) or not event.member.startswith(WATCHES):
+            return False
+        topic = event.place.topic
+        cuts = self._cuts.get((topic, event.place.lane % self._topic(topic).partitions), ())
+        return any(cut.begin_s < event.asked_s < cut.end_s + KNOWN_S for cut in cuts)
 
     def _above(self, plan: GroupPlan, group: GroupHistory) -> list[str]:
         """Answers beyond records that nobody has committed, of what may stand: a register's.
@@ -445,3 +462,8 @@ class Judgement:
                     and each.asked_s > min(new, default=inf)
                 ]
         return found[:1]
+
+
+def _is_client(host: str) -> bool:
+    """Whether it is the host of neither a node nor a broker."""
+    return not host.startswith(("127.", "kafka"))

@@ -21,6 +21,7 @@ from keylane.offsets.owned import OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
+from keylane.offsets.values import Pusher
 from keylane.proxy import lane_poll
 from keylane.proxy.apis import late_offsets, offset_commit
 from keylane.proxy.forgetting import Forgetting
@@ -180,6 +181,11 @@ MORE: Sequence[Mutation] = (
     ),
     # Nodes.
     Mutation("a node serves groups of others", "no two nodes serve a group", _serve_all),
+    Mutation(
+        "a push of a node that was replaced counts",
+        "a node hangs, and wakes up",
+        patch(Pusher, "is_overtaken", lambda *_: False),
+    ),
     Mutation(
         "what was loaded in another term is used",
         "a node joins",

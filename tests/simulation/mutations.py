@@ -21,7 +21,7 @@ from keylane.offsets.journal import StateKey
 from keylane.offsets.owned import OwnedTables
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.proxy import groups, push_journal, reader
+from keylane.proxy import adoption, push_journal, reader
 from keylane.proxy.apis import pushes_sent
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.line import Line
@@ -174,7 +174,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "a transaction's note is not read",
         "offsets of lanes in a transaction",
-        patch(groups, "read_note", lambda *_: None),
+        patch(adoption, "read_note", lambda *_: None),
     ),
     Mutation(
         "aborted transactions are not listed",

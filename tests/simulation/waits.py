@@ -13,7 +13,7 @@ asks of the broker that it is connected to may take as long as that broker, as d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.cluster import Held
@@ -35,6 +35,7 @@ SLACK_S = 2.0
 LONG_S = 1.0
 """What took less is not remembered."""
 BOOTSTRAP_PORT = 9000
+AND = " and "
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,23 @@ class Troubles:
             for first_s, last_s in self.known.get(name, ())
         )
 
+    def end_s(self, now_s: float, is_host: Callable[[str], bool]) -> float:
+        """When those are over that hosts of a kind have now, alone or with another."""
+        return max(
+            (
+                last_s
+                for name, spans in self.known.items()
+                if any(is_host(host) for host in name.split(AND))
+                for first_s, last_s in spans
+                if first_s <= now_s < last_s
+            ),
+            default=now_s,
+        )
+
 
 def between(first: str, second: str) -> str:
     """The name of what lies between two hosts."""
-    return " and ".join(sorted((first, second)))
+    return AND.join(sorted((first, second)))
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 
 from keylane.keyrange.key_split import even_split
 from keylane.offsets.journal import StateKey
-from keylane.offsets.lineage import EpochEnd, EpochStart, Lineages
+from keylane.offsets.lineage import FRESH_S, EpochEnd, EpochStart, Lineages
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
@@ -57,6 +57,10 @@ class World:
         asked = list(questions)
         self.asked += asked
         return {} if self.answer is None else dict.fromkeys(asked, self.answer)
+
+    def look(self) -> None:
+        """Somebody asks where the group stands."""
+        self.checks.note_asked(KEY.group, self.table.items())
 
     def open(self) -> list[int]:
         """A call of the group: where its lanes stand."""
@@ -175,3 +179,41 @@ def test_a_state_that_is_gone_is_no_longer_waited_for() -> None:
         )
 
         assert not world.checks.waits(KEY.group)
+
+
+def test_a_log_that_nobody_reads_is_compared_when_a_group_is_asked_for() -> None:
+    """It was cut, and no metadata has named the new leader; once in a while that is asked."""
+    world = World(concluded_state(), SEEN)
+    world.answer = EpochEnd(5, 25_000)
+    assert world.open() == [25_000] * 4
+    world.answer = EpochEnd(5, 20_000)
+    asked = len(world.asked)
+    assert world.open() == [25_000] * 4, "a commit goes by what is known"
+
+    world.now_s += FRESH_S
+    world.look()
+    found = world.open()
+    world.look()
+    world.open()
+
+    assert found == [25_000, 25_000, 25_000, 20_000]
+    assert len(world.asked) == asked + 1
+    world.now_s += 2 * FRESH_S
+    world.look()
+    world.open()
+    assert len(world.asked) == asked + 2
+
+
+def test_a_log_that_is_read_is_not_compared_when_a_group_is_asked_for() -> None:
+    """Its reader does so as soon as it meets another leader."""
+    world = World(concluded_state(), SEEN)
+    world.answer = EpochEnd(5, 25_000)
+    world.open()
+    asked = len(world.asked)
+    world.now_s += 100
+    world.lineages.of(PLACE).told_s = world.now_s - FRESH_S
+
+    world.look()
+    world.open()
+
+    assert len(world.asked) == asked
