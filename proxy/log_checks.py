@@ -6,8 +6,9 @@ Pure:  the outside world is a function; time is a parameter.
 Source: docs/decisions/026; KIP-320.
 
 A log may be cut while no keylane runs, or while it is not read. So a state that was loaded, whose
-partition has a new leader, or that is asked for while nobody reads there, is unchecked until that leader has said where the epoch ends that
-the state was concluded in. What was concluded beyond is cut; what members said stays.
+partition has a new leader, or that is asked for while nobody reads there, is unchecked until that
+leader has said where the epoch ends that the state was concluded in. What was concluded beyond is
+cut; what members said stays.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ async def test_a_member_that_goes_back_is_named(caplog) -> None:
 
 async def test_a_lower_offset_with_no_record_above_it_is_no_step_back(caplog) -> None:
     """Lanes stand behind what holds no record of theirs, where their members have not read."""
-    _, node = await at(caplog)
+    kafka, node = await at(caplog)
+    kafka.end = 2000
     scanned = ScannedBlock(
         topic="orders",
         topic_id=ORDERS,
