@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from keylane.offsets.journal import StateKey
+from keylane.offsets.journal import StateKey, state_key
 from keylane.offsets.lane_note import LaneNote, apply_note, read_note
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.state import OffsetState
@@ -56,7 +56,7 @@ class Adoption:
         Raises: UpstreamLost, when the partition's leader has to be asked, and does not answer;
         NotCoordinator.
         """
-        key = StateKey(group, view.topic_id, partition)
+        key = state_key(group, view.topic_id, partition)
         note = read_note(metadata, view.topic_id, found)
         known = self._recognised(key, found, note)
         if known is not None:

@@ -18,10 +18,10 @@ from weakref import WeakValueDictionary
 from keylane.config import ProxyConfig
 from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.offsets.intents import Unanswered
-from keylane.offsets.journal import FORMAT, LayoutValue, StateKey, ic_partition
+from keylane.offsets.journal import FORMAT, LayoutValue, StateKey, ic_partition, state_key
 from keylane.offsets.lineage import EpochStart, Lineages, Place
 from keylane.offsets.openings import make_journal, opened_at_start
-from keylane.offsets.owned import GroupLock, Holding, Journal, Open, OwnedTables, in_time
+from keylane.offsets.owned import GroupLock, Holding, InTime, Journal, Open, OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.set_aside import SetAside
@@ -208,7 +208,7 @@ class GroupOffsets:
             raise NotCoordinator(self._held_back)
         lock = self._locks.get(group) or self._locks.setdefault(group, GroupLock())
         owned = self._owned
-        async with in_time(lock, wait_s) if owned is None else owned.hold(group, lock, wait_s):
+        async with InTime(lock, wait_s) if owned is None else owned.hold(group, lock, wait_s):
             self._checks.note_led(self.states())
             if self._checks.waits(group):
                 await self._checks.repair(group, self._table_of(group))
@@ -256,7 +256,7 @@ class GroupOffsets:
 
         Raises: NotCoordinator.
         """
-        return self._table_of(group).get(StateKey(group, view.topic_id, partition))
+        return self._table_of(group).get(state_key(group, view.topic_id, partition))
 
     def has_state(self, key: StateKey) -> bool:
         """Whether the group has one, as far as this node serves it and has loaded it."""
@@ -320,7 +320,7 @@ class GroupOffsets:
         table.note_cuts(cuts := journal.cuts)
         layouts: dict[str, LayoutValue] = {}
         for view, partition, state in states:
-            key = StateKey(group, view.topic_id, partition)
+            key = state_key(group, view.topic_id, partition)
             place = (view.topic_id, partition)
             self.scans.raise_to_log_start(place, state, table.get(key))
             table.put(key, state)

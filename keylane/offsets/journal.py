@@ -109,6 +109,12 @@ class StateKey:
         return self._hash
 
 
+@lru_cache(maxsize=1024)
+def state_key(group: str, topic_id: uuid.UUID, partition: int) -> StateKey:
+    """The same object for the same state, as a rule: a look-up by it compares nothing."""
+    return StateKey(group, topic_id, partition)
+
+
 @dataclass(frozen=True, slots=True)
 class RangeKey:
     """One individually committed offset range of a state."""

@@ -97,18 +97,24 @@ class GroupLock(asyncio.Lock):
         return not self.locked() and not self._waiters
 
 
-@asynccontextmanager
-async def in_time(lock: GroupLock, wait_s: float | None) -> AsyncIterator[None]:
-    """Hold a lock that was had in time. Raises: GroupBusy."""
-    if lock.is_free:  # a time-out costs more than the lock
-        await lock.acquire()
-    else:
-        async with free_in_time(wait_s):
-            await lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+class InTime:
+    """Hold a lock that was had in time. No generator: each commit enters it."""
+
+    __slots__ = ("_lock", "_wait_s")
+
+    def __init__(self, lock: GroupLock, wait_s: float | None) -> None:
+        self._lock, self._wait_s = lock, wait_s
+
+    async def __aenter__(self) -> None:
+        """Raises: GroupBusy."""
+        if self._lock.is_free:  # a time-out costs more than the lock
+            await self._lock.acquire()
+        else:
+            async with free_in_time(self._wait_s):
+                await self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
@@ -156,7 +162,7 @@ class OwnedTables:
         """
         async with free_in_time(wait_s):
             await self.ready(group)  # who is not served need not wait for the lock
-        async with in_time(lock, wait_s):
+        async with InTime(lock, wait_s):
             self._held[group] = await self.ready(group)
             try:
                 yield

@@ -159,19 +159,19 @@ class PositionMap:
     @property
     def lowest(self) -> int:
         """The lowest that any hash counts as standing at."""
-        return int(self._numbers[COUNTED].min())
+        return int(np.minimum.reduce(self._numbers[COUNTED]))
 
     @property
     def highest(self) -> int:
         """The highest of them."""
-        return int(self._numbers[COUNTED].max())
+        return int(np.maximum.reduce(self._numbers[COUNTED]))
 
     @property
     def concluded_end(self) -> int:
         """The highest that counts though nobody said it; 0: there is none."""
         offsets, counted, committed, _ = self._numbers
         concluded = counted[(counted > offsets) | (committed == 0)]
-        return int(concluded.max()) if len(concluded) else 0
+        return int(np.maximum.reduce(concluded)) if len(concluded) else 0
 
     @property
     def is_sound(self) -> bool:
@@ -187,14 +187,13 @@ class PositionMap:
     def is_said(self, offset: int) -> bool:
         """Whether all hashes were committed up to `offset` or beyond, scans left aside."""
         offsets, _, committed, _ = self._numbers
-        return bool(committed.all()) and int(offsets.min()) >= offset
+        return int(np.minimum.reduce(committed)) > 0 and int(np.minimum.reduce(offsets)) >= offset
 
     def cuts_added(self, first: int, last: int) -> int:
         """Return by how many intervals an update of these bounds can lengthen the map."""
-        return sum(
-            at <= HASH_MAX and self._starts[bisect_right(self._starts, at) - 1] != at
-            for at in (first, last + 1)
-        )
+        starts = self._starts
+        added = int(starts[bisect_right(starts, first) - 1] != first)
+        return added + (last < HASH_MAX and starts[bisect_right(starts, last + 1) - 1] != last + 1)
 
     # -- changes -------------------------------------------------------------------------
 
@@ -284,14 +283,15 @@ class PositionMap:
         is_other = differs[OFFSET] | differs[COMMITTED] | differs[EPOCH]
         is_other[has_other_text] = True
         is_changed = is_other | differs[COUNTED]
-        if np.count_nonzero(is_changed) < LIFT_GAIN_MIN:  # the rule: too few for a lift
-            return Step(None, self._changes(is_changed, bounds))
+        changed = is_changed.nonzero()[0].tolist()
+        if len(changed) < LIFT_GAIN_MIN:  # the rule: too few for a lift
+            return Step(None, self._changes(changed, bounds))
         lift = _lift(own[COUNTED], old[COUNTED], differs[COUNTED] & ~is_other)
         expected = old[COUNTED]
         if lift is not None:
             expected = np.where(expected == lift[0], lift[1], expected)
         is_changed = is_other | (own[COUNTED] != expected)
-        return Step(lift, self._changes(is_changed, bounds))
+        return Step(lift, self._changes(is_changed.nonzero()[0].tolist(), bounds))
 
     def apply_step(self, step: Step) -> None:
         """Make of this map the one that `step_from` was asked of."""
@@ -354,11 +354,11 @@ class PositionMap:
         if stop - start != 1 or self._starts[start] != first or self._end(start) != last:
             return False
         row, text = list(_row(pieces[0][1])), pieces[0][1].metadata
-        return not any(
-            self._numbers[:, index].tolist() == row and self._texts[index] == text
-            for index in (start - 1, stop)
-            if 0 <= index < len(self._starts)
-        )
+        for index in (start - 1, stop):
+            is_there = 0 <= index < len(self._texts)
+            if is_there and self._numbers[:, index].tolist() == row and self._texts[index] == text:
+                return False
+        return True
 
     def _put_one(self, index: int, position: Position) -> None:
         """Put a position on an interval that stays as it is."""
@@ -401,11 +401,11 @@ class PositionMap:
         self.text_chars = sum(len(text) for text in self._texts if text)
 
     def _changes(
-        self, is_changed: NDArray[np.bool_], bounds: NDArray[np.int64] | None
+        self, changed: Sequence[int], bounds: NDArray[np.int64] | None
     ) -> tuple[Change, ...]:
         """Positions of this map where they have changed. bounds: of pieces; None: intervals."""
         found: list[Change] = []
-        for index in is_changed.nonzero()[0].tolist():
+        for index in changed:
             if bounds is None:
                 low, high, place = self._starts[index], self._end(index), index
             else:

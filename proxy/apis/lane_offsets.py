@@ -17,7 +17,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
 from keylane.errors import UpstreamLost
-from keylane.offsets.journal import StateKey
+from keylane.offsets.journal import StateKey, state_key
 from keylane.offsets.lane_note import apply_commit
 from keylane.offsets.pushes import Writer
 from keylane.offsets.state import OffsetState
@@ -63,7 +63,7 @@ class Draft:
     """Topic and partition."""
 
     def __post_init__(self) -> None:
-        key = StateKey(self.group, self.view.topic_id, self.partition)
+        key = state_key(self.group, self.view.topic_id, self.partition)
         object.__setattr__(self, "key", key)
         object.__setattr__(self, "place", (self.view.topic, self.partition))
 
@@ -93,11 +93,11 @@ async def denied_places(places: Mapping[Place, View], context: Context) -> dict[
     Looked at before anything of a group's state is told or changed; the broker, which has the
     last word on the group too, is asked only with what comes of the state.
     """
-    codes = {
-        view.topic: ErrorCode(await context.right_error(view, Operation.READ))
-        for view in {view.topic: view for view in places.values()}.values()
-    }
-    return {place: codes[place[0]] for place in places if codes[place[0]] != NONE}
+    codes: dict[str, ErrorCode] = {}
+    for topic, view in {view.topic: view for view in places.values()}.items():
+        if code := await context.right_error(view, Operation.READ):
+            codes[topic] = ErrorCode(code)
+    return {place: codes[place[0]] for place in places if place[0] in codes} if codes else {}
 
 
 async def open_drafts(
@@ -121,7 +121,7 @@ async def open_drafts(
     unsure: list[Place] = []
     is_known = False
     for place, view in views.items():
-        key = StateKey(group, view.topic_id, place[1])
+        key = state_key(group, view.topic_id, place[1])
         state = context.groups.state_of(group, view, place[1])
         is_known |= state is not None
         # A transaction is applied to what the journal says: an offset that somebody has moved at

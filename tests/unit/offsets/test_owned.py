@@ -14,8 +14,8 @@ from keylane.offsets.owned import (
     REFUSED_PAUSE_S_MAX,
     REOPEN_S,
     GroupLock,
+    InTime,
     OwnedTables,
-    in_time,
 )
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.tasks import spawn
@@ -344,17 +344,17 @@ async def test_a_lock_that_was_given_to_another_is_not_free() -> None:
     lock, order = GroupLock(), list[str]()
 
     async def wait_for_it() -> None:
-        async with in_time(lock, None):
+        async with InTime(lock, None):
             order.append("first")
 
-    async with in_time(lock, 0.0):
+    async with InTime(lock, 0.0):
         assert not lock.is_free
         waiting = spawn(wait_for_it(), "waits")
         await asyncio.sleep(0)
     assert not lock.locked() and not lock.is_free
 
     with pytest.raises(GroupBusy):
-        async with in_time(lock, 0.0):
+        async with InTime(lock, 0.0):
             order.append("newcomer")
 
     await waiting
