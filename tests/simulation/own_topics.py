@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -325,14 +327,17 @@ class _Consumer:
 
         found = {}
         for each in wanted:
-            log, position = self.own.log(each.topic, each.partition), self._positions[each]
+            there, position = (
+                self.own.log(each.topic, each.partition).records,
+                self._positions[each],
+            )
+            first = bisect_left(there, position, key=attrgetter("offset"))
             records = [
                 SimpleNamespace(
                     topic=each.topic, partition=each.partition, offset=record.offset,
                     key=record.key, value=record.value, timestamp=record.at_ms,
                 )
-                for record in log.records
-                if record.offset >= position
+                for record in there[first:]
             ]  # fmt: skip
             if records:
                 found[each] = records

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.virtual_time import InlineExecutor
@@ -82,6 +83,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, _Call]] = []
         self._numbers = itertools.count()
         self.time = process.monotonic  # type: ignore[method-assign]
+        # Each future is made by the one and asks the other: without a call in between.
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
+        self.get_debug = bool  # type: ignore[method-assign]
         self.set_exception_handler(process.note_exception)
 
     # Scheduling, as asyncio does it when it is not debugged.
@@ -362,8 +366,7 @@ class World:
             if not waiting or waiting[0][0] >= until_s:
                 self.now_s = max(self.now_s, until_s)
                 return
-            if waiting[0][0] > self.now_s:
-                self.now_s = waiting[0][0]
+            self.now_s = max(self.now_s, waiting[0][0])
             while waiting and waiting[0][0] <= self.now_s:
                 heapq.heappop(waiting)[2]()
 
