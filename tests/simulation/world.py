@@ -14,6 +14,7 @@ import asyncio
 import heapq
 import itertools
 import random
+from asyncio import format_helpers
 from asyncio.events import _set_running_loop as set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -57,7 +58,8 @@ class _Call(asyncio.TimerHandle):
 
     def fail(self, error: BaseException) -> None:
         """Tell what it has raised, as asyncio does."""
-        said = {"message": f"Exception in callback {self._callback}", "exception": error}
+        source = format_helpers._format_callback_source(self._callback, self._args)
+        said = {"message": f"Exception in callback {source}", "exception": error}
         self._loop.call_exception_handler(said)
 
 
