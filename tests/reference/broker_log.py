@@ -110,8 +110,11 @@ class BrokerLog:
     def end_of_epoch(self, epoch: int) -> EpochEnd:
         """As LeaderEpochFileCache.endOffsetFor, with the epochs of batches and leaders."""
         starts: dict[int, int] = {}
+        latest = None
         for batch in self.batches:
-            starts.setdefault(batch.leader_epoch, batch.base_offset)
+            if batch.leader_epoch != latest:
+                latest = batch.leader_epoch
+                starts.setdefault(latest, batch.base_offset)
         for known, end in self.leaders:
             starts.setdefault(known, max(end, self.log_start))
         above = [known for known in starts if known > epoch]

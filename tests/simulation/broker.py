@@ -13,7 +13,7 @@ import struct
 import uuid
 from collections import deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from keylane.wire.fetch import (
@@ -101,35 +101,36 @@ class _Connection:
             return
         self._is_busy = True
         frame = self._requests.popleft()
-        broker.world.after(WORK_S, lambda: self._handle(frame))
+        broker.world.after(WORK_S, partial(self._handle, frame))
 
     def _handle(self, frame: bytes) -> None:
         if not self.end.is_open:
             return
         if self.broker.is_hung:
-            self.broker.held.append(lambda: self._handle(frame))
+            self.broker.held.append(partial(self._handle, frame))
             return
         header = read_request_header(memoryview(frame)[4:])
         key, version = int(header.api_key), int(header.api_version)
-
-        def answer(body: list[Any]) -> None:
-            if self.broker.is_hung:
-                self.broker.held.append(lambda: answer(body))
-                return
-            self._is_busy = False
-            if self._asked:
-                self._note_ended()
-            self.broker.cluster.note_moment(f"api {key}", self.end.peer.host)
-            if self.broker.loses_answer(key):
-                self.end.reset()
-                return
-            self.end.send(b"".join(write_response(key, version, header.correlation_id, body)))
-            self.next()
-
         self.broker.requests[key] = self.broker.requests.get(key, 0) + 1
         low, high = VERSIONS.get(key, (1, 0))
         assert low <= version <= high, f"API {key} v{version} is not offered"
+        answer = partial(self._answer, key, version, header.correlation_id)
         self.broker.handle(key, version, frame, header.body_position + 4, answer)
+
+    def _answer(self, key: int, version: int, correlation_id: int, body: list[Any]) -> None:
+        broker = self.broker
+        if broker.is_hung:
+            broker.held.append(partial(self._answer, key, version, correlation_id, body))
+            return
+        self._is_busy = False
+        if self._asked:
+            self._note_ended()
+        broker.cluster.note_moment(f"api {key}", self.end.peer.host)
+        if broker.loses_answer(key):
+            self.end.reset()
+            return
+        self.end.send(b"".join(write_response(key, version, correlation_id, body)))
+        self.next()
 
 
 class Broker:

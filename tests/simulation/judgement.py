@@ -153,8 +153,10 @@ class Judgement:
                 self._back.append(f"back: {group}: {topic}-{partition} from {stood} to {offset}")
         reached, count = self._reached[group], self._topic(topic).partitions
         for at, (key, number) in self._records[topic, partition].items():
+            if at >= offset:
+                continue
             place = Place(topic, self._lane(topic, key) * count + partition)
-            if reached.get(place, -1) <= at < offset and self._is_seen(plan, number):
+            if reached.get(place, -1) <= at and self._is_seen(plan, number):
                 self._passed.append(
                     f"passes: {group}: {topic}-{partition} is at {offset}, and {place} at"
                     f" {reached.get(place, -1)}, with a record at {at}"

@@ -40,6 +40,10 @@ class Acceptor(Protocol):
         """Whether its machine answers."""
 
 
+def _nothing(*_: Any) -> None:
+    """What is called where nobody listens."""
+
+
 class End:
     """One end of a connection."""
 
@@ -47,9 +51,9 @@ class End:
         self.network, self.host = network, host
         self.peer: End = self
         self.is_open = True
-        self.on_data: Callable[[bytes], None] = lambda _: None
-        self.on_lost: Callable[[Exception | None], None] = lambda _: None
-        self.on_drained: Callable[[], None] = lambda: None
+        self.on_data: Callable[[bytes], None] = _nothing
+        self.on_lost: Callable[[Exception | None], None] = _nothing
+        self.on_drained: Callable[[], None] = _nothing
         self._queue: deque[tuple[float, bytes | None]] = deque()
         """What is on its way from here; None: the end of it."""
         self.unread_bytes = 0
@@ -89,16 +93,14 @@ class End:
         was_open, self.is_open = self.is_open, False
         self._drop_all()
         if was_open or self.peer.is_open:
-            network, peer = self.network, self.peer
-            latency_s = network.latency_s(self.host, peer.host)
+            network = self.network
+            network.world.after(network.latency_s(self.host, self.peer.host), self._reset_peer)
 
-            def arrived() -> None:
-                if network.is_cut(self.host, peer.host):
-                    network.at_heal(arrived)
-                else:
-                    peer.lose(ConnectionResetError("reset by the peer"))
-
-            network.world.after(latency_s, arrived)
+    def _reset_peer(self) -> None:
+        if self.network.is_cut(self.host, self.peer.host):
+            self.network.at_heal(self._reset_peer)
+        else:
+            self.peer.lose(ConnectionResetError("reset by the peer"))
 
     def lose(self, error: Exception | None) -> None:
         """The peer has ended the connection."""
@@ -243,9 +245,7 @@ class SimTransport(asyncio.Transport):
     def drop(self) -> None:
         """Its process is dead."""
         self._is_lost = self._is_closing = True
-        self._end.on_data = lambda _: None
-        self._end.on_lost = lambda _: None
-        self._end.on_drained = lambda: None
+        self._end.on_data = self._end.on_lost = self._end.on_drained = _nothing
         self._end.reset()
 
 
@@ -294,6 +294,50 @@ class SimServer:
         """Its process is dead: the system resets what it has not taken."""
         for end in self._backlog:
             end.reset()
+
+
+class _Attempt:
+    """A connection that is about to be made.
+
+    An object, as functions that name each other, and frames that keep what they raise, are garbage
+    that only a search finds: there are many hundreds in a run.
+    """
+
+    def __init__(self, network: Network, process: Process, address: tuple[str, int]) -> None:
+        self._network, self._process, self._address = network, process, address
+        self._latency_s = network.latency_s(process.host, address[0])
+        self._future: asyncio.Future[End] = process.loop.create_future()
+
+    def begin(self) -> asyncio.Future[End]:
+        self._network.world.after(self._latency_s, self._arrive)
+        return self._future
+
+    def _arrive(self) -> None:
+        network, process, (host, port) = self._network, self._process, self._address
+        if network.is_cut(process.host, host):
+            network.at_heal(self._arrive)
+            return
+        listener = network.listener(host, port)
+        if listener is None or not listener.is_reachable:
+            error = ConnectionRefusedError(111, f"connect to {host}:{port} refused")
+            network.world.after(self._latency_s, partial(process.post, self._refuse, error))
+            return
+        here, there = End(network, process.host), End(network, host)
+        here.peer, there.peer = there, here
+        listener.accept(there)
+        network.world.after(self._latency_s, partial(process.post, self._connect, here))
+
+    def _refuse(self, error: Exception) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    def _connect(self, here: End) -> None:
+        if self._future.done():
+            here.reset()
+        elif not here.is_open:
+            self._future.set_exception(ConnectionResetError("reset by the peer"))
+        else:
+            self._future.set_result(here)
 
 
 class Network:
@@ -352,6 +396,10 @@ class Network:
         if self._listeners.get((listener.host, port)) is listener:
             del self._listeners[listener.host, port]
 
+    def listener(self, host: str, port: int) -> Acceptor | None:
+        """Who listens there."""
+        return self._listeners.get((host, port))
+
     def listen(
         self, process: Process, factory: Callable[[], Any], host: str, port: int, **options: Any
     ) -> SimServer:
@@ -365,33 +413,7 @@ class Network:
     async def connect(
         self, process: Process, factory: Callable[[], Any], host: str, port: int
     ) -> tuple[SimTransport, Any]:
-        future: asyncio.Future[End] = process.loop.create_future()
-        here, there = End(self, process.host), End(self, host)
-        here.peer, there.peer = there, here
-        latency_s = self.latency_s(process.host, host)
-
-        def syn() -> None:
-            if self.is_cut(process.host, host):
-                self.at_heal(syn)
-                return
-            listener = self._listeners.get((host, port))
-            if listener is None or not listener.is_reachable:
-                error = ConnectionRefusedError(111, f"connect to {host}:{port} refused")
-                self.world.after(latency_s, partial(process.post, _fail, future, error))
-                return
-            listener.accept(there)
-            self.world.after(latency_s, partial(process.post, connected))
-
-        def connected() -> None:
-            if future.done():
-                here.reset()
-            elif not here.is_open:
-                future.set_exception(ConnectionResetError("reset by the peer"))
-            else:
-                future.set_result(here)
-
-        self.world.after(latency_s, syn)
-        end = await future
+        end = await _Attempt(self, process, (host, port)).begin()
         protocol = factory()
         transport = SimTransport(process, end, protocol, (host, port))
         transport.begin()
@@ -407,8 +429,3 @@ class Network:
             if isinstance(listener, SimServer) and listener.process is process:
                 del self._listeners[address]
                 listener.drop()
-
-
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)

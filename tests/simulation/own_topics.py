@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,7 +71,7 @@ class Own:
             future: asyncio.Future[T] = process.loop.create_future()
             timer = process.loop.call_at(end_s, _fail, future, RequestTimedOutError())
             delay_s = self.delay_s(topic, process.host) if topic else 0.0
-            self._send(process, do, future, delay_s)
+            _Sending(self, process, do, future).begin(delay_s)
             try:
                 return await future
             except ConnectionError as error:
@@ -79,47 +81,54 @@ class Own:
                 timer.cancel()
             await asyncio.sleep(RETRY_S)
 
-    def _send(
-        self, process: Any, do: Callable[[], T], future: asyncio.Future[T], delay_s: float
-    ) -> None:
-        world, network, leader = self.world, self.world.network, self.leader
-        broker = world.brokers.get(leader or "")
-
-        def fail(error: Exception) -> None:
-            process.post(_fail, future, error)
-
-        def lost() -> None:
-            fail(ConnectionError("connection is lost"))
-
-        def arrived() -> None:
-            if broker is None or not broker.is_reachable:
-                lost()
-            elif network.is_cut(process.host, broker.host):
-                # Its system sends on, unless the connection was given up meanwhile.
-                network.at_heal(arrived if world.rng.random() < 0.5 else lost)
-            elif broker.is_hung:
-                broker.held.append(arrived)
-            else:
-                done(broker.host)
-
-        def done(host: str) -> None:
-            latency_s = network.latency_s(process.host, host)
-            try:
-                value = do()
-            except Exception as error:  # noqa: BLE001 - the client gets it
-                world.after(latency_s, partial(fail, error))
-                return
-            if self.lost_acks:
-                self.lost_acks -= 1
-                world.tell(f"{host}: an answer of keylane's own topics is lost")
-                world.after(0.01, lost)
-                return
-            world.after(latency_s, partial(process.post, _set, future, value))
-
-        world.after(delay_s + network.latency_s(process.host, leader or "kafka1"), arrived)
-
     def log(self, topic: str, partition: int) -> OwnLog:
         return self.cluster.own[topic][partition]
+
+
+class _Sending:
+    """One request that is under way; an object, as functions that name each other are garbage."""
+
+    def __init__(
+        self, own: Own, process: Process, do: Callable[[], T], future: asyncio.Future[T]
+    ) -> None:
+        self._own, self._process, self._do, self._future = own, process, do, future
+        self._leader = own.leader
+
+    def begin(self, delay_s: float) -> None:
+        network = self._own.world.network
+        latency_s = network.latency_s(self._process.host, self._leader or "kafka1")
+        self._own.world.after(delay_s + latency_s, self._arrive)
+
+    def _arrive(self) -> None:
+        world, here = self._own.world, self._process.host
+        broker = world.brokers.get(self._leader or "")
+        if broker is None or not broker.is_reachable:
+            self._lose()
+        elif world.network.is_cut(here, broker.host):
+            # Its system sends on, unless the connection was given up meanwhile.
+            world.network.at_heal(self._arrive if world.rng.random() < 0.5 else self._lose)
+        elif broker.is_hung:
+            broker.held.append(self._arrive)
+        else:
+            self._answer(broker.host)
+
+    def _answer(self, host: str) -> None:
+        own, world = self._own, self._own.world
+        latency_s = world.network.latency_s(self._process.host, host)
+        try:
+            value = self._do()
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            world.after(latency_s, partial(self._process.post, _fail, self._future, error))
+            return
+        if own.lost_acks:
+            own.lost_acks -= 1
+            world.tell(f"{host}: an answer of keylane's own topics is lost")
+            world.after(0.01, self._lose)
+            return
+        world.after(latency_s, partial(self._process.post, _set, self._future, value))
+
+    def _lose(self) -> None:
+        self._process.post(_fail, self._future, ConnectionError("connection is lost"))
 
 
 def _set(future: asyncio.Future[Any], value: Any) -> None:
@@ -318,14 +327,17 @@ class _Consumer:
 
         found = {}
         for each in wanted:
-            log, position = self.own.log(each.topic, each.partition), self._positions[each]
+            there, position = (
+                self.own.log(each.topic, each.partition).records,
+                self._positions[each],
+            )
+            first = bisect_left(there, position, key=attrgetter("offset"))
             records = [
                 SimpleNamespace(
                     topic=each.topic, partition=each.partition, offset=record.offset,
                     key=record.key, value=record.value, timestamp=record.at_ms,
                 )
-                for record in log.records
-                if record.offset >= position
+                for record in there[first:]
             ]  # fmt: skip
             if records:
                 found[each] = records

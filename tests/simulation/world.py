@@ -14,11 +14,13 @@ import asyncio
 import heapq
 import itertools
 import random
-from asyncio import events
+from asyncio import format_helpers
+from asyncio.events import _set_running_loop as set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.virtual_time import InlineExecutor
@@ -48,12 +50,17 @@ class _Call(asyncio.TimerHandle):
     ) -> None:
         self._when, self._callback, self._args, self._loop = when, callback, args, loop
         self._context = copy_context() if context is None else context
-        self._cancelled = self._scheduled = False
-        self._repr = self._source_traceback = None
+        self._cancelled = False
 
     def cancel(self) -> None:
         self._cancelled = True  # the loop skips it
-        self._callback = self._args = None  # type: ignore[assignment]
+        self._callback = self._args = self._context = None  # type: ignore[assignment]
+
+    def fail(self, error: BaseException) -> None:
+        """Tell what it has raised, as asyncio does."""
+        source = format_helpers._format_callback_source(self._callback, self._args)
+        said = {"message": f"Exception in callback {source}", "exception": error}
+        self._loop.call_exception_handler(said)
 
 
 class _NoSelector:
@@ -74,10 +81,13 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._process = process
         self._selector = _NoSelector()
-        self._ready: deque[asyncio.Handle]
+        self._ready: deque[_Call]
         self._timers: list[tuple[float, int, _Call]] = []
         self._numbers = itertools.count()
         self.time = process.monotonic  # type: ignore[method-assign]
+        # Each future is made by the one and asks the other: without a call in between.
+        self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
+        self.get_debug = bool  # type: ignore[method-assign]
         self.set_exception_handler(process.note_exception)
 
     # Scheduling, as asyncio does it when it is not debugged.
@@ -91,7 +101,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        when = self.time() + delay
+        call = _Call(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._numbers), call))
+        return call
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -111,8 +124,14 @@ class SimLoop(asyncio.BaseEventLoop):
                 return
             for _ in range(len(ready)):
                 call = ready.popleft()
-                if not call._cancelled:
-                    call._run()
+                if call._cancelled:
+                    continue
+                try:
+                    call._context.run(call._callback, *call._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as asyncio's
+                    call.fail(error)
         raise AssertionError(f"{self._process} spins")
 
     def next_timer_s(self) -> float | None:
@@ -198,15 +217,15 @@ class Process:
         """Have something done in the loop, when the process runs."""
         if not self.is_dead:
             self._inbox.append((do, args))
-            self.world.wake(self)
+            self.world.woken[self] = None
 
     def _set_alarm(self, clock_s: float) -> None:
         """Have the world turn it when its next timer is due."""
         due_s = self.loop.next_timer_s()
         if due_s is None:
             return
-        now_s = self.world.now_s
-        at_s = now_s + max(0.0, (due_s - clock_s) / self.rate)
+        now_s, left_s = self.world.now_s, (due_s - clock_s) / self.rate
+        at_s = now_s + left_s if left_s > 0.0 else now_s
         if at_s < self._alarm_s or self._alarm_s <= now_s:
             self._alarm_s = at_s
             self.world.after(at_s - now_s, self._ring)
@@ -222,17 +241,19 @@ class Process:
         """Do what is to be done now."""
         if self.is_dead or self.is_hung:
             return
-        self.world.current = self
-        inbox, self._inbox = self._inbox, []
-        for do, args in inbox:
-            self.loop.call_soon(do, *args)
+        world, loop = self.world, self.loop
+        world.current = self
+        if self._inbox:
+            inbox, self._inbox = self._inbox, []
+            for do, args in inbox:
+                loop.call_soon(do, *args)
         clock_s = self.monotonic()
-        events._set_running_loop(self.loop)
+        set_running_loop(loop)
         try:
-            self.loop.turn(clock_s)
+            loop.turn(clock_s)
         finally:
-            events._set_running_loop(None)
-            self.world.current = None
+            set_running_loop(None)
+            world.current = None
         self._set_alarm(clock_s)
 
     # Ends.
@@ -275,7 +296,7 @@ class Process:
         while self._unbegun:
             self._unbegun.pop().close()
         self.world.current = self
-        events._set_running_loop(self.loop)
+        set_running_loop(self.loop)
         try:
             for _ in range(CLOSE_TURNS_MAX):
                 tasks = asyncio.all_tasks(self.loop)
@@ -285,7 +306,7 @@ class Process:
                     task.cancel()
                 self.loop.turn(self.monotonic())
         finally:
-            events._set_running_loop(None)
+            set_running_loop(None)
             self.world.current = None
         self.loop.close()
 
@@ -303,7 +324,8 @@ class World:
         self.errors: list[str] = []
         self.story: list[str] = []
         self._events: list[tuple[float, int, Callable[[], Any]]] = []
-        self._woken: dict[Process, None] = {}
+        self.woken: dict[Process, None] = {}
+        """Who is turned before time goes on."""
         self._numbers = itertools.count()
         self.steps = 0
         self.is_closed = False
@@ -317,7 +339,7 @@ class World:
 
     def wake(self, process: Process) -> None:
         """Turn a process before time goes on."""
-        self._woken[process] = None
+        self.woken[process] = None
 
     def tell(self, text: str) -> None:
         """Add a line to the story of this run."""
@@ -333,20 +355,22 @@ class World:
 
     def run(self, until_s: float, *, until: Callable[[], bool] = lambda: False) -> None:
         """Let time pass, to a moment or a condition."""
+        waiting = self._events
         while not until():
             self.steps += 1
             assert self.steps < STEPS_MAX, f"the world spins at {self.now_s:.4f}"
-            woken, self._woken = self._woken, {}
-            for process in woken:
-                process.turn()
-            if self._woken:
-                continue
-            if not self._events or self._events[0][0] >= until_s:
+            if self.woken:
+                woken, self.woken = self.woken, {}
+                for process in woken:
+                    process.turn()
+                if self.woken:
+                    continue
+            if not waiting or waiting[0][0] >= until_s:
                 self.now_s = max(self.now_s, until_s)
                 return
-            self.now_s = max(self.now_s, self._events[0][0])
-            while self._events and self._events[0][0] <= self.now_s:
-                heapq.heappop(self._events)[2]()
+            self.now_s = max(self.now_s, waiting[0][0])
+            while waiting and waiting[0][0] <= self.now_s:
+                heapq.heappop(waiting)[2]()
 
     def close(self) -> None:
         """End all loops."""
