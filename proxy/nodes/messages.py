@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -54,8 +53,6 @@ RULES_MAX: Final = 10_000
 PINS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 100_000
 INT32_MAX: Final = 2**31 - 1
-HELLOS_KEPT: Final = 64
-"""Members say the same for as long as they live, and are read again with each look at the group."""
 
 Int32 = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Number = Annotated[int, Field(ge=0, le=NODE_NUMBER_MAX)]
@@ -168,18 +165,10 @@ def write_hello(hello: Hello) -> bytes:
 def read_hello(metadata: bytes, member_id: str) -> Hello:
     """What a member said when it joined. Raises: NodeInvalid."""
     try:
-        return _read_hello(metadata)
-    except NodeInvalid as error:
-        raise NodeInvalid(f"member {member_id}: {error}") from None
-
-
-@lru_cache(HELLOS_KEPT)
-def _read_hello(metadata: bytes) -> Hello:
-    try:
         subscription = read_subscription(metadata)
     except FrameInvalid as error:
-        raise NodeInvalid(f"its subscription: {error}") from None
-    said = _read(_Hello, subscription.user_data, "its subscription")
+        raise NodeInvalid(f"member {member_id}: its subscription: {error}") from None
+    said = _read(_Hello, subscription.user_data, f"member {member_id}: its subscription")
     claim = Claim(
         generation_id=max(subscription.generation_id, NO_GENERATION),
         partitions=frozenset(p for topic, p in subscription.owned if topic == TOPIC_NAME),
