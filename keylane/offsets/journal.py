@@ -272,11 +272,8 @@ def write_key(key: Key) -> bytes:
             writer.int8(INTENT)
             _write_state_key(writer, key.state)
             writer.int64(number_of(key.offset))
-        case EpochKey():
-            writer.int8(EPOCH)
-            _write_state_key(writer, key.state)
-        case PusherKey():
-            writer.int8(PUSHER)
+        case EpochKey() | PusherKey():
+            writer.int8(EPOCH if isinstance(key, EpochKey) else PUSHER)
             _write_state_key(writer, key.state)
         case StepKey():
             writer.int8(STEP)
