@@ -193,7 +193,10 @@ def test_lane_names_of_a_stranger_are_in_no_answer_to_a_group(stage) -> None:
 
 def test_a_pattern_that_takes_long_is_not_compared(stage) -> None:
     """A stranger gets the broker's answer; a member learns that the pattern is not read."""
-    stage.topic("pattern", 1)
+    topic, _ = stage.topic("pattern", 1)
+    with RawClient(stage.proxy.bootstrap, stage.ca) as client:
+        client.login(stage.login("PLAIN", "alice"))
+        assert client.fetch_codes(topic, 12, range(8)) == {0}, "keylane knows of its lanes now"
     asked = {
         "group_id": f"modern-{uuid.uuid4()}",
         "member_id": str(uuid.uuid4()),
