@@ -7,23 +7,25 @@ Pure:  no I/O.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from keylane.errors import NotCoordinator, UpstreamLost
-from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.journal import JournalRecord, StateKey
-from keylane.offsets.lane_note import apply_note, read_note
-from keylane.offsets.lineage import EpochStart
+from keylane.offsets.lineage import EpochEnd, EpochStart, Lineages
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
+from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
+from keylane.proxy.adoption import Adoption
 from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.late_pushes import LatePushes
+from keylane.proxy.log_checks import LogChecks
+from keylane.proxy.log_ends import Question
 from keylane.proxy.push_journal import PushJournal
+from keylane.proxy.scans import Scans
 from keylane.proxy.topics import LaneView, View
 
 Place = tuple[str, int]
@@ -48,7 +50,15 @@ class FakeGroups:
         self.of_others: set[str] = set()
         """Groups that another node serves."""
         self._locks: dict[str, asyncio.Lock] = {}
-        self._scans: dict[tuple[uuid.UUID, int, KeySplit], ScanIndex] = {}
+        lineages = Lineages()
+        self.scans = Scans(lineages)
+        self._adoption = Adoption(
+            self._table_of, self._log_start,
+            checks=LogChecks(self._ask_nobody, lineages, clock=lambda: 0.0),
+            scans=self.scans, pushes=self.pushes, late=self.late,
+            clock=lambda: self.clock(),  # noqa: PLW0108 - tests set it later
+            individual_commits_max=INDIVIDUAL_COMMITS_MAX,
+        )  # fmt: skip
         self.unsure: set[Place] = set()
         """Partitions whose leader was away when states of them were opened."""
         self._names: dict[str, dict[str, None]] = {}
@@ -94,41 +104,26 @@ class FakeGroups:
         metadata: str | None = None,
     ) -> OffsetState:
         assert self._locks[group].locked(), "the group's lock is held"
-        key = StateKey(group, view.topic_id, partition)
-        known = self.table.get(key)
-        note = read_note(metadata, view.topic_id, kafka_committed)
-        is_noted = note is not None and not note.is_push
-        pusher = None if note is None else note.pusher
-        state = self.table.recognise(
-            key, kafka_committed, self.clock(), is_noted=is_noted, pusher=pusher
-        )
-        if state is not None:
-            return state
-        if note is not None and note.is_said:
-            note = None
-        if kafka_committed is None and (view.topic, partition) in self.leaderless:
+        return await self._adoption.adopt(group, view, partition, kafka_committed, metadata)
+
+    async def _ask_nobody(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
+        """No leader says where epochs end."""
+        return {}
+
+    async def _log_start(self, view: View, partition: int) -> int:
+        if (view.topic, partition) in self.leaderless:
             raise UpstreamLost(f"topic {view.topic} partition {partition} has no leader")
-        base = self.log_starts.get((view.topic, partition), 0)
-        if known is None:
-            state = OffsetState(committed=kafka_committed, base=base, topic_name=view.topic)
-        else:
-            state = known.copy()
-            if note is None:
-                state.reconcile(kafka_committed, base=base)
-        if note is not None:
-            apply_note(state, note, self.scan_of(view, partition))
-            self.pushes.unsaved.add(key)
-        if kafka_committed is not None or known is not None:
-            self.table.put(key, state)
-        return state
+        return self.log_starts.get((view.topic, partition), 0)
+
+    def _table_of(self, group: str) -> OffsetTable:
+        self.check_tenure(group)
+        return self.table
 
     def concluded_epoch(self, key: StateKey, state: OffsetState) -> EpochStart | None:
         return None
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
-        key_split = view.key_split(partition)
-        key = (view.topic_id, partition, key_split)
-        return self._scans.setdefault(key, ScanIndex(key_split))
+        return self.scans.of((view.topic_id, partition, view.key_split(partition)))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """There are no other nodes."""
