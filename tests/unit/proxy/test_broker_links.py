@@ -141,8 +141,9 @@ async def test_one_connection_is_kept_per_address(monkeypatch) -> None:
 
 
 async def test_clients_that_start_at_once_share_a_question(monkeypatch) -> None:
-    """Which broker answers is remembered for a second."""
-    async with cluster(2, monkeypatch) as world:
+    """Which broker answers is remembered for a while."""
+    monkeypatch.setattr(broker_links, "AWAKE_S", 60.0)
+    async with cluster(2, monkeypatch, pause_s=10.0) as world:  # no answer takes that long here
         found = await asyncio.gather(*(world.links.awake_first() for _ in range(50)))
         assert await world.links.awake_first() == found[0]
 
