@@ -88,18 +88,13 @@ def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
-def push_note(
-    topic_id: uuid.UUID, state: OffsetState, seen: EpochStart | None, pusher: Pusher | None
-) -> str:
-    """What goes beside a push of the state's stable position; "": there is nothing to say."""
-    if not state.is_said:
-        return write_note(topic_id, LaneNote(state.stable_position, (), seen, pusher))
+def said_note(topic_id: uuid.UUID, position: int, pusher: Pusher | None) -> str:
+    """What goes beside a push of what members said, as most are; "": there is nothing to say."""
     if pusher is None:
         return ""
-    # Beside most commits.
     (producer_id, epoch), at_s = pusher
     return (
-        f'{SAID_PREFIX}"topic":"{topic_id.hex}","at":{state.stable_position},'
+        f'{SAID_PREFIX}"topic":"{topic_id.hex}","at":{position},'
         f'"pusher":[{producer_id},{epoch},{at_s}]}}'
     )
 

@@ -15,7 +15,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
-from keylane.offsets.lane_note import push_note
+from keylane.offsets.lane_note import LaneNote, said_note, write_note
 from keylane.proxy.apis.context import Context
 from keylane.proxy.apis.lane_offsets import BUSY, NONE, Draft, Place
 from keylane.proxy.push_journal import Pushing
@@ -74,8 +74,15 @@ class SentPushes:
         groups, state = self._context.groups, draft.state
         if not groups.pushes.has_notes:
             return ""
-        seen = None if state.is_said else groups.concluded_epoch(draft.key, state)
-        return push_note(draft.view.topic_id, state, seen, self._journal.pusher)
+        topic_id, position, pusher = (
+            draft.view.topic_id,
+            state.stable_position,
+            self._journal.pusher,
+        )
+        if state.is_said:
+            return said_note(topic_id, position, pusher)
+        seen = groups.concluded_epoch(draft.key, state)
+        return write_note(topic_id, LaneNote(position, (), seen, pusher))
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
         """As `prepare`, for offsets that Kafka's own group has already, or has lost.

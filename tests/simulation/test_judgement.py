@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.offsets.lane_note import push_note
-from keylane.offsets.state import OffsetState
+from keylane.offsets.lane_note import said_note
 from keylane.offsets.values import OwnerEpoch, Pusher
 from tests.simulation.cluster import Cluster, Committed
 from tests.simulation.judgement import Judgement
@@ -70,6 +69,5 @@ def test_a_push_of_a_node_that_was_replaced_may_come_late(
 
 
 def pushed(cluster: Cluster, offset: int, *, epoch: int) -> Committed:
-    state = OffsetState(committed=offset)
-    note = push_note(cluster.topics["t0"].topic_id, state, None, Pusher(OwnerEpoch(1000, epoch), 0))
-    return Committed(offset, note)
+    pusher = Pusher(OwnerEpoch(1000, epoch), 0)
+    return Committed(offset, said_note(cluster.topics["t0"].topic_id, offset, pusher))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.offsets.lane_note import push_note, read_note
+from keylane.offsets.lane_note import read_note
 from keylane.offsets.values import ON_ITS_WAY_S_MAX, OwnerEpoch, Pusher
 from tests.reference.crash_world import Died, Kafka, Node
 from tests.transcript.crashing_node import (
@@ -139,5 +139,3 @@ async def test_a_journal_without_epochs_makes_no_owners() -> None:
     await commit(node, dict.fromkeys(ALL, 1001))
 
     assert kafka.metadata == ""
-    state = table.get(KEY)
-    assert state is not None and push_note(ORDERS, state, None, None) == ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +16,8 @@ from keylane.offsets.lane_note import (
     LaneNote,
     apply_note,
     merged,
-    push_note,
     read_note,
+    said_note,
     write_note,
 )
 from keylane.offsets.lineage import EpochStart
@@ -83,28 +82,11 @@ def test_a_note_is_short() -> None:
 
 def test_a_push_of_what_members_said_says_no_more_than_its_pusher() -> None:
     """All lanes were committed so far; a keylane that does not know pushers finds no note."""
-    state = OffsetState(committed=None)
-    for lane in range(4):
-        state.commit_lane(even_split(4).key_range(lane), 10 + lane)
-
-    text = push_note(TOPIC, state, None, PUSHER)
+    text = said_note(TOPIC, 10, PUSHER)
 
     assert read_note(text, TOPIC, 10) == LaneNote(10, (), pusher=PUSHER, is_said=True)
     assert not text.startswith(PREFIX) and len(text) < 120
-    assert push_note(TOPIC, state, None, None) == ""
-
-
-def test_a_push_that_a_scan_has_led_on_to_says_of_which_log() -> None:
-    """Lane 3 has said 5, and nothing of it stands before 20."""
-    state, scanned = OffsetState(committed=None), scan()
-    for lane, offset in enumerate((10, 10, 10, 5)):
-        state.commit_lane(even_split(4).key_range(lane), offset)
-    scanned.add(0, 20, np.array([19, 19, 19, 4]))
-    state.settle(scanned)
-
-    text = push_note(TOPIC, state, EpochStart(7, 3), PUSHER)
-
-    assert read_note(text, TOPIC, 10) == LaneNote(10, (), EpochStart(7, 3), PUSHER)
+    assert said_note(TOPIC, 10, None) == ""
 
 
 @pytest.mark.parametrize("epoch", ["7", "[7]", "[-1,0]", "[7,-1]", '["7",0]', "[true,0]", "{}"])
