@@ -10,7 +10,7 @@ from tests.transcript.test_offset_commit import COMMIT, codes, commit, no_histor
 
 def note_at(position: int) -> str:
     """Beside a push that a scan has led on to."""
-    return f'{{"keylane":1,"topic":"{ORDERS.hex}","at":{position},"lanes":[]}}'
+    return f'{{"keylane":1,"topic":"{ORDERS.hex}","at":{position},"lanes":[]}}\0'
 
 
 async def scanned_to_100(context: FakeContext) -> None:

@@ -70,7 +70,9 @@ def notes(draw: st.DrawFn, lane_count: int | None = None) -> LaneNote:
 @given(notes())
 def test_a_note_is_read_as_it_was_written(note: LaneNote) -> None:
     """Every field comes back."""
-    assert read_note(write_note(TOPIC, note), TOPIC, note.position) == note
+    text = write_note(TOPIC, note)
+    assert read_note(text, TOPIC, note.position) == note
+    assert text.endswith("\0") and read_note(text[:-1], TOPIC, note.position) == note
 
 
 def test_a_note_is_short() -> None:
@@ -85,7 +87,7 @@ def test_a_push_of_what_members_said_says_no_more_than_its_pusher() -> None:
     text = said_note(TOPIC, 10, PUSHER)
 
     assert read_note(text, TOPIC, 10) == LaneNote(10, (), pusher=PUSHER, is_said=True)
-    assert not text.startswith(PREFIX) and len(text) < 120
+    assert not text.startswith(PREFIX) and text.endswith("\0") and len(text) < 120
     assert said_note(TOPIC, 10, None) == ""
 
 
