@@ -64,10 +64,10 @@ class Adoption:
         if note is not None and note.is_said:
             note = None  # of positions it says no more than the offset does
         base = await self._log_start(view, partition) if found is None else 0
-        start, table = found, self._table_of(group)
-        if note is not None and table.get(key) is None and not self._is_of_this_log(key):
+        start, is_new = found, self._table_of(group).get(key) is None
+        if note is not None and is_new and not self._is_of_this_log(key):
             start = await self._checks.sure_part(key, view.topic, note)
-        table = self._table_of(group)  # it may be another node's by now
+        table = self._table_of(group)  # the group may be another node's by now
         state = table.get(key)
         if state is None:
             state = OffsetState(
@@ -112,8 +112,8 @@ class Adoption:
             self._checks.note_unsure([(key, known)])
             self._late.note_loaded(key, known)
             log.info(
-                "a push of keylane came late, and is followed by the next one group=%s topic=%s "
-                "partition=%d offset=%s stable=%d",
+                "kafka has a push of keylane that was not answered, or of a node that was replaced "
+                "group=%s topic=%s partition=%d offset=%s stable=%d",
                 key.group, known.topic_name, key.partition, found, known.stable_position,
             )  # fmt: skip
         return known

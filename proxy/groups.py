@@ -227,10 +227,10 @@ class GroupOffsets:
             await self._owned.ready(group)
 
     def note_asked(self, group: str) -> None:
-        """Somebody is about to ask where the group's lanes stand; the lock comes next."""
+        """A client is about to be answered where the group's lanes stand; the lock comes next."""
         table = self._table if self._owned is None else self._owned.find(group)
         if table is not None:  # what is not loaded yet is compared with its log then
-            self._checks.note_asked(group, table.of_group(group).items())
+            self._checks.note_asked(group, table)
 
     @property
     def sees_ends(self) -> bool:

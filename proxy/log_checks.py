@@ -6,7 +6,7 @@ Pure:  the outside world is a function; time is a parameter.
 Source: docs/decisions/026; KIP-320.
 
 A log may be cut while no keylane runs, or while it is not read. So a state that was loaded, whose
-partition has a new leader, or that is asked for while nobody reads there, is unchecked until that
+partition has a new leader, or that is asked for while it has no reader, is unchecked until that
 leader has said where the epoch ends that the state was concluded in. What was concluded beyond is
 cut; what members said stays.
 """
@@ -79,17 +79,19 @@ class LogChecks:
             item for item in states if places and (item[0].topic_id, item[0].partition) in places
         )
 
-    def note_asked(self, group: str, states: Iterable[tuple[StateKey, OffsetState]]) -> None:
-        """Somebody asks where a group stands: states of logs that nobody reads are unsure.
+    def note_asked(self, group: str, table: OffsetTable) -> None:
+        """A client asks where a group stands: states of logs without a reader are unsure.
 
         No metadata need have named a new leader yet. Once in FRESH_S for a group.
         """
         now_s = self._clock()
         while self._asked_s and next(iter(self._asked_s.values())) < now_s - FRESH_S:
             self._asked_s.popitem(last=False)
-        if group in self._asked_s:
+        # Any client can name a group: those without a state are not remembered.
+        if group in self._asked_s or not table.has_group(group):
             return
         self._asked_s[group] = now_s
+        states = table.of_group(group).items()
         self.note_unsure(item for item in states if not self._is_read(_place(item[0]), now_s))
 
     def _is_read(self, place: Place, now_s: float) -> bool:

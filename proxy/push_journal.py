@@ -108,7 +108,7 @@ class PushJournal:
 
     @property
     def pusher(self) -> Pusher | None:
-        """Whose a push is that is made now; None: nothing tells it from another node's."""
+        """Whose a push is that is made now; None: nodes cannot be distinguished."""
         owner = self._table.owner
         return None if owner is None else Pusher(owner, int(self._wall_clock()))
 

@@ -17,6 +17,7 @@ beside a state of which nothing is committed: found there, it would pass for a c
     state.pushed                            nothing has happened
     an intent's offset, beside its state    this push: the intent's positions are the state
     that of a push without an answer        it came late, behind a later one
+    that of an owner that was replaced      `OffsetTable.recognise`: no position changes
     anything else                           somebody else has moved it: `OffsetState.reconcile`
 """
 

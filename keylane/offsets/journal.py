@@ -111,7 +111,7 @@ class StateKey:
 
 @lru_cache(maxsize=1024)
 def state_key(group: str, topic_id: uuid.UUID, partition: int) -> StateKey:
-    """The same object for the same state, as a rule: a look-up by it compares nothing."""
+    """The same object for the same state, as a rule: a look-up by it compares no names."""
     return StateKey(group, topic_id, partition)
 
 

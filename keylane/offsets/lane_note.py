@@ -44,7 +44,7 @@ PREFIX: Final = '{"keylane":1,'
 SAID_PREFIX: Final = '{"keylane":2,'
 END: Final = "\0"
 """librdkafka's admin calls read metadata up to a zero byte, and go on behind it where there is none
-(2.16, `rd_kafka_topic_partition_copy`): half of all reads had more in them, and some raised."""
+(2.16, which copies them without one): half of all reads had more in them, and some raised."""
 OFFSET_MAX: Final = 2**63 - 1
 LEADER_EPOCH_MAX: Final = 2**31 - 1
 OWNER_EPOCH_MAX: Final = 2**15 - 1

@@ -91,7 +91,7 @@ class OffsetTable:
         """By state, what the journal says of the log that it was concluded from."""
         self._new_epochs: set[StateKey] = set()
         self.owner: OwnerEpoch | None = None
-        """As which this process writes and pushes; None: nothing tells it from another."""
+        """As which this process writes and pushes; None: owners cannot be distinguished."""
         self._pushers: dict[StateKey, Pusher] = {}
         self._new_pushers: set[StateKey] = set()
         self._damaged: list[Damaged] = []
@@ -192,7 +192,7 @@ class OffsetTable:
 
         What a former owner pushed changes no position: no commit of it was acknowledged.
         is_noted: a transaction's note beside the offset explains it, and no push does.
-        pusher: as far as that stands beside the offset.
+        pusher: of what was found, as far as its note says so.
         """
         state = self.get(key)
         if is_noted:

@@ -197,7 +197,7 @@ class Groups(Protocol):
         """Whether only what members said is sure of a state: its log may have been cut since."""
 
     def note_asked(self, group: str) -> None:
-        """Somebody is about to ask where the group's lanes stand; the lock comes next."""
+        """A client is about to be answered where the group's lanes stand; the lock comes next."""
 
     async def adopt(
         self,

@@ -97,7 +97,7 @@ async def denied_places(places: Mapping[Place, View], context: Context) -> dict[
     for topic, view in {view.topic: view for view in places.values()}.items():
         if code := await context.right_error(view, Operation.READ):
             codes[topic] = ErrorCode(code)
-    return {place: codes[place[0]] for place in places if place[0] in codes} if codes else {}
+    return {place: codes[place[0]] for place in places if place[0] in codes}
 
 
 async def open_drafts(

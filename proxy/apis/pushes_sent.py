@@ -74,11 +74,8 @@ class SentPushes:
         groups, state = self._context.groups, draft.state
         if not groups.pushes.has_notes:
             return ""
-        topic_id, position, pusher = (
-            draft.view.topic_id,
-            state.stable_position,
-            self._journal.pusher,
-        )
+        topic_id, position = draft.view.topic_id, state.stable_position
+        pusher = self._journal.pusher
         if state.is_said:
             return said_note(topic_id, position, pusher)
         seen = groups.concluded_epoch(draft.key, state)

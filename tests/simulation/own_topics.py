@@ -327,11 +327,8 @@ class _Consumer:
 
         found = {}
         for each in wanted:
-            there, position = (
-                self.own.log(each.topic, each.partition).records,
-                self._positions[each],
-            )
-            first = bisect_left(there, position, key=attrgetter("offset"))
+            there = self.own.log(each.topic, each.partition).records
+            first = bisect_left(there, self._positions[each], key=attrgetter("offset"))
             records = [
                 SimpleNamespace(
                     topic=each.topic, partition=each.partition, offset=record.offset,

@@ -60,7 +60,7 @@ class World:
 
     def look(self) -> None:
         """Somebody asks where the group stands."""
-        self.checks.note_asked(KEY.group, self.table.items())
+        self.checks.note_asked(KEY.group, self.table)
 
     def open(self) -> list[int]:
         """A call of the group: where its lanes stand."""
