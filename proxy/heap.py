@@ -38,14 +38,14 @@ def keep_freed_memory() -> bool:
 
 
 def give_back() -> bool:
-    """Return what is free to the system, but for what blocks take; False where none was.
+    """Return all that is free to the system; False where none was.
 
     For once much of what was kept for long is gone. It takes some 10 ms per GiB, in which the
-    allocator's other callers may wait.
+    allocator's other callers may wait; blocks fault in some of it anew, once.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    return bool(ctypes.CDLL(None).malloc_trim(TRIM_BYTES))
+    return bool(ctypes.CDLL(None).malloc_trim(0))
 
 
 def pause_collection() -> None:

@@ -15,12 +15,15 @@ from typing import Any, Final, Protocol
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
 from kio.schema.init_producer_id.v1.request import InitProducerIdRequest
-from kio.schema.types import TransactionalId
+from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i8, i32Timedelta
 
 from keylane.errors import RightMissing, UpstreamLost
 
 OF_TRANSACTIONS: Final = i8(1)
+TRANSACTIONS: Final = TopicName("__transaction_state")
+"""Kafka's topic of transactions; a broker that is asked for a coordinator makes it."""
 TRANSACTION_TIMEOUT: Final = i32Timedelta.parse(timedelta(seconds=10))
 """There are no transactions; Kafka asks for one all the same."""
 TIMEOUT_S: Final = 30.0
@@ -77,6 +80,24 @@ async def next_epoch(brokers: Brokers, transactional_id: str) -> tuple[int, int]
     except TimeoutError:
         reason = f"transactional id {transactional_id}: {refused.name} for {TIMEOUT_S:g} s"
         raise UpstreamLost(reason) from None
+
+
+async def has_transactions(brokers: Brokers) -> bool:
+    """Whether the cluster has transactions, be it that their coordinator does not answer now.
+
+    To be asked after `next_epoch`: where the topic could be made, it is there by then. A principal
+    that may not see it is not told, so it counts as there. Raises: UpstreamLost.
+    """
+    answer = await brokers.request(
+        MetadataRequest(
+            topics=(MetadataRequestTopic(name=TRANSACTIONS),),
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+    )
+    (topic,) = answer.topics
+    return bool(topic.error_code != ErrorCode.unknown_topic_or_partition)
 
 
 async def _ask(brokers: Brokers, transactional_id: str) -> tuple[int, int] | ErrorCode:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid, NotCoordinator, RightMissing, UpstreamLost
-from keylane.offsets.epochs import Brokers, next_epoch
+from keylane.offsets.epochs import Brokers, has_transactions, next_epoch
 from keylane.offsets.fenced import FencedJournal
 from keylane.offsets.loads import PAUSE_S_MAX, PAUSE_S_MIN, START_TIMEOUT_S, OnAppend
 from keylane.offsets.owned import Holding, OwnedTables
@@ -122,13 +122,18 @@ class JournalOpener:
         return table, journal
 
     async def _epoch(self, transactional_id: str) -> tuple[int, int] | None:
-        """The next epoch; None for a lone node whose cluster has no transactions."""
+        """The next epoch; None for a lone node whose cluster has no transactions.
+
+        Raises: UpstreamLost.
+        """
         if transactional_id != ALL:
             return await next_epoch(self._brokers, transactional_id)
         try:
             async with asyncio.timeout(EPOCH_PATIENCE_S):
                 return await next_epoch(self._brokers, transactional_id)
         except TimeoutError:
+            if await has_transactions(self._brokers):  # their coordinator hangs, or moves
+                return await next_epoch(self._brokers, transactional_id)
             # Many clusters of one broker have none: their topic is to have three replicas.
             log.warning(
                 "journal is written without an epoch, as brokers coordinate no transactions:"

@@ -1,8 +1,9 @@
 """Groups, topics and lane names that come and go: what is left of them, in memory and on disk.
 
 `python -m tests.long.growth --groups 10000 --topics 1000 --names 1000`: prints what a node holds
-before, at most, and when Kafka has forgotten them all; how long a start takes; and a verdict. Exit
-code 1 when something of them is left, or memory stays high or grows with each wave.
+before, at most, and when Kafka has forgotten them all; how long a start takes, also once Kafka has
+compacted the journal; and a verdict. Exit code 1 when something of them is left, or memory stays
+high or grows with each wave.
 
 In:    how many of each.  Out: lines on stdout.
 Shell: child processes, sockets, the clock.
@@ -25,6 +26,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.offset_commit.v8.request import (
@@ -54,6 +56,8 @@ BASE: Final = "growth-base"
 FETCH: Final = 1
 FETCH_VERSION: Final = 12
 LANES: Final = (f"{BASE}=2", "growth-*=2")
+STAYING: Final = 400
+"""Groups that stay: so many that each journal partition has some of them."""
 COMING: Final = (14, 15, 16)
 """The coordinator loads, is not there yet, or is another: a new broker makes its topic first."""
 WAIT_S: Final = 900.0
@@ -63,6 +67,8 @@ GIVE_BACK_S: Final = 15.0
 RSS_FACTOR: Final = 2.0
 """Of the memory before: 1.9 were measured, two thirds of what is added arenas of CPython that are
 nearly empty. Half a million lanes with an object or more each took 3.4."""
+COMPACTED_FACTOR: Final = 5
+"""Of the records that live: what a start may have to read, once Kafka has compacted the journal."""
 WAVE_FACTOR: Final = 1.1
 """Of the memory after the first wave: what is kept is used again by the next."""
 FORGET_S: Final = 5
@@ -182,6 +188,38 @@ class Growth:
         make_topics(self.kafka, [BASE])
         produce(self.kafka, [BASE], 100)
 
+    def stay(self, offset: int) -> None:
+        """Have the groups that stay commit, which writes to each journal partition."""
+        commits = [commit_of(f"{BASE}-stays-{number}", BASE, offset) for number in range(STAYING)]
+        with Talk(f"127.0.0.1:{self.proxy.listen_port + 2}") as talk:
+            for part in chunks(commits):
+                commit_all(talk, part)
+
+    def compact(self) -> int:
+        """Have Kafka compact the journal, as it does within some days; the records it has then.
+
+        A segment ends with a record that comes late enough, and tombstones go when a segment is
+        cleaned once more.
+        """
+        soon = {"segment.ms": "1000", "delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0"}
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in soon.items()
+        ]
+        journal = ConfigResource(ConfigResource.Type.TOPIC, TOPIC_NAME, incremental_configs=entries)
+        admin = AdminClient({"bootstrap.servers": self.kafka})
+        for future in admin.incremental_alter_configs([journal]).values():
+            future.result()
+        deadline_s = time.monotonic() + WAIT_S
+        offset = 1
+        while True:
+            offset += 1
+            self.stay(offset)
+            count, live = read_journal(self.kafka)
+            if count <= COMPACTED_FACTOR * len(live) or time.monotonic() > deadline_s:
+                return count
+            time.sleep(5)  # the cleaner looks each 15 s
+
     def look(self, start_s: float = 0.0) -> Held:
         """What the node holds now."""
         metrics = read_metrics(self.proxy.control)
@@ -191,7 +229,7 @@ class Growth:
             states=int(metrics["keylane_offset_states"]),
             readers=int(metrics["keylane_readers"]),
             topics=int(metrics["keylane_topics"]),
-            journal=len(live_keys(self.kafka)),
+            journal=len(read_journal(self.kafka)[1]),
             start_s=start_s,
         )
 
@@ -308,24 +346,27 @@ def produce(kafka: str, topics: Sequence[str], count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def live_keys(kafka: str) -> set[bytes | None]:
-    """Keys of the journal that have a value: what compaction leaves, but for fences."""
+def read_journal(kafka: str) -> tuple[int, set[bytes | None]]:
+    """How many records it has; keys that have a value: what compaction leaves, but for fences."""
     settings = {"group.id": "none", "enable.partition.eof": True, "enable.auto.commit": False}
     consumer = Consumer({"bootstrap.servers": kafka, **settings})
     found = consumer.list_topics(TOPIC_NAME, timeout=30).topics[TOPIC_NAME].partitions
     consumer.assign([TopicPartition(TOPIC_NAME, number, OFFSET_BEGINNING) for number in found])
     live: set[bytes | None] = set()
     ended: set[int | None] = set()
+    count = 0
     while len(ended) < len(found):
         for message in consumer.consume(10_000, 1.0):
             if message.error() is not None:
                 ended.add(message.partition())
-            elif message.value() is None:
+                continue
+            count += 1
+            if message.value() is None:
                 live.discard(message.key())
             elif read_key(message.key() or b"", place="journal") is not None:
                 live.add(message.key())
     consumer.close()
-    return live
+    return count, live
 
 
 def read_metrics(control: str) -> dict[str, float]:
@@ -355,6 +396,7 @@ def show(what: str, held: Held, more: str = "") -> Held:
 def run_waves(growth: Growth, wave_count: int) -> list[str]:
     """Waves, then one that the node starts in the middle of. What is wrong afterwards."""
     faults: list[str] = []
+    growth.stay(1)
     before = show("before", growth.look(growth.timed_restart()))
     rss_mib: list[float] = []
     for wave in range(1, wave_count + 2):
@@ -375,6 +417,10 @@ def run_waves(growth: Growth, wave_count: int) -> list[str]:
         if after.counts != before.counts:
             faults.append(f"wave {wave} has left {after.counts}, before it was {before.counts}")
     show("started without", growth.look(growth.timed_restart()))
+    count = growth.compact()
+    last = show("compacted", growth.look(growth.timed_restart()), f"of {count} records")
+    if last.counts != before.counts or count > COMPACTED_FACTOR * last.journal:
+        faults.append(f"{count} records are left in the journal, {last.journal} of them live")
     if max(rss_mib) > before.rss_mib * RSS_FACTOR:
         faults.append(f"memory of {before.rss_mib:.0f} MiB has become {max(rss_mib):.0f}")
     if max(rss_mib[:wave_count]) > rss_mib[0] * WAVE_FACTOR:

@@ -17,7 +17,7 @@ from keylane.offsets.intents import LATE_S
 from tests.long.chaos_history import Answer, Commit, Place
 from tests.simulation.client import Client, Lost
 from tests.simulation.cluster import Committed
-from tests.simulation.judgement import WATCHES
+from tests.simulation.judgement import GONE, WATCHES
 from tests.simulation.node import PORT
 from tests.simulation.world import Process
 
@@ -30,8 +30,6 @@ EXPIRES_S = 1.2 * LATE_S
 """Kafka's least is a minute: what had no answer has come until then."""
 PAUSE_S = 0.1
 TRIES_S = 60.0
-GONE = -1
-"""What an offset that is deleted stands at."""
 Work = Callable[["Tool"], Awaitable[None]]
 
 
@@ -159,9 +157,11 @@ def _while_stopped(stage: Stage, fault: Fault, work: Work) -> None:
             tool.process.spawn(run(), "admin")
 
     async def run() -> None:
+        stage.groups_changed.add(plan.name)
         with suppress(TimeoutError):
             async with asyncio.timeout(TRIES_S):
                 await work(tool)
+        stage.groups_changed.discard(plan.name)
         for each in members:
             each.is_kept_out = False
             stage.world.after(PAUSE_S, each.start)
@@ -238,10 +238,9 @@ def expire_group(stage: Stage, fault: Fault) -> None:
 
     async def work(tool: Tool) -> None:
         await asyncio.sleep(EXPIRES_S)
-        name, now_s = tool.plan.name, stage.world.now_s
+        name = tool.plan.name
         for lane in tool.lanes:
-            stage.judgement.was_set(name, tool.place(lane), GONE)
-            tool.events.append(Commit("kafka", tool.place(lane), GONE, -1, now_s, now_s))
+            stage.judgement.has_expired(name, tool.place(lane))
         stage.world.tell(f"kafka: offsets of {name} expire")
         stage.cluster.group(name).offsets.clear()
 
@@ -249,9 +248,12 @@ def expire_group(stage: Stage, fault: Fault) -> None:
 
 
 def reset_offset(stage: Stage, _fault: Fault) -> None:
-    """Kafka's own offset of a group that has no members is set back, at the broker."""
+    """Kafka's own offset of a group that has no members is set back, at the broker.
+
+    Not while another tool changes it: the push that ends that would undo it.
+    """
     for name, group in stage.cluster.groups.items():
-        if not group.twin.members and group.offsets:
+        if not group.twin.members and group.offsets and name not in stage.groups_changed:
             place, found = next(iter(group.offsets.items()))
             to = found.offset // 2
             stage.judgement.was_reset(name, place, to)

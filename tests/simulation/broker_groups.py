@@ -142,7 +142,10 @@ def write_late(broker: Broker, name: str, written: dict[tuple[str, int], Committ
     broker.world.tell(f"{broker.host}: a commit of {name} is written {late_s:.2f} s late")
     stood = {place: offsets.get(place) for place in written}
 
+    cluster.late_commits += 1
+
     def write() -> None:
+        cluster.late_commits -= 1
         # It stands in the log before all that was taken since, which counts.
         for place, committed in written.items():
             if offsets.get(place) is stood[place]:

@@ -176,6 +176,8 @@ class Cluster:
         self.untold: set[tuple[str, str, int]] = set()
         """Group, topic and partition: the offset there was answered as failed, and written later;
         no OffsetFetch has told of it since."""
+        self.late_commits = 0
+        """Answered as failed, and still to be written."""
         self.on_moment: list[Callable[[str, str], None]] = []
         """Called with (what a broker has just done, host that asked for it) before it answers."""
         self.held: list[Held] = []

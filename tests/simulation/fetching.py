@@ -115,6 +115,8 @@ class Fetching:
         self._client, self._habits, self._events = client, habits, events
         self._world, self._name = client.process.world, client.client_id
         self._lanes: dict[int, Lane] = {}
+        self._loops: dict[Address, asyncio.Task[None]] = {}
+        """By node: what is fetched from it, again and again."""
         self._outputs: list[Output] = []
         """Done since the last commit."""
         self.handed: list[Handed] = []
@@ -150,6 +152,8 @@ class Fetching:
                 entry = answer.topics[0].partitions[0]
                 if entry.error_code == 0:
                     lane.client.position = int(entry.offset)
+                    # As Java commits positions: also one that it was answered in another log.
+                    lane.committed = NOT_KNOWN
                     break
                 await asyncio.sleep(BACKOFF_S)
                 await self._client.refresh(self._habits.subscribed)
@@ -179,13 +183,12 @@ class Fetching:
         A fetch that is under way elsewhere goes on meanwhile, as in stock clients: Java's
         `AbstractFetch` (nodes with pending requests), librdkafka's `rkb_fetching`.
         """
-        loops: dict[Address, asyncio.Task[None]] = {}
+        loops = self._loops = {}
         try:
             while True:
-                for address in map(self._address_of, self._lanes.values()):
-                    if address is not None and address not in loops:
-                        loop = asyncio.get_running_loop()
-                        loops[address] = loop.create_task(self._fetch_from(address))
+                for address in self._left_out():
+                    loop = asyncio.get_running_loop()
+                    loops[address] = loop.create_task(self._fetch_from(address))
                 if loops:
                     await asyncio.wait(loops.values(), return_when=asyncio.FIRST_COMPLETED)
                 for address in [each for each, loop in loops.items() if loop.done()]:
@@ -195,6 +198,11 @@ class Fetching:
             for each in loops.values():
                 each.cancel()
             await asyncio.gather(*loops.values(), return_exceptions=True)
+
+    def _left_out(self) -> list[Address]:
+        """Of nodes that lead lanes of ours, as is known now, and that nothing is fetched from."""
+        led = dict.fromkeys(map(self._address_of, self._lanes.values()))
+        return [each for each in led if each is not None and each not in self._loops]
 
     async def _refresh_later(self) -> None:
         """Ask who leads. Raises: Lost."""
@@ -206,7 +214,10 @@ class Fetching:
                 raise
 
     async def _fetch_from(self, address: Address) -> None:
-        """Until it leads nothing of ours, a leader has moved, or the connection is lost."""
+        """Until it leads nothing of ours, a leader has moved, or the connection is lost.
+
+        Another leader may have been learnt while a lane was reset.
+        """
         while lanes := [lane for lane in self._lanes.values() if self._address_of(lane) == address]:
             try:
                 connection = await self._client.to(address, "fetch")
@@ -216,7 +227,7 @@ class Fetching:
             except Lost as error:
                 self._world.tell(f"{self._name}: fetch: {error}")
                 return
-            if not is_led:
+            if not is_led or self._left_out():
                 return
 
     async def _fetch(self, connection: Connection, lanes: list[Lane]) -> bool:

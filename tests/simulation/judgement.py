@@ -18,6 +18,7 @@ from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.lane_note import read_note
 from keylane.offsets.lineage import FRESH_S
 from keylane.offsets.values import Pusher
+from keylane.proxy.nodes.values import GROUP as NODES
 from tests.long.chaos_history import (
     Answer,
     ClusterHistory,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 KNOWN_S = 1.2 * FRESH_S
 """Clocks of some processes go slower."""
 ON_ITS_WAY_S = 0.05
+GONE = -1
+"""What an offset that is deleted stands at."""
 WATCHES = "lag-"
 """How names of tools that look again and again begin."""
 FOLLOWS_AFTER = 2
@@ -86,6 +89,8 @@ class Judgement:
         self._lanes: dict[tuple[str, str], int] = {}
         self._events: dict[str, list[Event]] = defaultdict(list)
         """By group: of those that are no members."""
+        self._expired: list[tuple[str, Place, float, int]] = []
+        """Group, place, when it was, and the generation of the nodes then."""
         self._were_set: set[str] = set()
         """Groups that somebody has set back."""
         self._stands: dict[tuple[str, str, int], int] = {}
@@ -130,6 +135,15 @@ class Judgement:
         """Somebody sets a lane, or tries."""
         self.goes_back(group)
         self._reached[group][place] = max(to, self._reached[group].get(place, -1))
+
+    def has_expired(self, group: str, place: Place) -> None:
+        """Kafka has forgotten what a group without members had committed."""
+        self.was_set(group, place, GONE)
+        self._expired.append((group, place, self._world.now_s, self._generation))
+
+    @property
+    def _generation(self) -> int:
+        return self._cluster.group(NODES).twin.generation_id
 
     def _check_commit(self, group: str, topic: str, partition: int, what: Committed) -> None:
         """Kafka's own offset passes no record of a safe topic that nobody tried to commit.
@@ -362,6 +376,11 @@ class Judgement:
             for event in member.events
         ]
         events += (each for each in self._events[plan.name] if not self._is_early(each))
+        # A node that finds an offset gone under members that it has not seen join cannot know
+        # whether they went on from it: to go on from there loses nothing.
+        for _, place, at_s, generation in (e for e in self._expired if e[0] == plan.name):
+            known_s = at_s if generation == self._generation else inf
+            events.append(Commit("kafka", place, GONE, -1, at_s, known_s))
         return GroupHistory(
             group=plan.name,
             partitions={plan.topic: topic.partitions},

@@ -48,6 +48,8 @@ class Stage:
     nodes: list[Node] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     tools: list[admin.Tool] = field(default_factory=list)
+    groups_changed: set[str] = field(default_factory=set)
+    """By tools, at this moment."""
     judgement: Judgement = field(init=False)
     producers: Producers = field(init=False)
     traps: Traps = field(init=False)
@@ -70,6 +72,7 @@ class Stage:
         for topic in scenario.topics:
             self.cluster.create(topic.name, topic.partitions, is_safe=topic.is_safe)
         self.cluster.create_own("__consumer_offsets", 3)
+        self.cluster.create_own("__transaction_state", 3)
         rules = [{"topic": each.name, "lanes": each.lanes} for each in scenario.topics]
         for number in range(max(1, scenario.nodes)):
             settings: dict[str, Any] = {
@@ -189,6 +192,7 @@ class Stage:
             self.world.now_s > START_S + LOAD_S
             and self.world.now_s > self._held_until_s
             and not self.cluster.down
+            and not self.cluster.late_commits
             and not self.world.network.has_faults
             and not self.traps.is_set
             and not any(member.is_kept_out for member in self.members)

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import RightMissing, UpstreamLost
 from keylane.offsets import epochs
-from keylane.offsets.epochs import next_epoch
+from keylane.offsets.epochs import has_transactions, next_epoch
 
 
 class Brokers:
@@ -82,3 +82,26 @@ async def test_a_coordinator_that_never_comes(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(UpstreamLost, match=r"coordinator_not_available for 0\.01 s"):
         await next_epoch(brokers, "t")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.none, True),
+        (ErrorCode.leader_not_available, True),
+        (ErrorCode.topic_authorization_failed, True),
+        (ErrorCode.unknown_topic_or_partition, False),
+    ],
+)
+async def test_only_a_topic_that_is_not_there_means_no_transactions(
+    code: ErrorCode, expected: bool
+) -> None:
+    """One that has no leader now, or may not be seen, is there; asking makes no topic."""
+
+    class Told:
+        async def request(self, entity: Any) -> Any:
+            assert [topic.name for topic in entity.topics] == ["__transaction_state"]
+            assert not entity.allow_auto_topic_creation
+            return SimpleNamespace(topics=(SimpleNamespace(error_code=code),))
+
+    assert await has_transactions(Told()) is expected  # type: ignore[arg-type]
