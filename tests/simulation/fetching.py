@@ -259,11 +259,13 @@ class Fetching:
                     said = f"{self._name}: fetch of lane {lane.index}: error {entry.error_code}"
                     self._world.tell(said)
                     return False
+                if asked[lane.index] != lane.client.position:
+                    continue  # sought or reset meanwhile; Java's `FetchCollector` does the same
                 if entry.error_code == OUT_OF_RANGE:
                     now_s = self._world.now_s
                     self._note(OutOfRange(self._name, lane.place, lane.client.position, now_s))
                     await self._reset([lane])
-                elif not entry.error_code and asked[lane.index] == lane.client.position:
+                elif not entry.error_code:
                     await self._hand_out(lane, entry, asked_s)
         return True
 
