@@ -226,6 +226,11 @@ class GroupOffsets:
         if self._owned is not None:
             await self._owned.ready(group)
 
+    def lacks(self, group: str) -> bool:
+        """Whether the group's states are this node's, and would be loaded with its next call."""
+        owned = self._owned if self._held_back is None else None
+        return owned is not None and owned.lacks(group)
+
     def note_asked(self, group: str) -> None:
         """A client is about to be answered where the group's lanes stand; the lock comes next."""
         table = self._table if self._owned is None else self._owned.find(group)

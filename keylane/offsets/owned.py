@@ -211,6 +211,15 @@ class OwnedTables:
         is_ours = holding is not None and self._tenure.holds(holding.partition)
         return holding.table if is_ours and holding and self._is_current(holding) else None
 
+    def lacks(self, group: str) -> bool:
+        """Whether the group's partition is ours, is not loaded, and nothing loads it now."""
+        partition = ic_partition(group, self.partition_count)
+        if partition in self._loads or not self._tenure.holds(partition):
+            return False
+        refusal = self._refusals.get(partition)
+        is_refused = refusal is not None and self._clock() < refusal.until_s
+        return not is_refused and self.find(group) is None
+
     def changed(self, group: str) -> Holding:
         """What a change goes to that was begun in time; the journal says whether it counts.
 

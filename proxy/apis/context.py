@@ -196,6 +196,12 @@ class Groups(Protocol):
     def is_unsure(self, group: str, view: View, partition: int) -> bool:
         """Whether only what members said is sure of a state: its log may have been cut since."""
 
+    def lacks(self, group: str) -> bool:
+        """Whether the group's states are this node's, and would be loaded with its next call."""
+
+    async def ready(self, group: str) -> None:
+        """Load the group's states unless they are. Raises: NotCoordinator, UpstreamLost."""
+
     def note_asked(self, group: str) -> None:
         """A client is about to be answered where the group's lanes stand; the lock comes next."""
 

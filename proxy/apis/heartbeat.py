@@ -4,7 +4,8 @@ Behaviour: brokers expire offsets without a commit for `offsets.retention.minute
 know the group as subscribed to the topic. What a running group has committed of lanes is committed
 again well before, just as the broker has it, in the name of the member whose heartbeat it is and
 over its connection. What the broker refuses is tried again at a later heartbeat. So is a stable
-offset that is known late, and could not be pushed in the name of the last committer.
+offset that is known late, and could not be pushed in the name of the last committer. A node that
+has taken the group over loads its offsets for that, with the first heartbeat.
 Not done: groups without members, whose offsets expire as they do direct.
 
 In:    heartbeats.  Out: OffsetCommits of keylane's own.
@@ -64,9 +65,24 @@ def relays_heartbeat(request: Request, context: Context) -> bool:
         if _is_due(beat.group, context):
             context.aside(partial(refresh_offsets, beat, context))
         push_owed(beat, context)
+        if context.groups.lacks(beat.group):
+            context.aside(partial(load_offsets, beat, context))
     except FrameInvalid:
         pass  # the broker says so
     return True
+
+
+async def load_offsets(beat: Beat, context: Context) -> None:
+    """Load what nothing else would: members of a quiet group send heartbeats only.
+
+    Until then its stable offset is not led on, and not committed again.
+    """
+    try:
+        # Any client can name a group in a heartbeat.
+        await expect_right(beat.group, Operation.READ, context)
+        await context.groups.ready(beat.group)
+    except KeylaneError as error:
+        log.debug("offsets not loaded group=%s reason=%s", beat.group, error)
 
 
 def read_beat(request: Request) -> Beat:

@@ -32,10 +32,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from keylane.offsets.lineage import FRESH_S
 from tests.long.chaos_history import (
     Answer,
     ClusterHistory,
     Commit,
+    Cut,
     Delivery,
     Event,
     Fetched,
@@ -110,6 +112,8 @@ class _Tenure:
         return max(self.next_offset, self.refused_at)
 
 
+KNOWN_S = 1.2 * FRESH_S
+"""So long a node may not know of a cut; clocks of some processes go slower."""
 ORDER = {Answer: 0, OutOfRange: 1, Reset: 2, Fetched: 3, Held: 4, Delivery: 5, Commit: 6}
 """Of events of one moment."""
 
@@ -388,7 +392,7 @@ class Judge:
         last: dict[tuple[str, float], Fetched] = {}
         for each in self._fetches[place]:
             for cut in cuts:
-                if each.at_s < cut.end_s:
+                if self._is_of_old(each, cut):
                     last[each.member, cut.end_s] = each
         return [
             each
@@ -396,6 +400,22 @@ class Judge:
             for (_, end_s), each in last.items()
             if end_s == cut.end_s and each.offset > cut.offset
         ]
+
+    def _is_of_old(self, fetched: Fetched, cut: Cut) -> bool:
+        """Whether a member came there in the log that was cut.
+
+        A node hands out what it has in memory for some time; a record of the new log ends that.
+        """
+        if fetched.at_s < cut.end_s:
+            return True
+        handed = self._handed[fetched.member, fetched.place]
+        log = self._cluster.logs[self._group.partition_of(fetched.place)]
+        return fetched.at_s < cut.end_s + KNOWN_S and not any(
+            cut.begin_s < each.at_s <= fetched.at_s
+            and each.offset >= cut.offset
+            and log.records.get(each.offset) == (each.key, each.number)
+            for each in handed
+        )
 
     def _old_end(self, place: Place) -> int:
         """How far members had come in logs that were cut; 0: none was."""

@@ -252,6 +252,8 @@ class Fetching:
             return False
         by_index = {lane.index: lane for lane in lanes}
         asked = {entry.partition: entry.fetch_offset for entry in entries}
+        out_of_range: list[Lane] = []
+        worked_s = 0.0
         for answered in answer.topics:
             for entry in answered.partitions:
                 lane = by_index[entry.partition]
@@ -264,9 +266,14 @@ class Fetching:
                 if entry.error_code == OUT_OF_RANGE:
                     now_s = self._world.now_s
                     self._note(OutOfRange(self._name, lane.place, lane.client.position, now_s))
-                    await self._reset([lane])
+                    out_of_range.append(lane)
                 elif not entry.error_code:
-                    await self._hand_out(lane, entry, asked_s)
+                    self._hand_out(lane, entry, asked_s)
+                    worked_s += self._habits.work_s if lane.client.seen else 0.0
+        # All of an answer is taken at one moment: it is of the log of that moment.
+        await self._reset(out_of_range)
+        if worked_s:
+            await asyncio.sleep(worked_s)
         return True
 
     def _note_position(self, lane: Lane) -> None:
@@ -276,7 +283,7 @@ class Fetching:
             now_s = self._world.now_s
             self._note(Fetched(self._name, lane.place, lane.fetched, now_s, is_first))
 
-    async def _hand_out(self, lane: Lane, entry: PartitionAnswer, asked_s: float) -> None:
+    def _hand_out(self, lane: Lane, entry: PartitionAnswer, asked_s: float) -> None:
         aborted = [(each[0], each[1]) for each in entry.aborted or ()]
         lane.client.apply(entry.records or (), aborted)
         for offset, key, data in lane.client.seen[lane.taken :]:
@@ -289,6 +296,3 @@ class Fetching:
             lane.given = offset + 1
             self._outputs.append((lane.place, offset))
         self._note_position(lane)  # of the log that was read, though it is fetched from later
-        worked = len(lane.client.seen) and self._habits.work_s
-        if worked:
-            await asyncio.sleep(worked)

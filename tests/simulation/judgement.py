@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.lane_note import read_note
-from keylane.offsets.lineage import FRESH_S
 from keylane.offsets.values import Pusher
 from keylane.proxy.nodes.values import GROUP as NODES
 from tests.long.chaos_history import (
@@ -30,7 +29,7 @@ from tests.long.chaos_history import (
     Place,
     Produced,
 )
-from tests.long.chaos_judge import judge
+from tests.long.chaos_judge import KNOWN_S, judge
 from tests.long.commit_floor import CommitFloor
 from tests.reference.kernel import lane_of
 from tests.simulation.owners import Owners
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-KNOWN_S = 1.2 * FRESH_S
-"""Clocks of some processes go slower."""
 ON_ITS_WAY_S = 0.05
 GONE = -1
 """What an offset that is deleted stands at."""

@@ -49,6 +49,8 @@ class FakeGroups:
         self.clock: Callable[[], float] = lambda: 1000.0
         self.of_others: set[str] = set()
         """Groups that another node serves."""
+        self.not_loaded: set[str] = set()
+        """Groups of this node whose states are to be loaded yet."""
         self._locks: dict[str, asyncio.Lock] = {}
         lineages = Lineages()
         self.scans = Scans(lineages)
@@ -91,6 +93,13 @@ class FakeGroups:
 
     def is_unsure(self, group: str, view: View, partition: int) -> bool:
         return (view.topic, partition) in self.unsure
+
+    def lacks(self, group: str) -> bool:
+        return group in self.not_loaded
+
+    async def ready(self, group: str) -> None:
+        self.check_tenure(group)
+        self.not_loaded.discard(group)
 
     def note_asked(self, group: str) -> None:
         """Logs are not cut here."""

@@ -262,3 +262,20 @@ async def test_offsets_of_a_topic_that_was_made_anew_are_not_those_of_the_old_on
     await becomes_due(context)
 
     assert context.stats.offsets_refreshed == 0
+
+
+async def test_a_quiet_group_is_loaded_by_the_node_that_has_taken_it_over() -> None:
+    """Once; and for no client that may not read the group, or whose group another node serves."""
+    context = FakeContext()
+    context.groups.not_loaded = {GROUP, "other", "gone"}
+    context.world.groups_denied.add("other")
+    context.groups.lose("gone")
+
+    for group in (GROUP, "other", "gone", GROUP):
+        assert is_relayed(context, make_request(BEAT, 4, beat() | {"group_id": group}))
+        works, context.world.aside = context.world.aside, []
+        for work in works:
+            await work()
+
+    assert context.groups.not_loaded == {"other", "gone"}
+    assert not works

@@ -129,6 +129,26 @@ async def test_a_failed_load_is_told_and_tried_again() -> None:
     assert (await world.tables.ready(GROUP)).journal is world.journals[1]
 
 
+async def test_what_is_lacking_is_ours_and_nothing_loads_it() -> None:
+    """Not while it is loaded, nor once it is; anew when it was dropped; not for others."""
+    world = World()
+    world.may_load.clear()
+    before = world.tables.lacks(GROUP)
+    load = spawn(world.tables.ready(GROUP), "ready")
+    await asyncio.sleep(0)
+    meanwhile = world.tables.lacks(GROUP)
+    world.may_load.set()
+    await load
+    after = world.tables.lacks(GROUP)
+    world.tenure.number += 1
+    world.tables.drop_lost()
+    dropped = world.tables.lacks(GROUP)
+    world.tenure.is_held = False
+
+    assert (before, meanwhile, after, dropped) == (True, False, False, True)
+    assert not world.tables.lacks(GROUP)
+
+
 async def test_a_partition_of_another_node_is_not_touched() -> None:
     """Nor waited for: the group's lock may be held for long."""
     world = World()
