@@ -361,6 +361,10 @@ class GroupOffsets:
             seen = self.lineages.of(place).before(state.concluded_end)
         return self._table_of(key.group).epoch_of(key) if seen is None else seen
 
+    def may_come_late(self, key: StateKey) -> bool:
+        """Whether a push without an answer may still come into effect. Raises: NotCoordinator."""
+        return self._table_of(key.group).intents.may_come_late(key, self.clock())
+
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
         return PushJournal(
@@ -437,9 +441,11 @@ class GroupOffsets:
     def _note_loaded(self, table: OffsetTable) -> None:
         """States are to be checked, and other nodes may have pinned layouts since the start."""
         self._checks.note_unsure(table.items())
+        table.intents.share(self._unanswered)
         for key, state in table.items():
             self.late.note_loaded(key, state)
-        table.intents.share(self._unanswered)
+            if table.intents.may_come_late(key, self.clock()):
+                self.late.note_unanswered(key)
         self.layouts.note_loaded(table)
 
     def _forget_partition(self, partition: int) -> None:

@@ -88,7 +88,11 @@ class LatePushes:
         """A state was loaded, adopted or set, or its log cut: Kafka's offset may be elsewhere."""
         pushed, stable = state.pushed, state.stable_position
         if pushed is not None and (stable != pushed or stable < state.fastest_position):
-            self._loaded.setdefault(key.group, {})[key] = None
+            self._want_look(key)
+
+    def note_unanswered(self, key: StateKey) -> None:
+        """A push may still come into effect, and leave Kafka's offset elsewhere."""
+        self._want_look(key)
 
     def loaded(self, group: str) -> list[StateKey]:
         """States of a group that are to be looked at."""
@@ -130,6 +134,9 @@ class LatePushes:
             late.is_owed = True
             self._owed.setdefault(key.group, {})[key] = None
             self._put(key, late, earlier)
+
+    def _want_look(self, key: StateKey) -> None:
+        self._loaded.setdefault(key.group, {})[key] = None
 
     def _put(self, key: StateKey, late: LatePush, earlier: LatePush | None) -> None:
         self._pushes[key] = late

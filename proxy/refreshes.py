@@ -72,8 +72,8 @@ class Refreshes:
         """The group's offsets could not be committed."""
         self._put(group, now_s + min(self.interval_s / AGAIN_PARTS, AGAIN_S_MAX))
 
-    def give_back(self, group: str, now_s: float) -> None:
-        """A turn was taken by a client that may not commit for the group: it is due still."""
+    def set_due(self, group: str, now_s: float) -> None:
+        """An offset is missing, or a turn was taken by a client that may not commit."""
         self._put(group, now_s)
 
     def forget(self, group: str) -> None:

@@ -241,6 +241,9 @@ class Groups(Protocol):
         Raises: NotCoordinator.
         """
 
+    def may_come_late(self, key: StateKey) -> bool:
+        """Whether a push without an answer may still come into effect. Raises: NotCoordinator."""
+
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
 

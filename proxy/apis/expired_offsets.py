@@ -1,4 +1,4 @@
-"""Offsets that brokers have expired under a running group: kept, and pushed with its next commit.
+"""Offsets that brokers have expired under a running group: kept, and soon pushed again.
 
 Behaviour: a missing offset is a deletion, and lanes start from nothing, unless the group has had
 members since before this process looked at it, and the offset was missing from the start. Then it
@@ -39,9 +39,12 @@ class ExpiredOffsets:
         self._context.group_names.note_seen(self._group, (view.topic, partition))
 
     async def kept(self, view: View, partition: int) -> tuple[int | None, ErrorCode]:
-        """As `kept_of`."""
+        """As `kept_of`; the next heartbeat of the group puts it back, if no commit does before."""
         state = self._context.groups.state_of(self._group, view, partition)
-        return await self.kept_of(StateKey(self._group, view.topic_id, partition), state)
+        kept, code = await self.kept_of(StateKey(self._group, view.topic_id, partition), state)
+        if kept is not None:
+            self._context.refreshes.set_due(self._group, self._context.clock())
+        return kept, code
 
     async def kept_of(
         self, key: StateKey, state: OffsetState | None
@@ -70,6 +73,6 @@ class ExpiredOffsets:
         self._context.stats.offsets_kept += 1
         log.warning(
             "offset of a running group is missing at the broker and is kept group=%s topic=%s "
-            "partition=%d offset=%d; it expired, the group's next commit puts it back",
+            "partition=%d offset=%d; it expired, the group's next commit or heartbeat puts it back",
             self._group, *place, offset,
         )  # fmt: skip

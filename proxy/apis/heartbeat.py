@@ -112,7 +112,7 @@ async def refresh_offsets(beat: Beat, context: Context) -> None:
         async with context.hold(beat.group):
             codes = await _refresh(beat, context)
     except GroupDenied:
-        context.refreshes.give_back(beat.group, context.clock())
+        context.refreshes.set_due(beat.group, context.clock())
         return
     except KeylaneError as error:
         log.info("offsets not committed again group=%s reason=%s", beat.group, error)

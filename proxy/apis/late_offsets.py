@@ -103,6 +103,8 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
         finally:
             if not is_done and context.groups.has_state(key):
                 context.groups.late.note_loaded(key, state)
+                if context.groups.may_come_late(key):
+                    context.groups.late.note_unanswered(key)
     except KeylaneError as error:
         log.debug("not looked at group=%s reason=%s", beat.group, error)
 
@@ -116,6 +118,10 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
     view = await context.find_view(name)
     if view is None or view.topic_id != key.topic_id:
         return True
+    if context.groups.may_come_late(key):
+        context.groups.pushes.note_moved(key)  # where Kafka's offset is has to be asked
+        await _pushed_late(beat, view, key.partition, context)
+        return not context.groups.may_come_late(key)
     draft = Draft(view, key.partition, state, beat.group)
     is_known = context.groups.scan_of(view, key.partition).has_passed(state.stable_position)
     if is_known or state.stable_position != state.pushed:

@@ -94,6 +94,9 @@ class FakeGroups:
     def is_unsure(self, group: str, view: View, partition: int) -> bool:
         return (view.topic, partition) in self.unsure
 
+    def may_come_late(self, key: StateKey) -> bool:
+        return self._table_of(key.group).intents.may_come_late(key, self.clock())
+
     def lacks(self, group: str) -> bool:
         return group in self.not_loaded
 

@@ -120,6 +120,9 @@ class NoGroups:
     def has_offsets(self, _group: str) -> bool:
         return False
 
+    def lacks(self, _group: str) -> bool:
+        return False
+
 
 class SelfContained(ClientSession):
     """A session that is its handlers' context; no client has key ranges, no group has lanes."""

@@ -26,9 +26,10 @@ from tests.transcript.test_offset_commit import (
 from tests.transcript.test_offset_delete import answer as deleted
 from tests.transcript.test_offset_delete import put_back
 from tests.transcript.test_offset_delete import request as deletion
-from tests.transcript.test_offset_fetch import known
+from tests.transcript.test_offset_fetch import known, one
 
-EMPTY, HEARTBEAT, DELETE = -1, 12, 47
+EMPTY, HEARTBEAT, DELETE, FETCH = -1, 12, 47, 9
+TIMED_OUT = 7
 
 
 BEAT = {"group_id": GROUP, "generation_id": 4, "member_id": "m2"}
@@ -242,6 +243,26 @@ async def test_lanes_that_an_admin_has_set_back_are_led_on_with_a_heartbeat() ->
 
     assert context.state(GROUP, "orders", 0).pushed == 8
     context.finish()
+
+
+async def test_a_deletion_that_comes_late_to_a_quiet_group_is_followed() -> None:
+    """The broker said nothing, and did it after the first look; no member commits."""
+    context = FakeContext()
+    await known(context, {0: 8, 2: 8, 4: 8, 6: 8})
+    scanned(context, 7, EMPTY, EMPTY, EMPTY)
+    context.expect(DELETE, deletion(("orders", [0])), deleted(("orders", {0: 0})))
+    put_back(context, 0, error_code=TIMED_OUT)
+    await call(context, DELETE, 0, deletion(("orders", [2])))
+
+    for found in (8, 0):
+        context.expect(FETCH, None, {"topics": [one(7, "orders", {0: found})]})
+        if found == 0:
+            expect_push_of_the_member(context)
+        beats(context)
+        await run_aside(context)
+        context.finish()
+
+    assert context.state(GROUP, "orders", 0).pushed == 8
 
 
 async def test_a_client_without_a_right_to_the_group_uses_no_look_up() -> None:
