@@ -150,7 +150,7 @@ def write_late(broker: Broker, name: str, written: dict[tuple[str, int], Committ
         for place, committed in written.items():
             if offsets.get(place) is stood[place]:
                 cluster.commit(name, *place, committed)
-                cluster.untold.add((name, *place))
+                cluster.unacknowledged.add((name, *place))
 
     broker.world.after(late_s, write)
 
@@ -193,7 +193,6 @@ def _offsets_of(broker: Broker, name: str, wanted: Any, *, is_stable: bool) -> d
             if is_stable and (topic, index) in pending:
                 entry["error_code"] = UNSTABLE
             elif found is not None:
-                broker.cluster.untold.discard((name, topic, index))
                 entry |= {
                     "committed_offset": found.offset,
                     "committed_leader_epoch": found.leader_epoch,

@@ -173,9 +173,9 @@ class Cluster:
         self._moved: dict[str, int] = {}
         self.on_commit: list[Callable[[str, str, int, Committed], None]] = []
         """Called with (group, topic, partition, what) at every commit that is taken."""
-        self.untold: set[tuple[str, str, int]] = set()
-        """Group, topic and partition: the offset there was answered as failed, and written later;
-        no OffsetFetch has told of it since."""
+        self.unacknowledged: set[tuple[str, str, int]] = set()
+        """Group, topic and partition: the offset there was answered as failed, and written later.
+        The next one may be lower, where lanes are not led on by it."""
         self.late_commits = 0
         """Answered as failed, and still to be written."""
         self.on_moment: list[Callable[[str, str], None]] = []
@@ -253,7 +253,7 @@ class Cluster:
         self.world.tell(f"kafka: offset of {group} in {topic}-{partition} is {committed.offset}")
         for told in self.on_commit:
             told(group, topic, partition, committed)
-        self.untold.discard((group, topic, partition))
+        self.unacknowledged.discard((group, topic, partition))
 
     def note_moment(self, what: str, host: str) -> None:
         """Something was done for a host, and is not answered yet."""

@@ -157,7 +157,7 @@ class Judgement:
             return
         place_of = group, topic, partition
         if not self._is_overtaken(place_of, what):
-            known = self._stood if place_of in self._cluster.untold else self._stands
+            known = self._stood if place_of in self._cluster.unacknowledged else self._stands
             stood = self._stood[place_of] = known.get(place_of, -1)
             self._stands[place_of] = offset
             if offset < stood and group not in self._were_set:

@@ -85,6 +85,13 @@ class Member:
         if self.process is not None:
             self.process.kill()
 
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit of this life has no answer yet."""
+        life = self.life
+        is_alive = self.process is not None and not self.process.is_dead
+        return is_alive and life is not None and life.is_committing
+
     def stop(self) -> None:
         """As a clean end: commit and leave."""
         self.is_wanted = False
@@ -104,6 +111,11 @@ class Life(Fetching):
         self._member_id, self._generation = "", -1
         self._coordinator: Connection | None = None
         self._committing: asyncio.Task[None] | None = None
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit has no answer yet."""
+        return self._committing is not None and not self._committing.done()
 
     # The group.
     async def run(self) -> None:

@@ -205,7 +205,9 @@ class Stage:
         if self.world.now_s < self._looked_s + LOOK_S:
             return False
         self._looked_s = self.world.now_s
-        return not self.producers.has_open and self.judgement.is_complete(self.members)
+        if self.producers.has_open or any(each.is_committing for each in self.members):
+            return False
+        return self.judgement.is_complete(self.members)
 
     # The end.
     def crash_all(self) -> None:

@@ -32,18 +32,18 @@ def judge_of(cluster: Cluster) -> Judgement:
 
 
 @pytest.mark.parametrize(
-    ("is_untold", "offset", "is_back"),
+    ("is_failed", "offset", "is_back"),
     [(False, 7, True), (True, 7, False), (True, 4, True), (False, 9, False)],
 )
 def test_an_offset_that_was_answered_as_failed_may_be_gone_again(
-    cluster: Cluster, is_untold: bool, offset: int, is_back: bool
+    cluster: Cluster, is_failed: bool, offset: int, is_back: bool
 ) -> None:
-    """As long as nobody was told of it; what stood before it counts all the same."""
+    """What stood before it counts all the same."""
     judge = judge_of(cluster)
     cluster.commit(*PLACE, Committed(5))
     cluster.commit(*PLACE, Committed(9))
-    if is_untold:
-        cluster.untold.add(PLACE)
+    if is_failed:
+        cluster.unacknowledged.add(PLACE)
 
     cluster.commit(*PLACE, Committed(offset))
 

@@ -20,8 +20,11 @@ from tests.simulation.cluster import Held
 
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 1, 2, 3, 8, 9, 10
 JOIN, HEARTBEAT, LEAVE, SYNC, TXN_OFFSET_COMMIT = 11, 12, 13, 14, 28
+DELETE_GROUPS, OFFSET_DELETE = 42, 47
 UNDER_LOCK = {OFFSET_COMMIT, OFFSET_FETCH, TXN_OFFSET_COMMIT}
 PUSHES = {OFFSET_COMMIT, TXN_OFFSET_COMMIT}
+DELETIONS = {DELETE_GROUPS, OFFSET_DELETE}
+"""Written to the journal as commits are."""
 AS_DIRECT = {JOIN, SYNC}
 """The coordinator holds them while others join."""
 LOCK_S = LOAD_S = 10.0
@@ -171,7 +174,7 @@ class Waits:
 
     def _own_bound_s(self, wait: Wait) -> float:
         """Without what stands before it on its connection."""
-        if wait.api_key not in UNDER_LOCK:
+        if wait.api_key not in UNDER_LOCK | DELETIONS:
             return OTHER_S
         is_away = self._has_trouble(wait, self.brokers)
         return LOAD_S + LOCK_S + HELD_S + 2 * JOURNAL_S * is_away
