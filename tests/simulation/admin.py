@@ -29,6 +29,8 @@ AGAIN = {14, 15, 16, 88}
 EXPIRES_S = 1.2 * LATE_S
 """Kafka's least is a minute: what had no answer has come until then."""
 PAUSE_S = 0.1
+STARTED_S = 5.0
+"""Until members have joined, and fetch."""
 TRIES_S = 60.0
 Work = Callable[["Tool"], Awaitable[None]]
 
@@ -162,6 +164,8 @@ def _while_stopped(stage: Stage, fault: Fault, work: Work) -> None:
             async with asyncio.timeout(TRIES_S):
                 await work(tool)
         stage.groups_changed.discard(plan.name)
+        # Members are to find out where the log begins by now, and to commit behind it.
+        stage.hold(STARTED_S + 4 * plan.commit_s)
         for each in members:
             each.is_kept_out = False
             stage.world.after(PAUSE_S, each.start)
