@@ -20,7 +20,6 @@ to commit the lower one, and that must not look like somebody moved back on purp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.intervals import UNCHANGED, Range, RangeEdit, RangeSet
@@ -272,7 +271,7 @@ class OffsetState:
                 return here
             if old.committed and offset < old.offset:
                 return old
-            return here if old.counted <= offset else replace(here, counted=old.counted)
+            return here if old.counted <= offset else here._replace(counted=old.counted)
 
         edits: list[RangeEdit] = []
         if goes_back:
@@ -350,7 +349,7 @@ class OffsetState:
                 return old
             # An assumed base gives way to what is known, also when that is lower.
             counted = old.counted if old.committed else kafka_committed
-            return replace(here, counted=max(counted, kafka_committed))
+            return here._replace(counted=max(counted, kafka_committed))
 
         self._update(0, HASH_MAX, raised)
         self._raise_and_prune()
@@ -454,7 +453,7 @@ class OffsetState:
                 if skipped == counted:
                     if counted == old.counted and committed == old.committed:
                         return old
-                    return replace(old, counted=counted, committed=committed)
+                    return old._replace(counted=counted, committed=committed)
                 counted = skipped
 
         # Lane by lane: an interval that holds several is only as far as the first of them.

@@ -1,6 +1,6 @@
 """The values that commits of offsets are made of: errors, positions, outcomes, and their bounds.
 
-In:    nothing.  Out: constants, enums, frozen dataclasses.
+In:    nothing.  Out: constants, enums, immutable values.
 Next:  `offsets.state` computes with them, `offsets.journal` writes them, `proxy.apis` answers them.
 Pure:  no I/O, no clock.
 Source: KIP draft "Cooperative consumer processing semantic", "New Exceptions"; Kafka protocol
@@ -10,7 +10,7 @@ guide, "Error Codes".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -105,9 +105,8 @@ class Reconciled(Enum):
     GONE = "gone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """Progress on an interval of the hash space."""
+class Position(NamedTuple):
+    """Progress on an interval of the hash space. A named tuple, as each commit makes several."""
 
     offset: int
     """What was committed; on an uncommitted interval the base it is assumed to start at."""
@@ -121,18 +120,18 @@ class Position:
     def cut_at(self, end: int) -> Position:
         """As it is once another log goes on at `end`: what was said stays."""
         offset = self.offset if self.committed else min(self.offset, end)
-        return replace(self, offset=offset, counted=max(offset, min(self.counted, end)))
+        return self._replace(offset=offset, counted=max(offset, min(self.counted, end)))
 
     def counted_to(self, end: int) -> Position:
         """As it is once nothing before `end` is left to be committed."""
-        return self if self.counted >= end else replace(self, counted=end)
+        return self if self.counted >= end else self._replace(counted=end)
 
     def led_to(self, log_start_offset: int) -> Position:
         """As it is once nothing stands before `log_start_offset`."""
         if self.counted >= log_start_offset:
             return self
         offset = self.offset if self.committed else log_start_offset
-        return replace(self, offset=offset, counted=log_start_offset)
+        return self._replace(offset=offset, counted=log_start_offset)
 
 
 def is_below(positions: Iterable[Position], offset: int, *, reset: bool) -> bool:
