@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from kio.schema.metadata.v12.request import MetadataRequest as MetadataRequest12
@@ -31,7 +32,7 @@ from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.groups import GroupOffsets
-from keylane.proxy.holding import HELD_ANSWER_S
+from keylane.proxy.holding import HELD_ANSWER_S, Holding
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetcher, LaneFetchRequest
 from keylane.proxy.loads import LaneLoads
 from keylane.proxy.login_watch import LoginWatch
@@ -108,6 +109,38 @@ class Shared:
         self.group_names.forget_where(lambda group: placement.node_of_group(group) != number)
         cluster.hear_nodes(placement.number, membership)
         forget_gained(self.sequences, cluster.registry, cluster.leaders, before, placement)
+
+
+class HeldLock:
+    """A group's lock in the hands of a handler. No generator: each commit enters it."""
+
+    __slots__ = ("_begun", "_holding", "_lock", "_stats")
+
+    def __init__(
+        self, lock: AbstractAsyncContextManager[None], holding: Holding, stats: ProxyStats
+    ) -> None:
+        self._lock, self._holding, self._stats = lock, holding, stats
+        self._begun: asyncio.Task[Any] | None = None
+
+    async def __aenter__(self) -> None:
+        """Raises: GroupBusy, NotCoordinator, UpstreamLost."""
+        try:
+            await self._lock.__aenter__()
+        except GroupBusy:
+            self._stats.group_waits_refused += 1
+            raise
+        self._begun = self._holding.begin()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._holding.end(self._begun)
+        await self._lock.__aexit__(kind, error, trace)
+        if isinstance(error, GroupBusy):  # of a lock that was wanted beside this one
+            self._stats.group_waits_refused += 1
 
 
 class SessionContext:
@@ -303,16 +336,9 @@ class SessionContext:
         """Why the client's own principal is refused the group: a Kafka code, 0 when it is not."""
         return await self._group_rights.error(group, operation)
 
-    @asynccontextmanager
-    async def hold(self, group: str) -> AsyncIterator[None]:
+    def hold(self, group: str) -> HeldLock:
         """The group's lock, for as long as the client's broker is not too slow."""
-        try:
-            async with self._shared.groups.lock(group):
-                with self._session.holding.begin():
-                    yield
-        except GroupBusy:
-            self.stats.group_waits_refused += 1
-            raise
+        return HeldLock(self._shared.groups.lock(group), self._session.holding, self.stats)
 
     async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
         """The topics that a pattern matches, beside the event loop; None: ask again."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -21,7 +21,15 @@ from keylane.offsets.intents import Unanswered
 from keylane.offsets.journal import FORMAT, LayoutValue, StateKey, ic_partition, state_key
 from keylane.offsets.lineage import EpochStart, Lineages, Place
 from keylane.offsets.openings import make_journal, opened_at_start
-from keylane.offsets.owned import GroupLock, Holding, InTime, Journal, Open, OwnedTables
+from keylane.offsets.owned import (
+    GroupLock,
+    Holding,
+    InTime,
+    Journal,
+    Open,
+    OwnedTables,
+    PreparedLock,
+)
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.set_aside import SetAside
@@ -197,8 +205,7 @@ class GroupOffsets:
         self._checks.note_cut([*cut, *(StateKey(g, topic_id, partition) for g in busy)], end)
         self.pushes.note_cut(topic_id, partition)
 
-    @asynccontextmanager
-    async def lock(self, group: str, wait_s: float | None = LOCK_WAIT_S) -> AsyncIterator[None]:
+    def lock(self, group: str, wait_s: float | None = LOCK_WAIT_S) -> PreparedLock:
         """Held while offsets of a group are read or changed: one at a time, in order.
 
         Entering it loads what is not loaded, and brings states in line with logs that were cut.
@@ -208,13 +215,16 @@ class GroupOffsets:
             raise NotCoordinator(self._held_back)
         lock = self._locks.get(group) or self._locks.setdefault(group, GroupLock())
         owned = self._owned
-        async with InTime(lock, wait_s) if owned is None else owned.hold(group, lock, wait_s):
-            self._checks.note_led(self.states())
-            if self._checks.waits(group):
-                await self._checks.repair(group, self._table_of(group))
-                for key, state in self.states_of(group).items():
-                    self.late.note_loaded(key, state)
-            yield
+        held = InTime(lock, wait_s) if owned is None else owned.hold(group, lock, wait_s)
+        return PreparedLock(held, partial(self._repair, group))
+
+    async def _repair(self, group: str) -> None:
+        """Bring states in line with logs that were cut; the group's lock is held."""
+        self._checks.note_led(self.states())
+        if self._checks.waits(group):
+            await self._checks.repair(group, self._table_of(group))
+            for key, state in self.states_of(group).items():
+                self.late.note_loaded(key, state)
 
     async def ready(self, group: str) -> None:
         """For who looks at a group without its lock: its states can be asked for on return.

@@ -12,8 +12,7 @@ of the connection only when its time is over (KIP-219), which may be minutes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 HELD_ANSWER_S: Final = 10.0
@@ -28,18 +27,22 @@ class Holding:
         self._on_late, self._answer_s = on_late, answer_s
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    @contextmanager
-    def begin(self) -> Iterator[None]:
-        """The task that runs holds a lock."""
+    def begin(self) -> asyncio.Task[Any] | None:
+        """The task that runs holds a lock, until `end` is given what this returns.
+
+        None: it holds another one, behind which this one is given back.
+        """
         task = asyncio.current_task()
         assert task is not None, "handlers are tasks"
-        is_first = task not in self._tasks
+        if task in self._tasks:
+            return None
         self._tasks.add(task)
-        try:
-            yield
-        finally:
-            if is_first:
-                self._tasks.discard(task)
+        return task
+
+    def end(self, begun: asyncio.Task[Any] | None) -> None:
+        """The lock is about to be given back."""
+        if begun is not None:
+            self._tasks.discard(begun)
 
     def bound(self, answer: asyncio.Future[Any]) -> None:
         """An answer is waited for: bound the time, if the task that runs holds a lock."""

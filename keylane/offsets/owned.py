@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Final, Protocol
 
 from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
@@ -96,6 +98,14 @@ class GroupLock(asyncio.Lock):
         """Whether `acquire` would not wait: it is not held, and given to no other that waits."""
         return not self.locked() and not self._waiters
 
+    async def acquire_in_time(self, wait_s: float | None) -> None:
+        """As `acquire`. Raises: GroupBusy, when it is not free after so long; None: without end."""
+        if self.is_free:  # a time-out costs more than the lock
+            await self.acquire()
+        else:
+            async with free_in_time(wait_s):
+                await self.acquire()
+
 
 class InTime:
     """Hold a lock that was had in time. No generator: each commit enters it."""
@@ -107,13 +117,70 @@ class InTime:
 
     async def __aenter__(self) -> None:
         """Raises: GroupBusy."""
-        if self._lock.is_free:  # a time-out costs more than the lock
-            await self._lock.acquire()
-        else:
-            async with free_in_time(self._wait_s):
-                await self._lock.acquire()
+        await self._lock.acquire_in_time(self._wait_s)
 
     async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class PreparedLock:
+    """A lock under which something is done first. No generator: each commit enters it."""
+
+    __slots__ = ("_lock", "_prepare")
+
+    def __init__(
+        self, lock: AbstractAsyncContextManager[None], prepare: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._lock, self._prepare = lock, prepare
+
+    async def __aenter__(self) -> None:
+        """Raises: what the lock does, and what is done first, which frees the lock."""
+        await self._lock.__aenter__()
+        try:
+            await self._prepare()
+        except BaseException:
+            await self._lock.__aexit__(*sys.exc_info())
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._lock.__aexit__(kind, error, trace)
+
+
+class HeldGroup:
+    """See `OwnedTables.hold`. No generator: each commit enters it."""
+
+    __slots__ = ("_group", "_held", "_lock", "_tables", "_wait_s")
+
+    def __init__(
+        self,
+        tables: OwnedTables,
+        held: dict[str, Holding],
+        group: str,
+        lock: GroupLock,
+        wait_s: float | None,
+    ) -> None:
+        self._tables, self._held = tables, held
+        self._group, self._lock, self._wait_s = group, lock, wait_s
+
+    async def __aenter__(self) -> None:
+        """Raises: NotCoordinator, UpstreamLost, GroupBusy."""
+        if self._tables.at_hand(self._group) is None:
+            async with free_in_time(self._wait_s):
+                await self._tables.ready(self._group)  # not served, it need not wait for the lock
+        await self._lock.acquire_in_time(self._wait_s)
+        try:
+            self._held[self._group] = await self._tables.ready(self._group)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        del self._held[self._group]
         self._lock.release()
 
 
@@ -152,25 +219,30 @@ class OwnedTables:
         self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
         self._closing: set[asyncio.Task[None]] = set()
 
-    @asynccontextmanager
-    async def hold(
-        self, group: str, lock: GroupLock, wait_s: float | None = None
-    ) -> AsyncIterator[None]:
-        """The group's lock, with its partition loaded. Raises: NotCoordinator, UpstreamLost.
+    def hold(self, group: str, lock: GroupLock, wait_s: float | None = None) -> HeldGroup:
+        """The group's lock, with its partition loaded.
 
-        wait_s: how long the lock, and a load, are waited for; GroupBusy then.
+        wait_s: how long the lock, and a load, are waited for.
+        Entering it raises NotCoordinator, UpstreamLost; GroupBusy, when it took so long.
         """
-        async with free_in_time(wait_s):
-            await self.ready(group)  # who is not served need not wait for the lock
-        async with InTime(lock, wait_s):
-            self._held[group] = await self.ready(group)
-            try:
-                yield
-            finally:
-                del self._held[group]
+        return HeldGroup(self, self._held, group, lock, wait_s)
 
     async def ready(self, group: str) -> Holding:
         """Load the group's partition unless it is. Raises: NotCoordinator, UpstreamLost."""
+        return self.at_hand(group) or await self._loaded(group)
+
+    def at_hand(self, group: str) -> Holding | None:
+        """What `ready` returns without a wait; None: it has to wait, or to refuse.
+
+        What is held for sure is settled.
+        """
+        holding = self._holdings.get(ic_partition(group, self.partition_count))
+        is_ours = holding is not None and self._tenure.holds(holding.partition)
+        is_good = is_ours and holding and self._is_current(holding) and not self._is_old(holding)
+        return holding if is_good else None
+
+    async def _loaded(self, group: str) -> Holding:
+        """As `ready`, where something has to be waited for."""
         partition = ic_partition(group, self.partition_count)
         await self._tenure.settled()
         self._expect_ownership(partition)

@@ -13,8 +13,8 @@ import asyncio
 import struct
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -303,10 +303,8 @@ class FakeContext:
         denied = self.world.groups_denied
         return 30 if group in denied or (group, operation) in denied else 0
 
-    @asynccontextmanager
-    async def hold(self, group: str) -> AsyncIterator[None]:
-        async with self.groups.lock(group):
-            yield
+    def hold(self, group: str) -> AbstractAsyncContextManager[Any]:
+        return self.groups.lock(group)
 
     async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
         self.world.compared.append(pattern)

@@ -13,15 +13,16 @@ async def test_an_answer_that_is_late_under_a_lock() -> None:
     """The connection is ended, with a reason; an answer in time ends nothing."""
     loop, told = asyncio.get_running_loop(), asyncio.Queue[str]()
     holding = Holding(told.put_nowait, answer_s=0.01)
-    with holding.begin():
-        in_time: asyncio.Future[Any] = loop.create_future()
-        holding.bound(in_time)
-        in_time.set_result(None)
-        await asyncio.sleep(0)  # its callbacks are called
-        late: asyncio.Future[Any] = loop.create_future()
-        holding.bound(late)
+    begun = holding.begin()
+    in_time: asyncio.Future[Any] = loop.create_future()
+    holding.bound(in_time)
+    in_time.set_result(None)
+    await asyncio.sleep(0)  # its callbacks are called
+    late: asyncio.Future[Any] = loop.create_future()
+    holding.bound(late)
 
-        assert "a group's lock is held" in await told.get()
+    assert "a group's lock is held" in await told.get()
+    holding.end(begun)
     assert told.empty()
 
 
@@ -35,8 +36,9 @@ async def test_without_a_lock_answers_take_their_time() -> None:
     async def joins() -> None:
         holding.bound(answers[0])
 
-    with holding.begin():
-        await spawn(joins(), "joins")
+    begun = holding.begin()
+    await spawn(joins(), "joins")
+    holding.end(begun)
     holding.bound(answers[1])
     done = asyncio.Event()
     loop.call_later(0.0, loop.call_soon, done.set)  # behind any timer of these
@@ -48,8 +50,8 @@ async def test_without_a_lock_answers_take_their_time() -> None:
 async def test_a_task_may_hold_several() -> None:
     """It holds one until the first is given back."""
     holding = Holding(lambda _: None)
-    with holding.begin():
-        with holding.begin():
-            pass
-        assert holding._tasks == {asyncio.current_task()}
+    first = holding.begin()
+    holding.end(holding.begin())
+    assert holding._tasks == {asyncio.current_task()}
+    holding.end(first)
     assert not holding._tasks
