@@ -35,6 +35,7 @@ null value. A key of another version is some other keylane's: `read_key` says so
 
 from __future__ import annotations
 
+import struct
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -72,6 +73,8 @@ CUT_LAYOUT_VERSION: Final = 1
 BASE_VERSION: Final = 1
 """Of positions that are but a base: a keylane without steps must not take them for all."""
 FINGERPRINT_BYTES: Final = 32
+PLACE: Final = struct.Struct(">16si")
+"""Topic id, partition."""
 POSITIONS: Final = 1
 RANGE: Final = 2
 LAYOUT: Final = 3
@@ -393,8 +396,7 @@ def _key(reader: Reader) -> Key | None:
 
 def _write_state_key(writer: Writer, key: StateKey) -> None:
     writer.string(key.group)
-    writer.raw(key.topic_id.bytes)
-    writer.int32(key.partition)
+    writer.raw(PLACE.pack(key.topic_id.bytes, key.partition))
 
 
 def _state_key(reader: Reader) -> StateKey:

@@ -7,6 +7,7 @@ Pure:  no I/O, no clock.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -16,7 +17,9 @@ from keylane.wire.primitives import Buffer, Reader, Writer
 
 VALUE_VERSION: Final = 0
 COMMITTED_FLAG: Final = 1
-INTERVAL_BYTES_MIN: Final = 8 + 1 + 8 + 8 + 4 + 2
+INTERVAL: Final = struct.Struct(">qbqqi")
+"""Last hash, flags, offset, counted, leader epoch; the metadata follows."""
+INTERVAL_BYTES_MIN: Final = INTERVAL.size + 2
 VALUE_BYTES_MAX: Final = 1024**2
 """aiokafka's `max_request_size`, so keylane has written none that is larger."""
 
@@ -56,12 +59,10 @@ def read_offset(reader: Reader) -> int | None:
 
 def write_interval(writer: Writer, last_hash: int, position: Position) -> None:
     """Encode an interval of the hash space and the position there, but for its first hash."""
-    writer.int64(last_hash)
-    writer.int8(COMMITTED_FLAG if position.committed else 0)
-    writer.int64(position.offset)
-    writer.int64(position.counted)
-    writer.int32(position.leader_epoch)
-    writer.string(position.metadata)
+    offset, counted, committed, metadata, leader_epoch = position
+    flags = COMMITTED_FLAG if committed else 0
+    writer.raw(INTERVAL.pack(last_hash, flags, offset, counted, leader_epoch))
+    writer.string(metadata)
 
 
 def read_interval(reader: Reader) -> tuple[int, Position]:

@@ -12,7 +12,9 @@ Source: docs/decisions/038; the key is in `offsets.journal`.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from typing import Final
 
 from keylane.offsets.journal_parts import (
     INTERVAL_BYTES_MIN,
@@ -29,6 +31,9 @@ from keylane.offsets.positions import Change, Step
 from keylane.offsets.values import POSITION_COUNT_MAX
 from keylane.wire.primitives import Buffer, Reader, Writer
 
+HEAD: Final = struct.Struct(">hqqqqqi")
+"""All of a value before its changes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepValue:
@@ -43,15 +48,12 @@ class StepValue:
 def write_step(value: StepValue) -> bytes:
     """Encode a step. Raises: ValueError, a string is longer than Kafka allows."""
     writer = Writer(flexible=False)
-    writer.int16(VALUE_VERSION)
-    writer.int64(value.timestamp_ms)
-    writer.int64(value.base)
-    writer.int64(number_of(value.pushed))
-    start, end = value.step.lift or (0, 0)
-    writer.int64(start)
-    writer.int64(end)
-    writer.count(len(value.step.changes))
-    for first_hash, last_hash, position in value.step.changes:
+    lift, changes = value.step
+    start, end = lift or (0, 0)
+    pushed = number_of(value.pushed)
+    head = VALUE_VERSION, value.timestamp_ms, value.base, pushed, start, end, len(changes)
+    writer.raw(HEAD.pack(*head))
+    for first_hash, last_hash, position in changes:
         writer.int64(first_hash)
         write_interval(writer, last_hash, position)
     return writer.to_bytes()

@@ -205,7 +205,7 @@ class PositionMap:
         start, stop = self._span(first, last)
         olds = list(self.items(first, last))
         pieces = [(lo, change(lo, hi, old)) for lo, hi, old in olds]
-        if all(new == old for (_, new), (_, _, old) in zip(pieces, olds, strict=True)):
+        if pieces == [(lo, old) for lo, _, old in olds]:
             return False
         self._moved = EVERYTHING if len(self._moved) >= MOVED_MAX else (*self._moved, (first, last))
         if self._is_apart(start, stop, first, last, pieces):
@@ -280,12 +280,11 @@ class PositionMap:
                 [before._texts[index] for index in there.tolist()],
             )
         differs = own != old
+        changed = {*differs.any(axis=0).nonzero()[0].tolist(), *has_other_text}
+        if len(changed) < LIFT_GAIN_MIN:  # the rule: too few for a lift
+            return Step(None, self._changes(sorted(changed), bounds))
         is_other = differs[OFFSET] | differs[COMMITTED] | differs[EPOCH]
         is_other[has_other_text] = True
-        is_changed = is_other | differs[COUNTED]
-        changed = is_changed.nonzero()[0].tolist()
-        if len(changed) < LIFT_GAIN_MIN:  # the rule: too few for a lift
-            return Step(None, self._changes(changed, bounds))
         lift = _lift(own[COUNTED], old[COUNTED], differs[COUNTED] & ~is_other)
         expected = old[COUNTED]
         if lift is not None:
@@ -353,20 +352,16 @@ class PositionMap:
         """Whether bounds are those of one interval, a lane's as a rule, which joins no other."""
         if stop - start != 1 or self._starts[start] != first or self._end(start) != last:
             return False
-        row, text = list(_row(pieces[0][1])), pieces[0][1].metadata
-        for index in (start - 1, stop):
-            is_there = 0 <= index < len(self._texts)
-            if is_there and self._numbers[:, index].tolist() == row and self._texts[index] == text:
-                return False
-        return True
+        position = pieces[0][1]
+        neighbours = [index for index in (start - 1, stop) if 0 <= index < len(self._starts)]
+        return all(self._at(index) != position for index in neighbours)
 
     def _put_one(self, index: int, position: Position) -> None:
         """Put a position on an interval that stays as it is."""
         self._own()
         before, self._texts[index] = self._texts[index], position.metadata
         self.text_chars += len(position.metadata or "") - len(before or "")
-        for row, number in enumerate(_row(position)):  # a tuple at once takes longer
-            self._numbers[row, index] = number
+        self._numbers[:, index] = _row(position)
 
     def _put_counted(self, grid: _Grid, counted: NDArray[np.int64]) -> None:
         """Let each piece of the grid count as standing there. counted: (pieces,)."""
@@ -456,13 +451,7 @@ def _row(position: Position) -> tuple[int, int, int, int]:
 
 def _position(row: Sequence[int], text: str | None) -> Position:
     offset, counted, committed, leader_epoch = row
-    return Position(
-        offset=offset,
-        counted=counted,
-        committed=bool(committed),
-        metadata=text,
-        leader_epoch=leader_epoch,
-    )
+    return Position(offset, counted, bool(committed), text, leader_epoch)
 
 
 def _merge(pieces: list[tuple[int, Position]]) -> list[tuple[int, Position]]:
