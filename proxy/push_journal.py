@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.intents import intent_of, needs_intent
@@ -32,8 +31,7 @@ class Journal(Protocol):
         """Write in order and wait. Raises: NotCoordinator, UpstreamLost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pushing:
+class Pushing(NamedTuple):
     """A push that is about to be sent, or was."""
 
     key: StateKey

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 GROUPS_MAX: Final = 100_000
 """Groups whose turn is remembered, some 150 bytes each; the longest unseen are forgotten."""
@@ -26,8 +25,7 @@ AGAIN_PARTS: Final = 16
 AGAIN_S_MAX: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(NamedTuple):
     """A member that a heartbeat names."""
 
     group: str

@@ -39,7 +39,7 @@ import struct
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from keylane.keyrange.lane import LANE_COUNT_MAX
 from keylane.keyrange.space import HASH_MAX
@@ -231,8 +231,7 @@ class PusherValue:
 Value = PositionsValue | RangeValue | LayoutValue | IntentValue | EpochValue | PusherValue
 
 
-@dataclass(frozen=True, slots=True)
-class JournalRecord:
+class JournalRecord(NamedTuple):
     """One record to append; a None value is a tombstone."""
 
     partition: int

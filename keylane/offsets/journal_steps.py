@@ -13,8 +13,7 @@ Source: docs/decisions/038; the key is in `offsets.journal`.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from keylane.offsets.journal_parts import (
     INTERVAL_BYTES_MIN,
@@ -35,8 +34,7 @@ HEAD: Final = struct.Struct(">hqqqqqi")
 """All of a value before its changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepValue:
+class StepValue(NamedTuple):
     """One step. It has all that changed, so with it a state has come about whole, or not at all."""
 
     timestamp_ms: int

@@ -7,7 +7,8 @@ Pure:  no I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Final
 
 from keylane.keyrange.space import KeyRange
 from keylane.offsets.positions import PositionMap
@@ -18,9 +19,12 @@ from keylane.offsets.values import (
     CommitError,
 )
 
+CUTS_MAX: Final = 2
+"""Intervals that a range may add: one at each end."""
+
 
 def too_large(
-    positions: PositionMap, key_ranges: Iterable[KeyRange], metadata: str | None
+    positions: PositionMap, key_ranges: Sequence[KeyRange], metadata: str | None
 ) -> CommitError | None:
     """Why a commit of `key_ranges` does not fit beside `positions`; None: it does."""
     size_bytes = len(metadata.encode()) if metadata else 0
@@ -29,6 +33,8 @@ def too_large(
     # Four bytes per character at most, so the sum needs no encoding.
     if size_bytes and size_bytes + 4 * positions.text_chars > METADATA_SUM_BYTES_MAX:
         return CommitError.METADATA_TOO_LARGE
+    if len(positions) + CUTS_MAX * len(key_ranges) <= POSITION_COUNT_MAX:
+        return None  # the rule
     cuts = sum(positions.cuts_added(part.lo, part.hi) for part in key_ranges)
     if len(positions) + cuts > POSITION_COUNT_MAX:
         return CommitError.MAX_REACHED

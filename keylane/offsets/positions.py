@@ -169,8 +169,8 @@ class PositionMap:
     @property
     def concluded_end(self) -> int:
         """The highest that counts though nobody said it; 0: there is none."""
-        offsets, counted, committed, _ = self._numbers
-        concluded = counted[(counted > offsets) | (committed == 0)]
+        counted = self._numbers[COUNTED]
+        concluded = counted[(counted > self._numbers[OFFSET]) | (self._numbers[COMMITTED] == 0)]
         return int(np.maximum.reduce(concluded)) if len(concluded) else 0
 
     @property
@@ -186,8 +186,8 @@ class PositionMap:
 
     def is_said(self, offset: int) -> bool:
         """Whether all hashes were committed up to `offset` or beyond, scans left aside."""
-        offsets, _, committed, _ = self._numbers
-        return int(np.minimum.reduce(committed)) > 0 and int(np.minimum.reduce(offsets)) >= offset
+        lowest_said = int(np.minimum.reduce(self._numbers[OFFSET]))
+        return lowest_said >= offset and int(np.minimum.reduce(self._numbers[COMMITTED])) > 0
 
     def cuts_added(self, first: int, last: int) -> int:
         """Return by how many intervals an update of these bounds can lengthen the map."""
@@ -280,7 +280,7 @@ class PositionMap:
                 [before._texts[index] for index in there.tolist()],
             )
         differs = own != old
-        changed = {*differs.any(axis=0).nonzero()[0].tolist(), *has_other_text}
+        changed = {*np.logical_or.reduce(differs).nonzero()[0].tolist(), *has_other_text}
         if len(changed) < LIFT_GAIN_MIN:  # the rule: too few for a lift
             return Step(None, self._changes(sorted(changed), bounds))
         is_other = differs[OFFSET] | differs[COMMITTED] | differs[EPOCH]

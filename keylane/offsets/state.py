@@ -492,8 +492,9 @@ class OffsetState:
         back_from: int | None = None,
     ) -> CommitOutcome:
         removed, added = net_of(edits)
+        stable = self.stable_position
         return CommitOutcome(
-            error=error, stable_offset=self.stable_offset,
-            stable_push=self.stable_offset if self.stable_position != stable_before else None,
+            error=error, stable_offset=stable - 1,
+            stable_push=stable - 1 if stable != stable_before else None,
             tombstones=removed, puts=added, back_from=back_from, duplicates=duplicates,
         )  # fmt: skip

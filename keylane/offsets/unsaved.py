@@ -34,7 +34,7 @@ class Unsaved:
 
     def copy(self) -> Unsaved:
         """Return an independent copy."""
-        other = Unsaved()
+        other: Unsaved = Unsaved.__new__(Unsaved)
         other.positions = self.positions
         other._added, other._removed = self._added.copy(), self._removed.copy()
         other._attempted = self._attempted.copy()

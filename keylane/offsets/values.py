@@ -167,8 +167,7 @@ def lane_position(pieces: Sequence[Position]) -> LanePosition:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOutcome:
+class CommitOutcome(NamedTuple):
     """What one commit did; `tombstones` and `puts` are its own net effect on the ranges."""
 
     error: CommitError
@@ -184,8 +183,7 @@ class CommitOutcome:
     """Entries that were committed before: no error, worth a warning in the log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(NamedTuple):
     """What the journal does not hold yet."""
 
     positions: bool

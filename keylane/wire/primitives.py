@@ -27,6 +27,8 @@ STRING_BYTES_MAX: Final = 0x7FFF
 """Precedent: Kafka's own reader refuses longer compact strings as well."""
 UVARINT_MAX: Final = 0x7FFF_FFFF
 UUID_BYTES: Final = 16
+SHORT_UVARINTS: Final = tuple(bytes((value,)) for value in range(0x80))
+"""Those of one byte, as nearly all are."""
 NO_TAGS: Final = b"\x00"
 """A tagged fields section without a field."""
 
@@ -100,10 +102,10 @@ def write_tags(fields: Mapping[int, bytes]) -> bytes:
 
 def write_uvarint(value: int) -> bytes:
     """Shortest form of an unsigned varint."""
+    if 0 <= value < len(SHORT_UVARINTS):
+        return SHORT_UVARINTS[value]
     if not 0 <= value <= UVARINT_MAX:
         raise ValueError(f"{value} does not fit in an unsigned varint of 31 bits")
-    if value < 0x80:
-        return bytes((value,))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -282,8 +284,8 @@ class Writer:
         if len(data) > STRING_BYTES_MAX:
             raise ValueError(f"string of {len(data)} bytes: too long for Kafka")
         length = -1 if value is None else len(data)
-        self._parts.append(write_uvarint(length + 1) if self.flexible else INT16.pack(length))
-        self._parts.append(data)
+        size = write_uvarint(length + 1) if self.flexible else INT16.pack(length)
+        self._parts += size, data
 
     def tags(self, section: bytes) -> None:
         """A raw tagged fields section; nothing when the version has none."""

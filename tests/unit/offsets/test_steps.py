@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -214,7 +213,7 @@ def test_a_state_with_a_gap_in_its_steps_is_dropped_for_good(at: str) -> None:
         commit(table, lane, 1000)
         journal += save(table)
     broken = [*journal]
-    broken[2:3] = [] if at == "missing" else [replace(journal[2], value=b"?")]
+    broken[2:3] = [] if at == "missing" else [journal[2]._replace(value=b"?")]
 
     loaded = load(broken, damaged=2 if at == "damaged" else 1)
 
