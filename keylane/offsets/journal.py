@@ -73,6 +73,8 @@ CUT_LAYOUT_VERSION: Final = 1
 BASE_VERSION: Final = 1
 """Of positions that are but a base: a keylane without steps must not take them for all."""
 FINGERPRINT_BYTES: Final = 32
+KEY_HEAD: Final = struct.Struct(">hb")
+"""Version, kind."""
 PLACE: Final = struct.Struct(">16si")
 """Topic id, partition."""
 POSITIONS: Final = 1
@@ -257,41 +259,33 @@ def ic_partition(group: str, count: int) -> int:
 def write_key(key: Key) -> bytes:
     """Encode a key. Raises: ValueError, a name is longer than Kafka allows."""
     writer = Writer(flexible=False)
-    writer.int16(KEY_VERSION)
     match key:
         case StateKey():
-            writer.int8(POSITIONS)
-            _write_state_key(writer, key)
+            _write_state_key(writer, POSITIONS, key)
+        case StepKey():
+            _write_state_key(writer, STEP, key.state)
+            writer.int32(key.number)
         case RangeKey():
-            writer.int8(RANGE)
-            _write_state_key(writer, key.state)
+            _write_state_key(writer, RANGE, key.state)
             writer.int64(key.first)
             writer.int64(key.last)
         case LayoutKey():
-            writer.int8(LAYOUT)
+            writer.raw(KEY_HEAD.pack(KEY_VERSION, LAYOUT))
             writer.string(key.view)
         case IntentKey():
-            writer.int8(INTENT)
-            _write_state_key(writer, key.state)
+            _write_state_key(writer, INTENT, key.state)
             writer.int64(number_of(key.offset))
         case EpochKey() | PusherKey():
-            writer.int8(EPOCH if isinstance(key, EpochKey) else PUSHER)
-            _write_state_key(writer, key.state)
-        case StepKey():
-            writer.int8(STEP)
-            _write_state_key(writer, key.state)
-            writer.int32(key.number)
+            _write_state_key(writer, EPOCH if isinstance(key, EpochKey) else PUSHER, key.state)
     return writer.to_bytes()
 
 
 def write_fence(partition: int, timestamp_ms: int) -> JournalRecord:
     """A record that stands for its place in the log only; `read_key` gives None for it."""
-    key, value = Writer(flexible=False), Writer(flexible=False)
-    key.int16(KEY_VERSION)
-    key.int8(FENCE)
+    value = Writer(flexible=False)
     value.int16(VALUE_VERSION)
     value.int64(timestamp_ms)
-    return JournalRecord(partition, key.to_bytes(), value.to_bytes())
+    return JournalRecord(partition, KEY_HEAD.pack(KEY_VERSION, FENCE), value.to_bytes())
 
 
 def read_key(data: Buffer, *, place: str) -> Key | None:
@@ -393,7 +387,8 @@ def _key(reader: Reader) -> Key | None:
     return key
 
 
-def _write_state_key(writer: Writer, key: StateKey) -> None:
+def _write_state_key(writer: Writer, kind: int, key: StateKey) -> None:
+    writer.raw(KEY_HEAD.pack(KEY_VERSION, kind))
     writer.string(key.group)
     writer.raw(PLACE.pack(key.topic_id.bytes, key.partition))
 

@@ -152,6 +152,12 @@ class PositionMap:
                 _position(row, self._texts[index]),
             )
 
+    def values(self, first: int, last: int) -> list[Position]:
+        """Return the position of each interval that meets the bounds, ascending."""
+        start, stop = self._span(first, last)
+        rows, texts = self._numbers[:, start:stop].T.tolist(), self._texts[start:stop]
+        return [_position(*each) for each in zip(rows, texts, strict=True)]
+
     def ends(self) -> tuple[tuple[int, Position], ...]:
         """Return `(last hash, position)` of every interval, as `from_ends` takes them."""
         return tuple((hi, position) for _, hi, position in self.items())

@@ -199,8 +199,8 @@ class OffsetState:
 
     def uncommitted_ranges(self, first: int, last: int, key_range: KeyRange = WHOLE) -> list[Range]:
         """Return what `key_range` still has to process of `[first, last]` ("gap amending")."""
-        pieces = self._positions.items(key_range.lo, key_range.hi)
-        start = min(position.counted for _, _, position in pieces)
+        pieces = self._positions.values(key_range.lo, key_range.hi)
+        start = min(position.counted for position in pieces)
         return self._ranges.gaps(max(first, start), last)
 
     def is_committed(self, first: int, last: int) -> bool:
@@ -437,7 +437,7 @@ class OffsetState:
         return [
             value
             for key_range in key_ranges
-            for _, _, value in self._positions.items(key_range.lo, key_range.hi)
+            for value in self._positions.values(key_range.lo, key_range.hi)
         ]
 
     def _settle(self, key_range: KeyRange, scan: ScanIndex | None) -> bool:

@@ -32,6 +32,9 @@ class PlainPositions:
     def items(self, first: int = 0, last: int = HASH_MAX) -> Iterator[Change]:
         return self.intervals.items(first, last)
 
+    def values(self, first: int, last: int) -> list[Position]:
+        return [position for _, _, position in self.items(first, last)]
+
     @property
     def lowest(self) -> int:
         return min(position.counted for position in self.intervals.values())
