@@ -24,7 +24,7 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -63,11 +63,12 @@ class LatePush:
     """It was asked for here already."""
     is_owed: bool = False
     """The place is known."""
+    scan_key: ScanKey = field(init=False)
+    """Where it is."""
 
-    @property
-    def scan_key(self) -> ScanKey:
-        """Where it is."""
-        return self.view.topic_id, self.partition, self.view.key_split(self.partition)
+    def __post_init__(self) -> None:
+        key_split = self.view.key_split(self.partition)
+        self.scan_key = self.view.topic_id, self.partition, key_split
 
 
 class LatePushes:

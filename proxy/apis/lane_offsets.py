@@ -41,7 +41,7 @@ Place = tuple[str, int]
 """(physical topic name, partition)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
     """A state that is being changed; it takes the place of the old one when Kafka agrees."""
 
@@ -63,9 +63,8 @@ class Draft:
     """Topic and partition."""
 
     def __post_init__(self) -> None:
-        key = state_key(self.group, self.view.topic_id, self.partition)
-        object.__setattr__(self, "key", key)
-        object.__setattr__(self, "place", (self.view.topic, self.partition))
+        self.key = state_key(self.group, self.view.topic_id, self.partition)
+        self.place = self.view.topic, self.partition
 
 
 async def find_views(

@@ -91,6 +91,8 @@ def but_own_group(handler: Handler | None, relays: IsRelayed | None) -> tuple[Ha
     """
 
     def is_relayed(request: Request, context: Context) -> bool:
+        if handler is not None and relays is None:
+            return False  # `served` looks which group it is
         if names_own_group(request):
             return False
         return handler is None or (relays is not None and relays(request, context))
