@@ -16,6 +16,7 @@ from keylane.offsets.owned import (
     GroupLock,
     InTime,
     OwnedTables,
+    PreparedLock,
 )
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.tasks import spawn
@@ -379,3 +380,62 @@ async def test_a_lock_that_was_given_to_another_is_not_free() -> None:
 
     await waiting
     assert order == ["first"] and lock.is_free
+
+
+async def test_a_partition_that_is_lost_while_its_lock_is_waited_for() -> None:
+    """Who waits is refused then, and leaves nothing behind."""
+    world = World()
+
+    async def wait_for_it() -> None:
+        async with world.tables.hold(GROUP, world.lock):
+            pass
+
+    async with world.tables.hold(GROUP, world.lock):
+        waiting = spawn(wait_for_it(), "waits")
+        await asyncio.sleep(0)
+        world.tenure.is_held = False
+
+    with pytest.raises(NotCoordinator):
+        await waiting
+    assert world.lock.is_free and not world.tables._held
+
+
+@pytest.mark.parametrize("turns", range(1, 4))
+async def test_who_gives_up_leaves_the_lock_free(turns: int) -> None:
+    """However far it has come: its partition is loaded before the lock, and anew behind it."""
+    world = World()
+    await world.tables.ready(GROUP)
+
+    async def wait_for_it() -> None:
+        async with world.tables.hold(GROUP, world.lock):
+            await asyncio.Event().wait()
+
+    async with world.tables.hold(GROUP, world.lock):
+        waiting = spawn(wait_for_it(), "waits")
+        await asyncio.sleep(0)
+        world.tenure.number += 1
+        world.may_load.clear()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    world.may_load.set()
+    assert world.lock.is_free and not world.tables._held
+
+
+@pytest.mark.parametrize("error", [UpstreamLost("away"), asyncio.CancelledError()])
+async def test_what_fails_first_under_a_lock_frees_it(error: BaseException) -> None:
+    """The block is not entered."""
+    lock, entered = GroupLock(), list[str]()
+
+    async def prepare() -> None:
+        assert lock.locked()
+        raise error
+
+    with pytest.raises(type(error)):
+        async with PreparedLock(InTime(lock, None), prepare):
+            entered.append("entered")
+
+    assert lock.is_free and not entered
