@@ -65,6 +65,8 @@ class Unsaved:
 
     def tell(self) -> Changes:
         """Return what has to be written; from now on it may be in the journal."""
+        if not (self._added or self._removed):  # the rule: stock clients commit no ranges
+            return Changes(self.positions, (), ())
         self._attempted |= self._added | self._removed
         return Changes(
             positions=self.positions,

@@ -128,7 +128,8 @@ class SentPushes:
                 refused.append(push)
         self._journal.note_taken([self._pushes[draft.place] for draft in taken])
         self._note_unanswered(lost)
-        await self._journal.withdraw(refused)
+        if refused:
+            await self._journal.withdraw(refused)
         return taken
 
     def _note_unanswered(self, pushes: Collection[Pushing]) -> None:
