@@ -139,8 +139,6 @@ class HeldLock:
     ) -> None:
         self._holding.end(self._begun)
         await self._lock.__aexit__(kind, error, trace)
-        if isinstance(error, GroupBusy):  # of a lock that was wanted beside this one
-            self._stats.group_waits_refused += 1
 
 
 class SessionContext:
