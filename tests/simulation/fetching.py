@@ -152,8 +152,9 @@ class Fetching:
                 entry = answer.topics[0].partitions[0]
                 if entry.error_code == 0:
                     lane.client.position = int(entry.offset)
-                    # As Java commits positions: also one that it was answered in another log.
-                    lane.committed = NOT_KNOWN
+                    # What was committed, or given, was of another log: what is next is said anew,
+                    # be it the same number.
+                    lane.committed, lane.given = NOT_KNOWN, -1
                     break
                 await asyncio.sleep(BACKOFF_S)
                 await self._client.refresh(self._habits.subscribed)
