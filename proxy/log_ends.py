@@ -43,8 +43,11 @@ ANSWER_S_MAX: Final = 2.0
 """A group's call waits for it with the group's lock held; clients' requests have 30 s or more."""
 SILENT_S: Final = 5.0
 """How long a leader that did not answer is not asked again."""
+KNOWN_S: Final = 1.0
+"""How long an answer counts for other groups on the same partition: there may be another leader
+already, which no metadata has named."""
 KNOWN_MAX: Final = 10_000
-"""Answers that are kept for other groups on the same partition, some 300 bytes each."""
+"""Such answers, some 300 bytes each."""
 SILENT: Final = EpochEnd(NO_EPOCH, -1)
 CONSUMER: Final = BrokerId(-1)
 AWAY: Final = (
@@ -74,8 +77,8 @@ class LogEnds:
         self._cluster = cluster
         self._silent_until_s: dict[int, float] = {}
         """By broker that did not say where a log begins."""
-        self._known: OrderedDict[Question, tuple[int, EpochEnd]] = OrderedDict()
-        """Leader epoch and answer. An epoch that is over ends at the same place from then on."""
+        self._known: OrderedDict[Question, tuple[int, float, EpochEnd]] = OrderedDict()
+        """Leader epoch, until when it counts, and the answer."""
 
     async def ask(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
         """What leaders answer within ANSWER_S_MAX; the others are left out. Raises nothing.
@@ -148,11 +151,13 @@ class LogEnds:
         return int(found.offset)
 
     def _recall(self, question: Question, found: dict[Question, EpochEnd]) -> bool:
-        known = self._known.get(question)
-        _, epoch = self._cluster.leaders.get(question[1:3], (-1, NO_EPOCH))
-        if known is None or known[0] != epoch:
+        if question not in self._known:
             return False
-        found[question] = known[1]
+        leader_epoch, until_s, end = self._known[question]
+        _, epoch = self._cluster.leaders.get(question[1:3], (-1, NO_EPOCH))
+        if leader_epoch != epoch or until_s < time.monotonic():
+            return False
+        found[question] = end
         return True
 
     def _by_leader(
@@ -201,7 +206,7 @@ class LogEnds:
             return
         end = found[question] = EpochEnd(int(entry.leader_epoch), int(entry.end_offset))
         if NO_EPOCH < question.epoch < leader_epoch:
-            self._known[question] = leader_epoch, end
+            self._known[question] = leader_epoch, time.monotonic() + KNOWN_S, end
             if len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
 

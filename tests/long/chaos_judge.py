@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from keylane.offsets.lineage import FRESH_S
+from keylane.proxy import log_ends
 from tests.long.chaos_history import (
     Answer,
     ClusterHistory,
@@ -112,7 +113,7 @@ class _Tenure:
         return max(self.next_offset, self.refused_at)
 
 
-KNOWN_S = 1.2 * FRESH_S
+KNOWN_S = 1.2 * (FRESH_S + log_ends.KNOWN_S)
 """So long a node may not know of a cut; clocks of some processes go slower."""
 ORDER = {Answer: 0, OutOfRange: 1, Reset: 2, Fetched: 3, Held: 4, Delivery: 5, Commit: 6}
 """Of events of one moment."""
