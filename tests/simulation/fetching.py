@@ -107,6 +107,15 @@ class Lane:
             return self.client.position
         return self.committed if self.given < 0 else self.given
 
+    def lose_position(self) -> None:
+        """It is out of range: nothing is committed until it has another one, as in Java.
+
+        What was committed or given was of another log: what is next is said anew, be it the same
+        number.
+        """
+        self.client.position = self.given = -1
+        self.committed = NOT_KNOWN
+
 
 class Fetching:
     """Reads the lanes that stand in `_lanes`."""
@@ -152,9 +161,6 @@ class Fetching:
                 entry = answer.topics[0].partitions[0]
                 if entry.error_code == 0:
                     lane.client.position = int(entry.offset)
-                    # What was committed, or given, was of another log: what is next is said anew,
-                    # be it the same number.
-                    lane.committed, lane.given = NOT_KNOWN, -1
                     break
                 await asyncio.sleep(BACKOFF_S)
                 await self._client.refresh(self._habits.subscribed)
@@ -221,6 +227,7 @@ class Fetching:
         """
         while lanes := [lane for lane in self._lanes.values() if self._address_of(lane) == address]:
             try:
+                await self._reset([lane for lane in lanes if lane.client.position < 0])
                 connection = await self._client.to(address, "fetch")
                 # One of an earlier generation may be under way.
                 await connection.until_answered(FETCH)
@@ -253,7 +260,6 @@ class Fetching:
             return False
         by_index = {lane.index: lane for lane in lanes}
         asked = {entry.partition: entry.fetch_offset for entry in entries}
-        out_of_range: list[Lane] = []
         worked_s = 0.0
         for answered in answer.topics:
             for entry in answered.partitions:
@@ -267,12 +273,11 @@ class Fetching:
                 if entry.error_code == OUT_OF_RANGE:
                     now_s = self._world.now_s
                     self._note(OutOfRange(self._name, lane.place, lane.client.position, now_s))
-                    out_of_range.append(lane)
+                    lane.lose_position()
                 elif not entry.error_code:
                     self._hand_out(lane, entry, asked_s)
                     worked_s += self._habits.work_s if lane.client.seen else 0.0
         # All of an answer is taken at one moment: it is of the log of that moment.
-        await self._reset(out_of_range)
         if worked_s:
             await asyncio.sleep(worked_s)
         return True

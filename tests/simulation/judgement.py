@@ -261,15 +261,19 @@ class Judgement:
                 stands = -1 if stored is None else stored.offset
                 if wanted is None or wanted <= stands <= end:
                     continue
-                is_left = self._is_left(plan.name, partition, stands)
+                is_left = self._is_left(plan.name, partition, stands, is_over=members is not None)
                 if is_left or (members and self._is_passed(plan, partition, stands, members)):
                     continue
                 yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
 
-    def _is_left(self, group: str, partition: Partition, stands: int) -> bool:
-        """Whether the log begins behind the stable offset, which follows with the second commit."""
+    def _is_left(self, group: str, partition: Partition, stands: int, *, is_over: bool) -> bool:
+        """Whether the log begins behind the stable offset, which follows with the second commit.
+
+        is_over: there will be no other; else the first one is waited for.
+        """
         commits = self._since[partition.topic, partition.index][group]
-        return 0 <= stands < partition.log.log_start and commits < FOLLOWS_AFTER
+        is_behind = 0 <= stands < partition.log.log_start
+        return is_behind and (not is_over) <= commits < FOLLOWS_AFTER
 
     def _is_passed(
         self, plan: GroupPlan, partition: Partition, stands: int, members: Sequence[Member]
