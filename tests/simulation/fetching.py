@@ -131,6 +131,11 @@ class Fetching:
         self.handed: list[Handed] = []
         self._has_sought = False
 
+    @property
+    def positions(self) -> dict[int, int]:
+        """By lane: where it is fetched from next; -1: it is to be reset."""
+        return {lane.index: lane.client.position for lane in self._lanes.values()}
+
     def _note(self, event: Any) -> None:
         self._events.append(event)
 

@@ -230,21 +230,25 @@ class Judgement:
 
     def _handed(self, plan: GroupPlan, members: Sequence[Member]) -> set[int]:
         """Numbers of the records that the group was handed."""
-        return {
-            each.number
-            for member in members
-            if member.habits.group == plan.name
-            for each in chain.from_iterable(member.handed)
-        }
+        lives = (each.handed for each in members if each.habits.group == plan.name)
+        return {each.number for each in chain.from_iterable(chain.from_iterable(lives))}
 
     def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
-        """Whether members were handed all there is of logs that were not cut."""
+        """Whether members were handed all there is; of logs that were cut, whether they are past."""
         handed = self._handed(plan, members)
-        return all(
-            number in handed or not self._is_seen(plan, number)
-            for partition in self._cluster.topics[plan.topic].partitions
-            if not self._cuts.get((plan.topic, partition.index))
-            for _, number in self._records[plan.topic, partition.index].values()
+        partitions = self._cluster.topics[plan.topic].partitions
+        group = [member for member in members if member.habits.group == plan.name]
+        positions = dict(chain.from_iterable(member.positions.items() for member in group))
+        return not any(
+            self._is_seen(plan, number)
+            and number not in handed
+            and not (
+                self._cuts.get((plan.topic, each.index))
+                and offset
+                < positions.get(self._lane(plan.topic, key) * len(partitions) + each.index, -1)
+            )
+            for each in partitions
+            for offset, (key, number) in self._records[plan.topic, each.index].items()
         )
 
     def _behind(self, members: Sequence[Member] | None = None) -> Iterator[str]:

@@ -86,11 +86,19 @@ class Member:
             self.process.kill()
 
     @property
+    def _living(self) -> Life | None:
+        is_alive = self.process is not None and not self.process.is_dead
+        return self.life if is_alive else None
+
+    @property
     def is_committing(self) -> bool:
         """Whether a commit of this life has no answer yet."""
-        life = self.life
-        is_alive = self.process is not None and not self.process.is_dead
-        return is_alive and life is not None and life.is_committing
+        return self._living is not None and self._living.is_committing
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By lane that it holds: where it fetches next."""
+        return {} if self._living is None else self._living.positions
 
     def stop(self) -> None:
         """As a clean end: commit and leave."""
