@@ -390,17 +390,12 @@ class Judge:
     def _old(self, place: Place) -> list[Fetched]:
         """Where members fetched in logs that were cut, beyond the cut: the last of each."""
         cuts = self._cuts.get(self._group.partition_of(place), ())
-        last: dict[tuple[str, float], Fetched] = {}
+        last: dict[tuple[str, Cut], Fetched] = {}
         for each in self._fetches[place]:
             for cut in cuts:
                 if self._is_of_old(each, cut):
-                    last[each.member, cut.end_s] = each
-        return [
-            each
-            for cut in cuts
-            for (_, end_s), each in last.items()
-            if end_s == cut.end_s and each.offset > cut.offset
-        ]
+                    last[each.member, cut] = each
+        return [each for (_, cut), each in last.items() if each.offset > cut.offset]
 
     def _is_of_old(self, fetched: Fetched, cut: Cut) -> bool:
         """Whether a member came there in the log that was cut.
