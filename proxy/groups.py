@@ -7,6 +7,7 @@ Source: docs/decisions/005, 022, 026, 027, 030.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -355,6 +356,10 @@ class GroupOffsets:
                 await journal.append([record for records in each for record in records])
         except (UpstreamLost, NotCoordinator):
             self.layouts.unpin(layouts)
+            raise
+        except asyncio.CancelledError:  # the client is gone, and may have been the last to commit
+            for key, (_, _, state) in zip(keys, states, strict=True):
+                self.late.note_loaded(key, state)
             raise
         for key in keys:
             table.mark_saved(key)

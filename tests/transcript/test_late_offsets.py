@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -263,6 +266,25 @@ async def test_a_deletion_that_comes_late_to_a_quiet_group_is_followed() -> None
         context.finish()
 
     assert context.state(GROUP, "orders", 0).pushed == 8
+
+
+async def test_a_commit_whose_client_goes_while_the_journal_is_written_is_looked_at() -> None:
+    """Kafka and the journal have it; its other members may have nothing to commit any more."""
+    node = await started(Kafka())
+    node.read(0, 50)
+    is_written = asyncio.Event()
+
+    async def append(_records: Any) -> None:
+        is_written.set()
+        await asyncio.Event().wait()
+
+    node.store.append = append  # type: ignore[method-assign]
+    commit_under_way = asyncio.create_task(commit_lanes(node, {0: 30, 1: 20, 2: 20, 3: 20}))
+    await is_written.wait()
+    commit_under_way.cancel()
+    await asyncio.wait([commit_under_way])
+
+    assert node.offsets.late.loaded(GROUP) == [StateKey(GROUP, ORDERS, 0)]
 
 
 async def test_a_client_without_a_right_to_the_group_uses_no_look_up() -> None:
