@@ -10,6 +10,7 @@ import pytest
 
 from keylane.offsets.journal import StateKey
 from keylane.proxy.late_pushes import PATIENCE_S
+from keylane.proxy.tasks import spawn
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import commit as commit_lanes
 from tests.transcript.crashing_node import started
@@ -272,14 +273,15 @@ async def test_a_commit_whose_client_goes_while_the_journal_is_written_is_looked
     """Kafka and the journal have it; its other members may have nothing to commit any more."""
     node = await started(Kafka())
     node.read(0, 50)
+    assert await commit_lanes(node, {0: 10, 1: 10, 2: 10, 3: 10}) == [0] * 4
     is_written = asyncio.Event()
 
     async def append(_records: Any) -> None:
         is_written.set()
         await asyncio.Event().wait()
 
-    node.store.append = append  # type: ignore[method-assign]
-    commit_under_way = asyncio.create_task(commit_lanes(node, {0: 30, 1: 20, 2: 20, 3: 20}))
+    node.store.append = append  # type: ignore[assignment]
+    commit_under_way = spawn(commit_lanes(node, {0: 30, 1: 20, 2: 20, 3: 20}), "commit")
     await is_written.wait()
     commit_under_way.cancel()
     await asyncio.wait([commit_under_way])
