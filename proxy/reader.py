@@ -337,6 +337,7 @@ class PartitionReader:
     def _take_note(self, raw: RawFetch, read: _Read) -> bool:
         """Take in what an answer says of the log; False: it has no data to go on with."""
         if raw.error_code == OFFSET_OUT_OF_RANGE:
+            self.log_start_offset = -1  # the client asks for it next: the broker is to say it
             if 0 <= self.log.head <= read.start and read.start <= read.scanned_end:
                 # We have read up to here: the log was cut, or deleted beyond it.
                 self._reset()
@@ -355,8 +356,7 @@ class PartitionReader:
         if not read.line.is_sure and 0 <= raw.high_watermark < read.scanned_end:
             # Without epochs the end of now is all that tells of a cut.
             self._note_cut(raw.high_watermark)
-            # This answer is the new log's.
-            read.generation = self._generation
+            read.generation = self._generation  # this answer is the new log's
             self._reads.add(read)
         self._note_watermarks(raw, read)
         return True

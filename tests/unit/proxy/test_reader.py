@@ -101,11 +101,14 @@ def test_an_offset_out_of_range_is_that_lanes_error_alone() -> None:
         log.delete_before(44)
 
         below = await bench.fetch_one(1, 10)
+        now_s = asyncio.get_running_loop().time()
+        ends = bench.fetcher.log_end(TOPIC_ID, 0, 0, now_s=now_s, age_s_max=10.0)
         beyond = await bench.fetch_one(1, 1_000)
         fine = await bench.fetch_one(1, 44)
 
         assert offsets_of(healthy)
         assert (below.error_code, beyond.error_code, fine.error_code) == (1, 1, 0)
+        assert ends is None, "where the log begins is asked of the broker then"
         assert offsets_of(fine) == [45, 47, 49]
 
     run_virtual(main)
