@@ -234,7 +234,7 @@ class Judgement:
         return {each.number for each in chain.from_iterable(chain.from_iterable(lives))}
 
     def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
-        """Whether members were handed all there is; of logs that were cut, whether they are past."""
+        """Whether members were handed all there is; of logs that were cut, are past it."""
         handed = self._handed(plan, members)
         partitions = self._cluster.topics[plan.topic].partitions
         group = [member for member in members if member.habits.group == plan.name]
