@@ -12,9 +12,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from kio.schema.metadata.v12.request import MetadataRequest as MetadataRequest12
@@ -23,6 +21,7 @@ from kio.schema.types import TopicName
 
 from keylane.config import ProxyConfig
 from keylane.errors import GroupBusy, TopicNotReady
+from keylane.offsets.owned import InTime, PreparedLock
 from keylane.proxy.admission import Admission
 from keylane.proxy.apis.context import Operation
 from keylane.proxy.cluster import Cluster
@@ -116,9 +115,7 @@ class HeldLock:
 
     __slots__ = ("_begun", "_holding", "_lock", "_stats")
 
-    def __init__(
-        self, lock: AbstractAsyncContextManager[None], holding: Holding, stats: ProxyStats
-    ) -> None:
+    def __init__(self, lock: PreparedLock | InTime, holding: Holding, stats: ProxyStats) -> None:
         self._lock, self._holding, self._stats = lock, holding, stats
         self._begun: asyncio.Task[Any] | None = None
 
@@ -131,14 +128,9 @@ class HeldLock:
             raise
         self._begun = self._holding.begin()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._holding.end(self._begun)
-        await self._lock.__aexit__(kind, error, trace)
+        await self._lock.__aexit__(*error)
 
 
 class SessionContext:

@@ -4,7 +4,7 @@ In:    what commits leave behind; what is scanned.  Out: pushes that are due, pl
 Next:  `apis.late_offsets` pushes, `apis.heartbeat` has it pushed again; `server` has places read
        of which no news comes.
 Pure:  no I/O; time is a parameter.
-Source: docs/decisions/021; DESIGN decision 6 (the stall).
+Source: docs/decisions/021.
 
 A commit settles positions over what is known to hold no record of their lanes. Where the scan is
 told later than the commit (another node reads the partition), or was forgotten (a restart), the

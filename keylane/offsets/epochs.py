@@ -1,6 +1,6 @@
-"""Producer epochs: whoever is given the next one of a transactional id has fenced who was before.
+"""Producer epochs: an owner that is given the next one of a transactional id fences those before.
 
-In:    a transactional id.  Out: its producer id, and an epoch that nobody had.
+In:    a transactional id.  Out: its producer id, and an epoch that no other owner had.
 Next:  `offsets.fenced` writes the journal with it.
 Shell: asyncio; the brokers are an argument.
 Source: KIP-98 (InitProducerId), KIP-360; docs/decisions/022.
@@ -85,8 +85,8 @@ async def next_epoch(brokers: Brokers, transactional_id: str) -> tuple[int, int]
 async def has_transactions(brokers: Brokers) -> bool:
     """Whether the cluster has transactions, be it that their coordinator does not answer now.
 
-    To be asked after `next_epoch`: where the topic could be made, it is there by then. A principal
-    that may not see it is not told, so it counts as there. Raises: UpstreamLost.
+    To be asked after `next_epoch`: where the topic could be made, it is there by then. Where the
+    principal may not see it, it counts as there. Raises: UpstreamLost.
     """
     answer = await brokers.request(
         MetadataRequest(

@@ -3,7 +3,7 @@
 In:    groups that are asked for.  Out: their partition's table, or NotCoordinator.
 Next:  `proxy.groups` reads and changes the states, `offsets.fenced` appends.
 Shell: asyncio.
-Source: DESIGN decision 7; docs/decisions/022.
+Source: docs/decisions/022.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Protocol
 
 from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
@@ -38,8 +37,8 @@ It doubles; what was granted again counts after REFUSED_PAUSE_S_MAX.
 """
 REFUSED_PAUSE_S_MAX: Final = 30.0
 REOPEN_S: Final = 24 * 3600.0
-"""How long an epoch is used. Kafka forgets a transactional id that nobody has asked for in seven
-days, and the next owner would be given an id that fences nobody."""
+"""How long an epoch is used. Kafka forgets a transactional id that was not asked for in seven
+days, and the next owner would be given an id that fences none before it."""
 
 
 class Journal(Protocol):
@@ -128,9 +127,7 @@ class PreparedLock:
 
     __slots__ = ("_lock", "_prepare")
 
-    def __init__(
-        self, lock: AbstractAsyncContextManager[None], prepare: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, lock: InTime | HeldGroup, prepare: Callable[[], Awaitable[None]]) -> None:
         self._lock, self._prepare = lock, prepare
 
     async def __aenter__(self) -> None:
@@ -142,13 +139,8 @@ class PreparedLock:
             await self._lock.__aexit__(*sys.exc_info())
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._lock.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: object) -> None:
+        await self._lock.__aexit__(*error)
 
 
 class HeldGroup:

@@ -120,8 +120,8 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
         return True
     if context.groups.may_come_late(key):
         context.groups.pushes.note_moved(key)  # where Kafka's offset is has to be asked
-        await _pushed_late(beat, view, key.partition, context)
-        return not context.groups.may_come_late(key)
+        is_done = await _pushed_late(beat, view, key.partition, context)
+        return is_done and not context.groups.may_come_late(key)
     draft = Draft(view, key.partition, state, beat.group)
     is_known = context.groups.scan_of(view, key.partition).has_passed(state.stable_position)
     if is_known or state.stable_position != state.pushed:
