@@ -16,17 +16,18 @@ from unittest import mock
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import NotCoordinator, UpstreamLost
-from keylane.offsets import state
+from keylane.offsets import openings, state
 from keylane.offsets.owned import OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import Pusher
-from keylane.proxy import lane_poll
+from keylane.proxy import lane_poll, log_ends
 from keylane.proxy.apis import late_offsets, offset_commit
 from keylane.proxy.forgetting import Forgetting
 from keylane.proxy.groups import GroupOffsets
 from keylane.proxy.holding import Holding
+from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.log_checks import LogChecks
 from keylane.proxy.nodes.lease import Lease
 from keylane.proxy.patience import Patience
@@ -90,6 +91,11 @@ def _serve_all() -> Sequence[Any]:
     ]
 
 
+async def _has_none(*_: Any) -> bool:
+    """A cluster whose coordinator does not answer is taken for one without transactions."""
+    return False
+
+
 async def _push_nothing(*_: Any) -> None:
     """What is late stays so."""
 
@@ -125,6 +131,11 @@ MORE: Sequence[Mutation] = (
         patch(offset_commit, "_save", _save_or_not),
     ),
     Mutation(
+        "a coordinator that hangs is taken for none",
+        "a commit that was answered is kept",
+        patch(openings, "has_transactions", _has_none),
+    ),
+    Mutation(
         "steps in the journal are not read", "a commit that was answered is kept", _lose_steps
     ),
     # Logs.
@@ -137,6 +148,11 @@ MORE: Sequence[Mutation] = (
         "offsets are answered before their logs are compared",
         "a new leader has a shorter log",
         patch(LogChecks, "waits", lambda *_: False),
+    ),
+    Mutation(
+        "where an epoch ends is remembered",
+        "a new leader has a shorter log",
+        patch(log_ends, "KNOWN_S", EVER_S),
     ),
     Mutation(
         "what is loaded is not compared with its log",
@@ -153,6 +169,16 @@ MORE: Sequence[Mutation] = (
         "what was late is pushed no more",
         "the stable offset does not stall",
         patch(late_offsets, "push_late", _push_nothing),
+    ),
+    Mutation(
+        "a quiet group is not loaded",
+        "the stable offset does not stall",
+        patch(GroupOffsets, "lacks", lambda *_: False),
+    ),
+    Mutation(
+        "a push that may come late is not looked at",
+        "a node hangs, and wakes up",
+        patch(LatePushes, "note_unanswered", nothing),
     ),
     Mutation(
         "Kafka's own offset is not looked at",
