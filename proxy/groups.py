@@ -188,7 +188,7 @@ class GroupOffsets:
         key = (*place, block.key_split)
         scan = self.scans.known(key)
         if self.late:
-            self.late.note_scanned(key, scan)
+            self.late.note_scanned(key, scan, self.scans.log_start_of(place))
         if self.scan_waits is not None:
             self.scan_waits.note(key, scan)
 
@@ -314,6 +314,11 @@ class GroupOffsets:
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition's log; not to be added to."""
         return self.scans.known((view.topic_id, partition, view.key_split(partition)))
+
+    def lead_on(self, state: OffsetState, view: View, partition: int) -> None:
+        """Move a state by all that is known: where the log begins, and what was scanned."""
+        self.scans.raise_to_log_start((view.topic_id, partition), state, state)
+        state.settle(self.scan_of(view, partition))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """Wait a moment for scans by other nodes of what is being committed; alone, not at all.

@@ -25,7 +25,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
+from heapq import nsmallest
 from typing import Final, TypeVar
 
 from keylane.keyrange.key_split import KeySplit
@@ -60,7 +60,7 @@ class LatePush:
     push: Callable[[], None]
     """Has the group's offset pushed again, as its last committer."""
     is_read: bool = False
-    """It was asked for here already."""
+    """It was asked for here already, and not in vain so far."""
     is_owed: bool = False
     """The place is known."""
     scan_key: ScanKey = field(init=False)
@@ -69,6 +69,10 @@ class LatePush:
     def __post_init__(self) -> None:
         key_split = self.view.key_split(self.partition)
         self.scan_key = self.view.topic_id, self.partition, key_split
+
+    def want_read(self, now_s: float) -> None:
+        """It was asked for in vain: again in a while, unless news comes by itself."""
+        self.is_read, self.since_s = False, now_s
 
 
 class LatePushes:
@@ -110,13 +114,15 @@ class LatePushes:
         """A group has committed; what is made is remembered, if it leaves something behind."""
         earlier = self._pushes.get(key)
         self.forget(key)
-        if state.stable_position >= state.fastest_position:
+        # Not so where the log was found to begin further on, once that was pushed.
+        is_pushed = state.pushed in {None, state.stable_position}
+        if is_pushed and state.stable_position >= state.fastest_position:
             return
-        if not scan.has_passed(state.stable_position):
+        if is_pushed and not scan.has_passed(state.stable_position):
             late = make_late()
             self._by_scan.setdefault(late.scan_key, {})[key] = None
             self._put(key, late, earlier)
-        elif _is_led_on(state, scan):
+        elif not is_pushed or _is_led_on(state, scan):
             # The news came while the broker was asked.
             late = make_late()
             late.is_owed = True
@@ -168,11 +174,14 @@ class LatePushes:
         """Pushes of a group whose places are known, and that no broker has taken yet."""
         return [self._pushes[key] for key in self._owed.get(group, ())]
 
-    def note_scanned(self, scan_key: ScanKey, scan: ScanIndex) -> None:
-        """Something was scanned; what is known now is owed, and pushed."""
+    def note_scanned(self, scan_key: ScanKey, scan: ScanIndex, log_start: int = 0) -> None:
+        """Something was scanned; what is known now is owed, and pushed.
+
+        log_start: what is below it was deleted, as far as that is known.
+        """
         for key in list(self._by_scan.get(scan_key, ())):
             late = self._pushes[key]
-            if scan.has_passed(late.position):
+            if scan.has_passed(max(late.position, log_start)):
                 _leave(self._by_scan, scan_key, key)
                 late.is_owed = True
                 self._owed.setdefault(key.group, {})[key] = None
@@ -185,7 +194,8 @@ class LatePushes:
             for late in self._pushes.values()
             if not late.is_read and not late.is_owed and now_s - late.since_s > PATIENCE_S
         )
-        due = list(islice(overdue, READS_MAX))
+        # What waits longest: places that are read in vain must not keep the others from it.
+        due = nsmallest(READS_MAX, overdue, key=lambda late: late.since_s)
         for late in due:
             late.is_read = True
         return due

@@ -7,25 +7,58 @@ Shell: asyncio.
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+import time
+from typing import Final, Protocol
 
+from keylane.errors import UpstreamLost
 from keylane.proxy.lane_fetch import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lane_request import LaneAnswer
 from keylane.proxy.late_pushes import LatePush
+from keylane.proxy.reader import OFFSET_OUT_OF_RANGE
+from keylane.proxy.topics import View
+
+log = logging.getLogger("keylane.offsets")
 
 WAIT_MS: Final = 500
 """Enough for what is in the log; at its end there is nothing to wait for."""
 READ_UNCOMMITTED: Final = 0
 
 
-async def read_behind(late: LatePush, fetcher: LaneFetcher) -> None:
-    """Read one block, as if a client had asked for it. An error of the partition is left alone."""
+class Ends(Protocol):
+    """What is asked of leaders."""
+
+    async def log_start(self, view: View, partition: int) -> int:
+        """The partition's first offset. Raises: UpstreamLost."""
+        ...
+
+
+async def read_behind(late: LatePush, fetcher: LaneFetcher, ends: Ends) -> None:
+    """Read one block, as if a client had asked for it; from where the log begins, if further on.
+
+    What a broker did not answer well, or in time, is to be read again.
+    """
+    at = late.position
+    answer = await _read(late, at, fetcher)
+    if answer.error_code == OFFSET_OUT_OF_RANGE:
+        try:
+            at = max(at, await ends.log_start(late.view, late.partition))
+        except UpstreamLost as error:
+            log.debug("not read behind topic=%s reason=%s", late.view.topic, error)
+        else:
+            answer = await _read(late, at, fetcher)
+    if answer.error_code or answer.high_watermark > at:
+        late.want_read(time.monotonic())
+
+
+async def _read(late: LatePush, offset: int, fetcher: LaneFetcher) -> LaneAnswer:
     lane = LaneFetch(
         topic=late.view.topic,
         topic_id=late.view.topic_id,
         partition=late.partition,
         lane=0,
         key_split=late.view.key_split(late.partition),
-        fetch_offset=late.position,
+        fetch_offset=offset,
         partition_max_bytes=1,
         reserve=late.view.reserve,
     )
@@ -37,5 +70,6 @@ async def read_behind(late: LatePush, fetcher: LaneFetcher) -> None:
         lanes=(lane,),
         cursor_id=f"behind {late.view.name} {late.partition}",  # no client's connection
     )
-    await fetcher.fetch(request)
+    (answer,) = await fetcher.fetch(request)
     fetcher.release(request.cursor_id)
+    return answer

@@ -101,6 +101,10 @@ class Scans:
             if (scanned_id, scanned_partition) == (topic_id, partition):
                 scan.truncate(end)
 
+    def log_start_of(self, place: Place) -> int:
+        """Where the log begins, as far as that is known; -1: it is not."""
+        return -1 if self.is_unsure(place) else self._log_starts.get(place, -1)
+
     def is_unsure(self, place: Place) -> bool:
         """Whether the log was scanned under an earlier leader than it has now."""
         leader_epoch = self._new_leaders.get(place)
@@ -170,8 +174,8 @@ class Scans:
         before: the state as of the last commit. A member that has just committed below the log
         start has read there: then the log begins lower than it did, and nothing is moved.
         """
-        start = self._log_starts.get(place, -1)
-        if state.stable_position >= start or self.is_unsure(place):
+        start = self.log_start_of(place)
+        if state.stable_position >= start:
             return
         said = {item.offset for _, _, item in state.positions() if item.committed}
         if before is not None:

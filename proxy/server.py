@@ -413,6 +413,8 @@ class ProxyServer:
             self._security.poll()
             self._files.probe()
             self._entrance.sweep(now_s)
-            for late in self._shared.groups.late.overdue(time.monotonic()):
-                spawn(read_behind(late, self._shared.fetcher), "read behind a stable offset")
-            self._shared.fetcher.sweep(now_s)
+            shared = self._shared
+            for late in shared.groups.late.overdue(time.monotonic()):
+                reading = read_behind(late, shared.fetcher, shared.groups)
+                spawn(reading, "read behind a stable offset")
+            shared.fetcher.sweep(now_s)

@@ -223,6 +223,9 @@ class Groups(Protocol):
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition."""
 
+    def lead_on(self, state: OffsetState, view: View, partition: int) -> None:
+        """Move a state by all that is known: where the log begins, and what was scanned."""
+
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
 

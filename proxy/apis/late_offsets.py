@@ -165,7 +165,7 @@ async def _pushed_late(member: Beat, view: View, partition: int, context: Contex
             draft = drafts.get(place)
             if draft is None:
                 return False  # a transaction is under way there
-            draft.state.settle(context.groups.scan_of(view, partition))
+            context.groups.lead_on(draft.state, view, partition)
             if draft.state.stable_position == draft.state.pushed:
                 _note_late(member, [draft], context)
                 return True

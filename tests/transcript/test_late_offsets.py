@@ -10,6 +10,7 @@ import pytest
 
 from keylane.offsets.journal import StateKey
 from keylane.proxy.late_pushes import PATIENCE_S
+from keylane.proxy.reader_kit import ScannedBlock
 from keylane.proxy.tasks import spawn
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import commit as commit_lanes
@@ -116,6 +117,28 @@ async def test_g04_news_of_a_scan_push_the_stable_offset_as_the_last_committer()
     restarted = context.groups.restarted().get(StateKey(GROUP, ORDERS, 0))
     assert restarted is not None
     assert restarted.pushed == 8
+
+
+async def test_a_late_push_goes_to_where_the_log_begins() -> None:
+    """Retention has deleted what is below 6: lanes that never committed count as standing there."""
+    context = FakeContext()
+    await behind(context)
+    view = context.lanes("orders")
+    context.groups.scans.note(
+        ScannedBlock(
+            topic="orders", topic_id=ORDERS, partition=0, key_split=view.key_split(0),
+            start=6, end=8, last_record_offsets=np.array([EMPTY, 6, 6, 6], dtype=np.int64),
+            lanes=(None,) * 4, holes=(), log_start_offset=6, leader_epoch=0, epochs=((0, 6),),
+        )
+    )  # fmt: skip
+    scan = context.groups.scan_of(view, 0)
+    context.groups.late.note_scanned((ORDERS, 0, view.key_split(0)), scan, 6)
+    context.expect(COMMIT, {"topics": [pushes(8, {0: 6})]}, {"topics": [codes(8, {0: 0})]})
+
+    await run_aside(context)
+
+    context.finish()
+    assert context.state(GROUP, "orders", 0).pushed == 6
 
 
 async def test_news_between_the_settling_of_a_commit_and_its_note_are_pushed() -> None:

@@ -62,6 +62,55 @@ def test_each_is_pushed_once_when_its_place_is_known() -> None:
     pushes.check()
 
 
+def test_a_place_that_retention_has_deleted_is_known_where_the_log_begins() -> None:
+    """The stable offset is 0, the log begins at 5: nothing below that is ever scanned."""
+    pushes, pushed, scan = LatePushes(), list[str](), ScanIndex(VIEW.key_split(0))
+    pushes.note_commit(StateKey("a", TOPIC, 0), state_behind(), scan, late(pushed, "a"))
+    scan.add(5, 8, np.array([5, -1, -1, -1], dtype=np.int64))
+    key = VIEW.topic_id, 0, VIEW.key_split(0)
+    pushes.note_scanned(key, scan)
+    assert pushed == [], "where the log begins is not known"
+
+    pushes.note_scanned(key, scan, log_start=5)
+
+    assert pushed == ["a"]
+    pushes.check()
+
+
+def test_a_state_that_goes_on_from_what_was_pushed_is_pushed_again() -> None:
+    """The log was found to begin at 5 while the broker was asked, and all lanes stand there."""
+    pushes, pushed, scan = LatePushes(), list[str](), ScanIndex(VIEW.key_split(0))
+    state = state_behind()
+    state.mark_pushed(state.stable_position)
+    state.advance_log_start(5)
+    assert state.stable_position == state.fastest_position == 5 != state.pushed
+
+    pushes.note_commit(StateKey("a", TOPIC, 0), state, scan, late(pushed, "a"))
+
+    assert pushed == ["a"]
+    assert len(pushes.owed("a")) == 1
+    pushes.check()
+
+
+def test_places_that_are_read_in_vain_let_others_be_read() -> None:
+    """A leader is away: what waits on it is asked for again later, behind all others."""
+    pushes, scan = LatePushes(), ScanIndex(VIEW.key_split(0))
+    names = [f"g{number}" for number in range(2 * late_pushes.READS_MAX)]
+    for name in names:
+        pushes.note_commit(StateKey(name, TOPIC, 0), state_behind(), scan, late([]))
+    now_s = PATIENCE_S + 1
+    first = pushes.overdue(now_s)
+    for each in first:
+        each.want_read(now_s)
+
+    now_s += PATIENCE_S + 1
+    second = pushes.overdue(now_s)
+
+    assert len(first) == len(second) == late_pushes.READS_MAX
+    assert not {id(each) for each in first} & {id(each) for each in second}
+    assert {id(each) for each in pushes.overdue(now_s)} == {id(each) for each in first}
+
+
 def test_memory_is_bounded(monkeypatch: Any) -> None:
     """The one that waits longest is forgotten: it is late, not wrong."""
     monkeypatch.setattr(late_pushes, "PLACES_MAX", 3)
