@@ -17,7 +17,9 @@ from keylane.offsets.intents import LATE_S
 from tests.long.chaos_history import Answer, Commit, Place
 from tests.simulation.client import Client, Lost
 from tests.simulation.cluster import Committed
+from tests.simulation.fetching import parts_of
 from tests.simulation.judgement import GONE, WATCHES
+from tests.simulation.layouts import change_lanes
 from tests.simulation.node import PORT
 from tests.simulation.world import Process
 
@@ -51,15 +53,22 @@ class Tool:
     @property
     def lanes(self) -> list[int]:
         """All of the topic."""
-        return list(range(self.topic.lanes * self.topic.partitions))
+        return list(range(self._stage.lanes[self.topic.name] * self.topic.partitions))
 
     @property
     def name(self) -> str:
         """What it calls the topic."""
-        return self.plan.lane_topic(self.topic)
+        return self.plan.lane_topic(self._stage.lanes[self.topic.name])
 
-    def place(self, lane: int) -> Place:
-        return Place(self.plan.topic, lane)
+    def places(self, lane: int) -> list[Place]:
+        """The parts of a lane."""
+        place, parts = Place(self.plan.topic, lane), self._stage.parts_of(self.topic)
+        return parts_of(place, self.topic.partitions, parts)
+
+    def end_of(self, lane: int) -> int:
+        """Where the log of a lane ends now."""
+        partitions = self._stage.cluster.topics[self.topic.name].partitions
+        return partitions[lane % len(partitions)].log.end
 
     async def ask(self, key: int, version: int, /, **values: Any) -> Any:
         """The answer of the group's coordinator. Raises: Lost."""
@@ -71,18 +80,20 @@ class Tool:
 
         Raises: Lost.
         """
-        asked_s = self.world.now_s
+        asked_s, lanes = self.world.now_s, self.lanes
         answer = await self.ask(
             9, 7, group_id=self.plan.name, require_stable=True,
-            topics=[{"name": self.name, "partition_indexes": self.lanes}],
+            topics=[{"name": self.name, "partition_indexes": lanes}],
         )  # fmt: skip
+        if lanes != self.lanes:
+            return False  # they are others by now
         entries = [entry for topic in answer.topics for entry in topic.partitions]
         told = [entry for entry in entries if entry.error_code == 0]
         for entry in told if answer.error_code == 0 else ():
-            place, now_s = self.place(int(entry.partition_index)), self.world.now_s
-            offset = int(entry.committed_offset)
-            self.events.append(Answer(self.process.name, place, offset, asked_s, now_s))
-        return answer.error_code == 0 and len(told) == len(self.lanes)
+            now_s, offset = self.world.now_s, int(entry.committed_offset)
+            for place in self.places(int(entry.partition_index)):
+                self.events.append(Answer(self.process.name, place, offset, asked_s, now_s))
+        return answer.error_code == 0 and len(told) == len(lanes)
 
     async def watch(self, every_s: float) -> None:
         """Ask again and again, as tools that export lags do."""
@@ -110,11 +121,11 @@ class Tool:
         """
         end_s = self.world.now_s + TRIES_S
         while self.world.now_s < end_s:
-            numbers, asked_s = [], self.world.now_s
-            for lane, offset in to.items():
-                self._stage.judgement.was_set(self.plan.name, self.place(lane), offset)
-                numbers.append(len(self.events))
-                self.events.append(Commit("admin", self.place(lane), offset, -1, asked_s))
+            first, asked_s = len(self.events), self.world.now_s
+            parts = [(part, at) for lane, at in to.items() for part in self.places(lane)]
+            for part, offset in parts:
+                self._stage.judgement.was_set(self.plan.name, part, offset)
+                self.events.append(Commit("admin", part, offset, -1, asked_s))
             codes = [15]
             try:
                 codes = await ask()
@@ -122,10 +133,9 @@ class Tool:
                 self.world.tell(f"{self.process}: {error}")
             else:
                 now_s, code = self.world.now_s, max(codes, default=0)
-                for number, (lane, offset) in zip(numbers, to.items(), strict=True):
-                    self.events[number] = Commit(
-                        "admin", self.place(lane), offset, -1, asked_s, now_s, code
-                    )
+                for number, (part, offset) in enumerate(parts, first):
+                    commit = Commit("admin", part, offset, -1, asked_s, now_s, code)
+                    self.events[number] = commit
             self.world.tell(f"{self.process}: {self.plan.name} to {to}: {codes}")
             if not AGAIN & set(codes):
                 return
@@ -184,10 +194,11 @@ def admin_reset(stage: Stage, fault: Fault) -> None:
 
     async def work(tool: Tool) -> None:
         reached = stage.judgement.reached(tool.plan.name)
-        to = {
-            lane: max(0, int(reached.get(tool.place(lane), 0) * fault.amount))
-            for lane in _some(stage, tool, fault)
-        }
+        to = {}
+        for lane in _some(stage, tool, fault):
+            reached_at = max(reached.get(part, 0) for part in tool.places(lane))
+            # Kafka's tool goes no further than the log does, which may have been cut.
+            to[lane] = max(0, min(int(reached_at * fault.amount), tool.end_of(lane)))
         entries = [
             {"partition_index": lane, "committed_offset": offset, "committed_leader_epoch": -1,
              "committed_metadata": ""}
@@ -244,7 +255,8 @@ def expire_group(stage: Stage, fault: Fault) -> None:
         await asyncio.sleep(EXPIRES_S)
         name = tool.plan.name
         for lane in tool.lanes:
-            stage.judgement.has_expired(name, tool.place(lane))
+            for part in tool.places(lane):
+                stage.judgement.has_expired(name, part)
         stage.world.tell(f"kafka: offsets of {name} expire")
         stage.cluster.group(name).offsets.clear()
 
@@ -266,5 +278,7 @@ def reset_offset(stage: Stage, _fault: Fault) -> None:
 
 ADMIN: dict[str, Callable[[Stage, Fault], None]] = {
     each.__name__: each
-    for each in (admin_reset, admin_delete, delete_group, expire_group, reset_offset)
-}
+    for each in (
+        admin_reset, admin_delete, delete_group, expire_group, reset_offset, change_lanes,
+    )
+}  # fmt: skip

@@ -32,8 +32,14 @@ FETCH_WAIT_MS, FETCH_BYTES = 500, 50 * 1024**2
 BACKOFF_S = 0.1
 NOT_FETCHED, SOUGHT = -1, -2
 NOT_KNOWN = -1
-Output = tuple[Place, int]
-"""Lane and offset of an input."""
+Output = tuple[str, int, int]
+"""Topic, partition and offset of an input."""
+
+
+def parts_of(place: Place, partitions: int, parts: int) -> list[Place]:
+    """Lanes of the finest layout that a lane consists of, where it has so many of them each."""
+    lane, partition = divmod(place.lane, partitions)
+    return [Place(place.topic, (lane * parts + n) * partitions + partition) for n in range(parts)]
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,8 @@ class Habits:
     waits: Waits | None = None
     says_epochs: bool = False
     """Its fetches name the leader's epoch."""
+    parts: int = 1
+    """Of a lane: lanes of the finest layout that the topic ever has."""
     begins: Callable[[Place], int] = lambda _: 0
     """Where the log of a lane begins: an application seeks no further."""
     on_back: Callable[[], None] = lambda: None
@@ -81,6 +89,10 @@ class Habits:
     @property
     def subscribed(self) -> str:
         return self.lane_topic or self.topic
+
+    def parts_of(self, place: Place) -> list[Place]:
+        """What a lane consists of."""
+        return parts_of(place, self.partition_count, self.parts)
 
 
 @dataclass
@@ -305,5 +317,6 @@ class Fetching:
             self._note(Delivery(self._name, lane.place, offset, name, number, now_s))
             self.handed.append(Handed(lane.place, offset, number, asked_s, now_s))
             lane.given = offset + 1
-            self._outputs.append((lane.place, offset))
+            partition = lane.index % self._habits.partition_count
+            self._outputs.append((self._habits.topic, partition, offset))
         self._note_position(lane)  # of the log that was read, though it is fetched from later

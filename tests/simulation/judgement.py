@@ -7,7 +7,6 @@ Pure:  no I/O. The judge of chaos on real brokers (`tests.long.chaos_judge`) doe
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import chain
@@ -23,6 +22,7 @@ from tests.long.chaos_history import (
     ClusterHistory,
     Commit,
     Cut,
+    Delivery,
     Event,
     GroupHistory,
     Log,
@@ -32,13 +32,14 @@ from tests.long.chaos_history import (
 from tests.long.chaos_judge import KNOWN_S, judge
 from tests.long.commit_floor import CommitFloor
 from tests.reference.kernel import lane_of
+from tests.simulation.layouts import Joins, in_parts
+from tests.simulation.once import stale, two_at_once
 from tests.simulation.owners import Owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tests.simulation.cluster import Cluster, Committed, Partition
-    from tests.simulation.fetching import Handed
     from tests.simulation.member import Member
     from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
     from tests.simulation.waits import Waits
@@ -80,7 +81,7 @@ class Judgement:
         self._aborted: set[int] = set()
         """Numbers of records."""
         self._limits = {
-            plan.name: LaneLayout(plan.partitions, plan.lanes).key_split(0).limits.tolist()
+            plan.name: LaneLayout(plan.partitions, plan.lanes_most).key_split(0).limits.tolist()
             for plan in scenario.topics
         }
         self._lanes: dict[tuple[str, str], int] = {}
@@ -88,6 +89,7 @@ class Judgement:
         """By group: of those that are no members."""
         self._expired: list[tuple[str, Place, float, int]] = []
         """Group, place, when it was, and the generation of the nodes then."""
+        self._joins = Joins()
         self._were_set: set[str] = set()
         """Groups that somebody has set back."""
         self._stands: dict[tuple[str, str, int], int] = {}
@@ -138,6 +140,14 @@ class Judgement:
         self.was_set(group, place, GONE)
         self._expired.append((group, place, self._world.now_s, self._generation))
 
+    def has_other_lanes(self, topic: TopicPlan, lanes: int) -> None:
+        """No member is there at this moment. What parts have done beyond others comes again."""
+        if lanes < topic.lanes_most:
+            self._joins.note(topic, lanes, self._world.now_s)
+            for plan in self._scenario.groups:
+                if plan.topic == topic.name and plan.is_transactional:
+                    self.goes_back(plan.name)
+
     @property
     def _generation(self) -> int:
         return self._cluster.group(NODES).twin.generation_id
@@ -162,11 +172,11 @@ class Judgement:
             self._stands[place_of] = offset
             if offset < stood and group not in self._were_set:
                 self._back.append(f"back: {group}: {topic}-{partition} from {stood} to {offset}")
-        reached, count = self._reached[group], self._topic(topic).partitions
+        reached = self._reached[group]
         for at, (key, number) in self._records[topic, partition].items():
             if at >= offset:
                 continue
-            place = Place(topic, self._lane(topic, key) * count + partition)
+            place = self._place(topic, partition, key)
             if reached.get(place, -1) <= at and self._is_seen(plan, number):
                 self._passed.append(
                     f"passes: {group}: {topic}-{partition} is at {offset}, and {place} at"
@@ -210,7 +220,7 @@ class Judgement:
         topic, partition = place
         plan = self._topic(topic)
         now_s = self._world.now_s
-        for lane in range(plan.lanes):
+        for lane in range(plan.lanes_most):
             at = Place(topic, lane * plan.partitions + partition)
             self.was_set(group, at, to)
             self._events[group].append(Commit("admin", at, to, -1, now_s, now_s))
@@ -244,8 +254,7 @@ class Judgement:
             and number not in handed
             and not (
                 self._cuts.get((plan.topic, each.index))
-                and offset
-                < positions.get(self._lane(plan.topic, key) * len(partitions) + each.index, -1)
+                and offset < positions.get(self._place(plan.topic, each.index, key), -1)
             )
             for each in partitions
             for offset, (key, number) in self._records[plan.topic, each.index].items()
@@ -326,6 +335,14 @@ class Judgement:
             found = self._lanes[topic, key] = lane_of(key.encode(), 0, self._limits[topic])
         return found
 
+    def _place_of(self, handed: Delivery) -> Place:
+        topic = handed.place.topic
+        return self._place(topic, handed.place.lane % self._topic(topic).partitions, handed.key)
+
+    def _place(self, topic: str, partition: int, key: str) -> Place:
+        """The lane of a key, in the finest layout of the topic."""
+        return Place(topic, self._lane(topic, key) * self._topic(topic).partitions + partition)
+
     # At the end.
     def conclude(self, members: Sequence[Member]) -> tuple[list[str], list[str], dict[str, int]]:
         """Breaches, notes, counts."""
@@ -333,17 +350,19 @@ class Judgement:
         notes: list[str] = []
         counts: dict[str, int] = defaultdict(int)
         for plan in self._scenario.groups:
+            topic = self._topic(plan.topic)
             group = self._group_history(plan, members)
             verdict = judge(self._history(plan), group)
             breaches += [f"{each.kind}: {each.text}" for each in verdict.breaches]
             notes += [f"{each.kind}: {each.text}" for each in verdict.notes]
             for name, count in verdict.counts.items():
                 counts[name] += count
-            breaches += self._two_at_once(group)
+            breaches += two_at_once(group, self._cluster.deleted)
             breaches += self._above(plan, group)
             if plan.is_transactional:
                 breaches += self._not_once(plan, members)
-            breaches += self._stale(plan, members)
+            if not self._scenario.nodes:  # others hear of a cut a moment later
+                breaches += stale(plan, topic.partitions, members, self._cuts, self._written_s)
         breaches += self._passed[:1] + self._back[:1]
         breaches += self._behind(members)
         breaches += self._waits.breaches(self._cluster.held)
@@ -375,10 +394,13 @@ class Judgement:
             return self._lane(name, key) * topic.partitions + partition
 
         events = [
-            event
+            part
             for member in members
             if member.habits.group == plan.name
             for event in member.events
+            for part in in_parts(
+                event, topic.partitions, member.parts[event.member], self._place_of
+            )
         ]
         events += (each for each in self._events[plan.name] if not self._is_early(each))
         # A node that finds an offset gone under members that it has not seen join cannot know
@@ -386,6 +408,7 @@ class Judgement:
         for _, place, at_s, generation in (e for e in self._expired if e[0] == plan.name):
             known_s = at_s if generation == self._generation else inf
             events.append(Commit("kafka", place, GONE, -1, at_s, known_s))
+        events += self._joins.commits(topic, events, self._cuts)
         return GroupHistory(
             group=plan.name,
             partitions={plan.topic: topic.partitions},
@@ -423,25 +446,11 @@ class Judgement:
                 continue
             records = self._records[plan.topic, answer.place.lane % count]
             for offset, (key, number) in records.items():
-                lane = self._lane(plan.topic, key) * count + answer.place.lane % count
+                place = self._place(plan.topic, answer.place.lane % count, key)
                 is_before = self._written_s[number] < answer.asked_s
-                if stands <= offset < answer.offset and lane == answer.place.lane and is_before:
+                if stands <= offset < answer.offset and place == answer.place and is_before:
                     return [f"above: {plan.name}: {answer}, where {stands} stands"]
         return []
-
-    def _two_at_once(self, group: GroupHistory) -> list[str]:
-        """A lane that two members committed in one generation."""
-        owners: dict[tuple[Place, int, int], set[str]] = defaultdict(set)
-        ends_s = [at_s for name, at_s in self._cluster.deleted if name == group.group]
-        for commit in group.of(Commit):
-            if commit.is_acknowledged and commit.generation >= 0:
-                life = bisect_left(ends_s, commit.answered_s)
-                owners[commit.place, commit.generation, life].add(commit.member)
-        return [
-            f"two: {group.group}: {place} generation {generation}: {sorted(names)}"
-            for (place, generation, _), names in owners.items()
-            if len(names) > 1
-        ]
 
     def _not_once(self, plan: GroupPlan, members: Sequence[Member]) -> list[str]:
         """Inputs that are in the output of transactions more than once, or never."""
@@ -454,40 +463,12 @@ class Judgement:
         if not self._cluster.topics[plan.topic].is_safe or plan.name in self._were_set:
             return []
         found = [f"twice: {plan.name} {each}" for each, count in counts.items() if count > 1]
-        partition_count = self._topic(plan.topic).partitions
         for partition in self._cluster.topics[plan.topic].partitions:
-            for offset, (key, number) in self._records[plan.topic, partition.index].items():
-                lane = self._lane(plan.topic, key) * partition_count + partition.index
-                each = Place(plan.topic, lane), offset
+            for offset, (_, number) in self._records[plan.topic, partition.index].items():
+                each = plan.topic, partition.index, offset
                 if self._is_seen(plan, number) and not counts[each]:
                     found.append(f"never: {plan.name} {each}")
         return found
-
-    def _stale(self, plan: GroupPlan, members: Sequence[Member]) -> list[str]:
-        """Records of an old log that one node gave out after records of the new one.
-
-        Where there is one node only: others hear of a cut a moment later.
-        """
-        if self._scenario.nodes:
-            return []
-        count = self._topic(plan.topic).partitions
-        handed: dict[int, list[Handed]] = defaultdict(list)
-        for member in members:
-            if member.habits.group == plan.name:
-                for each in chain.from_iterable(member.handed):
-                    handed[each.place.lane % count].append(each)
-        found = []
-        for partition, records in handed.items():
-            for cut in self._cuts.get((plan.topic, partition), ()):
-                behind = [each for each in records if each.offset >= cut.offset]
-                new = [e.at_s for e in behind if self._written_s[e.number] > cut.end_s]
-                found += [
-                    f"stale: {plan.name}: {each} is of the log that was cut at {cut}"
-                    for each in behind
-                    if self._written_s[each.number] < cut.begin_s
-                    and each.asked_s > min(new, default=inf)
-                ]
-        return found[:1]
 
 
 def _is_client(host: str) -> bool:

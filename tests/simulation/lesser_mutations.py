@@ -21,7 +21,7 @@ from keylane.offsets.owned import OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
-from keylane.offsets.values import Pusher
+from keylane.offsets.values import Pusher, lane_position
 from keylane.proxy import lane_poll, log_ends
 from keylane.proxy.apis import late_offsets, offset_commit
 from keylane.proxy.forgetting import Forgetting
@@ -32,6 +32,7 @@ from keylane.proxy.log_checks import LogChecks
 from keylane.proxy.nodes.lease import Lease
 from keylane.proxy.patience import Patience
 from keylane.proxy.scans import Scans
+from keylane.proxy.topics import View
 from tests.simulation.mutation import Mutation, nothing, patch
 
 EVER_S = 1e9
@@ -100,6 +101,20 @@ async def _push_nothing(*_: Any) -> None:
     """What is late stays so."""
 
 
+def _lead_on_by_scans(groups: GroupOffsets, led: OffsetState, view: View, partition: int) -> None:
+    """Where the log begins is not looked at."""
+    led.settle(groups.scan_of(view, partition))
+
+
+def _start_at_the_fastest() -> Sequence[Any]:
+    """A lane of several key ranges is answered the highest position."""
+
+    def fastest(pieces: Any) -> Any:
+        return max((lane_position([piece]) for piece in pieces), key=lambda found: found.offset)
+
+    return [mock.patch.object(state, "lane_position", fastest)]
+
+
 def _forget_what_lives() -> Sequence[Any]:
     """What is loaded is forgotten as if Kafka had forgotten it."""
 
@@ -163,6 +178,17 @@ MORE: Sequence[Mutation] = (
         "lanes do not follow where a log begins",
         "retention passes the stable offset",
         patch(Scans, "raise_to_log_start", nothing),
+    ),
+    Mutation(
+        "late pushes do not follow where a log begins",
+        "retention passes the stable offset",
+        patch(GroupOffsets, "lead_on", _lead_on_by_scans),
+    ),
+    # Layouts.
+    Mutation(
+        "lanes that become one start where the fastest stands",
+        "another number of lanes",
+        _start_at_the_fastest,
     ),
     # Offsets.
     Mutation(

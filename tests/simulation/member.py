@@ -67,6 +67,8 @@ class Member:
     life: Life | None = None
     visible: list[Output] = field(default_factory=list)
     """In the output of transactions that were committed."""
+    parts: dict[str, int] = field(default_factory=dict)
+    """By life: of each lane."""
 
     def start(self) -> None:
         """A new process, with a new member id; none while its group is stopped."""
@@ -76,6 +78,7 @@ class Member:
         self.lives += 1
         self.is_wanted, self.unwanted = True, asyncio.Event()
         self.process = Process(self.world, f"{self.name}.{self.lives}")
+        self.parts[self.process.name] = self.habits.parts
         life = self.life = (self.make_life or Life)(self, self.process)
         self.handed.append(life.handed)
         self.process.spawn(life.run(), f"{self.name}.{self.lives}")
@@ -96,9 +99,20 @@ class Member:
         return self._living is not None and self._living.is_committing
 
     @property
-    def positions(self) -> dict[int, int]:
-        """By lane that it holds: where it fetches next."""
-        return {} if self._living is None else self._living.positions
+    def has_ended(self) -> bool:
+        """Whether its process does nothing any more."""
+        return self.process is None or self.process.is_dead or not self.process.tasks
+
+    @property
+    def positions(self) -> dict[Place, int]:
+        """By part of a lane that it holds: where it fetches next."""
+        if self._living is None:
+            return {}
+        return {
+            part: position
+            for index, position in self._living.positions.items()
+            for part in self.habits.parts_of(Place(self.habits.topic, index))
+        }
 
     def stop(self) -> None:
         """As a clean end: commit and leave."""
@@ -336,7 +350,8 @@ class Life(Fetching):
         for lane in lanes:
             numbers[lane.index] = len(self._member.events)
             reached = self._habits.reached
-            reached[lane.place] = max(lane.done, reached.get(lane.place, -1))
+            for part in self._habits.parts_of(lane.place):
+                reached[part] = max(lane.done, reached.get(part, -1))
             if self._has_sought:
                 self._habits.on_back()
             offset, now_s = lane.done, self._world.now_s

@@ -24,6 +24,9 @@ FAULTS = (
 )  # fmt: skip
 CUTS_SHARE = 0.15
 """So many of the scenarios about anything."""
+LAYOUTS_SHARE = 0.1
+"""In so many of all scenarios the lanes of a topic become more or fewer."""
+LANES_LATER = {2: 4, 3: 6, 4: 2}
 MIXED = (3.0, 90.0)
 """Some members look elsewhere while others still wait."""
 CLOCKS = (1.0, 1.0, 0.9, 1.1)
@@ -81,6 +84,13 @@ class TopicPlan:
     batches_per_s: float
     transactions: float = 0.0
     """So many batches are in a transaction."""
+    lanes_later: int = 0
+    """What `change_lanes` makes of the lanes; 0: they stay."""
+
+    @property
+    def lanes_most(self) -> int:
+        """Lanes of the finest layout that it ever has; the others' are unions of those."""
+        return max(self.lanes, self.lanes_later)
 
 
 @dataclass(frozen=True)
@@ -108,9 +118,9 @@ class GroupPlan:
     watched_s: float = 0.0
     """So often a tool asks where its lanes stand; 0: never."""
 
-    def lane_topic(self, topic: TopicPlan) -> str:
-        """What its members call the topic."""
-        return f"{topic.name}.lanes-{topic.lanes}" if self.by_lane_name else topic.name
+    def lane_topic(self, lanes: int) -> str:
+        """What its members call the topic while it has so many lanes."""
+        return f"{self.topic}.lanes-{lanes}" if self.by_lane_name else self.topic
 
 
 @dataclass(frozen=True)
@@ -174,8 +184,10 @@ def draw(seed: int) -> Scenario:
         writes_steps=rng.random() < 0.5,
         forget_s=rng.choice((0.0, 0.0, 0.0, 6.0)),
     )
-    is_about_cuts = about is ANYTHING and own.random() < CUTS_SHARE
-    return _with_cuts(own, scenario) if is_about_cuts else scenario
+    if about is ANYTHING and own.random() < CUTS_SHARE:
+        scenario = _with_cuts(own, scenario)
+    layouts = random.Random(f"layouts {seed}")
+    return _with_other_lanes(layouts, scenario) if layouts.random() < LAYOUTS_SHARE else scenario
 
 
 def _with_cuts(rng: random.Random, scenario: Scenario) -> Scenario:
@@ -195,6 +207,20 @@ def _with_cuts(rng: random.Random, scenario: Scenario) -> Scenario:
         topics=tuple(replace(each, is_safe=False) for each in scenario.topics),
         groups=tuple(replace(each, watched_s=0.3) for each in scenario.groups),
         faults=tuple(faults),
+    )
+
+
+def _with_other_lanes(rng: random.Random, scenario: Scenario) -> Scenario:
+    """The same, and a topic that a group reads has another number of lanes from some moment on."""
+    changed = scenario.groups[0].topic
+    fault = Fault(round(rng.uniform(1.0, LOAD_S), 3), "change_lanes", 0, round(rng.random(), 3))
+    return replace(
+        scenario,
+        topics=tuple(
+            replace(each, lanes_later=LANES_LATER[each.lanes]) if each.name == changed else each
+            for each in scenario.topics
+        ),
+        faults=tuple(sorted((*scenario.faults, fault), key=lambda fault: fault.at_s)),
     )
 
 

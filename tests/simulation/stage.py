@@ -50,6 +50,8 @@ class Stage:
     tools: list[admin.Tool] = field(default_factory=list)
     groups_changed: set[str] = field(default_factory=set)
     """By tools, at this moment."""
+    lanes: dict[str, int] = field(default_factory=dict)
+    """Of each topic, by now."""
     judgement: Judgement = field(init=False)
     producers: Producers = field(init=False)
     traps: Traps = field(init=False)
@@ -73,10 +75,11 @@ class Stage:
             self.cluster.create(topic.name, topic.partitions, is_safe=topic.is_safe)
         self.cluster.create_own("__consumer_offsets", 3)
         self.cluster.create_own("__transaction_state", 3)
-        rules = [{"topic": each.name, "lanes": each.lanes} for each in scenario.topics]
+        self.lanes = {each.name: each.lanes for each in scenario.topics}
         for number in range(max(1, scenario.nodes)):
             settings: dict[str, Any] = {
-                "lanes": rules, "node_session_timeout_ms": int(1000 * scenario.node_session_s),
+                "lanes": self._rules,
+                "node_session_timeout_ms": int(1000 * scenario.node_session_s),
             }  # fmt: skip
             if scenario.nodes:
                 settings["node"] = number
@@ -93,6 +96,21 @@ class Stage:
         for topic in scenario.topics:
             self.producers.write_on(topic, START_S + LOAD_S)
 
+    @property
+    def _rules(self) -> list[dict[str, Any]]:
+        return [{"topic": name, "lanes": lanes} for name, lanes in self.lanes.items()]
+
+    def set_lanes(self, topic: TopicPlan, lanes: int) -> None:
+        """Configure it; nodes have it when they start again."""
+        self.lanes[topic.name] = lanes
+        for node in self.nodes:
+            node.settings |= {"lanes": self._rules, "accept_layout": [topic.name]}
+        self.judgement.has_other_lanes(topic, lanes)
+
+    def parts_of(self, topic: TopicPlan) -> int:
+        """Of each lane, by now: lanes of the finest layout that the topic ever has."""
+        return topic.lanes_most // self.lanes[topic.name]
+
     def topic_of(self, plan: GroupPlan) -> TopicPlan:
         return next(each for each in self.scenario.topics if each.name == plan.topic)
 
@@ -106,7 +124,8 @@ class Stage:
             commit_s=plan.commit_s,
             work_s=plan.work_s,
             is_committed=plan.is_committed,
-            lane_topic=plan.lane_topic(topic),
+            lane_topic=plan.lane_topic(topic.lanes),
+            parts=self.parts_of(topic),
             by_record=plan.by_record,
             session_s=plan.session_s,
             is_patient=plan.is_patient and not plan.is_transactional,
