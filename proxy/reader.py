@@ -53,14 +53,12 @@ CORRUPT_MESSAGE: Final = 2
 NOT_LEADER_OR_FOLLOWER: Final = 6
 UNKNOWN_SERVER_ERROR: Final = -1
 READ_COMMITTED: Final = 1
-
 LONG_POLL_MS: Final = 500
 """Kafka consumers' `fetch.max.wait.ms` default."""
 SHORT_POLL_MS: Final = 100
 """For a read of data that should be there: a broker that has none is not asked in a circle."""
 LONG_POLL_BYTES_MAX: Final = 256 * 1024
-"""What comes at the log end is little, as a rule; of a backlog that came meanwhile a first part is
-served early, and the next read brings the rest."""
+"""What comes at the log end is little; of a backlog a first part is served early."""
 BAD_BATCH_BACKOFF_S: Final = 0.5
 """A bad batch is read anew this often at most: `fetch.max.wait.ms`, once more."""
 BAD_OFFSETS_MAX: Final = 64
@@ -98,6 +96,7 @@ class _Read:
     """How far the partition was read when the request was sent."""
     leader_epoch: int = NO_EPOCH
     """Of the leader that answered."""
+    has_line: bool = True  # holds it, or waits for it
 
     def is_about_to_pass(self, offset: int, span: int) -> bool:
         """Whether the read will likely bring `offset`, and has not done so already."""
@@ -227,12 +226,11 @@ class PartitionReader:
 
         A long poll is not: an offset beyond the log end would wait behind it for ever.
         """
-        for read in self._reads:
-            if read.reached == offset:
-                return True
-            if not read.is_long_poll and read.is_about_to_pass(offset, self._span):
-                return True
-        return False
+        return any(
+            read.reached == offset
+            or (not read.is_long_poll and read.is_about_to_pass(offset, self._span))
+            for read in self._reads
+        )
 
     def _bytes_max(self, bytes_max: int) -> int:
         """What a client allows counts where only its lane is read; the bound is ours."""
@@ -241,6 +239,8 @@ class PartitionReader:
 
     def _start_read(self, offset: int, bytes_max: int) -> None:
         is_head = offset >= self.log.head and not self._head_line.lock.locked()
+        # What is beyond the log's end must not wait for a long poll that is not sent yet, either.
+        is_head &= not any(read.has_line and read.line is self._head_line for read in self._reads)
         if not is_head and self.log.head >= 0:
             self._kit.stats.upstream_tail_fetches += 1
             self._kit.stats.cache_misses += 1
@@ -288,6 +288,7 @@ class PartitionReader:
         try:
             async with read.line.lock:
                 raw = await self._fetch(read, room)
+            read.has_line = False
             size_bytes = len(raw.records)
             read.leader_epoch = raw.leader_epoch
             if self._is_of_old_log(read) or not self._take_note(raw, read):
@@ -442,9 +443,8 @@ class PartitionReader:
         stats.records += split.record_count
         self._kit.publish()
         where = self.topic, self.topic_id, self.partition, self.key_split
-        self._kit.on_scanned(
-            scanned_block(where, split, last_record_offsets, offset, self.log_start_offset)
-        )
+        block = scanned_block(where, split, last_record_offsets, offset, self.log_start_offset)
+        self._kit.on_scanned(block)
 
     # Failures.
     def _note_bad(self, offset: int, position: int, error: BatchCorrupt) -> None:
@@ -476,7 +476,7 @@ class PartitionReader:
         """The partition cannot be read: look for its leader anew with the next request."""
         self._head_line.close()
         self._tail_line.close()
-        if not self._head_line.is_sure or not self._tail_line.is_sure:
+        if not (self._head_line.is_sure and self._tail_line.is_sure):
             # Without epochs a new leader cannot be told from the old one, and its log may have
             # been cut and grown again meanwhile. A read more is cheaper than a stale record.
             self._reset()

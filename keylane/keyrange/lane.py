@@ -3,7 +3,7 @@
 In:    counts and cuts of a topic.  Out: lane indexes, key ranges, a `KeySplit` per partition.
 Next:  `proxy.apis` translates partition numbers; `kernel.split` cuts blocks at the limits.
 Pure:  no I/O.
-Source: DESIGN "Words": lane index = lane * partition_count + partition.
+Source: docs/decisions/001: lane index = lane * partition_count + partition.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from keylane.proxy import reader
 from keylane.proxy.reader import RawFetch
 from tests.reference.batches import write_batch
 from tests.reference.broker_log import BrokerLog, records_of
@@ -87,6 +88,23 @@ def test_aborted_transactions_are_listed_only_where_their_marker_follows() -> No
         assert first.aborted == ((5, 0),) and rest.aborted == ()
         assert offsets_of(rest) == [2]
         assert plain.aborted is None
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("wait_ms", [10, reader.LONG_POLL_MS])
+def test_a_lane_beyond_the_end_waits_behind_no_other_lane(wait_ms: int) -> None:
+    """One request for both: lane 0 stands at the end, lane 1 beyond it, since the log was cut."""
+
+    async def main() -> None:
+        bench = Bench(interleaved_log())
+        await bench.fetch_one(0, 40)
+        began_s = bench.now_s()
+
+        at_end, beyond = await bench.fetch({0: 51, 1: 60}, max_wait_ms=wait_ms)
+
+        assert (at_end.error_code, beyond.error_code) == (0, 1)
+        assert bench.now_s() - began_s < wait_ms / 1000
 
     run_virtual(main)
 
