@@ -94,8 +94,7 @@ class _Read:
     """Blocks were handed out up to here."""
     scanned_end: int = -1
     """How far the partition was read when the request was sent."""
-    leader_epoch: int = NO_EPOCH
-    """Of the leader that answered."""
+    leader_epoch: int = NO_EPOCH  # of the leader that answered
     has_line: bool = True  # holds it, or waits for it
 
     def is_about_to_pass(self, offset: int, span: int) -> bool:
@@ -226,11 +225,12 @@ class PartitionReader:
 
         A long poll is not: an offset beyond the log end would wait behind it for ever.
         """
-        return any(
-            read.reached == offset
-            or (not read.is_long_poll and read.is_about_to_pass(offset, self._span))
-            for read in self._reads
-        )
+        for read in self._reads:
+            if read.reached == offset:
+                return True
+            if not read.is_long_poll and read.is_about_to_pass(offset, self._span):
+                return True
+        return False
 
     def _bytes_max(self, bytes_max: int) -> int:
         """What a client allows counts where only its lane is read; the bound is ours."""
