@@ -199,10 +199,10 @@ class OffsetTable:
             self.intents.note_seen(key, found, now_s)
             return None
         known = self.intents.recognise(key, state, found, now_s)
-        is_late = pusher is not None and pusher.is_overtaken(self._pushers.get(key))
-        if known is None and state is not None and is_late:
-            known = state.copy()
-            known.mark_pushed(found)
+        if known is None and state is not None and pusher is not None:
+            is_back = found is not None and found < (state.pushed or 0)
+            if pusher.is_late(self._pushers.get(key), self.owner, is_back=is_back):
+                (known := state.copy()).mark_pushed(found)
         if known is not None and known is not state:
             self.put(key, known)
         return known

@@ -73,6 +73,16 @@ class Pusher(NamedTuple):
             and last.at_s - self.at_s <= ON_ITS_WAY_S_MAX
         )
 
+    def is_late(self, last: Pusher | None, owner: OwnerEpoch | None, *, is_back: bool) -> bool:
+        """Whether it came behind a push of its next owner, or behind a later one of its own.
+
+        The last two of an owner that died may change places before `owner` has pushed at all.
+        Forward such a push counts. Back it is a step that had an intent, or it came late.
+        """
+        if self.is_overtaken(last) or not is_back or owner is None:
+            return self.is_overtaken(last)
+        return self.is_overtaken(Pusher(owner, (last or self).at_s))
+
 
 class CommitError(Enum):
     """Why a commit was not taken, and the Kafka code that a stock client is answered with."""

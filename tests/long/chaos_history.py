@@ -77,6 +77,8 @@ class Fetched:
     at_s: float
     is_first: bool = True
     """Or one that goes back."""
+    asked_s: float = inf
+    """When the answer that led there was asked for; inf: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

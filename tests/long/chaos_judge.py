@@ -403,8 +403,9 @@ class Judge:
         """Whether a member came there in the log that was cut.
 
         A node hands out what it has in memory for some time; a record of the new log ends that.
+        What was asked for before the cut may come at any time later, as of a broker that hangs.
         """
-        if fetched.at_s < cut.end_s:
+        if min(fetched.at_s, fetched.asked_s) < cut.end_s:
             return True
         handed = self._handed[fetched.member, fetched.place]
         log = self._cluster.logs[self._group.partition_of(fetched.place)]

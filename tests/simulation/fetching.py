@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from keylane.wire.fetch import (
@@ -299,12 +300,13 @@ class Fetching:
             await asyncio.sleep(worked_s)
         return True
 
-    def _note_position(self, lane: Lane) -> None:
-        """Where it is fetched from next."""
+    def _note_position(self, lane: Lane, asked_s: float = inf) -> None:
+        """Where it is fetched from next; asked_s: when what led it there was."""
         if lane.fetched != lane.client.position:
             is_first, lane.fetched = lane.fetched == NOT_FETCHED, lane.client.position
             now_s = self._world.now_s
-            self._note(Fetched(self._name, lane.place, lane.fetched, now_s, is_first))
+            fetched = Fetched(self._name, lane.place, lane.fetched, now_s, is_first, asked_s)
+            self._note(fetched)
 
     def _hand_out(self, lane: Lane, entry: PartitionAnswer, asked_s: float) -> None:
         aborted = [(each[0], each[1]) for each in entry.aborted or ()]
@@ -319,4 +321,5 @@ class Fetching:
             lane.given = offset + 1
             partition = lane.index % self._habits.partition_count
             self._outputs.append((self._habits.topic, partition, offset))
-        self._note_position(lane)  # of the log that was read, though it is fetched from later
+        # Of the log that was read, though it is fetched from later.
+        self._note_position(lane, asked_s)

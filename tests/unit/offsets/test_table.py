@@ -222,6 +222,36 @@ def test_only_what_is_known_to_be_overtaken_counts_for_nothing(pushed_by, last, 
         assert (found.pushed, found.stable_position) == (20, 43) and table.get(KEY) is found
 
 
+@pytest.mark.parametrize(
+    ("found_at", "made_at_s", "owner", "is_late"),
+    [
+        (20, 990, OwnerEpoch(8, 2), True),
+        (20, 1000 - ON_ITS_WAY_S_MAX - 1, OwnerEpoch(8, 2), False),
+        (50, 990, OwnerEpoch(8, 2), False),
+        (20, 990, OwnerEpoch(8, 1), False),
+        (20, 990, OwnerEpoch(9, 0), False),
+        (20, 990, None, False),
+    ],
+)
+def test_the_last_pushes_of_an_owner_that_died_may_change_places(
+    found_at, made_at_s, owner, is_late
+) -> None:
+    """43 was pushed last by epoch 1 and 20 before it; the next owner has pushed nothing yet."""
+    table = make_table()
+    state = OffsetState(committed=43)
+    state.mark_pushed(43)
+    table.put(KEY, state)
+    table.owner = OwnerEpoch(8, 1)
+    table.note_taken(KEY, 43, 0.0, 1000)
+    table.owner = owner
+
+    found = table.recognise(KEY, found_at, 0.0, pusher=Pusher(OwnerEpoch(8, 1), made_at_s))
+
+    assert (found is not None) is is_late
+    if found is not None:
+        assert (found.pushed, found.stable_position) == (20, 43)
+
+
 def test_states_are_found_by_group() -> None:
     """Two groups; the first has states on two partitions."""
     table = make_table()
