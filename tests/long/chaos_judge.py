@@ -134,7 +134,9 @@ class Judge:
             by_place[commit.place].append(commit)
         self._floors = {
             place: CommitFloor(
-                commits, self._cuts.get(group.partition_of(place), ()), is_old=self._is_old
+                commits,
+                self._cuts.get(group.partition_of(place), ()),
+                old_since_s=self._old_since_s,
             )
             for place, commits in by_place.items()
         }
@@ -208,15 +210,19 @@ class Judge:
             if each.topic in self._safe and each.topic in self._group.partitions:
                 self._breach("kafka", f"{each} is acknowledged and not in Kafka's log")
 
-    def _is_old(self, commit: Commit) -> bool:
-        """Whether the record before it, as its member was handed it, is in a log no more."""
+    def _old_since_s(self, commit: Commit) -> float:
+        """When the record before it was in the log, if that was cut since; inf: it was not.
+
+        A member that has read of the old log commits that for a moment after the cut as well.
+        """
         handed = self._handed[commit.member, commit.place]
         last = bisect_right(handed, commit.asked_s, key=lambda each: each.at_s)
         log = self._cluster.logs[self._group.partition_of(commit.place)]
         for each in reversed(handed[:last]):
             if each.offset < commit.offset:
-                return log.records.get(each.offset) != (each.key, each.number)
-        return False
+                is_there = log.records.get(each.offset) == (each.key, each.number)
+                return inf if is_there else each.at_s - KNOWN_S
+        return inf
 
     # -- answers ----------------------------------------------------------------------------
 

@@ -44,10 +44,10 @@ class CommitFloor:
         commits: Iterable[Commit],
         cuts: Sequence[Cut] = (),
         *,
-        is_old: Callable[[Commit], bool] = lambda _: False,
+        old_since_s: Callable[[Commit], float] = lambda _: inf,
     ) -> None:
-        """is_old: whether a commit stands behind a record of a log that was cut since."""
-        self._cuts, self._is_old = cuts, is_old
+        """old_since_s: of commits behind a record that is in a log no more: when it was there."""
+        self._cuts, self._old_since_s = cuts, old_since_s
         self._commits = sorted(
             (each for each in commits if not each.is_refused), key=lambda each: each.asked_s
         )
@@ -123,12 +123,12 @@ class CommitFloor:
 
     def _surely_kept(self, commit: Commit, answer: Answer) -> int:
         """Of a commit, after those cuts only that surely came between."""
-        is_old = self._is_old(commit)
+        old_since_s = self._old_since_s(commit)
         cuts = (
             cut.offset
             for cut in self._cuts
             if cut.end_s < answer.asked_s
-            and (cut.begin_s > commit.answered_s or (cut.end_s > commit.asked_s and is_old))
+            and (cut.begin_s > commit.answered_s or cut.end_s > old_since_s)
         )
         return min(commit.offset, min(cuts, default=commit.offset))
 

@@ -406,12 +406,16 @@ def test_the_floor_is_that_of_the_definition(commits, cuts, at_s, took_s) -> Non
     """The lowest offset of all commits that nothing has surely overwritten, by trying all."""
     asked = answer(at_s, 0, until_s=at_s + took_s)
 
-    found = CommitFloor(commits, cuts, is_old=lambda each: each.offset % 3 == 0)
+    found = CommitFloor(commits, cuts, old_since_s=naive_old_since_s)
 
     assert found.floor(asked).offset == naive_floor(commits, cuts, asked)
     assert found.reach(asked) == naive_reach(commits, cuts, asked)
     current = naive_current(commits, asked)
     assert found.stands(asked) == max((each.offset for each in current), default=-1)
+
+
+def naive_old_since_s(each) -> float:
+    return inf if each.offset % 3 else each.asked_s - 5
 
 
 def naive_current(commits, asked) -> list[Commit]:
@@ -458,10 +462,7 @@ def naive_reach(commits, cuts, asked) -> int:
                 cut.offset
                 for cut in cuts
                 if cut.end_s < asked.asked_s
-                and (
-                    cut.begin_s > each.answered_s
-                    or (each.offset % 3 == 0 and cut.end_s > each.asked_s)
-                )
+                and (cut.begin_s > each.answered_s or cut.end_s > naive_old_since_s(each))
             ]
             farthest = max(farthest, min([each.offset, *between]))
     return farthest
