@@ -161,6 +161,7 @@ class KeylaneFactory(Protocol):
         *lanes: str,
         bootstrap: str | None = ...,
         args: Sequence[str] = ...,
+        workers: int = ...,
         environment: Mapping[str, str] | None = ...,
     ) -> KeylaneProcess:
         """`lanes` as on the command line (`orders*=4`); `args` are further arguments."""
@@ -179,6 +180,7 @@ def keylane(kafka: str, tmp_path: Path) -> Iterator[KeylaneFactory]:
         *lanes: str,
         bootstrap: str | None = None,
         args: Sequence[str] = (),
+        workers: int = 1,
         environment: Mapping[str, str] | None = None,
     ) -> KeylaneProcess:
         beside = {"KEYLANE_BESIDE_OTHERS": "true"} if bootstrap is None else {}
@@ -187,6 +189,7 @@ def keylane(kafka: str, tmp_path: Path) -> Iterator[KeylaneFactory]:
             lanes,
             log_path=tmp_path / f"keylane-{len(started)}.log",
             args=args,
+            workers=workers,
             environment={**beside, **(environment or {})},
         )
         started.append(proxy)

@@ -21,7 +21,8 @@ from keylane.embedded.ports import find_free_port
 READY_TIMEOUT_S: Final = 120.0
 """A first start compiles the kernels, which takes most of a minute on a busy machine."""
 BROKER_PORTS: Final = 5
-"""Broker n listens on the port + 1 + n; embedded brokers have the ids 1 to 3."""
+"""Broker n listens on the port + 1 + n; embedded brokers have the ids 1 to 3. As many for each
+worker: all ports of a proxy must be drawn, others of the same process get the rest."""
 
 READY_LINE: Final = re.compile(r"^keylane ready bootstrap=(\S+) control=(\S+)", re.MULTILINE)
 
@@ -36,17 +37,21 @@ class KeylaneProcess:
         *,
         log_path: Path,
         args: Sequence[str] = (),
+        workers: int = 1,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Plan the proxy; `start` runs it."""
         self._log_path = log_path
         # Fixed from the start, not 0: a client that knows a broker's address finds it again.
-        self.listen_port = find_free_port(in_a_row=BROKER_PORTS)
+        self.listen_port = find_free_port(in_a_row=BROKER_PORTS * workers)
         listen = self.listen = f"127.0.0.1:{self.listen_port}"
-        control = f"127.0.0.1:{find_free_port()}"
+        control = f"127.0.0.1:{find_free_port(in_a_row=workers)}"
         rules = [part for rule in lanes for part in ("--lanes", rule)]
         command = [sys.executable, "-m", "keylane", "proxy", "--bootstrap", upstream]
         command += ["--listen", listen, "--control", control, *rules, *args]
+        if workers > 1:
+            command += ["--workers", str(workers), "--set", f"worker_port_step={BROKER_PORTS}"]
+        self._command = command
         self._child = GuardedChild(
             command,
             log_path=log_path,
@@ -54,6 +59,11 @@ class KeylaneProcess:
             environment={"KEYLANE_LOG": "debug", **(environment or {})},
         )
         self.bootstrap = self.control = ""
+
+    @property
+    def command(self) -> Sequence[str]:
+        """Command line of the proxy."""
+        return self._command
 
     @property
     def pid(self) -> int:

@@ -30,8 +30,8 @@ def test_workers_share_the_work_and_one_that_is_killed_comes_back(own_broker, ke
     """Both serve; kill -9 of one loses nothing and repeats nothing that was committed."""
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
     admin.create_topics([NewTopic("orders", 4, 1)])["orders"].result(60)
-    options = ["--workers", "2", "--set", "node_session_timeout_ms=6000"]
-    proxy = keylane("orders=4", bootstrap=own_broker.bootstrap, args=options)
+    options = ["--set", "node_session_timeout_ms=6000"]
+    proxy = keylane("orders=4", bootstrap=own_broker.bootstrap, args=options, workers=2)
     pids = {int(worker): int(pid) for worker, pid in STARTED.findall(proxy.log)}
     with Group(proxy.bootstrap, "orders", "g-workers", session_timeout_ms=10_000) as group:
         group.add("aiokafka", 2)

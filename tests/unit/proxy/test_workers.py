@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from keylane.cli import build_parser
 from keylane.config import ProxyConfig
 from keylane.errors import ConfigInvalid
+from keylane.proxy.cli import _flags
 from keylane.proxy.workers import worker_config
+from tests.integration import keylane_process
 
 
 def load(**flags: object) -> ProxyConfig:
@@ -27,6 +32,30 @@ def test_workers_share_the_bootstrap_port_and_nothing_else() -> None:
     ports = [worker.broker_port(broker) for worker in workers for broker in range(100)]
     assert len(set(ports)) == 300
     assert workers[0].broker_port(2) == config.broker_port(2) == 19095
+
+
+def test_a_proxy_of_the_tests_draws_all_ports_of_its_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port that a worker listens on and nobody drew is another server's of the same tests."""
+    drawn: set[int] = set()
+
+    def draw(*, in_a_row: int = 1) -> int:
+        first = 20_000 + 1000 * len(drawn)
+        drawn.update(range(first, first + in_a_row))
+        return first
+
+    monkeypatch.setattr(keylane_process, "find_free_port", draw)
+    proxy = keylane_process.KeylaneProcess("b:9092", [], log_path=tmp_path / "log", workers=3)
+    words = proxy.command[proxy.command.index("proxy") :]
+    config = load(**_flags(build_parser().parse_args(words)))
+
+    workers = [worker_config(config, index) for index in range(config.workers)]
+
+    ports = [worker.broker_port(broker) for worker in workers for broker in range(1, 4)]
+    ports += [int(str(worker.control).split(":")[1]) for worker in workers]
+    assert len(set(ports)) == 3 * (3 + 1)
+    assert set(ports) <= drawn
 
 
 def test_a_worker_reads_its_configuration_back() -> None:
