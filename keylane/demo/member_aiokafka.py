@@ -43,11 +43,15 @@ def consume(
 
 
 class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
-    """`_committing` is held by one commit at a time: the loop's own, or a rebalance's."""
+    """`_committing` is held by one commit at a time: the loop's own, or a rebalance's.
+
+    `_leaving`: it reads no more, whatever the group still assigns before it has left.
+    """
 
     def __init__(self, journal: Journal, topic: str) -> None:
         self._journal, self._topic = journal, topic
         self._committing = asyncio.Lock()
+        self._leaving = False
         self._consumer: Any = None
 
     async def run(self, settings: dict[str, str], is_stopping: Callable[[], bool]) -> None:
@@ -64,6 +68,10 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
         while not is_stopping():
             await self._turn()
         await self._commit()
+        # `stop` leaves the group without a word to the listener. Told here, since the next
+        # member may have the lanes long before the parent sees the end of this process.
+        self._leaving = True
+        self._journal.released(partition.partition for partition in self._consumer.assignment())
         await self._consumer.stop()
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
@@ -73,7 +81,8 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Tell which lanes are read from now on."""
-        self._journal.assigned(partition.partition for partition in assigned)
+        if not self._leaving:
+            self._journal.assigned(partition.partition for partition in assigned)
 
     async def _turn(self) -> None:
         try:
