@@ -68,6 +68,14 @@ def test_of_two_that_wait_side_by_side_one_has_the_lock() -> None:
     assert judged(one, wait(24, begin_s=11.0), troubles=["kafka1"]) == [], "one connection"
 
 
+def test_what_waits_on_its_connection_does_not_wait_for_the_lock_yet() -> None:
+    """Two of one connection are refused one after the other, each after its own time."""
+    one, first = wait(50), wait(11, begin_s=11.0, number=2)
+    assert judged(one, first, wait(22.5, begin_s=11.1, number=2), troubles=["kafka1"]) == []
+    late = wait(34, begin_s=11.1, number=2)
+    assert judged(one, first, late, troubles=["kafka1"]) == ["waits"]
+
+
 def test_what_stands_before_a_request_on_its_connection_counts() -> None:
     """Answers leave in the order of requests."""
     assert judged(wait(20, key=METADATA)) == ["waits"]

@@ -187,6 +187,10 @@ class Waits:
             if each.connection == wait.connection and each.asked_s < wait.asked_s < each.ended_s
         ]
 
+    def _turn_s(self, wait: Wait) -> float:
+        """When all that stands before it on its connection was answered: it waits itself then."""
+        return max((wait.asked_s, *(each.ended_s for each in self._before(wait))))
+
     def _side_by_side(self) -> Iterator[str]:
         """Two requests of a group wait at a node, of which one at most has the group's lock."""
         long = [
@@ -197,7 +201,7 @@ class Waits:
         for number, one in enumerate(long):
             for other in long[number + 1 :]:
                 is_same = (one.group, one.host) == (other.group, other.host)
-                begin_s = max(one.asked_s, other.asked_s)
+                begin_s = max(self._turn_s(one), self._turn_s(other))
                 end_s = min(one.ended_s, other.ended_s)
                 if not is_same or one.connection == other.connection:
                     continue
