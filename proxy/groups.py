@@ -184,6 +184,7 @@ class GroupOffsets:
             # Where it was cut is not known: scans begin anew, states ask the leader.
             self.scans.truncate(*place, 0)
             self._checks.note_unsure(self._states_at(place))
+            self.pushes.note_cut(*place)  # what was pushed may be of the log before
         self.scans.note(block)
         key = (*place, block.key_split)
         scan = self.scans.known(key)

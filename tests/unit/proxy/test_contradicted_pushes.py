@@ -1,0 +1,35 @@
+"""What was pushed before another node was found to read another log."""
+
+from __future__ import annotations
+
+import asyncio
+
+from keylane.offsets.journal import StateKey
+from keylane.offsets.lane_note import LaneCommit, LaneNote, write_note
+from keylane.offsets.lineage import EpochStart
+from keylane.offsets.pushes import Push, Writer
+from tests.reference.crash_world import Kafka, Node
+from tests.transcript.fake import ORDERS
+
+KEY = StateKey("g", ORDERS, 0)
+SEEN = EpochStart(2, 31)
+
+
+def test_a_push_from_before_a_contradiction_may_be_of_another_log() -> None:
+    """Its epoch is kept, by which the leader is asked: what was seen of the log is forgotten."""
+
+    async def run() -> None:
+        node = await Node(Kafka()).start()
+        groups, view = node.offsets, node.lanes("orders")
+        await groups.adopt("g", view, 0, 11, None)
+        node.scan(0, 31, 1, is_own=False)
+        groups.pushes.note_push(KEY, Push(Writer(1, 0), ()))
+        node.scan(20, 40, 2, is_own=False)  # of a later leader, where an earlier one's was seen
+        commit = LaneCommit(key_range=view.key_split(0).key_range(0), offset=53)
+
+        await groups.adopt("g", view, 0, 56, write_note(ORDERS, LaneNote(56, (commit,), SEEN)))
+
+        assert groups.is_unsure("g", view, 0)
+        assert groups._table_of("g").epoch_of(KEY) == SEEN
+
+    asyncio.run(run())
