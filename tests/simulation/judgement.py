@@ -442,6 +442,8 @@ class Judgement:
         for answer in group.of(Answer):
             floor = floors.get(answer.place)
             stands = max(0, floor.stands(answer) if floor else 0)
+            if answer.offset > stands:
+                stands = max(stands, self._joins.kept(answer, commits))
             if answer.offset <= stands:
                 continue
             records = self._records[plan.topic, answer.place.lane % count]

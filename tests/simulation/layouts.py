@@ -85,6 +85,31 @@ class Joins:
             found += [Commit("operator", part, lowest, -1, at_s) for part in parts]
         return found
 
+    def kept(self, answer: Answer, commits: Mapping[Place, Sequence[Commit]]) -> int:
+        """How far a part may stand beyond what members have committed of its lane; -1: it may not.
+
+        A commit between the positions of a lane's parts leaves those ahead, see
+        `OffsetState.commit_keys`; one below all of them takes all back. commits: by part.
+        """
+        lanes, at_s = self._joined.get(answer.place.topic, ([], 0.0))
+        parts = next((each for each in lanes if answer.place in each), [])
+        if not parts or answer.asked_s < at_s:
+            return -1
+        said = {
+            part: CommitFloor(commits.get(part, ())).stands(Answer("", part, -1, at_s, at_s))
+            for part in parts
+        }
+        own, lowest = said[answer.place], min(said.values())
+        for each in sorted(commits.get(answer.place, ()), key=lambda each: each.asked_s):
+            is_over = each.is_acknowledged and each.answered_s <= answer.asked_s
+            if not is_over or each.asked_s <= at_s:
+                continue
+            # Of no member: it means all parts.
+            if each.generation < 0 or each.offset < lowest or each.offset >= own:
+                return -1
+            lowest = max(lowest, each.offset)
+        return own
+
 
 def change_lanes(stage: Stage, fault: Fault) -> None:
     """Stop a topic's groups, configure other lanes, and start them; once in a run."""

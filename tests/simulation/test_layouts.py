@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keylane.keyrange.lane import LaneLayout
-from tests.long.chaos_history import Commit, Delivery, Event, Fetched, Place
+from tests.long.chaos_history import Answer, Commit, Delivery, Event, Fetched, Place
 from tests.simulation.layouts import Joins, in_parts
 from tests.simulation.run import play
 from tests.simulation.scenario import LANES_LATER, Scenario, TopicPlan, draw
@@ -83,3 +83,35 @@ def test_lanes_are_changed_in_some_schedules(by_lane_name: bool) -> None:
 
     assert any("lanes of t" in line for line in outcome.story)
     assert not outcome.breaches
+
+
+@pytest.mark.parametrize(
+    ("offsets", "first_generation", "kept"),
+    [
+        ([], 2, 45),
+        ([44], 2, 45),
+        ([44, 43], 2, -1),
+        ([46, 44], 2, -1),
+        ([10], 2, -1),
+        ([44], -1, -1),
+    ],
+)
+def test_a_part_ahead_stays_as_long_as_the_lane_is_committed_between_its_parts(
+    offsets: list[int], first_generation: int, kept: int
+) -> None:
+    """Of parts at 20 and 45: a commit below both, beyond both, or of no member means both."""
+    joins = Joins()
+    joins.note(TOPIC, 2, 10.0)
+    commits = {
+        place(lane): [
+            Commit("m", place(lane), before, 1, 5.0, 5.1),
+            *(
+                Commit("m", place(lane), offset, first_generation, 11.0 + at, 11.1 + at)
+                for at, offset in enumerate(offsets)
+            ),
+        ]
+        for lane, before in ((0, 20), (2, 45))
+    }
+
+    assert joins.kept(Answer("lag", place(2), 51, 20.0, 20.1), commits) == kept
+    assert joins.kept(Answer("lag", place(2), 51, 9.0, 9.1), commits) == -1, "not joined yet"
