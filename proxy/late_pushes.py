@@ -114,7 +114,7 @@ class LatePushes:
         """A group has committed; what is made is remembered, if it leaves something behind."""
         earlier = self._pushes.get(key)
         self.forget(key)
-        # Not so where the log was found to begin further on, once that was pushed.
+        # Else the log was found to begin further on while the broker was asked.
         is_pushed = state.pushed in {None, state.stable_position}
         if is_pushed and state.stable_position >= state.fastest_position:
             return

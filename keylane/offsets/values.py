@@ -79,9 +79,10 @@ class Pusher(NamedTuple):
         The last two of an owner that died may change places before `owner` has pushed at all.
         Forward such a push counts. Back it is a step that had an intent, or it came late.
         """
-        if self.is_overtaken(last) or not is_back or owner is None:
-            return self.is_overtaken(last)
-        return self.is_overtaken(Pusher(owner, (last or self).at_s))
+        if self.is_overtaken(last):
+            return True
+        now = None if owner is None else Pusher(owner, (last or self).at_s)
+        return is_back and self.is_overtaken(now)
 
 
 class CommitError(Enum):

@@ -213,7 +213,8 @@ class Judge:
     def _old_since_s(self, commit: Commit) -> float:
         """When the record before it was in the log, if that was cut since; inf: it was not.
 
-        A member that has read of the old log commits that for a moment after the cut as well.
+        A member that has read of the old log commits that for a moment after the cut as well, and
+        a node that does not know of the cut yet hands it out for so long.
         """
         handed = self._handed[commit.member, commit.place]
         last = bisect_right(handed, commit.asked_s, key=lambda each: each.at_s)
