@@ -132,6 +132,8 @@ class Life(Fetching):
         self._member = member
         self._member_id, self._generation = "", -1
         self._coordinator: Connection | None = None
+        self._looking_up = asyncio.Lock()
+        """One at a time, as stock clients do: what was asked first is sent first."""
         self._committing: asyncio.Task[None] | None = None
 
     @property
@@ -163,9 +165,8 @@ class Life(Fetching):
 
     async def _ask(self, key: int, version: int, /, **values: Any) -> Any:
         """Ask the coordinator. Raises: Lost, Rejoin."""
-        if self._coordinator is None or not self._coordinator.is_open:
-            self._coordinator = await self._client.coordinator(self._habits.group)
-        answer = await self._coordinator.ask(key, version, group_id=self._habits.group, **values)
+        coordinator = await self._look_up()
+        answer = await coordinator.ask(key, version, group_id=self._habits.group, **values)
         code = int(getattr(answer, "error_code", 0))
         if code in COORDINATOR_MOVED:
             self._coordinator = None
@@ -175,6 +176,13 @@ class Life(Fetching):
                 self._member_id = ""
             raise Rejoin
         return answer
+
+    async def _look_up(self) -> Connection:
+        """The coordinator. Raises: Lost."""
+        async with self._looking_up:
+            if self._coordinator is None or not self._coordinator.is_open:
+                self._coordinator = await self._client.coordinator(self._habits.group)
+            return self._coordinator
 
     async def _join(self) -> Any:
         metadata = subscription(self._habits.subscribed)

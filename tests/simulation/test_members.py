@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,3 +62,30 @@ def test_what_an_unanswered_commit_has_done_is_not_taken_for_known(*, by_record:
 
     assert not world.errors
     assert coordinator.offsets == [24, 30], "and what was answered is not said again"
+
+
+def test_what_is_asked_first_is_sent_first_though_no_coordinator_is_known() -> None:
+    """A node that answers late where the coordinator is does not keep an older commit back."""
+    world = World(0)
+    process = Process(world, "m.1")
+    life = Life(Member(world, "m", [], Habits("g", "t", 1)), process)
+    coordinator, waits_s = Coordinator(lost=0), [10.0, 0.0]
+
+    async def look_up(_: str) -> Any:
+        await asyncio.sleep(waits_s.pop(0))
+        return coordinator
+
+    async def commit(offset: int) -> None:
+        entry = {"partition_index": 0, "committed_offset": offset}
+        await life._ask(8, 7, topics=[{"partitions": [entry]}])
+
+    life._client.coordinator = look_up  # type: ignore[method-assign, assignment]
+    process.spawn(commit(6), "a seek")
+    process.spawn(commit(30), "what was done since")
+    try:
+        world.run(20.0)
+    finally:
+        world.close()
+
+    assert not world.errors
+    assert coordinator.offsets == [6, 30]
