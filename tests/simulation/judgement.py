@@ -201,8 +201,9 @@ class Judgement:
     def cut(self, partition: Partition) -> None:
         """The log has lost its end."""
         place, now_s = (partition.topic, partition.index), self._world.now_s
-        # What was answered before may be on its way to a member, or lie at one that hangs.
-        end_s = ON_ITS_WAY_S + self._waits.troubles.end_s(now_s, _is_client)
+        # What was answered before may be on its way to a member, or lie at one that hangs, or at a
+        # node that does.
+        end_s = ON_ITS_WAY_S + self._waits.troubles.end_s(now_s, _keeps_answers)
         self._cuts[place].append(Cut(partition.log.end, now_s, end_s))
         records = self._records[place]
         for offset in [each for each in records if each >= partition.log.end]:
@@ -473,6 +474,7 @@ class Judgement:
         return found
 
 
-def _is_client(host: str) -> bool:
-    """Whether it is the host of neither a node nor a broker."""
-    return not host.startswith(("127.", "kafka"))
+def _keeps_answers(hosts: Sequence[str]) -> bool:
+    """Whether a client is among these that are in trouble, or it is one node by itself."""
+    is_client = any(not host.startswith(("127.", "kafka")) for host in hosts)
+    return is_client or (len(hosts) == 1 and hosts[0].startswith("127."))

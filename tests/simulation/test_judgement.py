@@ -9,7 +9,7 @@ from keylane.offsets.values import OwnerEpoch, Pusher
 from tests.simulation.cluster import Cluster, Committed
 from tests.simulation.judgement import Judgement
 from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
-from tests.simulation.waits import Waits
+from tests.simulation.waits import Waits, between
 from tests.simulation.world import World
 
 PLACE = "g0", "t0", 0
@@ -66,6 +66,29 @@ def test_a_push_of_a_node_that_was_replaced_may_come_late(
     assert bool(judge._back) is is_back
     cluster.commit(*PLACE, pushed(cluster, 8, epoch=2))
     assert len(judge._back) == 1
+
+
+@pytest.mark.parametrize(
+    ("trouble", "keeps"),
+    [
+        ("g0m0.1", True),
+        ("127.0.1.1", True),
+        (between("127.0.1.1", "g0m0.1"), True),
+        (between("127.0.1.1", "kafka1"), False),
+        ("kafka1", False),
+    ],
+)
+def test_answers_of_a_log_that_was_cut_lie_at_clients_and_nodes_that_hang(
+    cluster: Cluster, trouble: str, keeps: bool
+) -> None:
+    """A node that goes on reads what its broker has sent it before, as a client does."""
+    judge = judge_of(cluster)
+    judge._waits.troubles.note(trouble, 0.0, 20.0)
+
+    judge.cut(cluster.topics["t0"].partitions[0])
+
+    (cut,) = judge._cuts["t0", 0]
+    assert (cut.end_s > 20.0) is keeps
 
 
 def pushed(cluster: Cluster, offset: int, *, epoch: int) -> Committed:

@@ -79,13 +79,16 @@ class Troubles:
             for first_s, last_s in self.known.get(name, ())
         )
 
-    def end_s(self, now_s: float, is_host: Callable[[str], bool]) -> float:
-        """When those are over that hosts of a kind have now, alone or with another."""
+    def end_s(self, now_s: float, is_meant: Callable[[Sequence[str]], bool]) -> float:
+        """When those of a kind are over that are there now.
+
+        is_meant: of the host that has trouble, or of the two.
+        """
         return max(
             (
                 last_s
                 for name, spans in self.known.items()
-                if any(is_host(host) for host in name.split(AND))
+                if is_meant(name.split(AND))
                 for first_s, last_s in spans
                 if first_s <= now_s < last_s
             ),
