@@ -292,7 +292,7 @@ class Judgement:
     def _is_passed(
         self, plan: GroupPlan, partition: Partition, stands: int, members: Sequence[Member]
     ) -> bool:
-        """Whether members passed the first record there by a position of a log that was cut.
+        """Whether members passed a lane's first record there by a position of a log that was cut.
 
         As direct; those that commit by records never commit it. Whether it is lost is judged by
         itself.
@@ -300,9 +300,11 @@ class Judgement:
         place = partition.topic, partition.index
         if place not in self._cuts:
             return False
-        first = min((at for at in self._records[place] if at >= stands), default=None)
-        handed = self._handed(plan, members)
-        return first is not None and self._records[place][first][1] not in handed
+        firsts: dict[int, int] = {}
+        for at, (key, number) in sorted(self._records[place].items()):
+            if at >= stands:
+                firsts.setdefault(self._lane(partition.topic, key), number)
+        return not self._handed(plan, members).issuperset(firsts.values())
 
     def _wanted(self, plan: GroupPlan, partition: Partition) -> int | None:
         """Where the stable offset has to be at last; None: nobody commits anything.

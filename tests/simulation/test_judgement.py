@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from keylane.offsets.lane_note import said_note
@@ -89,6 +92,22 @@ def test_answers_of_a_log_that_was_cut_lie_at_clients_and_nodes_that_hang(
 
     (cut,) = judge._cuts["t0", 0]
     assert (cut.end_s > 20.0) is keeps
+
+
+@pytest.mark.parametrize(("handed", "is_passed"), [([0, 1], False), ([0], True), ([1], True)])
+def test_a_lane_whose_next_record_was_passed_holds_the_stable_offset(
+    cluster: Cluster, handed: list[int], is_passed: bool
+) -> None:
+    """Whatever other lanes were handed before that record."""
+    judge, partition = judge_of(cluster), cluster.topics["t0"].partitions[0]
+    keys = {judge._lane("t0", key): key for key in map(str, range(50))}
+    judge.cut(partition)
+    for number, key in enumerate(keys.values()):
+        judge.wrote(partition, 5 + number, key, number)
+    got: list[Any] = [SimpleNamespace(number=number) for number in handed]
+    member: Any = SimpleNamespace(habits=SimpleNamespace(group="g0"), handed=[got])
+
+    assert judge._is_passed(judge._scenario.groups[0], partition, 5, [member]) is is_passed
 
 
 def pushed(cluster: Cluster, offset: int, *, epoch: int) -> Committed:
