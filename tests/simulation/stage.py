@@ -220,11 +220,16 @@ class Stage:
         )
 
     def is_at_rest(self) -> bool:
-        """All is read and committed."""
+        """All is read and committed.
+
+        A member that has gone back may have been told just now that its commit has failed.
+        """
         if self.world.now_s < self._looked_s + LOOK_S:
             return False
         self._looked_s = self.world.now_s
         if self.producers.has_open or any(each.is_committing for each in self.members):
+            return False
+        if self.cluster.late_commits:
             return False
         return self.judgement.is_complete(self.members)
 
