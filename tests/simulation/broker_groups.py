@@ -141,6 +141,10 @@ def write_late(broker: Broker, name: str, written: dict[tuple[str, int], Committ
     late_s = broker.world.rng.uniform(0.01, 3.0)
     broker.world.tell(f"{broker.host}: a commit of {name} is written {late_s:.2f} s late")
     stood = {place: offsets.get(place) for place in written}
+    for place, committed in written.items():
+        before = stood[place]
+        if before is None or before.offset != committed.offset:
+            cluster.failed[name, *place].add(committed.offset)
 
     cluster.late_commits += 1
 

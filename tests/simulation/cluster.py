@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -176,6 +177,9 @@ class Cluster:
         self.unacknowledged: set[tuple[str, str, int]] = set()
         """Group, topic and partition: the offset there was answered as failed, and written later.
         The next one may be lower, where lanes are not led on by it."""
+        self.failed: dict[tuple[str, str, int], set[int]] = defaultdict(set)
+        """By group, topic and partition: offsets that did not stand there and were answered as
+        failed."""
         self.late_commits = 0
         """Answered as failed, and still to be written."""
         self.on_moment: list[Callable[[str, str], None]] = []

@@ -159,6 +159,8 @@ class Judgement:
         written after that, may be gone again with the next one, as with a coordinator whose write
         timed out: unless an OffsetFetch has told of it, who commits next cannot know of it.
         A push of a node that was replaced may come late; what stood before it counts on.
+        One that its owner has not answered may be gone again with the next owner, where an earlier
+        push of the same offset was answered as failed: which of the two it is nothing says.
         """
         offset = what.offset
         self._since[topic, partition][group] += 1
@@ -166,8 +168,10 @@ class Judgement:
         if plan is None or not self._cluster.topics[topic].is_safe:
             return
         place_of = group, topic, partition
+        last = self._pushers.get(place_of)
         if not self._is_overtaken(place_of, what):
-            known = self._stood if place_of in self._cluster.unacknowledged else self._stands
+            is_failed = place_of in self._cluster.unacknowledged or self._is_alike(place_of, last)
+            known = self._stood if is_failed else self._stands
             stood = self._stood[place_of] = known.get(place_of, -1)
             self._stands[place_of] = offset
             if offset < stood and group not in self._were_set:
@@ -193,6 +197,17 @@ class Judgement:
             return True
         self._pushers[place] = note.pusher
         return False
+
+    def _is_alike(self, place: tuple[str, str, int], last: Pusher | None) -> bool:
+        """Whether the first push of a next owner comes after an offset that had failed before.
+
+        Once its owner has pushed another one it was answered, and counts.
+        """
+        stands = self._stands.get(place, -1)
+        if stands not in (failed := self._cluster.failed[place]):
+            return False
+        failed.remove(stands)
+        return last is not None and last.is_overtaken(self._pushers.get(place))
 
     def aborted(self, numbers: Sequence[int]) -> None:
         """Their transaction was."""

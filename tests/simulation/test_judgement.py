@@ -9,6 +9,8 @@ import pytest
 
 from keylane.offsets.lane_note import said_note
 from keylane.offsets.values import OwnerEpoch, Pusher
+from tests.simulation.broker import Broker
+from tests.simulation.broker_groups import write_late
 from tests.simulation.cluster import Cluster, Committed
 from tests.simulation.judgement import Judgement
 from tests.simulation.scenario import GroupPlan, Scenario, TopicPlan
@@ -108,6 +110,28 @@ def test_a_lane_whose_next_record_was_passed_holds_the_stable_offset(
     member: Any = SimpleNamespace(habits=SimpleNamespace(group="g0"), handed=[got])
 
     assert judge._is_passed(judge._scenario.groups[0], partition, 5, [member]) is is_passed
+
+
+@pytest.mark.parametrize(
+    ("has_failed", "epochs", "is_back"),
+    [(True, (1, 2), False), (True, (1, 1), True), (True, (1, 1, 2), True), (False, (1, 2), True)],
+)
+def test_a_push_that_an_earlier_one_of_its_offset_is_like_may_be_gone_with_the_next_owner(
+    cluster: Cluster, has_failed: bool, epochs: tuple[int, ...], is_back: bool
+) -> None:
+    """Who takes over takes it for the earlier one, come late. Once answered it counts."""
+    judge = judge_of(cluster)
+    cluster.commit(*PLACE, pushed(cluster, 5, epoch=1))
+    if has_failed:
+        write_late(Broker(cluster, 1), "g0", {PLACE[1:]: pushed(cluster, 9, epoch=1)})
+    cluster.commit(*PLACE, pushed(cluster, 5, epoch=1))
+
+    *answered, last = epochs
+    for epoch in answered:
+        cluster.commit(*PLACE, pushed(cluster, 9, epoch=epoch))
+    cluster.commit(*PLACE, pushed(cluster, 5, epoch=last))
+
+    assert bool(judge._back) is is_back
 
 
 def pushed(cluster: Cluster, offset: int, *, epoch: int) -> Committed:
