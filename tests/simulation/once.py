@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 def two_at_once(group: GroupHistory, deleted: Iterable[tuple[str, float]]) -> list[str]:
     """Lanes that two members committed in one generation.
 
-    deleted: groups, and when; their generations begin anew.
+    deleted: groups, and when; their generations begin anew. A member has its generation before it
+    asks: the answer to a commit may be on its way while the group is deleted.
     """
     owners: dict[tuple[Place, int, int], set[str]] = defaultdict(set)
     ends_s = [at_s for name, at_s in deleted if name == group.group]
     for commit in group.of(Commit):
         if commit.is_acknowledged and commit.generation >= 0:
-            life = bisect_left(ends_s, commit.answered_s)
+            life = bisect_left(ends_s, commit.asked_s)
             owners[commit.place, commit.generation, life].add(commit.member)
     return [
         f"two: {group.group}: {place} generation {generation}: {sorted(names)}"
