@@ -21,8 +21,8 @@ from keylane.offsets.owned import OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
-from keylane.offsets.values import Pusher, lane_position
-from keylane.proxy import lane_poll, log_ends
+from keylane.offsets.values import OwnerEpoch, Pusher, lane_position
+from keylane.proxy import lane_poll, log_ends, reader
 from keylane.proxy.apis import late_offsets, offset_commit
 from keylane.proxy.forgetting import Forgetting
 from keylane.proxy.groups import GroupOffsets
@@ -31,6 +31,7 @@ from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.log_checks import LogChecks
 from keylane.proxy.nodes.lease import Lease
 from keylane.proxy.patience import Patience
+from keylane.proxy.reader_kit import ScannedBlock
 from keylane.proxy.scans import Scans
 from keylane.proxy.topics import View
 from tests.simulation.mutation import Mutation, nothing, patch
@@ -124,6 +125,31 @@ def _forget_what_lives() -> Sequence[Any]:
     return [mock.patch.object(Forgetting, "_find_gone", find_gone)]
 
 
+def _count_what_is_sent() -> Sequence[Any]:
+    """A read that waits for its connection does not count as using it."""
+    has_none = property(lambda _self: False, lambda _self, _has_line: None)
+    return [mock.patch.object(reader._Read, "has_line", has_none)]
+
+
+def _ask_the_journal_alone(
+    self: Pusher, last: Pusher | None, _owner: OwnerEpoch | None, *, is_back: bool
+) -> bool:
+    """Of two pushes of an owner that died the older one counts, if it comes last."""
+    del is_back
+    return self.is_overtaken(last)
+
+
+def _trust_pushes_when_contradicted() -> Sequence[Any]:
+    """Scans that contradict each other begin anew; what was pushed before is not asked for."""
+    before = GroupOffsets.on_scanned
+
+    def on_scanned(self: GroupOffsets, block: ScannedBlock) -> None:
+        with mock.patch.object(Pushes, "note_cut", nothing):
+            before(self, block)
+
+    return [mock.patch.object(GroupOffsets, "on_scanned", on_scanned)]
+
+
 STEP = 7
 """Kind of a journal record, in the third byte of its key."""
 MORE: Sequence[Mutation] = (
@@ -168,6 +194,16 @@ MORE: Sequence[Mutation] = (
         "where an epoch ends is remembered",
         "a new leader has a shorter log",
         patch(log_ends, "KNOWN_S", EVER_S),
+    ),
+    Mutation(
+        "a read behind another's long poll is taken for the first",
+        "a new leader has a shorter log",
+        _count_what_is_sent,
+    ),
+    Mutation(
+        "pushes from before a contradiction of scans are trusted",
+        "a log begins anew",
+        _trust_pushes_when_contradicted,
     ),
     Mutation(
         "what is loaded is not compared with its log",
@@ -237,6 +273,11 @@ MORE: Sequence[Mutation] = (
         "a push of a node that was replaced counts",
         "a node hangs, and wakes up",
         patch(Pusher, "is_overtaken", lambda *_: False),
+    ),
+    Mutation(
+        "a late push of an owner that died takes lanes back",
+        "a node is killed",
+        patch(Pusher, "is_late", _ask_the_journal_alone),
     ),
     Mutation(
         "what was loaded in another term is used",
