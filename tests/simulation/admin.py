@@ -35,6 +35,7 @@ STARTED_S = 5.0
 """Until members have joined, and fetch."""
 TRIES_S = 60.0
 Work = Callable[["Tool"], Awaitable[None]]
+Ask = Callable[[dict[int, int]], Awaitable[list[int]]]
 
 
 class Tool:
@@ -65,10 +66,10 @@ class Tool:
         place, parts = Place(self.plan.topic, lane), self._stage.parts_of(self.topic)
         return parts_of(place, self.topic.partitions, parts)
 
-    def end_of(self, lane: int) -> int:
-        """Where the log of a lane ends now."""
-        partitions = self._stage.cluster.topics[self.topic.name].partitions
-        return partitions[lane % len(partitions)].log.end
+    def read_to(self, lane: int) -> int:
+        """How far the group was handed a lane, in the log as it is now."""
+        judgement, members = self._stage.judgement, self._stage.members
+        return min(judgement.read_to(self.plan, part, members) for part in self.places(lane))
 
     async def ask(self, key: int, version: int, /, **values: Any) -> Any:
         """The answer of the group's coordinator. Raises: Lost."""
@@ -114,21 +115,21 @@ class Tool:
                 self.world.tell(f"{self.process}: {error}")
             await asyncio.sleep(PAUSE_S)
 
-    async def change(self, ask: Callable[[], Awaitable[list[int]]], to: dict[int, int]) -> None:
+    async def change(self, ask: Ask, choose: Callable[[], dict[int, int]]) -> None:
         """Have lanes set, until they are or are refused; each try is noted.
 
-        ask: gives error codes. to: offsets by lane.
+        ask: gives error codes. choose: offsets by lane, of the log as it is at each try.
         """
         end_s = self.world.now_s + TRIES_S
         while self.world.now_s < end_s:
-            first, asked_s = len(self.events), self.world.now_s
+            first, asked_s, to = len(self.events), self.world.now_s, choose()
             parts = [(part, at) for lane, at in to.items() for part in self.places(lane)]
             for part, offset in parts:
                 self._stage.judgement.was_set(self.plan.name, part, offset)
                 self.events.append(Commit("admin", part, offset, -1, asked_s))
             codes = [15]
             try:
-                codes = await ask()
+                codes = await ask(to)
             except Lost as error:
                 self.world.tell(f"{self.process}: {error}")
             else:
@@ -194,25 +195,29 @@ def admin_reset(stage: Stage, fault: Fault) -> None:
 
     async def work(tool: Tool) -> None:
         reached = stage.judgement.reached(tool.plan.name)
-        to = {}
-        for lane in _some(stage, tool, fault):
-            reached_at = max(reached.get(part, 0) for part in tool.places(lane))
-            # Kafka's tool goes no further than the log does, which may have been cut.
-            to[lane] = max(0, min(int(reached_at * fault.amount), tool.end_of(lane)))
-        entries = [
-            {"partition_index": lane, "committed_offset": offset, "committed_leader_epoch": -1,
-             "committed_metadata": ""}
-            for lane, offset in to.items()
-        ]  # fmt: skip
+        lanes = _some(stage, tool, fault)
 
-        async def ask() -> list[int]:
+        def choose() -> dict[int, int]:
+            to = {}
+            for lane in lanes:
+                reached_at = max(reached.get(part, 0) for part in tool.places(lane))
+                # Back in the log as it is: it may have been cut, and go on with other records.
+                to[lane] = max(0, min(int(reached_at * fault.amount), tool.read_to(lane)))
+            return to
+
+        async def ask(to: dict[int, int]) -> list[int]:
+            entries = [
+                {"partition_index": lane, "committed_offset": offset, "committed_leader_epoch": -1,
+                 "committed_metadata": ""}
+                for lane, offset in to.items()
+            ]  # fmt: skip
             answer = await tool.ask(
                 8, 7, group_id=tool.plan.name, member_id="", generation_id_or_member_epoch=-1,
                 topics=[{"name": tool.name, "partitions": entries}],
             )  # fmt: skip
             return [int(e.error_code) for topic in answer.topics for e in topic.partitions]
 
-        await tool.change(ask, to)
+        await tool.change(ask, choose)
 
     _while_stopped(stage, fault, work)
 
@@ -221,16 +226,16 @@ def admin_delete(stage: Stage, fault: Fault) -> None:
     """Offsets of lanes of a stopped group are deleted, through keylane."""
 
     async def work(tool: Tool) -> None:
-        to = dict.fromkeys(_some(stage, tool, fault), GONE)
+        gone = dict.fromkeys(_some(stage, tool, fault), GONE)
 
-        async def ask() -> list[int]:
+        async def ask(to: dict[int, int]) -> list[int]:
             answer = await tool.ask(47, 0, group_id=tool.plan.name, topics=[{
                 "name": tool.name, "partitions": [{"partition_index": lane} for lane in to],
             }])  # fmt: skip
             codes = [int(e.error_code) for topic in answer.topics for e in topic.partitions]
             return [int(answer.error_code), *codes]
 
-        await tool.change(ask, to)
+        await tool.change(ask, lambda: gone)
 
     _while_stopped(stage, fault, work)
 
@@ -239,11 +244,11 @@ def delete_group(stage: Stage, fault: Fault) -> None:
     """A stopped group is deleted, through keylane."""
 
     async def work(tool: Tool) -> None:
-        async def ask() -> list[int]:
+        async def ask(_: dict[int, int]) -> list[int]:
             answer = await tool.ask(42, 2, groups_names=[tool.plan.name])
             return [int(result.error_code) for result in answer.results]
 
-        await tool.change(ask, dict.fromkeys(tool.lanes, GONE))
+        await tool.change(ask, lambda: dict.fromkeys(tool.lanes, GONE))
 
     _while_stopped(stage, fault, work)
 

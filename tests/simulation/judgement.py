@@ -14,8 +14,6 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from keylane.keyrange.lane import LaneLayout
-from keylane.offsets.lane_note import read_note
-from keylane.offsets.values import Pusher
 from keylane.proxy.nodes.values import GROUP as NODES
 from tests.long.chaos_history import (
     Answer,
@@ -34,6 +32,7 @@ from tests.long.commit_floor import CommitFloor
 from tests.reference.kernel import lane_of
 from tests.simulation.layouts import Joins, in_parts
 from tests.simulation.once import stale, two_at_once
+from tests.simulation.own_offsets import OwnOffsets
 from tests.simulation.owners import Owners
 
 if TYPE_CHECKING:
@@ -92,11 +91,7 @@ class Judgement:
         self._joins = Joins()
         self._were_set: set[str] = set()
         """Groups that somebody has set back."""
-        self._stands: dict[tuple[str, str, int], int] = {}
-        self._stood: dict[tuple[str, str, int], int] = {}
-        """Before that."""
-        self._pushers: dict[tuple[str, str, int], Pusher] = {}
-        """Of each place the last one."""
+        self._own = OwnOffsets(cluster)
         self._written_s: dict[int, float] = {}
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
@@ -104,7 +99,6 @@ class Judgement:
         self._since: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         """By partition: commits of each group since its log began where it does."""
         self._passed: list[str] = []
-        self._back: list[str] = []
         cluster.on_commit.append(self._check_commit)
 
     # While it runs.
@@ -153,61 +147,26 @@ class Judgement:
         return self._cluster.group(NODES).twin.generation_id
 
     def _check_commit(self, group: str, topic: str, partition: int, what: Committed) -> None:
-        """Kafka's own offset passes no record of a safe topic that nobody tried to commit.
+        """Kafka's own offset of a safe topic passes no record that nobody tried to commit.
 
-        And it goes back only where somebody wanted to. A commit that was answered as failed, and
-        written after that, may be gone again with the next one, as with a coordinator whose write
-        timed out: unless an OffsetFetch has told of it, who commits next cannot know of it.
-        A push of a node that was replaced may come late; what stood before it counts on.
-        One that its owner has not answered may be gone again with the next owner, where an earlier
-        push of the same offset was answered as failed: which of the two it is nothing says.
+        And it goes back only where somebody wanted to.
         """
-        offset = what.offset
         self._since[topic, partition][group] += 1
         plan = next((each for each in self._scenario.groups if each.name == group), None)
         if plan is None or not self._cluster.topics[topic].is_safe:
             return
-        place_of = group, topic, partition
-        last = self._pushers.get(place_of)
-        if not self._is_overtaken(place_of, what):
-            is_failed = place_of in self._cluster.unacknowledged or self._is_alike(place_of, last)
-            known = self._stood if is_failed else self._stands
-            stood = self._stood[place_of] = known.get(place_of, -1)
-            self._stands[place_of] = offset
-            if offset < stood and group not in self._were_set:
-                self._back.append(f"back: {group}: {topic}-{partition} from {stood} to {offset}")
+        self._own.take((group, topic, partition), what, is_back_wanted=group in self._were_set)
         reached = self._reached[group]
         for at, (key, number) in self._records[topic, partition].items():
-            if at >= offset:
+            if at >= what.offset:
                 continue
             place = self._place(topic, partition, key)
             if reached.get(place, -1) <= at and self._is_seen(plan, number):
                 self._passed.append(
-                    f"passes: {group}: {topic}-{partition} is at {offset}, and {place} at"
+                    f"passes: {group}: {topic}-{partition} is at {what.offset}, and {place} at"
                     f" {reached.get(place, -1)}, with a record at {at}"
                 )
                 return
-
-    def _is_overtaken(self, place: tuple[str, str, int], what: Committed) -> bool:
-        """Whether the next owner of the group has pushed already."""
-        note = read_note(what.metadata, self._cluster.topics[place[1]].topic_id, what.offset)
-        if note is None or note.pusher is None:
-            return False
-        if note.pusher.is_overtaken(self._pushers.get(place)):
-            return True
-        self._pushers[place] = note.pusher
-        return False
-
-    def _is_alike(self, place: tuple[str, str, int], last: Pusher | None) -> bool:
-        """Whether the first push of a next owner comes after an offset that had failed before.
-
-        Once its owner has pushed another one it was answered, and counts.
-        """
-        stands = self._stands.get(place, -1)
-        if stands not in (failed := self._cluster.failed[place]):
-            return False
-        failed.remove(stands)
-        return last is not None and last.is_overtaken(self._pushers.get(place))
 
     def aborted(self, numbers: Sequence[int]) -> None:
         """Their transaction was."""
@@ -258,6 +217,22 @@ class Judgement:
         """Numbers of the records that the group was handed."""
         lives = (each.handed for each in members if each.habits.group == plan.name)
         return {each.number for each in chain.from_iterable(chain.from_iterable(lives))}
+
+    def read_to(self, plan: GroupPlan, place: Place, members: Sequence[Member]) -> int:
+        """The first record of a lane that its group was not handed, in the log as it is now."""
+        partitions = self._cluster.topics[place.topic].partitions
+        partition = place.lane % len(partitions)
+        handed = self._handed(plan, members)
+        return min(
+            (
+                at
+                for at, (key, number) in self._records[place.topic, partition].items()
+                if number not in handed
+                and self._place(place.topic, partition, key) == place
+                and self._is_seen(plan, number)
+            ),
+            default=partitions[partition].log.end,
+        )
 
     def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
         """Whether members were handed all there is; of logs that were cut, are past it."""
@@ -381,7 +356,7 @@ class Judgement:
                 breaches += self._not_once(plan, members)
             if not self._scenario.nodes:  # others hear of a cut a moment later
                 breaches += stale(plan, topic.partitions, members, self._cuts, self._written_s)
-        breaches += self._passed[:1] + self._back[:1]
+        breaches += self._passed[:1] + self._own.back[:1]
         breaches += self._behind(members)
         breaches += self._waits.breaches(self._cluster.held)
         breaches += self._owners.breaches[:1] if self._owners else []
