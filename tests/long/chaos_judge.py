@@ -214,16 +214,24 @@ class Judge:
         """When the record before it was in the log, if that was cut since; inf: it was not.
 
         A member that has read of the old log commits that for a moment after the cut as well, and
-        a node that does not know of the cut yet hands it out for so long.
+        a node that does not know of the cut yet hands it out for so long. It may have passed
+        records of other lanes only: then when it came there.
         """
         handed = self._handed[commit.member, commit.place]
         last = bisect_right(handed, commit.asked_s, key=lambda each: each.at_s)
         log = self._cluster.logs[self._group.partition_of(commit.place)]
         for each in reversed(handed[:last]):
             if each.offset < commit.offset:
-                is_there = log.records.get(each.offset) == (each.key, each.number)
-                return inf if is_there else each.at_s - KNOWN_S
-        return inf
+                if log.records.get(each.offset) != (each.key, each.number):
+                    return each.at_s - KNOWN_S
+                break
+        came_s = (
+            each.at_s
+            for each in reversed(self._fetches[commit.place])
+            if (each.member, each.offset) == (commit.member, commit.offset)
+            and each.at_s <= commit.asked_s
+        )
+        return next(came_s, inf) - KNOWN_S
 
     # -- answers ----------------------------------------------------------------------------
 

@@ -308,6 +308,16 @@ def test_records_that_a_kept_commit_passes_are_not_lost() -> None:
     assert kinds(nothing_said) == {"passes", "lost"}
 
 
+def test_a_commit_behind_records_of_other_lanes_in_a_log_that_was_cut_is_kept() -> None:
+    """Its member has read none of its own there, but came by, and says so after the cut."""
+    read = answer(1, -1), *handed(6, 0, 1)
+    kept = run(cut_cluster(), *read, Fetched("a", LANE, 4, 7), commit(22, 4), answer(30, 4, "b"))
+    never_there = run(cut_cluster(), *read, commit(22, 4), answer(30, 4, "b"))
+
+    assert kept.breaches == [] and notes(kept) == {"kept", "passed"}
+    assert kinds(never_there) == {"lost"}
+
+
 def test_a_commit_that_another_one_has_replaced_is_not_kept() -> None:
     """The register holds what was said last: an answer that repeats what was before passes."""
     replaced = commit(22, 2, "b", generation=2), answer(30, 4, "b")
