@@ -67,6 +67,20 @@ class Seen:
             first = owner.setdefault(sighting.key, sighting.member)
             assert first == sighting.member, f"key {sighting.key} at {first} and {sighting.member}"
 
+    def assert_first_in_order(self) -> None:
+        """What comes again was not committed; the first time, values of a key only ascend."""
+        last: dict[str | None, int] = {}
+        known: set[str] = set()
+        for sighting in self.sightings:
+            if sighting.value in known:
+                continue
+            known.add(sighting.value)
+            number = int(sighting.value.rsplit(":", 1)[1])
+            assert last.get(sighting.key, -1) < number, (
+                f"{sighting.value} after {last[sighting.key]}"
+            )
+            last[sighting.key] = number
+
     def assert_nothing_committed_again(self) -> None:
         """No record is seen after a commit that covers it was acknowledged."""
         commits = iter(sorted(self.commits))

@@ -77,19 +77,6 @@ def resize(group: Group, library: str, size: int, **options: Any) -> None:
     group.wait_for_lanes(LANE_COUNT, timeout_s=120)
 
 
-def assert_first_sightings_in_order(seen: Seen) -> None:
-    """What comes again was not committed; the first time, every key is in order."""
-    last: dict[str | None, int] = {}
-    known: set[str] = set()
-    for sighting in seen.sightings:
-        if sighting.value in known:
-            continue
-        known.add(sighting.value)
-        number = int(sighting.value.rsplit(":", 1)[1])
-        assert last.get(sighting.key, -1) < number, f"{sighting.value} after {last[sighting.key]}"
-        last[sighting.key] = number
-
-
 def assert_members_in_order(seen: Seen) -> None:
     """Between two assignments a member sees each key in order, without repeats."""
     last: dict[tuple[str, int], int] = {}
@@ -177,7 +164,7 @@ def test_a_group_grows_and_shrinks_under_load(library, assignor, kafka, keylane,
 
     seen = group.seen
     assert set(seen.values()) == set(load.values)
-    assert_first_sightings_in_order(seen)
+    seen.assert_first_in_order()
     assert_members_in_order(seen)
     seen.assert_nothing_committed_again()
     # Dealt out in turn, each member would read all three. At one size that may come about with

@@ -51,5 +51,7 @@ def test_workers_share_the_work_and_one_that_is_killed_comes_back(own_broker, ke
         group.wait_for_commits(timeout_s=60)
 
     group.seen.assert_nothing_committed_again()
-    group.seen.assert_keys_in_order()
+    # A member that is slow to come to the other worker is expelled: what it had not committed comes
+    # again, at another one.
+    group.seen.assert_first_in_order()
     assert proxy.stop() == 0
