@@ -6,8 +6,8 @@ Next:  `apis.late_offsets` pushes, `apis.heartbeat` has it pushed again; `server
 Pure:  no I/O; time is a parameter.
 Source: docs/decisions/021.
 
-A commit settles positions over what is known to hold no record of their lanes. Where the scan is
-told later than the commit (another node reads the partition), or was forgotten (a restart), the
+A commit settles positions over what is known to hold no record of their lanes. Where the scan
+becomes known after the commit (another node reads the partition), or is forgotten (a restart), the
 stable offset stays in front of it; and when it was the group's last commit, it stays for good.
 So each commit that leaves such a place is remembered until the place is known. Then the push is
 owed, until one is taken: that of the last committer may be refused, since the group has rebalanced
@@ -114,7 +114,7 @@ class LatePushes:
         """A group has committed; what is made is remembered, if it leaves something behind."""
         earlier = self._pushes.get(key)
         self.forget(key)
-        # Else the log was found to begin further on while the broker was asked.
+        # If not: while the broker was asked, the log was found to begin further on.
         is_pushed = state.pushed in {None, state.stable_position}
         if is_pushed and state.stable_position >= state.fastest_position:
             return

@@ -90,7 +90,7 @@ class CommitError(Enum):
 
     NONE = (0, 0)
     TOO_OLD = (91, 0)
-    """INDIVIDUAL_COMMIT_TOO_OLD; a stock client is told success, as nothing of it is lost."""
+    """INDIVIDUAL_COMMIT_TOO_OLD; a stock client is answered with success: nothing of it is lost."""
     MAX_REACHED = (92, 27)
     """MAX_INDIVIDUAL_COMMIT_REACHED; REBALANCE_IN_PROGRESS makes stock members join again."""
     INVALID = (42, 42)

@@ -67,7 +67,7 @@ class Seen:
             first = owner.setdefault(sighting.key, sighting.member)
             assert first == sighting.member, f"key {sighting.key} at {first} and {sighting.member}"
 
-    def assert_first_in_order(self) -> None:
+    def assert_first_sightings_in_order(self) -> None:
         """What comes again was not committed; the first time, values of a key only ascend."""
         last: dict[str | None, int] = {}
         known: set[str] = set()

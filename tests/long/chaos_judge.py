@@ -214,8 +214,8 @@ class Judge:
         """When the record before it was in the log, if that was cut since; inf: it was not.
 
         A member that has read of the old log commits that for a moment after the cut as well, and
-        a node that does not know of the cut yet hands it out for so long. It may have passed
-        records of other lanes only: then when it came there.
+        a node that does not know of the cut yet hands it out for so long. Where it has read
+        records of other lanes only, it is when the member came to that offset.
         """
         handed = self._handed[commit.member, commit.place]
         last = bisect_right(handed, commit.asked_s, key=lambda each: each.at_s)

@@ -178,8 +178,8 @@ class Cluster:
         """Group, topic and partition: the offset there was answered as failed, and written later.
         The next one may be lower, where lanes are not led on by it."""
         self.failed: dict[tuple[str, str, int], set[int]] = defaultdict(set)
-        """By group, topic and partition: offsets that did not stand there and were answered as
-        failed."""
+        """By group, topic and partition: offsets whose commit was answered as failed, and that did
+        not stand there already."""
         self.late_commits = 0
         """Answered as failed, and still to be written."""
         self.on_moment: list[Callable[[str, str], None]] = []

@@ -30,9 +30,9 @@ from tests.long.chaos_history import (
 from tests.long.chaos_judge import KNOWN_S, judge
 from tests.long.commit_floor import CommitFloor
 from tests.reference.kernel import lane_of
+from tests.simulation.kafka_offsets import KafkaOffsets
 from tests.simulation.layouts import Joins, in_parts
 from tests.simulation.once import stale, two_at_once
-from tests.simulation.own_offsets import OwnOffsets
 from tests.simulation.owners import Owners
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Judgement:
         self._joins = Joins()
         self._were_set: set[str] = set()
         """Groups that somebody has set back."""
-        self._own = OwnOffsets(cluster)
+        self._kafka = KafkaOffsets(cluster)
         self._written_s: dict[int, float] = {}
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
@@ -155,7 +155,7 @@ class Judgement:
         plan = next((each for each in self._scenario.groups if each.name == group), None)
         if plan is None or not self._cluster.topics[topic].is_safe:
             return
-        self._own.take((group, topic, partition), what, is_back_wanted=group in self._were_set)
+        self._kafka.take((group, topic, partition), what, is_back_wanted=group in self._were_set)
         reached = self._reached[group]
         for at, (key, number) in self._records[topic, partition].items():
             if at >= what.offset:
@@ -356,7 +356,7 @@ class Judgement:
                 breaches += self._not_once(plan, members)
             if not self._scenario.nodes:  # others hear of a cut a moment later
                 breaches += stale(plan, topic.partitions, members, self._cuts, self._written_s)
-        breaches += self._passed[:1] + self._own.back[:1]
+        breaches += self._passed[:1] + self._kafka.back[:1]
         breaches += self._behind(members)
         breaches += self._waits.breaches(self._cluster.held)
         breaches += self._owners.breaches[:1] if self._owners else []

@@ -227,9 +227,9 @@ class Stage:
         if self.world.now_s < self._looked_s + LOOK_S:
             return False
         self._looked_s = self.world.now_s
-        if self.producers.has_open or any(each.is_committing for each in self.members):
+        if self.producers.has_open or self.cluster.late_commits:
             return False
-        if self.cluster.late_commits:
+        if any(each.is_committing for each in self.members):
             return False
         return self.judgement.is_complete(self.members)
 

@@ -52,9 +52,9 @@ def test_an_offset_that_was_answered_as_failed_may_be_gone_again(
 
     cluster.commit(*PLACE, Committed(offset))
 
-    assert bool(judge._own.back) is is_back
+    assert bool(judge._kafka.back) is is_back
     cluster.commit(*PLACE, Committed(offset - 1))
-    assert len(judge._own.back) == is_back + 1, "the next one is judged by that"
+    assert len(judge._kafka.back) == is_back + 1, "the next one is judged by that"
 
 
 @pytest.mark.parametrize(("epoch", "is_back"), [(1, False), (2, True), (3, True)])
@@ -68,9 +68,9 @@ def test_a_push_of_a_node_that_was_replaced_may_come_late(
 
     cluster.commit(*PLACE, pushed(cluster, 7, epoch=epoch))
 
-    assert bool(judge._own.back) is is_back
+    assert bool(judge._kafka.back) is is_back
     cluster.commit(*PLACE, pushed(cluster, 8, epoch=2))
-    assert len(judge._own.back) == 1
+    assert len(judge._kafka.back) == 1
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_push_that_an_earlier_one_of_its_offset_is_like_may_be_gone_with_the_n
         cluster.commit(*PLACE, pushed(cluster, 9, epoch=epoch))
     cluster.commit(*PLACE, pushed(cluster, 5, epoch=last))
 
-    assert bool(judge._own.back) is is_back
+    assert bool(judge._kafka.back) is is_back
 
 
 def test_a_group_was_handed_a_lane_as_far_as_the_log_of_now_goes(cluster: Cluster) -> None:

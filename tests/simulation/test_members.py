@@ -72,7 +72,7 @@ def test_what_is_asked_first_is_sent_first_though_no_coordinator_is_known() -> N
     coordinator, waits_s = Coordinator(lost=0), [10.0, 0.0]
 
     async def look_up(_: str) -> Any:
-        await asyncio.sleep(waits_s.pop(0))
+        await asyncio.sleep(waits_s.pop(0))  # of the world's time
         return coordinator
 
     async def commit(offset: int) -> None:
