@@ -105,6 +105,26 @@ async def test_a_push_that_came_late_is_no_floor() -> None:
     assert await offsets(await started(kafka)) == [1310, 1244, 1300, 1300]
 
 
+async def test_a_push_like_an_earlier_one_that_failed_is_taken_for_that_by_the_next_owner() -> None:
+    """Its node dies before the journal has it, so the commit was not answered; no lane moves."""
+    kafka, node = await at_1000()
+    kafka.begin(fault(0, is_done=False, is_late=True, dies=False))
+    assert await commit(node, dict.fromkeys(range(LANES), 1249)) == [15] * LANES
+    kafka.begin(None)
+    assert await commit(node, {0: 1300, 1: 1244, 2: 1300, 3: 1300}) == [0] * LANES
+    kafka.begin(fault(1, is_done=False, dies=True))
+    with pytest.raises(Died):
+        await commit(node, {1: 1249})
+    kafka.begin(None)
+    assert kafka.offset == 1249
+
+    node = await started(kafka)
+
+    assert await offsets(node) == [1300, 1244, 1300, 1300]
+    assert await commit(node, {0: 1310}) == [0]
+    assert kafka.offset == 1244
+
+
 async def test_a_refused_step_back_leaves_no_intent() -> None:
     """A fenced member: nothing of it is in effect when somebody resets to that very offset."""
     kafka, node = await at_1000()
