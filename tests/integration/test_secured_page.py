@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -241,11 +241,12 @@ class Traffic:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What is in the block happens under traffic; then it ends when all has been read."""
+        """The block begins when all members work; traffic ends when all has been read."""
         for thread in self._threads:
             thread.start()
         try:
             self.wait_for(PAGE_COUNT)
+            self._await(lambda: self._working() == MEMBERS, lambda: f"{self._working()} work")
             yield
         finally:
             self._stopping.set()
@@ -254,10 +255,19 @@ class Traffic:
 
     def wait_for(self, count: int) -> None:
         """Until so many records have come."""
+        self._await(lambda: self._come() >= count, lambda: f"{self._come()} of {count} came")
+
+    def _await(self, holds: Callable[[], bool], say: Callable[[], str]) -> None:
         deadline_s = time.monotonic() + 90
-        while len({number for _, _, number in self.seen}) < count:
-            assert time.monotonic() < deadline_s, f"{len(self.seen)} of {count} came"
+        while not holds():
+            assert time.monotonic() < deadline_s, say()
             time.sleep(0.1)  # clients have no event for it; the deadline bounds it
+
+    def _come(self) -> int:
+        return len({number for _, _, number in self.seen})
+
+    def _working(self) -> int:
+        return len({member for member, _, _ in self.seen})
 
     def _produce(self) -> None:
         while not self._stopping.wait(0.02):
@@ -277,7 +287,7 @@ class Traffic:
             message = self._members[index].poll(0.2)
             if self._stopping.is_set():
                 deadline_s = deadline_s or time.monotonic() + 60
-                if len({number for _, _, number in self.seen}) >= self.sent:
+                if self._come() >= self.sent:
                     break
             if message is not None and message.error() is None:
                 key, value = message.key() or b"", message.value() or b""
@@ -346,7 +356,6 @@ def test_the_page_gives_three_secured_nodes(broker, shell, tmp_path) -> None:
         wait_for_logs(shell, "certificate read again key=control_certificate")
         traffic.wait_for(traffic.sent)
     assert traffic.failed == []
-    assert len({member for member, _, _ in traffic.seen}) == MEMBERS
     expect_keys_in_order([(key, number) for _, key, number in traffic.seen], traffic.sent)
     assert len((etc / "node-secret").read_text().split()) == 1
     assert play(shell, page["Check"])  # three nodes again, with the new secret and certificates
