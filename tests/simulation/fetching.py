@@ -105,6 +105,8 @@ class Lane:
     client: LaneClient
     committed: int = NOT_KNOWN
     """Where the coordinator has said that it stands."""
+    asked: int = NOT_KNOWN
+    """What the newest commit of it has."""
     by_record: bool = False
     given: int = -1
     """Behind the last record that the application was given; -1: none yet."""
@@ -127,7 +129,7 @@ class Lane:
         number.
         """
         self.client.position = self.given = -1
-        self.committed = NOT_KNOWN
+        self.committed = self.asked = NOT_KNOWN
 
 
 class Fetching:

@@ -369,7 +369,9 @@ class Life(Fetching):
 
     async def _commit_lanes(self, lanes: list[Lane]) -> None:
         asked_s, generation = self._world.now_s, self._generation
-        offsets = {lane.index: lane.done for lane in lanes}
+        for lane in lanes:
+            lane.asked = lane.done
+        offsets = {lane.index: lane.asked for lane in lanes}
         numbers = self._note_commits(lanes)
         entries = [
             {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1,
@@ -391,8 +393,8 @@ class Life(Fetching):
                 self._name, lane.place, offsets[lane.index], generation, asked_s,
                 self._world.now_s, code,
             )  # fmt: skip
-            if code == 0:
-                lane.committed = offsets[lane.index]
+            if code == 0 and lane.asked == offsets[lane.index]:  # no later commit is under way
+                lane.committed = lane.asked
         if any(code in REJOIN for code in codes.values()):
             if 25 in codes.values():
                 self._member_id = ""

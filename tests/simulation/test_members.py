@@ -17,12 +17,12 @@ from tests.simulation.world import Process, World
 
 
 class Coordinator:
-    """Takes each commit, and loses its first answers."""
+    """Takes each commit, and loses its first answers or is slow with them."""
 
     is_open = True
 
-    def __init__(self, *, lost: int) -> None:
-        self._lost = lost
+    def __init__(self, *, lost: int, slow_s: tuple[float, ...] = ()) -> None:
+        self._lost, self._slow_s = lost, slow_s
         self.offsets: list[int] = []
 
     async def ask(self, _key: int, _version: int, /, **values: Any) -> Any:
@@ -30,6 +30,8 @@ class Coordinator:
         self.offsets.append(entry["committed_offset"])
         if len(self.offsets) <= self._lost:
             raise Lost("reset by the peer")
+        if len(self.offsets) <= len(self._slow_s):
+            await asyncio.sleep(self._slow_s[len(self.offsets) - 1])  # of the world's time
         done = SimpleNamespace(partition_index=entry["partition_index"], error_code=0)
         return SimpleNamespace(topics=[SimpleNamespace(partitions=[done])])
 
@@ -62,6 +64,34 @@ def test_what_an_unanswered_commit_has_done_is_not_taken_for_known(*, by_record:
 
     assert not world.errors
     assert coordinator.offsets == [24, 30], "and what was answered is not said again"
+
+
+def test_the_late_answer_of_an_older_commit_says_nothing_of_a_newer_one() -> None:
+    """The newer one has gone back, and its answer never came: where the member is, it commits."""
+    world = World(0)
+    process = Process(world, "m.1")
+    life = Life(Member(world, "m", [], Habits("g", "t", 1, is_patient=True)), process)
+    coordinator: Any = Coordinator(lost=0, slow_s=(20.0, 90.0))
+    lane = Lane(0, Place("t", 0), LaneClient(position=30))
+    life._lanes, life._coordinator = {0: lane}, coordinator
+
+    async def work() -> None:
+        process.spawn(life._commit(), "older")
+        await asyncio.sleep(1.0)  # of the world's time, as below
+        life.seek(6)
+        process.spawn(life._commit(), "newer")
+        await asyncio.sleep(25.0)
+        lane.client.position = 30
+        await life._commit()
+
+    process.spawn(work(), "work")
+    try:
+        world.run(27.0)
+    finally:
+        world.close()
+
+    assert not world.errors
+    assert coordinator.offsets == [30, 24, 30]
 
 
 def test_what_is_asked_first_is_sent_first_though_no_coordinator_is_known() -> None:
