@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from keylane.offsets.openings import ALL
 from keylane.own_names import JOURNAL_TOPIC
 from tests.simulation.admin import ADMIN
 from tests.simulation.broker_groups import OFFSET_COMMIT
@@ -19,6 +20,7 @@ from tests.simulation.traps import APPEND, BACK, INTENT, POINTS
 from tests.simulation.waits import between
 
 if TYPE_CHECKING:
+    from tests.simulation.broker import Broker
     from tests.simulation.cluster import Partition
     from tests.simulation.member import Member
     from tests.simulation.scenario import Fault
@@ -123,8 +125,12 @@ def outlive(stage: Stage, host: str, fault: Fault) -> None:
 
 
 def late_append(stage: Stage, fault: Fault) -> None:
-    """What a node writes to the journal next is long under way; it dies, and so may its heirs."""
+    """What a node writes to the journal next is long under way; it dies, and so may its heirs.
+
+    A lone node may find the coordinator of its epoch hung when it comes back.
+    """
     late_s = 1.5 + 12 * fault.amount
+    coordinator_hangs = stage.scenario.nodes == 0 and fault.which % 4 == 1
 
     def delay_s(topic: str, host: str) -> float:
         if topic != JOURNAL_TOPIC:
@@ -133,6 +139,8 @@ def late_append(stage: Stage, fault: Fault) -> None:
         stage.world.tell(f"{host}: an append is {late_s:.2f} s under way")
         stage.hold(late_s)
         stage.world.after(0.0, lambda: stage.kill(host))
+        if coordinator_hangs:
+            hang_broker(stage, stage.brokers[stage.cluster.coordinator(ALL)], late_s)
         if fault.which % 2:
             stage.world.after(late_s + 0.003, lambda: stage.kill(*stage.node_hosts))
         return late_s
@@ -149,7 +157,10 @@ def broker_crash(stage: Stage, fault: Fault) -> None:
 
 
 def broker_hang(stage: Stage, fault: Fault) -> None:
-    broker, seconds = stage.broker(fault), 0.2 + 24 * fault.amount
+    hang_broker(stage, stage.broker(fault), 0.2 + 24 * fault.amount)
+
+
+def hang_broker(stage: Stage, broker: Broker, seconds: float) -> None:
     if broker.is_reachable and not broker.is_hung:
         stage.trouble(broker.host, seconds)
         broker.hang(seconds)
