@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from keylane.offsets.journal import StateKey, state_key
 from keylane.offsets.lane_note import LaneNote, apply_note, read_note
 from keylane.offsets.pushes import Pushes
+from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.late_pushes import LatePushes
@@ -120,8 +121,10 @@ class Adoption:
 
     def _apply(self, key: StateKey, state: OffsetState, note: LaneNote, view: View) -> None:
         is_news = state.pushed != note.position and not self._is_of_this_log(key)
-        scan = self._scans.known((key.topic_id, key.partition, view.key_split(key.partition)))
-        apply_note(state, note, scan)
+        split = view.key_split(key.partition)
+        # News is not led on past its own epoch, which says for all of it where the log is cut.
+        place = (key.topic_id, key.partition, split)
+        apply_note(state, note, ScanIndex(split) if is_news else self._scans.known(place))
         self._pushes.unsaved.add(key)
         if is_news:
             if note.seen is not None:

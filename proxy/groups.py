@@ -218,9 +218,9 @@ class GroupOffsets:
         lock = self._locks.get(group) or self._locks.setdefault(group, GroupLock())
         owned = self._owned
         held = InTime(lock, wait_s) if owned is None else owned.hold(group, lock, wait_s)
-        return PreparedLock(held, partial(self._repair, group))
+        return PreparedLock(held, partial(self.repair, group))
 
-    async def _repair(self, group: str) -> None:
+    async def repair(self, group: str) -> None:
         """Bring states in line with logs that were cut; the group's lock is held."""
         self._checks.note_led(self.states())
         if self._checks.waits(group):

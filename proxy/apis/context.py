@@ -220,6 +220,12 @@ class Groups(Protocol):
         Raises: UpstreamLost, when the log start is needed and cannot be learnt.
         """
 
+    async def repair(self, group: str) -> None:
+        """Bring states in line with logs that were cut; the group's lock is held.
+
+        Raises: NotCoordinator.
+        """
+
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition."""
 

@@ -177,6 +177,10 @@ async def _adopt_all(
         except UpstreamLost as error:
             note_unknown_start(group, place, error)
             errors[place] = BUSY
+    # What a scan leads them on by has an epoch of its own: theirs is asked for before that.
+    await context.groups.repair(group)
+    for place, state in adopted.items():
+        adopted[place] = context.groups.state_of(group, views[place], place[1]) or state
     return adopted
 
 

@@ -107,6 +107,9 @@ class FakeGroups:
     def note_asked(self, group: str) -> None:
         """Logs are not cut here."""
 
+    async def repair(self, group: str) -> None:
+        """As above."""
+
     async def adopt(
         self,
         group: str,

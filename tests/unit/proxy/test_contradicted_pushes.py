@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
+
 from keylane.offsets.journal import StateKey
 from keylane.offsets.lane_note import LaneCommit, LaneNote, write_note
 from keylane.offsets.lineage import EpochStart
@@ -31,5 +33,27 @@ def test_a_push_from_before_a_contradiction_may_be_of_another_log() -> None:
 
         assert groups.is_unsure("g", view, 0)
         assert groups._table_of("g").epoch_of(KEY) == SEEN
+
+    asyncio.run(run())
+
+
+def test_what_a_push_from_before_a_contradiction_brings_ends_where_its_epoch_does() -> None:
+    """A scan of the next leader leads it on once its own leader's log was compared."""
+
+    async def run() -> None:
+        node = await Node(Kafka()).start()
+        groups, view = node.offsets, node.lanes("orders")
+        await groups.adopt("g", view, 0, 11, None)
+        node.scan(0, 31, 1, is_own=False)
+        groups.pushes.note_push(KEY, Push(Writer(1, 0), ()))
+        node.scan(20, 40, 2, is_own=False)
+        groups.scan_of(view, 0).add(40, 80, np.array([79, -1, -1, -1]))
+        commit = LaneCommit(key_range=view.key_split(0).key_range(1), offset=56)
+
+        state = await groups.adopt(
+            "g", view, 0, 56, write_note(ORDERS, LaneNote(56, (commit,), SEEN))
+        )
+
+        assert state.concluded_end == 56
 
     asyncio.run(run())
