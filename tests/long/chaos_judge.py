@@ -28,8 +28,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import inf
 
 from keylane.offsets.lineage import FRESH_S
@@ -259,13 +260,27 @@ class Judge:
             if is_kept:
                 self._kept[answer.place].update(passed)
 
+    def _note_kept(self, answer: Answer, later: Iterable[Event]) -> None:
+        """What was written after the question is passed as well, until the member goes on."""
+        after = (each for each in later if not isinstance(each, Held))
+        first, then = next(after, None), next(after, None)
+        floors, log = self._floors.get(answer.place), self._logs.get(answer.place)
+        is_begun = isinstance(first, Fetched) and first.offset == answer.offset
+        if not (floors and log and is_begun) or isinstance(then, OutOfRange):
+            return
+        until_s = inf if then is None else _at_s(then)
+        reach = floors.reach(replace(answer, asked_s=until_s))
+        end = min(floors.stands(answer), answer.offset)
+        self._kept[answer.place].update(log.between(reach, end, until_s))
+
     # -- what a member was handed -----------------------------------------------------------
 
     def _check_tenures(self, events: Sequence[Event]) -> None:
         tenure = _Tenure()
-        for event in events:
+        for number, event in enumerate(events):
             if isinstance(event, Answer):
                 tenure = _Tenure(event, self._by_answer[event], event.offset, since_s=event.asked_s)
+                self._note_kept(event, islice(events, number + 1, None))
             elif isinstance(event, Reset):
                 tenure.is_reset = True
             elif isinstance(event, OutOfRange):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 
 import pytest
@@ -251,10 +251,10 @@ OLD = [Produced("t", 0, at, KEY, 90 + at, 5.0) for at in (2, 3)]
 """Lost between 5 and 25: the log goes on with other records from 2 on."""
 
 
-def cut_cluster() -> ClusterHistory:
-    kept = cluster(4, born_s=0.0, is_safe=False)
+def cut_cluster(new_s: Sequence[float] = (25.0, 25.0)) -> ClusterHistory:
+    kept = cluster(2 + len(new_s), born_s=0.0, is_safe=False)
     produced = [each for each in kept.produced if each.offset < 2]
-    produced += [Produced("t", 0, at, KEY, at, 25.0) for at in (2, 3)]
+    produced += [Produced("t", 0, at, KEY, at, born_s) for at, born_s in enumerate(new_s, 2)]
     return ClusterHistory(
         produced=[*produced[:2], *OLD, *produced[2:]], logs=kept.logs, safe_topics=frozenset()
     )
@@ -316,6 +316,27 @@ def test_a_commit_behind_records_of_other_lanes_in_a_log_that_was_cut_is_kept() 
 
     assert kept.breaches == [] and notes(kept) == {"kept", "passed"}
     assert kinds(never_there) == {"lost"}
+
+
+@pytest.mark.parametrize(
+    ("later", "lost"),
+    [
+        ([Fetched("b", LANE, 4, 61)], False),
+        ([Fetched("b", LANE, 4, 61), *handed(62, 4, member="b")], False),
+        ([Fetched("b", LANE, 4, 50), *handed(51, 4, member="b")], True),
+        ([Fetched("b", LANE, 4, 61), OutOfRange("b", LANE, 4, 62)], True),
+        ([Fetched("b", LANE, 2, 61)], True),
+        ([], True),
+    ],
+)
+def test_a_kept_commit_passes_what_was_written_after_the_question(later, lost) -> None:
+    """Until its member goes on from there: what comes later, or was read from below, is lost."""
+    read = *OLD_READ, answer(30, 4, "b", until_s=40)
+
+    verdict = run(cut_cluster((10.0, 60.0)), *read, *later)
+
+    assert "kept" in notes(verdict)
+    assert kinds(verdict) == ({"lost"} if lost else set())
 
 
 def test_a_commit_that_another_one_has_replaced_is_not_kept() -> None:
