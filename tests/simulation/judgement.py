@@ -191,14 +191,20 @@ class Judgement:
             del records[offset]
 
     def was_reset(self, group: str, place: tuple[str, int], to: int) -> None:
-        """An admin has set Kafka's own offset, which all lanes of the partition go to."""
+        """An admin sets Kafka's own offset, which all lanes of the partition go to.
+
+        Where it stands there already nothing has moved, and lanes beyond it stay; they may go back
+        where that was a late push of a node that was replaced.
+        """
         topic, partition = place
         plan = self._topic(topic)
-        now_s = self._world.now_s
+        now_s, stood = self._world.now_s, self._cluster.group(group).offsets.get(place)
+        has_moved = stood is None or stood.offset != to
         for lane in range(plan.lanes_most):
             at = Place(topic, lane * plan.partitions + partition)
             self.was_set(group, at, to)
-            self._events[group].append(Commit("admin", at, to, -1, now_s, now_s))
+            answered_s = now_s if has_moved else inf
+            self._events[group].append(Commit("admin", at, to, -1, now_s, answered_s))
 
     def is_complete(self, members: Sequence[Member]) -> bool:
         """All was handed out, and is in the output of those that make one in transactions.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from keylane.offsets.lane_note import said_note
 from keylane.offsets.values import OwnerEpoch, Pusher
+from tests.long import chaos_judge
+from tests.long.chaos_history import Answer, Commit
 from tests.simulation.broker import Broker
 from tests.simulation.broker_groups import write_late
 from tests.simulation.cluster import Cluster, Committed
@@ -151,6 +154,37 @@ def test_a_group_was_handed_a_lane_as_far_as_the_log_of_now_goes(cluster: Cluste
     judge.wrote(partition, 1, "key", 3)
 
     assert judge.read_to(plan, place, [member]) == 1
+
+
+@pytest.mark.parametrize(("stood", "may_stay"), [(7, False), (None, False), (5, True)])
+def test_a_reset_to_where_the_stable_offset_stands_may_move_no_lane(
+    cluster: Cluster, stood: int | None, may_stay: bool
+) -> None:
+    """Lanes beyond it stay, or go back; what members commit after it counts as ever."""
+    judge, partition = judge_of(cluster), cluster.topics["t0"].partitions[0]
+    plan = judge._scenario.groups[0]
+    place, events = judge._place("t0", 0, "key"), judge.events_of("g0")
+    for offset in range(12):
+        judge.wrote(partition, offset, "key", offset)
+    partition.log.end = 12
+    events.append(Commit("g0m0.1", place, 9, 1, 1.0, 1.1))
+    if stood is not None:
+        cluster.commit(*PLACE, Committed(stood))
+    cluster.world.now_s = 2.0
+
+    judge.was_reset("g0", ("t0", 0), 5)
+
+    def found(*answers: Answer) -> list[str]:
+        group = judge._group_history(plan, [])
+        group = replace(group, events=[*group.events, *answers])
+        below = chaos_judge.judge(judge._history(plan), group).breaches
+        return [each.kind for each in below] + judge._above(plan, group)
+
+    stays = found(Answer("g0m0.2", place, 9, 3.0, 3.1))
+    assert any(each.startswith("above") for each in stays) is not may_stay
+    assert "below" not in found(Answer("g0m0.2", place, 5, 3.0, 3.1))
+    events.append(Commit("g0m0.2", place, 11, 2, 4.0, 4.1))
+    assert "below" in found(Answer("g0m0.3", place, 9, 5.0, 5.1))
 
 
 def pushed(cluster: Cluster, offset: int, *, epoch: int) -> Committed:
