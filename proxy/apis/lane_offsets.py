@@ -177,7 +177,7 @@ async def _adopt_all(
         except UpstreamLost as error:
             note_unknown_start(group, place, error)
             errors[place] = BUSY
-    # What a scan leads them on by has an epoch of its own: theirs is asked for before that.
+    # Of a note that is news: its epoch ends where a scan leads the state on by a later one.
     await context.groups.repair(group)
     for place, state in adopted.items():
         adopted[place] = context.groups.state_of(group, views[place], place[1]) or state
