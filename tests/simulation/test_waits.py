@@ -80,6 +80,8 @@ def test_what_stands_before_a_request_on_its_connection_counts() -> None:
     """Answers leave in the order of requests."""
     assert judged(wait(20, key=METADATA)) == ["waits"]
     assert judged(wait(30), wait(29, key=METADATA, begin_s=11.0)) == []
+    assert judged(wait(30), wait(30, key=METADATA)) == [], "asked at the same moment"
+    assert judged(wait(30, key=METADATA), wait(30)) == ["waits"]
 
 
 def test_a_push_is_not_waited_for_longer_than_ten_seconds() -> None:

@@ -183,11 +183,17 @@ class Waits:
         return LOAD_S + LOCK_S + HELD_S + 2 * JOURNAL_S * is_away
 
     def _before(self, wait: Wait) -> list[Wait]:
-        """What was not answered on the connection when it was asked."""
+        """What was not answered on the connection when it was asked.
+
+        Answers come in the order of the requests: it says which of a moment was asked first.
+        """
+        own = wait.asked_s, self.all.index(wait)
         return [
             each
-            for each in self.all
-            if each.connection == wait.connection and each.asked_s < wait.asked_s < each.ended_s
+            for number, each in enumerate(self.all)
+            if each.connection == wait.connection
+            and (each.asked_s, number) < own
+            and wait.asked_s < each.ended_s
         ]
 
     def _turn_s(self, wait: Wait) -> float:
