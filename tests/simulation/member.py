@@ -393,8 +393,10 @@ class Life(Fetching):
                 self._name, lane.place, offsets[lane.index], generation, asked_s,
                 self._world.now_s, code,
             )  # fmt: skip
-            if code == 0 and lane.asked == offsets[lane.index]:  # no later commit is under way
-                lane.committed = lane.asked
+            if code == 0:
+                # Beside a newer one it is not known which of them was the last.
+                is_newest = lane.asked == offsets[lane.index]
+                lane.committed = lane.asked if is_newest else NOT_KNOWN
         if any(code in REJOIN for code in codes.values()):
             if 25 in codes.values():
                 self._member_id = ""

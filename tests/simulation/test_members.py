@@ -66,19 +66,24 @@ def test_what_an_unanswered_commit_has_done_is_not_taken_for_known(*, by_record:
     assert coordinator.offsets == [24, 30], "and what was answered is not said again"
 
 
-def test_the_late_answer_of_an_older_commit_says_nothing_of_a_newer_one() -> None:
-    """The newer one has gone back, and its answer never came: where the member is, it commits."""
+@pytest.mark.parametrize(
+    ("older", "newer", "newer_s"), [(30, 24, 90.0), (24, 30, 0.0)], ids=["went back", "went on"]
+)
+def test_the_late_answer_of_an_older_commit_says_nothing_of_a_newer_one(
+    older: int, newer: int, newer_s: float
+) -> None:
+    """Which of them Kafka has taken last is not known: where the member is, it commits."""
     world = World(0)
     process = Process(world, "m.1")
     life = Life(Member(world, "m", [], Habits("g", "t", 1, is_patient=True)), process)
-    coordinator: Any = Coordinator(lost=0, slow_s=(20.0, 90.0))
-    lane = Lane(0, Place("t", 0), LaneClient(position=30))
+    coordinator: Any = Coordinator(lost=0, slow_s=(20.0, newer_s))
+    lane = Lane(0, Place("t", 0), LaneClient(position=older))
     life._lanes, life._coordinator = {0: lane}, coordinator
 
     async def work() -> None:
         process.spawn(life._commit(), "older")
         await asyncio.sleep(1.0)  # of the world's time, as below
-        life.seek(6)
+        lane.client.position = newer
         process.spawn(life._commit(), "newer")
         await asyncio.sleep(25.0)
         lane.client.position = 30
@@ -91,7 +96,7 @@ def test_the_late_answer_of_an_older_commit_says_nothing_of_a_newer_one() -> Non
         world.close()
 
     assert not world.errors
-    assert coordinator.offsets == [30, 24, 30]
+    assert coordinator.offsets == [older, newer, 30]
 
 
 def test_what_is_asked_first_is_sent_first_though_no_coordinator_is_known() -> None:
