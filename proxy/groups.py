@@ -86,7 +86,7 @@ class GroupOffsets:
         wall_clock: gives seconds since 1970, for the timestamps of journal records.
         tenure: which groups this node may serve at a moment; `Alone`: all, as the only node.
         on_append: called after each write to the journal with its records, seconds, and success.
-        set_aside: is told of the journal's damaged records.
+        set_aside: keeps the journal's damaged records.
         """
         self._config, self._cluster, self.clock = config, cluster, clock
         self._store, self._opener = make_journal(
@@ -221,7 +221,7 @@ class GroupOffsets:
         return PreparedLock(held, partial(self.repair, group))
 
     async def repair(self, group: str) -> None:
-        """Bring states in line with logs that were cut; the group's lock is held."""
+        """Bring states in line with cut logs; the lock is held. Raises: NotCoordinator."""
         self._checks.note_led(self.states())
         if self._checks.waits(group):
             await self._checks.repair(group, self._table_of(group))

@@ -33,7 +33,7 @@ UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
 UNSTABLE: Final = ErrorCode.unstable_offset_commit
 """A transaction that is not over has an offset there; an answer to OffsetFetch only."""
 BUSY: Final = ErrorCode.coordinator_load_in_progress
-"""What clients are told of it: all of them retry, and look for no other coordinator."""
+"""The error that clients get for it: all of them retry, and look for no other coordinator."""
 TOO_MANY_GROUPS: Final = ErrorCode.policy_violation
 NO_OFFSET: Final = -1
 
@@ -89,8 +89,8 @@ async def find_views(
 async def denied_places(places: Mapping[Place, View], context: Context) -> dict[Place, ErrorCode]:
     """Places of topics that the client may not read, which is what commits ask for.
 
-    Looked at before anything of a group's state is told or changed; the broker, which has the
-    last word on the group too, is asked only with what comes of the state.
+    Looked at before anything of a group's state is answered or changed. The broker has the last
+    word on the group too, and is asked only with what comes of the state.
     """
     codes: dict[str, ErrorCode] = {}
     for topic, view in {view.topic: view for view in places.values()}.items():
@@ -167,7 +167,7 @@ async def _adopt_all(
     errors: dict[Place, ErrorCode],
     context: Context,
 ) -> dict[Place, OffsetState]:
-    """States in line with Kafka's own offsets; BUSY among `errors` where that cannot be told."""
+    """States in line with Kafka's own offsets; BUSY among `errors` where that cannot be known."""
     adopted: dict[Place, OffsetState] = {}
     for place, (offset, metadata) in committed.items():
         try:
@@ -177,7 +177,7 @@ async def _adopt_all(
         except UpstreamLost as error:
             note_unknown_start(group, place, error)
             errors[place] = BUSY
-    # Of a note that is news: its epoch ends where a scan leads the state on by a later one.
+    # A scan may be of a later epoch than a note that is news: the note's is compared first.
     await context.groups.repair(group)
     for place, state in adopted.items():
         adopted[place] = context.groups.state_of(group, views[place], place[1]) or state
@@ -224,7 +224,7 @@ async def _save_before_push(
     """Put into the journal what the next push takes out of Kafka's metadata.
 
     A transaction's push leaves the journal as it is until it is over. What is not there by then
-    could not be told from what the transaction brings.
+    could not be kept apart from what the transaction brings.
     """
     unsaved = context.groups.pushes.unsaved
     lacking = [
@@ -277,7 +277,7 @@ async def fetch_committed(
         for entry in topic.partitions:
             place = (str(topic.name), int(entry.partition_index))
             if place not in errors and place not in committed:
-                continue  # nobody asked
+                continue  # it was not asked for
             if entry.error_code != NONE:
                 errors[place] = entry.error_code
             elif answer.error_code == NONE:

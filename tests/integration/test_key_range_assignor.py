@@ -62,8 +62,8 @@ class Load:
     def finish(self, group: Group) -> None:
         """Wait until all is seen and committed.
 
-        Some more records come, and more after a while: a consumer whose commit met a rebalance
-        commits again with its next records only (VerifiableConsumer and librdkafka do).
+        More records come meanwhile: a consumer whose commit met a rebalance commits again with its
+        next records only (VerifiableConsumer and librdkafka do). The last wait is not excused.
         """
         for _ in range(5):
             self._produce()

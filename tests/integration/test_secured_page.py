@@ -246,7 +246,7 @@ class Traffic:
             thread.start()
         try:
             self.wait_for(PAGE_COUNT)
-            self._await(lambda: self._working() == MEMBERS, lambda: f"{self._working()} work")
+            wait_until(lambda: self._members_at_work() == MEMBERS, "each member has a record")
             yield
         finally:
             self._stopping.set()
@@ -255,18 +255,12 @@ class Traffic:
 
     def wait_for(self, count: int) -> None:
         """Until so many records have come."""
-        self._await(lambda: self._come() >= count, lambda: f"{self._come()} of {count} came")
+        wait_until(lambda: self._records_seen() >= count, f"{count} records have come")
 
-    def _await(self, holds: Callable[[], bool], say: Callable[[], str]) -> None:
-        deadline_s = time.monotonic() + 90
-        while not holds():
-            assert time.monotonic() < deadline_s, say()
-            time.sleep(0.1)  # clients have no event for it; the deadline bounds it
-
-    def _come(self) -> int:
+    def _records_seen(self) -> int:
         return len({number for _, _, number in self.seen})
 
-    def _working(self) -> int:
+    def _members_at_work(self) -> int:
         return len({member for member, _, _ in self.seen})
 
     def _produce(self) -> None:
@@ -287,7 +281,7 @@ class Traffic:
             message = self._members[index].poll(0.2)
             if self._stopping.is_set():
                 deadline_s = deadline_s or time.monotonic() + 60
-                if self._come() >= self.sent:
+                if self._records_seen() >= self.sent:
                     break
             if message is not None and message.error() is None:
                 key, value = message.key() or b"", message.value() or b""
@@ -307,10 +301,17 @@ def expect_keys_in_order(pairs: list[tuple[str, int]], count: int) -> None:
 
 def wait_for_logs(shell: Shell, text: str) -> None:
     """Until the log of each node has it."""
-    deadline_s = time.monotonic() + 30
-    while not all(text in shell.log(number) for number in range(3)):
-        assert time.monotonic() < deadline_s, f"a log does not say {text!r}"
-        time.sleep(0.1)  # a log file has no event; the deadline bounds it
+    wait_until(
+        lambda: all(text in shell.log(number) for number in range(3)), f"all logs say {text!r}"
+    )
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Stock clients and log files have no event for it; the deadline bounds it."""
+    deadline_s = time.monotonic() + 90
+    while not holds():
+        assert time.monotonic() < deadline_s, f"not within 90 s: {what}"
+        time.sleep(0.1)
 
 
 def make_user(broker: EmbeddedKafka, user: str, password: str) -> None:

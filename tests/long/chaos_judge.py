@@ -261,7 +261,10 @@ class Judge:
                 self._kept[answer.place].update(passed)
 
     def _note_kept(self, answer: Answer, later: Iterable[Event]) -> None:
-        """What was written after the question is passed as well, until the member goes on."""
+        """What was written after the question is passed as well, until the member goes on.
+
+        It fetches from the answer, which is of the log that was cut: Kafka answers the same.
+        """
         after = (each for each in later if not isinstance(each, Held))
         first, then = next(after, None), next(after, None)
         floors, log = self._floors.get(answer.place), self._logs.get(answer.place)

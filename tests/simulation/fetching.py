@@ -106,7 +106,7 @@ class Lane:
     committed: int = NOT_KNOWN
     """Where the coordinator has said that it stands."""
     asked: int = NOT_KNOWN
-    """What the newest commit of it has."""
+    """The offset in the newest commit of it, answered or not."""
     by_record: bool = False
     given: int = -1
     """Behind the last record that the application was given; -1: none yet."""

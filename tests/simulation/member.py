@@ -369,9 +369,9 @@ class Life(Fetching):
 
     async def _commit_lanes(self, lanes: list[Lane]) -> None:
         asked_s, generation = self._world.now_s, self._generation
+        offsets = {lane.index: lane.done for lane in lanes}
         for lane in lanes:
-            lane.asked = lane.done
-        offsets = {lane.index: lane.asked for lane in lanes}
+            lane.asked = offsets[lane.index]
         numbers = self._note_commits(lanes)
         entries = [
             {"partition_index": index, "committed_offset": offset, "committed_leader_epoch": -1,
@@ -394,7 +394,7 @@ class Life(Fetching):
                 self._world.now_s, code,
             )  # fmt: skip
             if code == 0:
-                # Beside a newer one it is not known which of them was the last.
+                # Beside a newer commit it is not known which of the two Kafka took last.
                 is_newest = lane.asked == offsets[lane.index]
                 lane.committed = lane.asked if is_newest else NOT_KNOWN
         if any(code in REJOIN for code in codes.values()):

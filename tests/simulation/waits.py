@@ -185,14 +185,14 @@ class Waits:
     def _before(self, wait: Wait) -> list[Wait]:
         """What was not answered on the connection when it was asked.
 
-        Answers come in the order of the requests: it says which of a moment was asked first.
+        Of two requests of one moment the first one is answered first, as all on a connection.
         """
-        own = wait.asked_s, self.all.index(wait)
+        asked = wait.asked_s, self.all.index(wait)
         return [
             each
             for number, each in enumerate(self.all)
             if each.connection == wait.connection
-            and (each.asked_s, number) < own
+            and (each.asked_s, number) < asked
             and wait.asked_s < each.ended_s
         ]
 
