@@ -62,6 +62,11 @@ def ends_of_epochs(ends: dict[int, int]) -> AskEnds:
     return ask
 
 
+async def silent(_questions: Iterable[Question]) -> dict[Question, EpochEnd]:
+    """Leaders that do not answer in time."""
+    return {}
+
+
 def is_cut_at_120(node: Node) -> None:
     node.offsets._checks._ask = ends_at(120)
 
@@ -97,6 +102,23 @@ async def test_a_clean_election_takes_back_nothing_that_a_transaction_has_counte
     node = await started(kafka)
     node.offsets._checks._ask = leaders
     assert [await offsets(node) for _ in range(2)][-1] == [300] * LANES
+
+
+async def test_a_silent_leader_holds_up_no_commit_behind_a_transaction_of_another_log() -> None:
+    """What members commit counts meanwhile, and at the next node, which the leader answers."""
+    kafka = Kafka()
+    node = await node_with_a_scan(kafka)
+    node.offsets.lineages.of((ORDERS, 0)).note(200, ((0, 0),))
+    assert await transact(node, ENDS) == [0] * LANES
+    node.offsets._checks._ask = silent
+    node.offsets._note_leader((ORDERS, 0), 1)
+    node.scan(199, 200, 1, is_own=False)
+
+    assert await transact(node, dict.fromkeys(range(3), 300)) == [0] * 3
+
+    node = await started(kafka)
+    node.offsets._checks._ask = ends_of_epochs({0: 200, 1: 300})
+    assert (await offsets(node))[:3] == [300] * 3
 
 
 async def test_a_log_that_is_cut_under_a_transaction_of_a_dead_node() -> None:
@@ -225,9 +247,6 @@ async def test_an_offset_alone_counts_as_far_as_its_log_goes(end, begin) -> None
 async def test_an_offset_alone_waits_for_the_leader_of_its_partition() -> None:
     """Which part of it is sure is not known: lanes are refused, and answered when it has said."""
     node = await journal_lost()
-
-    async def silent(_questions: Iterable[Question]) -> dict[Question, EpochEnd]:
-        return {}
 
     node.offsets._checks._ask = silent
     refused = await offsets_and_codes(node)
