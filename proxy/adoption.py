@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from keylane.offsets.journal import StateKey, state_key
 from keylane.offsets.lane_note import LaneNote, apply_note, read_note
@@ -68,6 +69,8 @@ class Adoption:
         start, is_new = found, self._table_of(group).get(key) is None
         if note is not None and is_new and not self._is_of_this_log(key):
             start = await self._checks.sure_part(key, view.topic, note)
+            if start != found:  # lanes begin at the cut, also those that were said to be beyond
+                note = replace(note, said=())
         table = self._table_of(group)  # the group may be another node's by now
         state = table.get(key)
         if state is None:

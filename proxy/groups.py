@@ -316,10 +316,15 @@ class GroupOffsets:
         """What has been scanned of a partition's log; not to be added to."""
         return self.scans.known((view.topic_id, partition, view.key_split(partition)))
 
-    def lead_on(self, state: OffsetState, view: View, partition: int) -> None:
+    def scan_for(self, key: StateKey, view: View) -> ScanIndex:
+        """What may lead a state on: nothing, until its leader has said which part of it counts."""
+        scan = self.scan_of(view, key.partition)
+        return ScanIndex(scan.key_split) if self._checks.is_unchecked(key) else scan
+
+    def lead_on(self, state: OffsetState, key: StateKey, view: View) -> None:
         """Move a state by all that is known: where the log begins, and what was scanned."""
-        self.scans.raise_to_log_start((view.topic_id, partition), state, state)
-        state.settle(self.scan_of(view, partition))
+        self.scans.raise_to_log_start((key.topic_id, key.partition), state, state)
+        state.settle(self.scan_for(key, view))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
@@ -343,8 +348,7 @@ class GroupOffsets:
         layouts: dict[str, LayoutValue] = {}
         for view, partition, state in states:
             key = state_key(group, view.topic_id, partition)
-            place = (view.topic_id, partition)
-            self.scans.raise_to_log_start(place, state, table.get(key))
+            self.scans.raise_to_log_start((view.topic_id, partition), state, table.get(key))
             table.put(key, state)
             seen = self.concluded_epoch(key, state)
             if seen is not None:
@@ -378,8 +382,7 @@ class GroupOffsets:
         """
         seen = None
         if not self._checks.is_unchecked(key):
-            place = (key.topic_id, key.partition)
-            seen = self.lineages.of(place).before(state.concluded_end)
+            seen = self.lineages.of((key.topic_id, key.partition)).before(state.concluded_end)
         return self._table_of(key.group).epoch_of(key) if seen is None else seen
 
     def may_come_late(self, key: StateKey) -> bool:
@@ -404,14 +407,13 @@ class GroupOffsets:
         """Lanes were committed just now: for who looks at the group."""
         if indexes:
             self.note_used(group, view)
-        now_ms = int(self._wall_clock() * 1000)
-        self.commit_times.note(group, view.name, view.layout.index_count, indexes, now_ms)
+        count, now_ms = view.layout.index_count, int(self._wall_clock() * 1000)
+        self.commit_times.note(group, view.name, count, indexes, now_ms)
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
         """Delete the group's states on partitions. Raises: UpstreamLost, NotCoordinator."""
-        await self.drop_states(
-            group, [StateKey(group, view.topic_id, part) for view, part in places]
-        )
+        keys = [StateKey(group, view.topic_id, part) for view, part in places]
+        await self.drop_states(group, keys)
 
     async def drop_group(self, group: str) -> None:
         """Delete all states of a group. Raises: UpstreamLost, NotCoordinator."""

@@ -13,11 +13,13 @@ The text is JSON:
     {"keylane":1,"topic":"<topic id>","at":<stable position>,"lanes":[[count,lane,offset],...]}
 
 Beside a push of keylane's own there are no lanes, as the journal has them: the note says that the
-position may stand beyond what members said. Of which log that was concluded is said by
-`"epoch":[<leader epoch>,<first offset seen of it>]`, where it is known. Which owner of the group
-has pushed it, and when, is said by `"pusher":[<producer id>,<epoch>,<seconds since 1970>]`. Where
-members said all of it, there is nothing more, and the first number is 2: a keylane from before
-that passes it over. A zero byte follows the text.
+position may stand beyond what members said. The lanes that the push was made for stand as `"said"`,
+in the form of `"lanes"`, unless they are too many: should the journal never come to know of the
+push, what a member said of its lane is kept apart from where a scan has led it. Of which log that
+was concluded is said by `"epoch":[<leader epoch>,<first offset seen of it>]`, where it is known.
+Which owner of the group has pushed it, and when, is said by `"pusher":[<producer id>,<epoch>,
+<seconds since 1970>]`. Where members said all of it, there is nothing more, and the first number
+is 2: a keylane from before that passes it over. A zero byte follows the text.
 A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
 and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
 there are any. A note that does not fit the offset and topic it stands beside was copied there by
@@ -28,7 +30,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,7 +40,7 @@ from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome, OwnerEpoch, Pusher
+from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome, OwnerEpoch, Position, Pusher
 
 PREFIX: Final = '{"keylane":1,'
 SAID_PREFIX: Final = '{"keylane":2,'
@@ -48,9 +50,11 @@ END: Final = "\0"
 OFFSET_MAX: Final = 2**63 - 1
 LEADER_EPOCH_MAX: Final = 2**31 - 1
 OWNER_EPOCH_MAX: Final = 2**15 - 1
+SAID_CHARS_MAX: Final = 3_072
+"""Of a note with what was said; brokers take 4,096 by default. Some 200 lanes of equal ranges."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LaneCommit:
     """One lane's commit: all its records before `offset` are done."""
 
@@ -58,6 +62,14 @@ class LaneCommit:
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str | None = None
+
+    @property
+    def place(self) -> Position:
+        """Where the lane stands by it."""
+        return Position(
+            self.offset, self.offset, committed=True,
+            metadata=self.metadata, leader_epoch=self.leader_epoch,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,8 @@ class LaneNote:
     """None: it is not known, or a transaction of a member has pushed it."""
     is_said: bool = False
     """Members said all of it: of positions the offset alone says as much."""
+    said: tuple[LaneCommit, ...] = ()
+    """What members said with the push, outside a transaction."""
 
     @property
     def is_push(self) -> bool:
@@ -81,14 +95,19 @@ class LaneNote:
 
 
 def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
-    """Encode a note; about 12 characters per lane."""
+    """Encode a note; about 12 characters per lane. What was said is left out where it is long."""
     lanes = [_entry(commit, note.position) for commit in note.commits]
     fields = {"keylane": 1, "topic": topic_id.hex, "at": note.position, "lanes": lanes}
     if note.seen is not None:
         fields["epoch"] = note.seen
     if note.pusher is not None:
         fields["pusher"] = [*note.pusher.owner, note.pusher.at_s]
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + END
+    if note.said:
+        said = [_entry(commit, note.position) for commit in note.said]
+        text = _text(fields | {"said": said})
+        if len(text) <= SAID_CHARS_MAX:
+            return text
+    return _text(fields)
 
 
 def said_note(topic_id: uuid.UUID, position: int, pusher: Pusher | None) -> str:
@@ -114,8 +133,11 @@ def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> L
         pusher = _pusher(fields.get("pusher"))
         if text.startswith(SAID_PREFIX):
             return LaneNote(position, (), pusher=pusher, is_said=True)
-        commits = tuple(_commit(entry, position) for entry in fields["lanes"])
-        return LaneNote(position, commits, _seen(fields.get("epoch")), pusher)
+        commits, said = (
+            tuple(_commit(entry, position) for entry in entries)
+            for entries in (fields["lanes"], fields.get("said", ()))
+        )
+        return LaneNote(position, commits, _seen(fields.get("epoch")), pusher, said=said)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -136,6 +158,8 @@ def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
     not have done: what Kafka holds says so all the same. It says so once: a log that was cut
     since takes it back.
     """
+    for said in note.said:
+        state.raise_to(said.place, said.key_range)
     for commit in note.commits:
         apply_commit(state, commit, scan)
     state.settle(scan)
@@ -151,6 +175,10 @@ def merged(earlier: Iterable[LaneCommit], later: Iterable[LaneCommit]) -> tuple[
         commits.pop(commit.key_range, None)
         commits[commit.key_range] = commit
     return tuple(commits.values())
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + END
 
 
 def _seen(entry: Any) -> EpochStart | None:

@@ -258,9 +258,8 @@ class OffsetState:
         stable_before = self.stable_position
         pieces = self._pieces(key_ranges)
         goes_back = is_below(pieces, offset, reset=reset)
-        back_from = None
-        if goes_back and any(piece.committed for piece in pieces):
-            back_from = min(piece.counted for piece in pieces)
+        is_step = goes_back and any(piece.committed for piece in pieces)
+        back_from = min(piece.counted for piece in pieces) if is_step else None
         here = Position(
             offset=offset, counted=offset, committed=True,
             metadata=metadata, leader_epoch=leader_epoch,
@@ -342,18 +341,19 @@ class OffsetState:
         if before is not None and kafka_committed < before:
             self._restart(kafka_committed, committed=True)
             return Reconciled.BACK
-        here = Position(offset=kafka_committed, counted=kafka_committed, committed=True)
+        self.raise_to(Position(kafka_committed, kafka_committed, committed=True))
+        return Reconciled.FORWARD
+
+    def raise_to(self, here: Position, key_range: KeyRange = WHOLE) -> None:
+        """`key_range` was committed up to `here`, as Kafka says; what is beyond stays."""
 
         def raised(_lo: int, _hi: int, old: Position) -> Position:
-            if old.committed and old.offset >= kafka_committed:
-                return old
-            # An assumed base gives way to what is known, also when that is lower.
-            counted = old.counted if old.committed else kafka_committed
-            return here._replace(counted=max(counted, kafka_committed))
+            if not old.committed:  # an assumed base gives way, also when it is higher
+                return here
+            return old if old.offset >= here.offset else here.counted_to(old.counted)
 
-        self._update(0, HASH_MAX, raised)
+        self._update(key_range.lo, key_range.hi, raised)
         self._raise_and_prune()
-        return Reconciled.FORWARD
 
     def assume(self, key_range: KeyRange, base: int) -> None:
         """Let the uncommitted part of `key_range` start at `base`: its member is known to."""

@@ -226,10 +226,10 @@ class Groups(Protocol):
         Raises: NotCoordinator.
         """
 
-    def scan_of(self, view: View, partition: int) -> ScanIndex:
-        """What has been scanned of a partition."""
+    def scan_for(self, key: StateKey, view: View) -> ScanIndex:
+        """What was scanned of a partition, and may lead the state there on; not to be added to."""
 
-    def lead_on(self, state: OffsetState, view: View, partition: int) -> None:
+    def lead_on(self, state: OffsetState, key: StateKey, view: View) -> None:
         """Move a state by all that is known: where the log begins, and what was scanned."""
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:

@@ -18,7 +18,7 @@ from kio.static.primitive import i32
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import StateKey, state_key
-from keylane.offsets.lane_note import apply_commit
+from keylane.offsets.lane_note import LaneCommit, apply_commit
 from keylane.offsets.pushes import Writer
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.context import Context, Operation
@@ -57,6 +57,8 @@ class Draft:
     """Lanes that a member commits lower than they stand: index, from, to."""
     left_over: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
     """The same of an earlier turn of the member, which its lanes do not follow."""
+    said: list[LaneCommit] = field(default_factory=list, compare=False)
+    """What members have said in this request, as far as it was taken into the state."""
     key: StateKey = field(init=False, compare=False)
     """Under which the state is kept."""
     place: Place = field(init=False, compare=False)
@@ -247,7 +249,7 @@ def _own_draft(
         return None
     draft = Draft(view, partition, state.copy(), group)
     for commit in pushes.commits_of(key, writer):
-        apply_commit(draft.state, commit, context.groups.scan_of(view, partition))
+        apply_commit(draft.state, commit, context.groups.scan_for(key, view))
     return draft
 
 

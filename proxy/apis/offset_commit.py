@@ -5,8 +5,8 @@ before X are done. The stable offset of each physical partition is forwarded wit
 caller's own member id and generation, so the broker fences zombies and a group can leave
 keylane at any time; only when the broker took it, the journal is written (acks=all), and only
 then the client is answered. A push that does not go forward is in the journal first, as an
-intent. Each carries a note as its metadata: which node made it, and whether it is beyond what
-members said of some lane. An
+intent. Each carries a note as its metadata: which node made it, and where it is beyond what
+members said of some lane, what they said with it. An
 admin's commit for an inactive group works the same way, also backwards. Topics without lanes ride
 along as they are; a request with none passes as bytes.
 A client id with key ranges commits its ranges of a partition: an offset X means that all their
@@ -33,6 +33,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.journal import StateKey
+from keylane.offsets.lane_note import LaneCommit
 from keylane.offsets.values import NO_LEADER_EPOCH, CommitError
 from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.lane_offsets import (
@@ -209,7 +210,7 @@ def apply_commits(
             if error.error_code:
                 errors[number, index] = ErrorCode(error.error_code)
     for draft in drafts.values():
-        draft.state.settle(context.groups.scan_of(draft.view, draft.partition))
+        draft.state.settle(context.groups.scan_for(draft.key, draft.view))
     return errors
 
 
@@ -224,20 +225,24 @@ def _commit_lane(
         if offset < stands:
             draft.left_over.append((index, stands, offset))
             return CommitError.NONE
+    leader_epoch = int(getattr(entry, "committed_leader_epoch", NO_LEADER_EPOCH))
+    metadata = entry.committed_metadata
     outcome = draft.state.commit_keys(
         key_ranges,
         offset,
-        entry.committed_metadata,
-        int(getattr(entry, "committed_leader_epoch", NO_LEADER_EPOCH)),
+        metadata,
+        leader_epoch,
         # No scan: it is applied to the whole state once, when all lanes are committed.
         # Of a client with ranges and no group every commit looks like an admin's.
         reset=reset and view.layout is not None,
     )
     if outcome.back_from is not None and not reset:
-        draft.state.settle(context.groups.scan_of(view, draft.partition))
+        draft.state.settle(context.groups.scan_for(draft.key, view))
         after = draft.state.position_of(*key_ranges).offset
         if after < outcome.back_from:
             draft.steps_back.append((index, outcome.back_from, after))
+    if outcome.error is CommitError.NONE:
+        draft.said += [LaneCommit(each, offset, leader_epoch, metadata) for each in key_ranges]
     return outcome.error
 
 

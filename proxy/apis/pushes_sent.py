@@ -15,7 +15,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
-from keylane.offsets.lane_note import LaneNote, said_note, write_note
+from keylane.offsets.lane_note import LaneNote, merged, said_note, write_note
 from keylane.proxy.apis.context import Context
 from keylane.proxy.apis.lane_offsets import BUSY, NONE, Draft, Place
 from keylane.proxy.push_journal import Pushing
@@ -79,7 +79,8 @@ class SentPushes:
         if state.is_said:
             return said_note(topic_id, position, pusher)
         seen = groups.concluded_epoch(draft.key, state)
-        return write_note(topic_id, LaneNote(position, (), seen, pusher))
+        said = merged((), draft.said) if groups.pushes.notes_say else ()
+        return write_note(topic_id, LaneNote(position, (), seen, pusher, said=said))
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
         """As `prepare`, for offsets that Kafka's own group has already, or has lost.
@@ -104,16 +105,10 @@ class SentPushes:
     ) -> list[Draft]:
         """The broker has answered: those that it took, `pushed` noted. Raises: NotCoordinator.
 
-        Where it refused the note beside the offset, the next pushes have none.
+        Where it refused the note beside the offset, the next ones are shorter, or there are none.
         """
-        if TOO_LONG in codes and self._context.groups.pushes.has_notes:
-            self._context.groups.pushes.has_notes = False
-            log.warning(
-                "broker refuses the note beside an offset, of some 90 characters; offsets are "
-                "committed without notes from now on group=%s. Set the brokers' "
-                "offset.metadata.max.bytes back to its default, 4096",
-                self._group,
-            )
+        if TOO_LONG in codes:
+            self._shorten_notes()
         taken, lost, refused = [], [], []
         for draft, code in zip(drafts, codes, strict=True):
             push = self._pushes.get(draft.place)
@@ -131,6 +126,21 @@ class SentPushes:
         if refused:
             await self._journal.withdraw(refused)
         return taken
+
+    def _shorten_notes(self) -> None:
+        pushes = self._context.groups.pushes
+        if not pushes.has_notes:
+            return
+        log.warning(
+            "broker refuses the note beside an offset; offsets are committed %s from now on "
+            "group=%s. Set the brokers' offset.metadata.max.bytes back to its default, 4096",
+            "with shorter notes" if pushes.notes_say else "without notes",
+            self._group,
+        )
+        if pushes.notes_say:
+            pushes.notes_say = False
+        else:
+            pushes.has_notes = False
 
     def _note_unanswered(self, pushes: Collection[Pushing]) -> None:
         self._journal.note_unanswered(pushes)

@@ -33,7 +33,6 @@ from kio.static.primitive import i32
 from keylane.offsets.journal import StateKey
 from keylane.offsets.lane_note import LaneCommit, LaneNote, merged, write_note
 from keylane.offsets.pushes import UNANSWERED_S, Push, Writer
-from keylane.offsets.values import NO_LEADER_EPOCH
 from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.lane_offsets import (
     BUSY,
@@ -287,7 +286,7 @@ async def _commit(
     pushes = context.groups.pushes
     writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
     earlier = {draft.place: pushes.commits_of(draft.key, writer) for draft in touched}
-    commits = _commits(wanted, views, earlier, errors)
+    commits = {draft.place: merged(earlier[draft.place], draft.said) for draft in touched}
     notes = {draft.place: _note(draft, commits[draft.place], context) for draft in touched}
     lanes = physical_topics(wanted, views, touched, by_id=False, notes=notes)
     plain = [topic for topic, view in zip(wanted.topics, views, strict=True) if view is None]
@@ -312,33 +311,6 @@ async def _commit(
         held = commits if is_taken else earlier
         pushes.settle_push(draft.key, Push(writer, held[draft.place]))
     return request.answer_entity(_build(request, wanted, views, errors, codes, answer))
-
-
-def _commits(
-    wanted: Any,
-    views: Sequence[View | None],
-    earlier: dict[Place, tuple[LaneCommit, ...]],
-    errors: Errors,
-) -> dict[Place, tuple[LaneCommit, ...]]:
-    """All that the transaction commits by then, by place."""
-    commits = dict(earlier)
-    for number, (topic, view) in enumerate(zip(wanted.topics, views, strict=True)):
-        for entry in topic.partitions if view is not None else ():
-            index = int(entry.partition_index)
-            if view is None or (number, index) in errors:
-                continue
-            made = [
-                LaneCommit(
-                    key_range=key_range,
-                    offset=int(entry.committed_offset),
-                    leader_epoch=int(getattr(entry, "committed_leader_epoch", NO_LEADER_EPOCH)),
-                    metadata=entry.committed_metadata,
-                )
-                for key_range in view.key_ranges(index)
-            ]
-            place = (view.topic, view.partition_of(index))
-            commits[place] = merged(commits[place], made)
-    return commits
 
 
 def _note(draft: Draft, commits: tuple[LaneCommit, ...], context: Context) -> str:

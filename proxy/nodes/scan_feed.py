@@ -309,16 +309,18 @@ class ScanFeed:
                 acks="all",
                 max_batch_size=BATCH_BYTES,
             )
+            try:
+                await producer.start()
+            except BaseException:  # cancelled, say, by `stop`, which sends by one that is open
+                await _stop(producer)
+                raise
             self._producer = producer
-            await producer.start()
         return self._producer
 
     async def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with suppress(KafkaError, TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await producer.stop()
+            await _stop(producer)
 
     # Reading.
     async def _catch_up(self, consumer: AIOKafkaConsumer) -> None:
@@ -448,6 +450,12 @@ class ScanFeed:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    with suppress(KafkaError, TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await producer.stop()
 
 
 def _retrieve(ack: asyncio.Future[Any]) -> None:

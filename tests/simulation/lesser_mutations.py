@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.offsets import openings, state
+from keylane.offsets.journal import StateKey
 from keylane.offsets.owned import OwnedTables
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.state import OffsetState
@@ -102,9 +103,9 @@ async def _push_nothing(*_: Any) -> None:
     """What is late stays so."""
 
 
-def _lead_on_by_scans(groups: GroupOffsets, led: OffsetState, view: View, partition: int) -> None:
+def _lead_on_by_scans(groups: GroupOffsets, led: OffsetState, key: StateKey, view: View) -> None:
     """Where the log begins is not looked at."""
-    led.settle(groups.scan_of(view, partition))
+    led.settle(groups.scan_for(key, view))
 
 
 def _start_at_the_fastest() -> Sequence[Any]:

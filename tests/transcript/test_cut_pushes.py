@@ -121,6 +121,28 @@ async def test_a_silent_leader_holds_up_no_commit_behind_a_transaction_of_anothe
     assert (await offsets(node))[:3] == [300] * 3
 
 
+async def test_a_silent_leader_leads_no_lane_on_by_what_others_scan_of_its_log() -> None:
+    """The state is of the log before, as far as is known, and its epoch ends where that does.
+
+    Once the leader answers, nothing has to go back: the lanes stand where Kafka's own offset does.
+    """
+    kafka = Kafka()
+    node = await node_with_a_scan(kafka)
+    node.offsets.lineages.of((ORDERS, 0)).note(200, ((0, 0),))
+    assert await commit(node, ENDS) == [0] * LANES
+    node.offsets._checks._ask = silent
+    node.offsets._note_leader((ORDERS, 0), 1)
+    node.scan(199, 200, 1, is_own=False)
+    node.offsets.scan_of(node.lanes("orders"), 0).add(200, 300, np.array([297, 298, 299, -1]))
+
+    assert await commit(node, dict.fromkeys(range(3), 300)) == [0] * 3
+
+    node = await started(kafka)
+    node.offsets._checks._ask = ends_of_epochs({0: 200, 1: 300})
+    found = [await offsets(node) for _ in range(2)][-1]
+    assert found[:3] == [300] * 3 and found[3] == kafka.offset == 200
+
+
 async def test_a_log_that_is_cut_under_a_transaction_of_a_dead_node() -> None:
     """The next node reads the note, and asks the leader how far that may count."""
     kafka = Kafka()
@@ -178,14 +200,17 @@ async def pushed_without_journal(kafka: Kafka, *, dies: bool) -> Node:
 
 @pytest.mark.parametrize("dies", [False, True])
 async def test_a_push_that_the_journal_lacks_is_no_word_of_lanes_that_were_led_on(dies) -> None:
-    """The log is cut before anybody looks: lane 3 has said 101, and goes on from the cut."""
+    """The log is cut before anybody looks: lane 3 has said 101, and goes on from the cut.
+
+    Lanes 0 and 1 have said 200 with the push, which stays as it does at Kafka.
+    """
     node = await pushed_without_journal(Kafka(), dies=dies)
     is_cut_at_120(node)
 
     found = [await offsets(node) for _ in range(2)]
 
     assert all(each[3] <= 120 for each in found)
-    assert found[-1] == [180, 150, 200, 120]
+    assert found[-1] == [200, 200, 200, 120]
 
 
 async def test_a_push_that_the_journal_lacks_counts_in_the_log_that_it_was_made_in() -> None:
@@ -193,7 +218,7 @@ async def test_a_push_that_the_journal_lacks_counts_in_the_log_that_it_was_made_
     node = await pushed_without_journal(Kafka(), dies=True)
     node.offsets._checks._ask = ends_at(200)
 
-    assert await offsets(node) == [180, 150, 200, 101]  # said for sure, until the leader is asked
+    assert await offsets(node) == [200, 200, 200, 101]  # said for sure, until the leader is asked
     assert await offsets(node) == [200] * LANES
 
 
@@ -205,10 +230,10 @@ async def test_a_log_cut_after_a_push_that_the_journal_lacks_was_found() -> None
 
     node.offsets.on_truncated(ORDERS, 0, 120)
 
-    assert await offsets(node) == [180, 150, 200, 120]
+    assert await offsets(node) == [200, 200, 200, 120]
     node = await started(node.kafka)
     is_cut_at_120(node)
-    assert await offsets(node) == [180, 150, 200, 120]
+    assert await offsets(node) == [200, 200, 200, 120]
 
 
 async def test_a_member_that_goes_on_is_no_step_back_after_a_push_that_the_journal_lacks() -> None:
@@ -221,6 +246,22 @@ async def test_a_member_that_goes_on_is_no_step_back_after_a_push_that_the_journ
 
     assert node.kafka.offset == 200 and await offsets(node) == [200] * LANES
     assert not node.stats.commits_back
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_member_goes_back_behind_a_commit_that_was_not_answered(dies) -> None:
+    """Lane 1 has said 150, then 200 in a push that the journal lacks, and commits 160."""
+    node = await pushed_without_journal(Kafka(), dies=dies)
+    node.offsets._checks._ask = ends_at(200)
+    assert [await offsets(node) for _ in range(2)][-1] == [200] * LANES
+
+    assert await commit(node, {1: 160}) == [0]
+
+    assert node.kafka.offset == 160 and await offsets(node) == [200, 160, 200, 200]
+    assert node.stats.commits_back
+    node = await started(node.kafka)
+    node.offsets._checks._ask = ends_at(200)
+    assert [await offsets(node) for _ in range(2)][-1] == [200, 160, 200, 200]
 
 
 async def journal_lost() -> Node:

@@ -42,8 +42,8 @@ def scan(count: int = 4) -> ScanIndex:
 
 
 @st.composite
-def notes(draw: st.DrawFn, lane_count: int | None = None) -> LaneNote:
-    """Any note that a transaction can make."""
+def lane_commits(draw: st.DrawFn, lane_count: int | None = None) -> tuple[LaneCommit, ...]:
+    """Of any key ranges, or of lanes of one layout."""
     commits = []
     for _ in range(draw(st.integers(0, 6))):
         count = lane_count or draw(st.integers(1, 1024))
@@ -60,11 +60,18 @@ def notes(draw: st.DrawFn, lane_count: int | None = None) -> LaneNote:
                 metadata=text,
             )
         )
+    return tuple(commits)
+
+
+@st.composite
+def notes(draw: st.DrawFn, lane_count: int | None = None) -> LaneNote:
+    """Any note of a transaction or a push."""
+    commits, said = draw(lane_commits(lane_count)), draw(lane_commits(lane_count))
     epochs = st.builds(EpochStart, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
     owners = st.builds(OwnerEpoch, st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1))
     pushers = st.builds(Pusher, owners, st.integers(0, 2**63 - 1))
     seen, pusher = draw(st.none() | epochs), draw(st.none() | pushers)
-    return LaneNote(draw(st.integers(0, 2**63 - 1)), tuple(commits), seen, pusher)
+    return LaneNote(draw(st.integers(0, 2**63 - 1)), commits, seen, pusher, said=said)
 
 
 @given(notes())
@@ -80,6 +87,16 @@ def test_a_note_is_short() -> None:
     note = LaneNote(10**12, tuple(commit(lane, 10**12 + 999, count=256) for lane in range(256)))
 
     assert len(write_note(TOPIC, note)) < 4096
+
+
+def test_what_was_said_is_left_out_of_a_note_where_it_is_long() -> None:
+    """200 lanes still fit into what a broker takes; without, the note stands for as much."""
+    said = tuple(commit(lane, 10**12 + 99, count=1024) for lane in range(1024))
+    some, many = (LaneNote(10**12, (), said=said[:count]) for count in (200, 1024))
+
+    assert read_note(write_note(TOPIC, some), TOPIC, 10**12) == some
+    assert len(write_note(TOPIC, some)) < 4096
+    assert write_note(TOPIC, many) == write_note(TOPIC, LaneNote(10**12, ()))
 
 
 def test_a_push_of_what_members_said_says_no_more_than_its_pusher() -> None:
@@ -146,6 +163,14 @@ def test_nonsense_is_no_note(text: str | None) -> None:
     assert read_note(text, TOPIC, 7) is None
 
 
+@pytest.mark.parametrize("said", ["3", "null", "[3]", "[[4,0]]", "[[4,4,0]]", "[[4,0,-8]]"])
+def test_nonsense_that_was_said_makes_no_note(said: str) -> None:
+    """As with the lanes of a transaction."""
+    text = f'{{"keylane":1,"topic":"{TOPIC.hex}","at":7,"lanes":[],"said":{said}}}'
+
+    assert read_note(text, TOPIC, 7) is None
+
+
 def test_a_key_range_that_is_no_even_lane_stands_as_its_bounds() -> None:
     """A plan's lane, or what a client id was given; an even lane stays as short as it was."""
     cut = LaneCommit(key_range=KeyRange(10, 255), offset=9)
@@ -208,10 +233,36 @@ def test_lanes_that_never_committed_go_on_below_a_push_that_counts_them() -> Non
     assert state.stable_position == state.pushed == 120
 
 
+def test_a_member_goes_back_behind_what_it_said_with_a_push() -> None:
+    """The journal lacks the push: lane 0 had said 120 with it, and lane 1 was led on from 105."""
+    state = OffsetState(committed=100)
+    state.commit_lane(even_split(4).key_range(1), 105)
+
+    apply_note(state, LaneNote(120, (), said=(commit(0, 120, leader_epoch=3),)), scan())
+
+    assert [state.position_of(even_split(4).key_range(lane)).offset for lane in (0, 1)] == [120] * 2
+    assert state.position_of(even_split(4).key_range(0)).leader_epoch == 3
+    assert state.commit_lane(even_split(4).key_range(1), 110).back_from is None
+    assert state.commit_lane(even_split(4).key_range(0), 110).back_from == 120
+    assert state.stable_position == 110
+
+
+def test_what_was_said_with_a_push_takes_no_lane_back() -> None:
+    """It is older than what the state says of the lane."""
+    state = OffsetState(committed=100)
+    state.commit_lane(even_split(4).key_range(0), 150, "m", 4)
+
+    apply_note(state, LaneNote(120, (), said=(commit(0, 120, leader_epoch=3),)), scan())
+
+    here = state.position_of(even_split(4).key_range(0))
+    assert (here.offset, here.metadata, here.leader_epoch) == (150, "m", 4)
+
+
 @given(notes(lane_count=3), notes(lane_count=4))
 def test_applying_a_note_again_changes_nothing(before: LaneNote, note: LaneNote) -> None:
     """Whatever was there before, also when lanes go back; its lanes do not overlap."""
-    note = LaneNote(note.position, merged((), note.commits))
+    commits = merged((), note.commits)  # of a transaction; what was said comes with a push
+    note = LaneNote(note.position, commits, said=() if commits else note.said)
     state = OffsetState(committed=before.position)
     apply_note(state, before, scan())
     apply_note(state, note, scan())
