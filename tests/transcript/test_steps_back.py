@@ -17,7 +17,7 @@ from keylane.proxy.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
 from keylane.wire.header import write_response
 from keylane.wire.messages import write_message
 from tests.reference.crash_world import Kafka, Node
-from tests.transcript.crashing_node import LANES, at_1000, commit, offsets
+from tests.transcript.crashing_node import LANES, at_1000, commit, offsets, transact
 from tests.transcript.entities import build
 from tests.transcript.fake import ORDERS, FakeContext, make_request
 
@@ -116,6 +116,21 @@ async def test_what_is_left_over_of_an_earlier_turn_moves_nothing(caplog) -> Non
     assert stays.endswith("group=g topic=orders lane=4 from=1000 to=400 member_id=m")
     assert node.stats.commits_back == node.stats.commits_left_over == {"g": 1}
     assert await offsets(node) == [1000, 1100, 1000, 400]
+
+
+async def test_what_is_left_over_in_a_transaction_moves_nothing_when_its_note_is_read(
+    caplog,
+) -> None:
+    """The lane stays at the next look at Kafka's own offset too, beside one that goes on."""
+    _, node = await at(caplog)
+    for lanes in ([], [("orders", 4)]):
+        node.member_lanes.note_given("g", "client", lanes)
+    assert await offsets(node) == [1000] * 4
+    node.gained_lanes.note_fetched("client", "orders", [(4, 1000)])
+
+    assert await transact(node, {1: 1100, 2: 400}) == [0, 0]
+
+    assert await offsets(node) == [1000, 1100, 1000, 1000]
 
 
 def test_series_are_bounded() -> None:
