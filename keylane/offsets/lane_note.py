@@ -32,6 +32,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from keylane.keyrange.key_split import even_split
@@ -50,8 +51,10 @@ END: Final = "\0"
 OFFSET_MAX: Final = 2**63 - 1
 LEADER_EPOCH_MAX: Final = 2**31 - 1
 OWNER_EPOCH_MAX: Final = 2**15 - 1
-SAID_CHARS_MAX: Final = 3_072
-"""Of a note with what was said; brokers take 4,096 by default. Some 200 lanes of equal ranges."""
+SAID_MAX: Final = 200
+"""Lanes that a push is made for; of more nothing is said."""
+SAID_CHARS_MAX: Final = 3_840
+"""Of a note with what was said, for lanes have metadata; brokers take 4,096 by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
         fields["epoch"] = note.seen
     if note.pusher is not None:
         fields["pusher"] = [*note.pusher.owner, note.pusher.at_s]
-    if note.said:
+    if 0 < len(note.said) <= SAID_MAX:
         said = [_entry(commit, note.position) for commit in note.said]
         text = _text(fields | {"said": said})
         if len(text) <= SAID_CHARS_MAX:
@@ -242,6 +245,7 @@ def _commit(entry: Any, position: int) -> LaneCommit:
     )
 
 
+@lru_cache(maxsize=4096)
 def _even_lane(key_range: KeyRange) -> tuple[int, int] | None:
     """(count, lane) when it is a lane of equal ranges: that is shorter. None: it is not."""
     count = round(HASH_MAX / (key_range.hi - key_range.lo + 1))

@@ -91,12 +91,14 @@ def test_a_note_is_short() -> None:
 
 def test_what_was_said_is_left_out_of_a_note_where_it_is_long() -> None:
     """200 lanes still fit into what a broker takes; without, the note stands for as much."""
-    said = tuple(commit(lane, 10**12 + 99, count=1024) for lane in range(1024))
-    some, many = (LaneNote(10**12, (), said=said[:count]) for count in (200, 1024))
+    said = tuple(commit(lane, 10**12 + 99, count=1024, leader_epoch=3) for lane in range(201))
+    long = LaneCommit(said[0].key_range, 10**12, metadata="m" * 4000)
+    some, many, much = (LaneNote(10**12, (), said=each) for each in (said[:200], said, (long,)))
 
     assert read_note(write_note(TOPIC, some), TOPIC, 10**12) == some
     assert len(write_note(TOPIC, some)) < 4096
-    assert write_note(TOPIC, many) == write_note(TOPIC, LaneNote(10**12, ()))
+    short = write_note(TOPIC, LaneNote(10**12, ()))
+    assert write_note(TOPIC, many) == write_note(TOPIC, much) == short
 
 
 def test_a_push_of_what_members_said_says_no_more_than_its_pusher() -> None:
