@@ -28,6 +28,7 @@ class RawMember:
 
     def __init__(self, bootstrap: str, group: str, topic: str, software: str) -> None:
         self._address, self.group, self.topic = split_address(bootstrap), group, topic
+        self._software = software
         self._sockets = [self._open(software), self._open(software)]
         self.member_id, self.generation_id = "", -1
 
@@ -75,22 +76,23 @@ class RawMember:
 
     def commit(self, lane: int, offset: int) -> int:
         """The error code."""
-        answer = self.ask(
-            COMMIT,
-            7,
-            {
-                "group_id": self.group,
-                "generation_id_or_member_epoch": self.generation_id,
-                "member_id": self.member_id,
-                "topics": [
-                    {
-                        "name": self.topic,
-                        "partitions": [{"partition_index": lane, "committed_offset": offset}],
-                    }
-                ],
-            },
-        )
+        answer = self.ask(COMMIT, 7, self._commit_of(lane, offset))
         return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+    def commit_and_leave(self, lane: int, offset: int) -> None:
+        """Commit, and come again by another connection without the answer."""
+        send(self._sockets[0], COMMIT, 7, self._commit_of(lane, offset))
+        self._sockets[0].close()
+        self._sockets[0] = self._open(self._software)
+
+    def _commit_of(self, lane: int, offset: int) -> dict[str, Any]:
+        entry = {"partition_index": lane, "committed_offset": offset}
+        return {
+            "group_id": self.group,
+            "generation_id_or_member_epoch": self.generation_id,
+            "member_id": self.member_id,
+            "topics": [{"name": self.topic, "partitions": [entry]}],
+        }
 
     def position(self, lane: int) -> int:
         """What is committed."""
@@ -118,9 +120,13 @@ class RawMember:
         assert answer["responses"][0]["partitions"][0]["error_code"] == 0
 
 
-def ask(opened: socket.socket, api_key: int, version: int, wanted: dict[str, Any]) -> Any:
+def send(opened: socket.socket, api_key: int, version: int, wanted: dict[str, Any]) -> None:
     body = write_message(build(load_request_schema(api_key, version), wanted))
     opened.sendall(write_request(api_key, version, 5, "rdkafka", body))
+
+
+def ask(opened: socket.socket, api_key: int, version: int, wanted: dict[str, Any]) -> Any:
+    send(opened, api_key, version, wanted)
     with opened.makefile("rb") as stream:
         frame = stream.read(struct.unpack(">i", stream.read(4))[0])
     start = response_body_position(api_key, version)
@@ -194,6 +200,35 @@ def test_a_lane_that_the_member_has_kept_goes_back(member) -> None:
 
     assert member.commit(0, 12) == 0
     assert member.position(0) == 12
+
+
+def test_a_lane_goes_back_behind_commits_that_were_not_answered(proxy, kafka, topic) -> None:
+    """Whether or not they were taken: the lane stands where the last answered commit says.
+
+    All records are of one lane. The others never committed, so pushes count on what was scanned.
+    """
+    name = str(topic("back", partitions=1))
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(RECORDS):
+        producer.produce(name, key="k", value=str(number))
+    assert producer.flush(30) == 0
+    reader = Consumer({"bootstrap.servers": proxy.bootstrap, "group.id": f"r-{name}"})
+    reader.assign([TopicPartition(name, lane, 0) for lane in range(4)])
+    (message, *_) = wait_for(lambda: True, reader, until_records=RECORDS)
+    reader.close()
+    lane = message.partition() or 0
+    member = RawMember(proxy.bootstrap, f"g-{name}", name, "apache-kafka-java")
+    try:
+        member.join(0, 1, 2, 3)
+        for _ in range(20):
+            assert member.commit(lane, 10) == 0
+            member.commit_and_leave(lane, 30)
+            assert member.position(lane) in {10, 30}
+
+            assert member.commit(lane, 20) == 0
+            assert member.position(lane) == 20
+    finally:
+        member.close()
 
 
 def samples(proxy: Any, group: str) -> dict[str, int]:
