@@ -71,6 +71,13 @@ def is_cut_at_120(node: Node) -> None:
     node.offsets._checks._ask = ends_at(120)
 
 
+def is_led_anew(node: Node, leaders: AskEnds) -> None:
+    """Another node reads under the new leader; that is a contradiction, as none was compared."""
+    node.offsets._checks._ask = leaders
+    node.offsets._note_leader((ORDERS, 0), 1)
+    node.scan(199, 200, 1, is_own=False)
+
+
 async def test_a_cut_takes_back_what_a_transaction_had_counted_on() -> None:
     """Its note stays in Kafka's metadata, and is read again at each look."""
     node = await node_with_a_scan(Kafka())
@@ -90,9 +97,7 @@ async def test_a_clean_election_takes_back_nothing_that_a_transaction_has_counte
     lineage = node.offsets.lineages.of((ORDERS, 0))
     lineage.note(200, ((0, 0),))
     assert await transact(node, ENDS) == [0] * LANES
-    node.offsets._checks._ask = leaders
-    node.offsets._note_leader((ORDERS, 0), 1)
-    node.scan(199, 200, 1, is_own=False)  # which is a contradiction: nothing was compared here
+    is_led_anew(node, leaders)
     node.offsets.scan_of(node.lanes("orders"), 0).add(200, 300, np.array([297, 298, 299, -1]))
     lineage.note(300, ((1, 200),))
 
@@ -110,9 +115,7 @@ async def test_a_silent_leader_holds_up_no_commit_behind_a_transaction_of_anothe
     node = await node_with_a_scan(kafka)
     node.offsets.lineages.of((ORDERS, 0)).note(200, ((0, 0),))
     assert await transact(node, ENDS) == [0] * LANES
-    node.offsets._checks._ask = silent
-    node.offsets._note_leader((ORDERS, 0), 1)
-    node.scan(199, 200, 1, is_own=False)
+    is_led_anew(node, silent)
 
     assert await transact(node, dict.fromkeys(range(3), 300)) == [0] * 3
 
@@ -130,9 +133,7 @@ async def test_a_silent_leader_leads_no_lane_on_by_what_others_scan_of_its_log()
     node = await node_with_a_scan(kafka)
     node.offsets.lineages.of((ORDERS, 0)).note(200, ((0, 0),))
     assert await commit(node, ENDS) == [0] * LANES
-    node.offsets._checks._ask = silent
-    node.offsets._note_leader((ORDERS, 0), 1)
-    node.scan(199, 200, 1, is_own=False)
+    is_led_anew(node, silent)
     node.offsets.scan_of(node.lanes("orders"), 0).add(200, 300, np.array([297, 298, 299, -1]))
 
     assert await commit(node, dict.fromkeys(range(3), 300)) == [0] * 3
