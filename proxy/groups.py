@@ -316,15 +316,15 @@ class GroupOffsets:
         """What has been scanned of a partition's log; not to be added to."""
         return self.scans.known((view.topic_id, partition, view.key_split(partition)))
 
-    def scan_for(self, key: StateKey, view: View) -> ScanIndex:
-        """What may lead a state on: nothing, until its leader has said which part of it counts."""
+    def sure_scan(self, key: StateKey, view: View) -> ScanIndex:
+        """What is sure to be of a state's log: nothing, until its leader has been asked."""
         scan = self.scan_of(view, key.partition)
         return ScanIndex(scan.key_split) if self._checks.is_unchecked(key) else scan
 
     def lead_on(self, state: OffsetState, key: StateKey, view: View) -> None:
         """Move a state by all that is known: where the log begins, and what was scanned."""
         self.scans.raise_to_log_start((key.topic_id, key.partition), state, state)
-        state.settle(self.scan_for(key, view))
+        state.settle(self.sure_scan(key, view))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """Wait a moment for scans by other nodes of what is being committed; alone, not at all.

@@ -51,10 +51,10 @@ END: Final = "\0"
 OFFSET_MAX: Final = 2**63 - 1
 LEADER_EPOCH_MAX: Final = 2**31 - 1
 OWNER_EPOCH_MAX: Final = 2**15 - 1
-SAID_MAX: Final = 200
-"""Lanes that a push is made for; of more nothing is said."""
+SAID_LANES_MAX: Final = 200
 SAID_CHARS_MAX: Final = 3_840
-"""Of a note with what was said, for lanes have metadata; brokers take 4,096 by default."""
+"""A note beyond either goes without what was said: brokers take 4,096 characters by default, and
+members may commit as many as metadata of a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class LaneCommit:
     metadata: str | None = None
 
     @property
-    def place(self) -> Position:
+    def position(self) -> Position:
         """Where the lane stands by it."""
         return Position(
             self.offset, self.offset, committed=True,
@@ -105,7 +105,7 @@ def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
         fields["epoch"] = note.seen
     if note.pusher is not None:
         fields["pusher"] = [*note.pusher.owner, note.pusher.at_s]
-    if 0 < len(note.said) <= SAID_MAX:
+    if 0 < len(note.said) <= SAID_LANES_MAX:
         said = [_entry(commit, note.position) for commit in note.said]
         text = _text(fields | {"said": said})
         if len(text) <= SAID_CHARS_MAX:
@@ -162,7 +162,7 @@ def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
     since takes it back.
     """
     for said in note.said:
-        state.raise_to(said.place, said.key_range)
+        state.raise_to(said.position, said.key_range)
     for commit in note.commits:
         apply_commit(state, commit, scan)
     state.settle(scan)

@@ -61,7 +61,7 @@ class Pushes:
         """Whose partition's log was cut since the last push was noted."""
         self.has_notes = True
         """Whether pushes have notes beside them; not where brokers take no metadata that long."""
-        self.notes_say = True
+        self.notes_have_lanes = True
         """Whether notes have the lanes that a push is made for; not where that was too long."""
         self.unsaved: set[StateKey] = set()
         """States that hold what else only Kafka's metadata has, and not the journal."""

@@ -192,8 +192,8 @@ class OffsetState:
     def position_of(self, *key_ranges: KeyRange) -> LanePosition:
         """Return where a member that takes over all of `key_ranges` has to start.
 
-        NOT_COMMITTED when no part of it was ever committed. The leader epoch is told only with
-        the offset it was committed for: with a later one a client would see a truncated log.
+        NOT_COMMITTED when no part of it was ever committed. The leader epoch goes only with
+        the offset that it was committed for: with a later one a client would see a truncated log.
         """
         return lane_position(self._pieces(key_ranges))
 
@@ -209,7 +209,7 @@ class OffsetState:
         return last < first or self._ranges.covers(first, last)
 
     def unsaved(self) -> Changes:
-        """Return what the journal has to be told, and count it as told; see `mark_saved`."""
+        """Return what the journal lacks, which may be written from now on; see `mark_saved`."""
         return self._unsaved.tell()
 
     def ranges_held(self) -> list[Range]:
@@ -258,8 +258,8 @@ class OffsetState:
         stable_before = self.stable_position
         pieces = self._pieces(key_ranges)
         goes_back = is_below(pieces, offset, reset=reset)
-        is_step = goes_back and any(piece.committed for piece in pieces)
-        back_from = min(piece.counted for piece in pieces) if is_step else None
+        was_committed = any(piece.committed for piece in pieces)
+        back_from = min(p.counted for p in pieces) if goes_back and was_committed else None
         here = Position(
             offset=offset, counted=offset, committed=True,
             metadata=metadata, leader_epoch=leader_epoch,
@@ -403,7 +403,7 @@ class OffsetState:
             self._unsaved.positions = True
 
     def mark_saved(self) -> None:
-        """Remember that the journal holds everything that `unsaved()` told.
+        """Remember that the journal holds everything that `unsaved()` has returned.
 
         Nothing may have changed in between: the caller holds the group's lock.
         """
@@ -446,7 +446,7 @@ class OffsetState:
             counted, committed = old.counted, old.committed
             while True:
                 skipped = self._ranges.skip(counted)
-                # Passing a range is a commit of its offsets, also where nobody had committed yet.
+                # Passing a range is a commit of its offsets, also of what was uncommitted.
                 committed = committed or skipped > counted
                 if scan is not None:
                     skipped = scan.effective(KeyRange(lo=lo, hi=hi), skipped)

@@ -226,8 +226,8 @@ class Groups(Protocol):
         Raises: NotCoordinator.
         """
 
-    def scan_for(self, key: StateKey, view: View) -> ScanIndex:
-        """What was scanned of a partition, and may lead the state there on; not to be added to."""
+    def sure_scan(self, key: StateKey, view: View) -> ScanIndex:
+        """What was scanned of a partition, and is sure to be of the state's log; not to change."""
 
     def lead_on(self, state: OffsetState, key: StateKey, view: View) -> None:
         """Move a state by all that is known: where the log begins, and what was scanned."""

@@ -249,7 +249,7 @@ def _own_draft(
         return None
     draft = Draft(view, partition, state.copy(), group)
     for commit in pushes.commits_of(key, writer):
-        apply_commit(draft.state, commit, context.groups.scan_for(key, view))
+        apply_commit(draft.state, commit, context.groups.sure_scan(key, view))
     return draft
 
 

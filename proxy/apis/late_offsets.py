@@ -123,7 +123,7 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
         is_done = await _pushed_late(beat, view, key.partition, context)
         return is_done and not context.groups.may_come_late(key)
     draft = Draft(view, key.partition, state, beat.group)
-    is_known = context.groups.scan_for(key, view).has_passed(state.stable_position)
+    is_known = context.groups.sure_scan(key, view).has_passed(state.stable_position)
     if is_known or state.stable_position != state.pushed:
         return await _pushed_late(beat, view, key.partition, context)
     _note_late(beat, [draft], context)
@@ -132,7 +132,7 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
 
 def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:
     for draft in taken:
-        scan = context.groups.scan_for(draft.key, draft.view)
+        scan = context.groups.sure_scan(draft.key, draft.view)
         make_late = partial(_make_late, member, draft, context)
         context.groups.late.note_commit(draft.key, draft.state, scan, make_late)
 

@@ -210,7 +210,7 @@ def apply_commits(
             if error.error_code:
                 errors[number, index] = ErrorCode(error.error_code)
     for draft in drafts.values():
-        draft.state.settle(context.groups.scan_for(draft.key, draft.view))
+        draft.state.settle(context.groups.sure_scan(draft.key, draft.view))
     return errors
 
 
@@ -237,7 +237,7 @@ def _commit_lane(
         reset=reset and view.layout is not None,
     )
     if outcome.back_from is not None and not reset:
-        draft.state.settle(context.groups.scan_for(draft.key, view))
+        draft.state.settle(context.groups.sure_scan(draft.key, view))
         after = draft.state.position_of(*key_ranges).offset
         if after < outcome.back_from:
             draft.steps_back.append((index, outcome.back_from, after))

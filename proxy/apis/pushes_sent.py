@@ -79,7 +79,7 @@ class SentPushes:
         if state.is_said:
             return said_note(topic_id, position, pusher)
         seen = groups.concluded_epoch(draft.key, state)
-        said = merged((), draft.said) if groups.pushes.notes_say else ()
+        said = merged((), draft.said) if groups.pushes.notes_have_lanes else ()
         return write_note(topic_id, LaneNote(position, (), seen, pusher, said=said))
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
@@ -134,11 +134,11 @@ class SentPushes:
         log.warning(
             "broker refuses the note beside an offset; offsets are committed %s from now on "
             "group=%s. Set the brokers' offset.metadata.max.bytes back to its default, 4096",
-            "with shorter notes" if pushes.notes_say else "without notes",
+            "with shorter notes" if pushes.notes_have_lanes else "without notes",
             self._group,
         )
-        if pushes.notes_say:
-            pushes.notes_say = False
+        if pushes.notes_have_lanes:
+            pushes.notes_have_lanes = False
         else:
             pushes.has_notes = False
 

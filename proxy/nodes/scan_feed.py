@@ -1,4 +1,4 @@
-"""What readers of all nodes have scanned, told through a topic: sent in a moment, taken in at once.
+"""What readers of all nodes have scanned, by a topic: published in a moment, taken in at once.
 
 In:    blocks that this node's readers scanned; cuts.  Out: those of the other nodes.
 Next:  `groups`, `loads` and `lag` take in both alike.
@@ -117,7 +117,7 @@ class _Known:
 
 
 class ScanFeed:
-    """Tells other nodes what was scanned here, and takes in what they tell.
+    """Publishes to other nodes what was scanned here, and takes in what they publish.
 
     Use: `start`, then `note_scanned` and `note_truncated` from the reader path, then `stop`.
     Own messages that come back are passed over.
@@ -140,8 +140,8 @@ class ScanFeed:
         """number: of this node. wall_clock: seconds since 1970, as brokers have them.
 
         on_past: given instead of `on_scanned` what was there before the start: it came over a
-        minute, and is told at once. options: arguments of every new aiokafka client.
-        set_aside: is told of records that cannot be taken. watched: runs the two tasks.
+        minute, and is read at once. options: arguments of every new aiokafka client.
+        set_aside: logs and counts records that cannot be taken. watched: runs the two tasks.
         """
         self._set_aside, self._watched = set_aside or SetAside(), watched or Watched()
         self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
@@ -215,11 +215,11 @@ class ScanFeed:
         self._news.set()
 
     def hurry(self) -> None:
-        """Somebody waits for what others tell: read it without a pause."""
+        """A commit waits for what others publish: read it without a pause."""
         self._hurried.set()
 
     def told_end(self, topic_id: uuid.UUID, partition: int) -> int:
-        """Offset behind the last one that another node has told to be scanned, -1 for none.
+        """Offset behind the last one that another node has published as scanned, -1 for none.
 
         A log that ends before it was cut since.
         """
@@ -273,7 +273,7 @@ class ScanFeed:
         return parts
 
     def _is_split_known(self, split: KeySplit) -> bool:
-        """Whether readers were told the split a moment ago; if not, they are now."""
+        """Whether the split was published a moment ago; if not, it is about to be."""
         now_s = self._now_s()
         told_s = self._told.get(split)
         # Of several partitions none may be read before another: each would need its own.
@@ -289,7 +289,7 @@ class ScanFeed:
         """Kafka has not taken it: scans are lost, cuts are sent again."""
         self._told.clear()
         # A producer that is closed may still send what it has, behind a cut that a new one sends.
-        # So it is somebody else from now on, of whom nobody believes a scan beyond a cut.
+        # So it is another sender from now on, of which no node believes a scan beyond a cut.
         self._sender = Sender(self._sender.number, os.urandom(LIFE_BYTES))
         self._own.append(self._sender)
         for item in news:
@@ -299,7 +299,7 @@ class ScanFeed:
             else:
                 self.lost += 1
         if not self._is_failing:
-            log.warning("scans are not told to other nodes reason=%s", _describe(error))
+            log.warning("scans are not published to other nodes reason=%s", _describe(error))
         self._is_failing = True
 
     async def _opened_producer(self) -> AIOKafkaProducer:
@@ -459,7 +459,7 @@ async def _stop(producer: AIOKafkaProducer) -> None:
 
 
 def _retrieve(ack: asyncio.Future[Any]) -> None:
-    """Look at the outcome, so that one that nobody waits for any more is not reported."""
+    """Look at the outcome, so that one without a waiter is not reported."""
     if not ack.cancelled():
         ack.exception()
 

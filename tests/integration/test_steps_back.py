@@ -6,6 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 from urllib.request import urlopen
 
@@ -212,13 +213,12 @@ def test_a_lane_goes_back_behind_commits_that_were_not_answered(proxy, kafka, to
     for number in range(RECORDS):
         producer.produce(name, key="k", value=str(number))
     assert producer.flush(30) == 0
-    reader = Consumer({"bootstrap.servers": proxy.bootstrap, "group.id": f"r-{name}"})
-    reader.assign([TopicPartition(name, lane, 0) for lane in range(4)])
-    (message, *_) = wait_for(lambda: True, reader, until_records=RECORDS)
-    reader.close()
+    settings = {"bootstrap.servers": proxy.bootstrap, "group.id": f"r-{name}"}
+    with closing(Consumer(settings)) as reader:
+        reader.assign([TopicPartition(name, lane, 0) for lane in range(4)])
+        (message, *_) = wait_for(lambda: True, reader, until_records=RECORDS)
     lane = message.partition() or 0
-    member = RawMember(proxy.bootstrap, f"g-{name}", name, "apache-kafka-java")
-    try:
+    with closing(RawMember(proxy.bootstrap, f"g-{name}", name, "apache-kafka-java")) as member:
         member.join(0, 1, 2, 3)
         for _ in range(20):
             assert member.commit(lane, 10) == 0
@@ -227,8 +227,6 @@ def test_a_lane_goes_back_behind_commits_that_were_not_answered(proxy, kafka, to
 
             assert member.commit(lane, 20) == 0
             assert member.position(lane) == 20
-    finally:
-        member.close()
 
 
 def samples(proxy: Any, group: str) -> dict[str, int]:

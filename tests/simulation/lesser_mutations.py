@@ -105,7 +105,7 @@ async def _push_nothing(*_: Any) -> None:
 
 def _lead_on_by_scans(groups: GroupOffsets, led: OffsetState, key: StateKey, view: View) -> None:
     """Where the log begins is not looked at."""
-    led.settle(groups.scan_for(key, view))
+    led.settle(groups.sure_scan(key, view))
 
 
 def _start_at_the_fastest() -> Sequence[Any]:

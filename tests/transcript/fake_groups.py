@@ -140,12 +140,12 @@ class FakeGroups:
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         return self.scans.of((view.topic_id, partition, view.key_split(partition)))
 
-    def scan_for(self, key: StateKey, view: View) -> ScanIndex:
+    def sure_scan(self, key: StateKey, view: View) -> ScanIndex:
         return self.scan_of(view, key.partition)
 
     def lead_on(self, state: OffsetState, key: StateKey, view: View) -> None:
         self.scans.raise_to_log_start((view.topic_id, key.partition), state, state)
-        state.settle(self.scan_for(key, view))
+        state.settle(self.sure_scan(key, view))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
         """There are no other nodes."""
