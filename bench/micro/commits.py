@@ -6,7 +6,8 @@ In:    nothing; one group, whose members hold all lanes and commit in turns, and
        looked at another block before each commit.
 Out:   one line per lane count and kind of traffic: CPU time of an OffsetCommit v8 from its frame to
        its answer, in microseconds (the best of 5 rounds of 600), and bytes of journal per commit,
-       keys and whole records among them; then, of requests with all lanes, the time per lane.
+       keys and whole records among them; what lanes cost of that time, from the copy of the group's
+       state to the journal's records; and, of requests with all lanes, the time per lane.
 Shell: prints, measures time.
 
 The broker and the journal are objects of this process; what they cost is taken off. What stays out:
@@ -23,7 +24,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from keylane.offsets.journal import JournalRecord
+from keylane.keyrange.key_split import even_split
+from keylane.offsets.journal import JournalRecord, StateKey
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.offsets.table import OffsetTable
 from keylane.proxy.reader_kit import ScannedBlock
 from tests.reference.crash_world import COMMIT, Kafka, Node
 from tests.transcript.fake import ORDERS, make_request, serve
@@ -33,6 +38,8 @@ ROUNDS: Final = 5
 COMMITS: Final = 600
 BLOCK: Final = 4_096
 """Offsets of a block, so many between two commits."""
+LOG: Final = 1_000_000
+"""Offsets of a log that was read to its end."""
 STILL, BUSY, QUIET = "no new blocks", "records for all lanes", "records for the committed lane"
 
 
@@ -129,6 +136,36 @@ async def measure(lane_count: int, traffic: str) -> None:
     )
 
 
+def measure_state(lane_count: int) -> None:
+    """What lanes cost: a state is copied, takes a commit, and gives the journal its records.
+
+    Each lane has had a commit, and has records behind it.
+    """
+    split, state = even_split(lane_count), OffsetState(committed=0)
+    scan = ScanIndex(split)
+    scan.add(0, LOG, LOG - 1 - np.arange(lane_count))
+    for lane in range(lane_count):
+        state.commit_lane(split.key_range(lane), LOG // 2 + lane * 7 % 1_009)
+    table, key = OffsetTable(partition_count=50), StateKey("group", ORDERS, 0)
+    table.put(key, state)
+    times_us, number = [], 0
+    for _ in range(ROUNDS):
+        started_s = time.process_time()
+        for _ in range(COMMITS):
+            number += 1
+            draft = state.copy()
+            key_range = split.key_range(number * 7 % lane_count)
+            draft.commit_keys((key_range,), LOG // 2 + 1_009 + number)
+            draft.settle(scan)
+            draft.mark_pushed(draft.stable_position)
+            table.put(key, draft)
+            table.records(key, now_ms=1)
+            table.mark_saved(key)
+            state = draft
+        times_us.append((time.process_time() - started_s) / COMMITS * 1e6)
+    print(f"{lane_count:5} lanes, state and records alone: {min(times_us):6.0f} us", flush=True)
+
+
 async def measure_all(lane_count: int) -> None:
     """Requests that commit all lanes of a partition."""
     node = Bench(lane_count)
@@ -149,5 +186,7 @@ if __name__ == "__main__":
     for kind in (STILL, BUSY, QUIET):
         for count in LANE_COUNTS:
             asyncio.run(measure(count, kind))
+    for count in LANE_COUNTS:
+        measure_state(count)
     for count in LANE_COUNTS:
         asyncio.run(measure_all(count))
