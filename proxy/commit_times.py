@@ -1,53 +1,69 @@
 """When each lane of a group was last committed, since this process runs.
 
-In:    commits that were taken.  Out: a time per group and lane.
-Next:  `describe` tells them.
+In:    commits that were taken; what is left of a group's states.  Out: a time per group and lane.
+Next:  `describe` reports them.
 Pure:  time is an argument.
 """
 
 from __future__ import annotations
 
+import uuid
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-ENTRIES_MAX: Final = 1_000_000
-"""Lanes of all groups together, 8 bytes each; groups that are idle longest are forgotten first."""
+BYTES_MAX: Final = 16 * 1024**2
+"""Of all groups together, 8 for each lane; groups that are idle longest are forgotten first."""
+TOPIC_BYTES: Final = 512
+"""Objects around the lanes of one topic, which are a few in most groups: 330 were measured."""
 
-Key = tuple[str, str]
-"""Group, topic as the client names it."""
+Topic = tuple[uuid.UUID, str]
+"""Id, and the name under which the client commits."""
 
 
 @dataclass(slots=True)
 class CommitTimes:
     """Times of last commits in ms since 1970; used by the event loop alone.
 
-    Invariant: `entry_count` is the sum over the groups' topics, and at most ENTRIES_MAX unless
-    one topic alone has more.
+    Invariant: `size_bytes` is the sum over the groups' topics, and at most BYTES_MAX unless one
+    group alone has more; each group has a topic.
     """
 
-    entry_count: int = 0
-    _times: OrderedDict[Key, array[int]] = field(default_factory=OrderedDict)
+    size_bytes: int = 0
+    _times: OrderedDict[str, dict[Topic, array[int]]] = field(default_factory=OrderedDict)
 
     def note(
-        self, group: str, topic: str, index_count: int, indexes: Iterable[int], now_ms: int
+        self, group: str, topic: Topic, index_count: int, indexes: Iterable[int], now_ms: int
     ) -> None:
         """Lanes (indexes) of a topic with `index_count` lanes were committed."""
-        key = (group, topic)
-        times = self._times.get(key)
+        topics = self._times.setdefault(group, {})
+        times = topics.get(topic)
         if times is None or len(times) != index_count:
-            self.entry_count += index_count - (len(times) if times is not None else 0)
-            times = self._times[key] = array("q", bytes(8 * index_count))
+            self.size_bytes -= 0 if times is None else _size_bytes(times)
+            times = topics[topic] = array("q", bytes(8 * index_count))
+            self.size_bytes += _size_bytes(times)
         for index in indexes:
             times[index] = now_ms
-        self._times.move_to_end(key)
-        while self.entry_count > ENTRIES_MAX and len(self._times) > 1:
+        self._times.move_to_end(group)
+        while self.size_bytes > BYTES_MAX and len(self._times) > 1:
             _, forgotten = self._times.popitem(last=False)
-            self.entry_count -= len(forgotten)
+            self.size_bytes -= sum(map(_size_bytes, forgotten.values()))
 
-    def last_ms(self, group: str, topic: str, index: int) -> int | None:
+    def keep(self, group: str, topic_ids: Container[uuid.UUID]) -> None:
+        """Forget the group's other topics: it has no states on them any more."""
+        topics = self._times.get(group, {})
+        for topic in [topic for topic in topics if topic[0] not in topic_ids]:
+            self.size_bytes -= _size_bytes(topics.pop(topic))
+        if not topics:
+            self._times.pop(group, None)
+
+    def last_ms(self, group: str, topic: Topic, index: int) -> int | None:
         """When a lane was last committed; None: not since the start, or forgotten."""
-        times = self._times.get((group, topic))
+        times = self._times.get(group, {}).get(topic)
         return times[index] or None if times is not None and index < len(times) else None
+
+
+def _size_bytes(times: array[int]) -> int:
+    return TOPIC_BYTES + 8 * len(times)

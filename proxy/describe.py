@@ -169,6 +169,7 @@ class GroupDescriber:
             # What was scanned since the broker was asked is there as well.
             ends.append(max(end, self._tallies.scanned_end(view, partition)))
         bytes_per_s, records_per_s = self._loads.bytes_per_s(view), self._loads.records_per_s(view)
+        times, topic = self._groups.commit_times, (view.topic_id, view.name)
         reports = []
         for index in range(view.layout.index_count):
             if index % LANES_AT_ONCE == 0:
@@ -189,7 +190,7 @@ class GroupDescriber:
                     key_range=(key_range.lo, key_range.hi),
                     member_id=owners.get((view.name, index)),
                     committed=committed,
-                    committed_ms=self._groups.commit_times.last_ms(group, view.name, index),
+                    committed_ms=times.last_ms(group, topic, index),
                     log_end=ends[partition],
                     lag=left.count if left is not None else None,
                     lag_is_exact=left is not None and left.is_exact,

@@ -408,7 +408,8 @@ class GroupOffsets:
         if indexes:
             self.note_used(group, view)
         count, now_ms = view.layout.index_count, int(self._wall_clock() * 1000)
-        self.commit_times.note(group, view.name, count, indexes, now_ms)
+        topic = view.topic_id, view.name
+        self.commit_times.note(group, topic, count, indexes, now_ms)
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
         """Delete the group's states on partitions. Raises: UpstreamLost, NotCoordinator."""
@@ -430,6 +431,7 @@ class GroupOffsets:
             self.pushes.forget(key)
             self.late.forget(key)
             self._checks.forget(key)
+        self.commit_times.keep(group, {key.topic_id for key in table.of_group(group)})
 
     def states_of(self, group: str) -> Mapping[StateKey, OffsetState]:
         """All states of a group; not to be changed. Raises: NotCoordinator."""

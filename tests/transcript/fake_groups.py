@@ -176,7 +176,8 @@ class FakeGroups:
     def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
         if indexes:
             self.note_used(group, view)
-        self.commit_times.note(group, view.name, view.layout.index_count, indexes, 1)
+        topic = view.topic_id, view.name
+        self.commit_times.note(group, topic, view.layout.index_count, indexes, 1)
 
     def note_used(self, group: str, view: View) -> None:
         if view.is_renamed:

@@ -269,7 +269,7 @@ async def test_a_commit_means_the_clients_own_ranges(version) -> None:
     check({"topics": [codes(version, {0: 0}, "plain")]}, seen)
     assert positions(context) == [100, -1, -1]
     assert context.groups.restarted().get(StateKey(GROUP, PLAIN, 0)) == state(context)
-    assert context.groups.commit_times.entry_count == 0
+    assert context.groups.commit_times.size_bytes == 0
 
 
 async def test_the_stable_offset_follows_the_last_owner() -> None:

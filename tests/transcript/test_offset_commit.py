@@ -93,7 +93,8 @@ def offset_of(context: FakeContext, index: int, name: str = "orders") -> int:
 
 
 def timed(context: FakeContext, index: int, name: str = "orders") -> bool:
-    return context.groups.commit_times.last_ms(GROUP, name, index) is not None
+    topic = context.lanes(name).topic_id, name
+    return context.groups.commit_times.last_ms(GROUP, topic, index) is not None
 
 
 async def committed(context: FakeContext, offsets: dict[int, int], stable: dict[int, int]) -> None:

@@ -256,6 +256,31 @@ def test_a_deleted_topic_leaves_nothing() -> None:
     run(test)
 
 
+def test_times_of_commits_go_with_what_was_committed() -> None:
+    """A group that is gone, and a topic that was deleted under one that lives."""
+
+    async def test(node: Node) -> None:
+        times = node.groups.commit_times
+        for group, name, topic_id in (("gone", "orders", ORDERS), ("there", "orders", ORDERS),
+                                      ("there", "shop", SHOP)):  # fmt: skip
+            await node.commit(group, topic_id)
+            times.note(group, (topic_id, name), 4, [1], 1000)
+        all_bytes = times.size_bytes
+        node.kafka.states["there"] = "Stable"
+        del node.kafka.offsets["gone", "orders", 0]
+        for known in node.kafka.known_ids.values():
+            known.discard(SHOP)
+
+        await node.rounds(3)
+
+        assert times.last_ms("there", (ORDERS, "orders"), 1) == 1000
+        assert times.last_ms("there", (SHOP, "shop"), 1) is None
+        assert times.last_ms("gone", (ORDERS, "orders"), 1) is None
+        assert times.size_bytes == all_bytes / 3
+
+    run(test)
+
+
 @pytest.mark.parametrize("how", ["one knows it", "one hangs"])
 def test_a_topic_is_there_until_all_brokers_say_otherwise(how: str) -> None:
     """One that lags behind knows nothing of a new topic."""
