@@ -350,8 +350,7 @@ class GroupOffsets:
             key = state_key(group, view.topic_id, partition)
             self.scans.raise_to_log_start((view.topic_id, partition), state, table.get(key))
             table.put(key, state)
-            seen = self.concluded_epoch(key, state)
-            if seen is not None:
+            if (seen := self.concluded_epoch(key, state)) is not None:
                 table.note_epoch(key, seen)
             layouts |= self.layouts.unpinned(view, now_ms)
             records += table.records(key, now_ms=now_ms, is_whole=is_whole)
@@ -407,9 +406,8 @@ class GroupOffsets:
         """Lanes were committed just now: for who looks at the group."""
         if indexes:
             self.note_used(group, view)
-        count, now_ms = view.layout.index_count, int(self._wall_clock() * 1000)
-        topic = view.topic_id, view.name
-        self.commit_times.note(group, topic, count, indexes, now_ms)
+        topic, now_ms = (view.topic_id, view.name), int(self._wall_clock() * 1000)
+        self.commit_times.note(group, topic, view.layout.index_count, indexes, now_ms)
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
         """Delete the group's states on partitions. Raises: UpstreamLost, NotCoordinator."""

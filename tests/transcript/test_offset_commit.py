@@ -92,9 +92,8 @@ def offset_of(context: FakeContext, index: int, name: str = "orders") -> int:
     ).offset
 
 
-def timed(context: FakeContext, index: int, name: str = "orders") -> bool:
-    topic = context.lanes(name).topic_id, name
-    return context.groups.commit_times.last_ms(GROUP, topic, index) is not None
+def timed(context: FakeContext, index: int) -> bool:
+    return context.groups.commit_times.last_ms(GROUP, (ORDERS, "orders"), index) is not None
 
 
 async def committed(context: FakeContext, offsets: dict[int, int], stable: dict[int, int]) -> None:
