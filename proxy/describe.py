@@ -3,7 +3,7 @@
 In:    a group's name.  Out: `GroupReport`, fit for JSON.
 Next:  `control` serves it, `keylane describe` prints it.
 Shell: asks brokers.
-Source: KIP-98 and KIP-848 tools show the same of partitions; REQUIREMENTS S004-123, S004-124.
+Source: Kafka's kafka-consumer-groups, which shows the same of partitions (KIP-848).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class GroupReport:
 
 
 async def ask_group(cluster: Cluster, group: str) -> tuple[int, Any]:
-    """A group's coordinator, and what it tells of the group. Raises: UpstreamLost."""
+    """A group's coordinator, and its description of the group. Raises: UpstreamLost."""
     found = await cluster.request(FindCoordinatorRequest(key=group))
     if found.error_code != 0:
         raise UpstreamLost(f"coordinator of group {group}: {found.error_code.name}")
@@ -173,7 +173,7 @@ class GroupDescriber:
         reports = []
         for index in range(view.layout.index_count):
             if index % LANES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # clients are served between so many lanes
             partition = view.partition_of(index)
             (key_range,) = view.key_ranges(index)
             state = self._groups.state_of(group, view, partition)

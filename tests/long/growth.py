@@ -28,6 +28,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewTopic
+from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.offset_commit.v8.request import (
     OffsetCommitRequest,
@@ -68,7 +69,7 @@ RSS_FACTOR: Final = 1.6
 """Of the memory before: 1.4 were measured. What is added are arenas of CPython that are nearly
 empty, and what its caches hold."""
 RSS_FACTOR_AT_ONCE: Final = 2.2
-"""The same where all lane names are read at once: 1.9 were measured. Half a million lanes with an
+"""The same where all lane names are read at once: 2.0 were measured. Half a million lanes with an
 object or more each took 3.4."""
 COMPACTED_FACTOR: Final = 5
 """Of the records that live: what a start may have to read, once Kafka has compacted the journal."""
@@ -80,8 +81,8 @@ SOON: Final = (f"forget_interval_s={FORGET_S}",)
 """Looks follow each other in seconds."""
 AT_ONCE: Final = ("lane_names_per_principal_max=2000", "lane_name_lanes_max=2000000")
 """All lane names may be read at the same moment."""
-NO_ROOM: Final = 29
-"""TOPIC_AUTHORIZATION_FAILED: as many lane names are read as one principal may."""
+NO_ROOM: Final = int(ErrorCode.topic_authorization_failed)
+"""As many lane names are read as one principal may."""
 
 
 class Talk:
@@ -287,7 +288,7 @@ class Growth:
             now = self.look()
             if is_forgotten(now) or time.monotonic() > deadline_s:
                 return now
-            time.sleep(1)
+            time.sleep(1)  # metrics have no event; the deadline bounds it
 
 
 def commit_of(group: str, topic: str, offset: int) -> OffsetCommitRequest:
@@ -317,7 +318,7 @@ def commit_all(talk: Talk, commits: Sequence[OffsetCommitRequest]) -> None:
         assert {*codes} <= {0, *COMING}, codes
         assert time.monotonic() < deadline_s, "the coordinator does not come"
         left = [commit for commit, code in zip(left, codes, strict=True) if code]
-        time.sleep(0.1 if left else 0)
+        time.sleep(0.1 if left else 0)  # as a client's retry.backoff.ms
 
 
 def until_known(talk: Talk, names: Sequence[str]) -> None:
@@ -330,7 +331,7 @@ def until_known(talk: Talk, names: Sequence[str]) -> None:
     deadline_s = time.monotonic() + WAIT_S
     while any(topic.error_code for topic in talk.ask_all([request])[0].topics):
         assert time.monotonic() < deadline_s, "topics stay unknown"
-        time.sleep(0.1)
+        time.sleep(0.1)  # as a client's retry.backoff.ms
 
 
 def make_topics(kafka: str, names: Sequence[str]) -> None:

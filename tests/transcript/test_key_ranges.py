@@ -159,7 +159,7 @@ async def test_lanes_under_the_topics_own_name_hide_its_partitions(caplog) -> No
 
 
 async def test_where_sharing_is_off_nothing_is_given() -> None:
-    """S004-61: the switch of the topic is off, whatever the table says."""
+    """The switch of the topic is off, whatever the table says."""
     context = FakeContext()
     assign(context, a={0: [LOW]})
 

@@ -201,7 +201,7 @@ def test_a_push_that_may_still_arrive_keeps_the_state() -> None:
 
         await node.rounds(2)
         at_first = node.states()
-        await asyncio.sleep(10)
+        await asyncio.sleep(10)  # of virtual time
         await node.rounds(2)
 
         assert at_first == {key} and node.states() == set()
@@ -364,9 +364,9 @@ def test_rounds_go_on_by_themselves() -> None:
         node.kafka.offsets.clear()
         running = spawn(node.forgetting.run(), "forgetting")
 
-        await asyncio.sleep(200)
+        await asyncio.sleep(200)  # of virtual time
         after_first = node.states()
-        await asyncio.sleep(4000)
+        await asyncio.sleep(4000)  # of virtual time
         running.cancel()
 
         assert len(after_first) == 1 and node.states() == set()
