@@ -98,12 +98,14 @@ class Stage:
             allow(self.admin, rule(user, "READ"), rule(user, "WRITE"))
         allow(self.admin, rule("bob", "DESCRIBE"))
         self.direct = self.kafka.bootstrap_of("SECURED")
-        self.proxy = self.start_keylane(self.direct)
+        self.proxy = self.start_keylane(self.direct, f"tls_certificate={self.certificate}")
 
     def start_keylane(self, upstream: str, *settings: str) -> KeylaneProcess:
         """keylane with TLS on both sides and a login of its own; later settings win."""
+        # Not the shared one's: a test lets that expire, and others would read it meanwhile.
+        own = self.authority.issue(f"keylane-{len(self.proxies)}")
         common = (
-            f"tls_certificate={self.certificate}",
+            f"tls_certificate={own}",
             "upstream_tls=true",
             f"upstream_ca={self.ca}",
             "login_mechanism=SCRAM-SHA-256",
