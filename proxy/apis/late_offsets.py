@@ -123,7 +123,8 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
         is_done = await _pushed_late(beat, view, key.partition, context)
         return is_done and not context.groups.may_come_late(key)
     draft = Draft(view, key.partition, state, beat.group)
-    is_known = context.groups.sure_scan(key, view).has_passed(state.stable_position)
+    # Whether what was scanned is of the state's log is asked with the group's lock held.
+    is_known = context.groups.scan_of(view, key.partition).has_passed(state.stable_position)
     if is_known or state.stable_position != state.pushed:
         return await _pushed_late(beat, view, key.partition, context)
     _note_late(beat, [draft], context)
@@ -135,6 +136,9 @@ def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:
         scan = context.groups.sure_scan(draft.key, draft.view)
         make_late = partial(_make_late, member, draft, context)
         context.groups.late.note_commit(draft.key, draft.state, scan, make_late)
+        if context.groups.is_unsure(draft.group, draft.view, draft.partition):
+            # What was scanned already leads it on once its leader answers: heartbeats look.
+            context.groups.late.note_loaded(draft.key, draft.state)
 
 
 def _make_late(member: Beat, draft: Draft, context: Context) -> LatePush:

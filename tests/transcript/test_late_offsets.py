@@ -16,6 +16,7 @@ from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import commit as commit_lanes
 from tests.transcript.crashing_node import started
 from tests.transcript.fake import ORDERS, FakeContext, call, is_relayed, make_request
+from tests.transcript.test_cut_pushes import ends_at, silent
 from tests.transcript.test_offset_commit import (
     COMMIT,
     FENCED,
@@ -352,6 +353,28 @@ async def test_a_node_that_knows_the_place_already_pushes_at_once() -> None:
 
     assert context.state(GROUP, "orders", 0).pushed == 8
     context.finish()
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_a_node_that_knows_the_place_asks_the_leader_before_it_pushes(is_silent) -> None:
+    """What was scanned leads a state on that was loaded, once it is sure to be of its log.
+
+    A leader that is silent at the first heartbeat is asked at a later one.
+    """
+    kafka = Kafka()
+    node = await started(kafka)
+    node.read(0, 50)
+    assert await commit_lanes(node, {0: 80, 1: 80, 2: 80, 3: 30}) == [0] * 4
+    assert kafka.offset == 50
+    node = await started(kafka)
+    node.read(0, 80)
+    for leaders in (silent, ends_at(80)) if is_silent else (ends_at(80),):
+        node.offsets._checks._ask = leaders
+        node.offsets._checks._retry_s.clear()  # it is asked again in a while
+        beats(node)
+        await run_aside(node)
+
+    assert kafka.offset == 80
 
 
 async def test_another_node_that_serves_the_group_by_now_is_left_alone() -> None:
