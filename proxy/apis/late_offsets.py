@@ -122,12 +122,12 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
         context.groups.pushes.note_moved(key)  # where Kafka's offset is has to be asked
         is_done = await _pushed_late(beat, view, key.partition, context)
         return is_done and not context.groups.may_come_late(key)
-    draft = Draft(view, key.partition, state, beat.group)
-    # Whether what was scanned is of the state's log is asked with the group's lock held.
-    is_known = context.groups.scan_of(view, key.partition).has_passed(state.stable_position)
-    if is_known or state.stable_position != state.pushed:
+    is_known = context.groups.sure_scan(key, view).has_passed(state.stable_position)
+    # Where it is not sure, its leader is asked first, with the group's lock held.
+    is_unsure = context.groups.is_unsure(beat.group, view, key.partition)
+    if is_known or is_unsure or state.stable_position != state.pushed:
         return await _pushed_late(beat, view, key.partition, context)
-    _note_late(beat, [draft], context)
+    _note_late(beat, [Draft(view, key.partition, state, beat.group)], context)
     return True
 
 
