@@ -101,7 +101,7 @@ def _play_all(seeds: range, jobs: int) -> int:
 
 
 def _find(name: str, seeds: range) -> tuple[int | None, list[str]]:
-    """The first seed that finds a mistake, and what it says; without the mistake it has no breach."""
+    """The first seed that finds a mistake, and has no breach without it; what it says."""
     mutation = next(each for each in MUTATIONS if each.name == name)
     for seed in seeds:
         with mutation.apply():
