@@ -123,7 +123,7 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
         is_done = await _pushed_late(beat, view, key.partition, context)
         return is_done and not context.groups.may_come_late(key)
     is_known = context.groups.sure_scan(key, view).has_passed(state.stable_position)
-    # Where it is not sure, its leader is asked first, with the group's lock held.
+    # No scan leads an unsure state on before its leader was asked, which `_pushed_late` has done.
     is_unsure = context.groups.is_unsure(beat.group, view, key.partition)
     if is_known or is_unsure or state.stable_position != state.pushed:
         return await _pushed_late(beat, view, key.partition, context)
@@ -137,7 +137,7 @@ def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:
         make_late = partial(_make_late, member, draft, context)
         context.groups.late.note_commit(draft.key, draft.state, scan, make_late)
         if context.groups.is_unsure(draft.group, draft.view, draft.partition):
-            # What was scanned already leads it on once its leader answers: heartbeats look.
+            # No news need come of what was scanned already, so the next heartbeat looks again.
             context.groups.late.note_loaded(draft.key, draft.state)
 
 

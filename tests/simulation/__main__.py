@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-200", metavar="FROM-TO", help="TO is not played")
     parser.add_argument("--seed", type=int, help="play one, and print its story")
     parser.add_argument("--shrink", action="store_true")
-    parser.add_argument("--mutations", action="store_true", help="of each, the seed that finds it")
+    parser.add_argument("--mutations", action="store_true", help="which seed finds each mistake")
     parser.add_argument("--only", help="mutations whose name has this in it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()

@@ -118,7 +118,7 @@ async def test_the_second_address_answers_where_the_first_one_hangs(monkeypatch)
 
 async def test_all_hang(monkeypatch) -> None:
     """The wait is bounded; with nothing to choose from, all addresses are as good as before."""
-    monkeypatch.setattr(broker_links, "ANY_ANSWER_S_MAX", 0.5)  # both are asked by then
+    monkeypatch.setattr(broker_links, "ANY_ANSWER_S_MAX", 0.5)  # the second is asked after 0.01
     async with cluster(2, monkeypatch) as world:
         for broker in world.brokers:
             broker.goes_on.clear()
@@ -182,7 +182,7 @@ async def test_an_answer_that_comes_slowly_is_waited_for(monkeypatch) -> None:
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
-                await asyncio.sleep(0.25)
+                await asyncio.sleep(0.25)  # the broker is slow
         await shut(writer)
         done.set()
 
