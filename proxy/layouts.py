@@ -8,6 +8,7 @@ Source: docs/decisions/005.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from typing import Final
 
@@ -62,6 +63,10 @@ class Layouts:
             known = self.pinned.get(name)
             if known is None or layout.timestamp_ms > known.timestamp_ms:
                 self.pinned[name] = layout
+
+    def names_of(self, topic_id: uuid.UUID) -> list[str]:
+        """By which groups of any node have committed on a topic."""
+        return [name for name, layout in self.pinned.items() if layout.topic_id == topic_id]
 
     def unpinned(self, view: View, now_ms: int) -> dict[str, LayoutValue]:
         """The layout to pin by the view's name; none when it is pinned already, or has no lanes."""

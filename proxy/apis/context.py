@@ -29,6 +29,7 @@ from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
 from keylane.proxy.late_pushes import LatePushes
+from keylane.proxy.layouts import Layouts
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.patterns import SubscribedPatterns
@@ -166,6 +167,8 @@ class Groups(Protocol):
     """Which of Kafka's own offsets a transaction may be about to change."""
     late: LatePushes
     """Stable offsets that could stand further, were it known what lies behind them."""
+    layouts: Layouts
+    """Names of lanes that groups have offsets by."""
 
     @property
     def sees_ends(self) -> bool:

@@ -38,7 +38,7 @@ from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.apis.refusals import expect_right
 from keylane.proxy.late_pushes import LatePush
 from keylane.proxy.refreshes import Beat
-from keylane.proxy.topics import View
+from keylane.proxy.topics import LaneView, View
 
 log = logging.getLogger("keylane.offsets")
 
@@ -110,13 +110,9 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
 
 
 async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Context) -> bool:
-    """Whether no further look is needed.
-
-    Where the name that the group goes by is not known here, the topic's own is tried.
-    """
-    name = context.group_names.chosen(beat.group).get(state.topic_name, state.topic_name)
-    view = await context.find_view(name)
-    if view is None or view.topic_id != key.topic_id:
+    """Whether no further look is needed."""
+    view = await _view_of(key, state, context)
+    if view is None:
         return True
     if context.groups.may_come_late(key):
         context.groups.pushes.note_moved(key)  # where Kafka's offset is has to be asked
@@ -129,6 +125,32 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
         return await _pushed_late(beat, view, key.partition, context)
     _note_late(beat, [Draft(view, key.partition, state, beat.group)], context)
     return True
+
+
+async def _view_of(key: StateKey, state: OffsetState, context: Context) -> View | None:
+    """How to cut what is looked at. None: the topic has no lanes, or was made anew.
+
+    By the name that the group goes by. A node that has just taken it over does not know that name
+    before its next rebalance or commit. Any cut serves that has each cut of the state: lanes beside
+    each other that stand at one offset are led on together no less far than the slower of them.
+    """
+    topic = state.topic_name
+    known = context.group_names.chosen(key.group).get(topic)
+    used = [topic, *context.groups.layouts.names_of(key.topic_id)]
+    names = dict.fromkeys(used) if known is None else (known,)
+    views = [await context.find_view(name) for name in names]
+    fitting = [view for view in views if view is not None and _is_of(view, key)]
+    cuts = [lo for lo, _, _ in state.positions()[1:]]
+
+    def cost(view: View) -> tuple[int, int]:
+        key_split = view.key_split(key.partition)
+        return key_split.count_missing(cuts), key_split.output_count
+
+    return min(fitting, key=cost, default=None)
+
+
+def _is_of(view: LaneView, key: StateKey) -> bool:
+    return view.topic_id == key.topic_id and key.partition < view.layout.partition_count
 
 
 def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:

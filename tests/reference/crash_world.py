@@ -169,24 +169,25 @@ class Node(FakeContext):
     async def log_start(self, view: View, partition: int) -> int:
         return await self.offsets.log_start(view, partition)
 
-    def read(self, start: int, end: int) -> None:
+    def read(self, start: int, end: int, name: str = "orders") -> None:
         """A reader compares the log with what was seen of it, and looks at a part of it."""
         lineage = self.offsets.lineages.of((ORDERS, 0))
         if 0 <= lineage.newest < self.kafka.epoch:
             self.offsets.on_truncated(ORDERS, 0, 0)
         lineage.leader_epoch = self.kafka.epoch
         lineage.note(end, ((self.kafka.epoch, start),))
-        self.scan(start, end, self.kafka.epoch, is_own=True)
+        self.scan(start, end, self.kafka.epoch, is_own=True, name=name)
 
-    def scan(self, start: int, end: int, epoch: int, *, is_own: bool) -> None:
+    def scan(self, start: int, end: int, epoch: int, *, is_own: bool, name: str = "orders") -> None:
         """Here or at another node a part of the log was looked at."""
-        key_split = self.lanes("orders").key_split(0)
-        lasts = np.full(4, -1 if epoch == 0 else end - 1, np.int64)
+        key_split = self.lanes(name).key_split(0)
+        lasts = np.full(key_split.output_count, -1 if epoch == 0 else end - 1, np.int64)
         lasts[0] = end - 1
         self.offsets.on_scanned(
             ScannedBlock(
                 topic="orders", topic_id=ORDERS, partition=0, key_split=key_split,
-                start=start, end=end, last_record_offsets=lasts, lanes=(None,) * 4, holes=(),
+                start=start, end=end, last_record_offsets=lasts,
+                lanes=(None,) * key_split.output_count, holes=(),
                 log_start_offset=0, leader_epoch=epoch, epochs=((epoch, start),) if is_own else (),
             )
         )  # fmt: skip

@@ -21,13 +21,15 @@ async def started(kafka: Kafka) -> Node:
     return await Node(kafka).start()
 
 
-async def commit(node: Node, offsets: dict[int, int], member: str = "m") -> list[int]:
+async def commit(
+    node: Node, offsets: dict[int, int], member: str = "m", name: str = "orders"
+) -> list[int]:
     entries = [{"partition_index": 2 * i, "committed_offset": o} for i, o in offsets.items()]
     wanted = {
         "group_id": GROUP,
         "generation_id_or_member_epoch": 1 if member else -1,
         "member_id": member,
-        "topics": [{"name": "orders", "partitions": entries}],
+        "topics": [{"name": name, "partitions": entries}],
     }
     answer = await call(node, COMMIT, 8, wanted)
     return [entry["error_code"] for entry in answer["topics"][0]["partitions"]]

@@ -32,6 +32,7 @@ from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
+from keylane.proxy.layouts import Layouts
 from keylane.proxy.login_watch import LoginWatch
 from keylane.proxy.nodes.placement import Placement
 from keylane.proxy.patterns import SubscribedPatterns, find_matches
@@ -135,7 +136,7 @@ class FakeContext:
         self.registry.learn("orders", ORDERS, 2)
         self.registry.learn("plain", PLAIN, 3)
         self.registry.learn("shop", SHOP, 1)
-        self.groups = FakeGroups()
+        self.groups = FakeGroups(Layouts(self.config, self.registry))
         self.groups.clock = lambda: self.world.now_s
         self.events = self.groups.events
         self.sequences = SequenceMap()

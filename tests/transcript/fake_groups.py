@@ -22,6 +22,7 @@ from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
 from keylane.proxy.adoption import Adoption
 from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.late_pushes import LatePushes
+from keylane.proxy.layouts import Layouts
 from keylane.proxy.log_checks import LogChecks
 from keylane.proxy.log_ends import Question
 from keylane.proxy.push_journal import PushJournal
@@ -34,7 +35,8 @@ Place = tuple[str, int]
 class FakeGroups:
     """Implements `Groups` as `proxy.groups` does, with a list in the place of Kafka."""
 
-    def __init__(self) -> None:
+    def __init__(self, layouts: Layouts) -> None:
+        self.layouts = layouts
         self.table = OffsetTable(partition_count=1)
         self.pushes = Pushes()
         self.late = LatePushes()

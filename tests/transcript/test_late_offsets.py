@@ -377,6 +377,34 @@ async def test_a_node_that_knows_the_place_asks_the_leader_before_it_pushes(is_s
     assert kafka.offset == 80
 
 
+async def test_a_node_that_does_not_know_the_name_of_a_group_looks_by_cuts_that_fit() -> None:
+    """By the fewest lanes that have been used and set the state's lanes apart, not by its own.
+
+    The topic has four; the group went by eight, of which the first has all records, the second
+    none. In one of four they are together, and nothing would lead the second on.
+    """
+    kafka = Kafka()
+    node = await started(kafka)
+    eight = "orders.lanes-8"
+    assert set(await commit_lanes(node, dict.fromkeys(range(16), 30), name="orders.lanes-16")) == {
+        0
+    }
+    assert set(await commit_lanes(node, {n: 80 for n in range(8) if n != 1}, name=eight)) == {0}
+    assert kafka.offset == 30
+    node = await started(kafka)
+    node.read(0, 80)
+    node.offsets._checks._ask = ends_at(80)
+    beats(node)
+    await run_aside(node)
+    (late,) = node.offsets.late.overdue(node.clock() + PATIENCE_S + 1)
+    assert late.view.name == eight and kafka.offset == 30
+
+    node.read(30, 80, name=eight)
+    await run_aside(node)
+
+    assert kafka.offset == 80
+
+
 async def test_another_node_that_serves_the_group_by_now_is_left_alone() -> None:
     """Nothing is sent, and nothing is raised."""
     context = FakeContext()

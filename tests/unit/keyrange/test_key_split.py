@@ -36,6 +36,14 @@ def test_each_hash_is_in_one_interval(cuts: tuple[int, ...], point: int) -> None
     assert split.output_count == len(ranges)
 
 
+@given(cuts=cuts, others=cuts)
+def test_cuts_that_a_split_lacks_are_counted(
+    cuts: tuple[int, ...], others: tuple[int, ...]
+) -> None:
+    """Neither end of the space is a cut."""
+    assert KeySplit(cuts).count_missing(others) == len(set(others) - set(cuts))
+
+
 @given(cuts=cuts, data=st.data())
 def test_owners_get_their_ranges_back(cuts: tuple[int, ...], data: st.DataObject) -> None:
     """What an owner brought is what its output stands for; the rest is nobody's."""
