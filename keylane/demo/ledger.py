@@ -9,6 +9,10 @@ A *session* is one member owning one lane from its assignment to its end. Inside
 orders of a customer must come one after the other. A new session may start again at an order
 that was processed before, but only where nothing later was committed, and only because the
 session before it was cut off: that is what at-least-once delivery promises.
+
+A member that was away for longer than its session time-out is put out by the group, and reads on
+until an answer says so: as with Kafka itself its lanes are at two members meanwhile. What it does
+then does not count as processed, and none of it may be committed.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from keylane.demo.events import (
     Assigned,
@@ -31,6 +35,9 @@ from keylane.demo.events import (
 )
 from keylane.demo.orders import Run
 
+REFUSED: Final = "CommitFailedError"
+"""What aiokafka and kafka-python make of a commit by a member that the group has put out."""
+
 
 @dataclass(slots=True, eq=False)
 class Session:
@@ -41,6 +48,8 @@ class Session:
     lane: int
     end: SessionEnd | None = None
     commit_failed: bool = False
+    is_put_out: bool = False
+    """It ends by the group going on without it."""
     waiting: deque[LaneBatch] = field(default_factory=deque)
     """Processed and not committed yet, in order of offset."""
 
@@ -81,7 +90,7 @@ class KeyState:
 
 @dataclass(slots=True)
 class Counts:
-    """What the ledger found; the fields after `after_failed_commit` must stay zero."""
+    """What the ledger found; `unexplained` to `two_at_once` must stay zero."""
 
     deliveries: int = 0
     """Records processed, each time counted."""
@@ -97,6 +106,16 @@ class Counts:
     """An older order of a key after a newer one, other than a new session starting again."""
     two_at_once: int = 0
     """A key or a lane at a second member while the first still had it."""
+    by_put_out: int = 0
+    """Processed by members that were put out, once another member had their lanes."""
+
+
+class SessionStart(NamedTuple):
+    """Which session of a member on a lane."""
+
+    member: int
+    lane: int
+    at_ns: int
 
 
 class Check(NamedTuple):
@@ -108,28 +127,35 @@ class Check(NamedTuple):
 
 
 class Ledger:
-    """Applies events one by one; `lane_owners` and `counts` can be read at any time."""
+    """Applies events one by one; `lane_owners` and `counts` can be read at any time.
 
-    def __init__(self) -> None:
+    put_out: sessions that end by the group going on without the member. A live ledger cannot know
+    them, and counts what they do beside the next owner as two members at once.
+    """
+
+    def __init__(self, put_out: frozenset[SessionStart] = frozenset()) -> None:
         self.counts = Counts()
         self.keys: dict[int, KeyState] = {}
         self.lane_owners: dict[int, Session] = {}
         self.member_deliveries: dict[int, int] = {}
         self._session_count = 0
+        self._put_out = put_out
+        self._outside: dict[tuple[int, int], Session] = {}
+        """By member and lane: put out, and not told yet, while another member has the lane."""
 
     def apply(self, event: Event) -> None:
         """Take in one event; events must come in order of `at_ns`."""
         match event:
-            case Assigned(member=member, lanes=lanes):
+            case Assigned(member=member, at_ns=at_ns, lanes=lanes):
                 for lane in lanes:
-                    self._open(member, lane)
+                    self._open(SessionStart(member, lane, at_ns))
             case Released(member=member, lanes=lanes, end=end):
                 self._close(member, lanes, end)
             case Ended(member=member, end=end):
                 self._close(member, tuple(self.lane_owners), end)
             case Delivered(member=member, batches=batches):
                 for batch in batches:
-                    self._deliver(self._session(member, batch.lane), batch)
+                    self._deliver(member, batch)
             case Committed(member=member, positions=positions):
                 for lane, position in positions:
                     self._commit(self._session(member, lane), position)
@@ -167,18 +193,25 @@ class Ledger:
         for lane, session in self.lane_owners.items():
             assert session.lane == lane and session.end is None
 
-    def _open(self, member: int, lane: int) -> None:
+    def _open(self, start: SessionStart) -> None:
+        member, lane, _ = start
+        self._outside.pop((member, lane), None)
         owner = self.lane_owners.pop(lane, None)
         if owner is not None:
-            # The same member again: it was assigned anew without a word about the old one.
-            self.counts.two_at_once += owner.member != member
             owner.end = SessionEnd.LOST
+            if owner.is_put_out:
+                self._outside[owner.member, lane] = owner
+            else:
+                # The same member again: it was assigned anew without a word about the old one.
+                self.counts.two_at_once += owner.member != member
         self._session_count += 1
-        self.lane_owners[lane] = Session(self._session_count, member, lane)
+        session = Session(self._session_count, member, lane, is_put_out=start in self._put_out)
+        self.lane_owners[lane] = session
 
     def _close(self, member: int, lanes: Iterable[int], end: SessionEnd) -> None:
         """End the sessions of `member` on `lanes`; lanes of others stay theirs."""
         for lane in lanes:
+            self._outside.pop((member, lane), None)
             owner = self.lane_owners.get(lane)
             if owner is not None and owner.member == member:
                 owner.end = end
@@ -198,11 +231,15 @@ class Ledger:
             return Session(0, member, lane, end=SessionEnd.LOST)
         return owner
 
-    def _deliver(self, session: Session, batch: LaneBatch) -> None:
+    def _deliver(self, member: int, batch: LaneBatch) -> None:
+        count = sum(run.order_count for run in batch.runs)
+        if (member, batch.lane) in self._outside:
+            self.counts.by_put_out += count
+            return
+        session = self._session(member, batch.lane)
         session.waiting.append(batch)
         for run in batch.runs:
             self._deliver_run(session, run)
-        count = sum(run.order_count for run in batch.runs)
         self.counts.deliveries += count
         deliveries = self.member_deliveries.get(session.member, 0)
         self.member_deliveries[session.member] = deliveries + count
@@ -261,10 +298,48 @@ def build_ledger(events: Iterable[Event]) -> Ledger:
     Pipes of different members are read one after the other, so a live ledger may see two
     events the wrong way round. This one cannot: the verdict is made from it.
     """
-    ledger = Ledger()
-    for event in sorted(events, key=lambda event: event.at_ns):
+    in_order = sorted(events, key=lambda event: event.at_ns)
+    ledger = Ledger(find_put_out(in_order))
+    for event in in_order:
         ledger.apply(event)
     return ledger
+
+
+def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
+    """Sessions that end by the group going on without the member, of events in order of time.
+
+    The member says so; or its last commit there is refused, where its library has no word for it.
+    """
+    found: set[SessionStart] = set()
+    running: dict[tuple[int, int], tuple[SessionStart, bool]] = {}
+    """By member and lane: its session, and whether its last commit was refused."""
+    for event in events:
+        match event:
+            case Assigned(member=member, at_ns=at_ns, lanes=lanes):
+                for lane in lanes:
+                    running[member, lane] = SessionStart(member, lane, at_ns), False
+            case Committed(member=member, positions=positions):
+                for lane, _ in positions:
+                    _note_answer(running, (member, lane), is_refused=False)
+            case CommitFailed(member=member, lanes=lanes, reason=reason):
+                for lane in lanes:
+                    _note_answer(running, (member, lane), is_refused=reason == REFUSED)
+            case Released(member=member, lanes=lanes, end=end):
+                for lane in lanes:
+                    start, is_refused = running.pop((member, lane), (None, False))
+                    if start is not None and (is_refused or end is SessionEnd.LOST):
+                        found.add(start)
+    return frozenset(found)
+
+
+def _note_answer(
+    running: dict[tuple[int, int], tuple[SessionStart, bool]],
+    place: tuple[int, int],
+    *,
+    is_refused: bool,
+) -> None:
+    if place in running:
+        running[place] = running[place][0], is_refused
 
 
 def judge(
@@ -286,6 +361,7 @@ def judge(
         _zero("delivered again without a reason", counts.unexplained),
         Check("redelivered after kill -9", f"{counts.after_kill:,}", passed=True),
         Check("redelivered after a failed commit", f"{counts.after_failed_commit:,}", passed=True),
+        Check("read by members that were put out", f"{counts.by_put_out:,}", passed=True),
         Check("members that had work", f"{busy} of {members_started}", busy >= members_wanted),
     ]
 

@@ -43,6 +43,9 @@ SESSION_TIMEOUT_MS: Final = 12_000
 """How long the group waits for a killed member: Kafka's default of 45 s outlasts a show, and a
 shorter one than a busy machine needs to bring a killed proxy back gives lanes away meanwhile."""
 HEARTBEAT_MS: Final = 1_000
+RECONNECT_BACKOFF_MAX_MS: Final = 1_000
+"""Between two tries to connect; by default librdkafka waits up to 10 s and kafka-python up to 30 s,
+so that after a restart of some seconds their next try comes behind the session's end."""
 POLL_MS: Final = 200
 """How long a poll waits, and so how soon `stop` is seen."""
 BATCH_RECORDS_MAX: Final = 500

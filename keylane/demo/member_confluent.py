@@ -17,6 +17,7 @@ from keylane.demo.member import (
     BATCH_RECORDS_MAX,
     HEARTBEAT_MS,
     POLL_MS,
+    RECONNECT_BACKOFF_MAX_MS,
     SESSION_TIMEOUT_MS,
     Journal,
 )
@@ -42,6 +43,7 @@ def consume(
             "partition.assignment.strategy": "range",
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": HEARTBEAT_MS,
+            "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
             # Bounds what waits in this process, so that new members find work to take over.
             "queued.max.messages.kbytes": 4096,
             "log_level": 0,

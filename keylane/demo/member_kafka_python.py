@@ -20,6 +20,7 @@ from keylane.demo.member import (
     BATCH_RECORDS_MAX,
     HEARTBEAT_MS,
     POLL_MS,
+    RECONNECT_BACKOFF_MAX_MS,
     SESSION_TIMEOUT_MS,
     Journal,
 )
@@ -45,6 +46,7 @@ def consume(
         partition_assignment_strategy=[RangePartitionAssignor],
         session_timeout_ms=SESSION_TIMEOUT_MS,
         heartbeat_interval_ms=HEARTBEAT_MS,
+        reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
     )
     consumer.subscribe([topic], listener=_Listener(consumer, journal, topic))
     while not is_stopping():

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keylane.demo.events import (
     Assigned,
+    CommitFailed,
     Committed,
     Delivered,
     Ended,
@@ -24,7 +26,7 @@ from keylane.demo.events import (
     Released,
     SessionEnd,
 )
-from keylane.demo.ledger import Ledger, build_ledger, judge
+from keylane.demo.ledger import REFUSED, Ledger, build_ledger, judge
 from keylane.demo.orders import Run, append_run
 
 LANES = 3
@@ -195,5 +197,63 @@ def test_a_member_that_reads_what_is_not_its_own_is_found(seed: int) -> None:
     stolen = group.events[at]
     assert isinstance(stolen, Delivered)
     group.events[at] = Delivered(999, stolen.at_ns, stolen.batches)
+
+    assert "key or lane at two members at once" in failed_checks(group.events, group.produced())
+
+
+def play_overlap(seed: int, last_words: list[Event]) -> tuple[Group, int]:
+    """A member reads on beside the next owner of its lane, then says its last words.
+
+    Returns the group, and how many orders the member read beside the other one.
+    """
+    group = Group(random.Random(seed))
+    group.produce(60)
+    end = len(group.logs[0])
+    assume(end > 3)
+    took_over, reads_to = sorted(group.draw.sample(range(1, end), 2))
+    group.member = 1
+    group.events.append(Assigned(1, group.tick(), (0,)))
+    group.read(0, 0, took_over)
+    group.events.append(Assigned(2, group.tick(), (0,)))
+    group.member = 2
+    if group.draw.random() < 0.5:
+        group.read(0, 0, end)
+    group.member = 1
+    group.read(0, took_over, reads_to)
+    group.events += [replace(event, at_ns=group.tick() + n) for n, event in enumerate(last_words)]
+    group.member = 2
+    if not any(isinstance(e, Delivered) and e.member == 2 for e in group.events):
+        group.read(0, 0, end)
+    group.commit(0, end)
+    for lane in range(1, LANES):
+        group.serve(lane, to_the_end=True)
+    return group, reads_to - took_over
+
+
+LOST = Released(1, 0, (0,), SessionEnd.LOST)
+REVOKED = Released(1, 0, (0,), SessionEnd.REVOKED)
+IS_REFUSED = CommitFailed(1, 0, (0,), REFUSED)
+IS_TAKEN = Committed(1, 0, ((0, 1),))
+
+
+@pytest.mark.parametrize("last_words", [[LOST], [IS_REFUSED, REVOKED]], ids=["lost", "refused"])
+@given(seed=seeds)
+def test_a_member_that_was_put_out_reads_on_as_direct(seed: int, last_words: list[Event]) -> None:
+    """Beside the next owner; nothing of it counts as processed."""
+    group, count = play_overlap(seed, last_words)
+
+    assert failed_checks(group.events, group.produced()) == set()
+    assert build_ledger(group.events).counts.by_put_out == count
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [[REVOKED], [IS_TAKEN, REVOKED], [IS_TAKEN, LOST], [IS_REFUSED, IS_TAKEN, REVOKED]],
+    ids=["in order", "commit", "commit, then lost", "refused, then commit"],
+)
+@given(seed=seeds)
+def test_two_owners_of_a_lane_are_found(seed: int, last_words: list[Event]) -> None:
+    """The group has not put the member out, or has taken a commit of it all the same."""
+    group, _ = play_overlap(seed, last_words)
 
     assert "key or lane at two members at once" in failed_checks(group.events, group.produced())
