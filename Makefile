@@ -12,6 +12,8 @@ export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 PYTEST := $(BIN)/python -m pytest
 # The kernels are compiled before, so that workers do not each compile them.
 WORKERS ?= 2
+# Tests with brokers wait for them a third of the time: one worker more is a sixth off.
+BROKER_WORKERS ?= 3
 FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance \
 	--ignore=tests/simulation
 
@@ -63,7 +65,7 @@ simulation: warm ## whole nodes with faults in virtual time, a thousand schedule
 	$(PYTEST) tests/simulation -n $(WORKERS) --quiet --durations=3
 
 integration: warm ## the tests with a real Kafka (started by themselves)
-	$(PYTEST) tests/integration -n $(WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
+	$(PYTEST) tests/integration -n $(BROKER_WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
 		--durations=10
 
 spark: warm ## the tests with a real Spark (and a Kafka of their own)
