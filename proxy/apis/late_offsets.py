@@ -128,17 +128,22 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
 
 
 async def _view_of(key: StateKey, state: OffsetState, context: Context) -> View | None:
-    """How to cut what is looked at. None: the topic has no lanes, or was made anew.
+    """How to cut what is looked at. None: the topic has no lanes, or is another one by now.
 
     By the name that the group goes by. A node that has just taken it over does not know that name
     before its next rebalance or commit. Any cut serves that has each cut of the state: lanes beside
     each other that stand at one offset are led on together no less far than the slower of them.
+    Raises: ConfigInvalid, where no name is served.
     """
-    topic = state.topic_name
+    topic, registry = state.topic_name, context.registry
+    if await context.find_topic(topic) is None:
+        return None
     known = context.group_names.chosen(key.group).get(topic)
     used = [topic, *context.groups.layouts.names_of(key.topic_id)]
-    names = dict.fromkeys(used) if known is None else (known,)
-    views = [await context.find_view(name) for name in names]
+    names = [known] if known is not None else list(dict.fromkeys(used))
+    # One name that is not served must not keep the others from it; none that is, is an error.
+    served = [name for name in names if not registry.is_refused(name)]
+    views = [registry.view(name) for name in served or names]
     fitting = [view for view in views if view is not None and _is_of(view, key)]
     cuts = [lo for lo, _, _ in state.positions()[1:]]
 
