@@ -311,35 +311,26 @@ def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
     The member says so; or its last commit there is refused, where its library has no word for it.
     """
     found: set[SessionStart] = set()
-    running: dict[tuple[int, int], tuple[SessionStart, bool]] = {}
-    """By member and lane: its session, and whether its last commit was refused."""
+    running: dict[tuple[int, int], SessionStart] = {}
+    """By member and lane."""
+    refused: set[tuple[int, int]] = set()
+    """Where the last commit was."""
     for event in events:
         match event:
             case Assigned(member=member, at_ns=at_ns, lanes=lanes):
                 for lane in lanes:
-                    running[member, lane] = SessionStart(member, lane, at_ns), False
+                    running[member, lane] = SessionStart(member, lane, at_ns)
+                    refused.discard((member, lane))
             case Committed(member=member, positions=positions):
-                for lane, _ in positions:
-                    _note_answer(running, (member, lane), is_refused=False)
-            case CommitFailed(member=member, lanes=lanes, reason=reason):
-                for lane in lanes:
-                    _note_answer(running, (member, lane), is_refused=reason == REFUSED)
+                refused.difference_update((member, lane) for lane, _ in positions)
+            case CommitFailed(member=member, lanes=lanes, reason=reason) if reason == REFUSED:
+                refused.update((member, lane) for lane in lanes)
             case Released(member=member, lanes=lanes, end=end):
                 for lane in lanes:
-                    start, is_refused = running.pop((member, lane), (None, False))
-                    if start is not None and (is_refused or end is SessionEnd.LOST):
+                    start = running.pop((member, lane), None)
+                    if start and (end is SessionEnd.LOST or (member, lane) in refused):
                         found.add(start)
     return frozenset(found)
-
-
-def _note_answer(
-    running: dict[tuple[int, int], tuple[SessionStart, bool]],
-    place: tuple[int, int],
-    *,
-    is_refused: bool,
-) -> None:
-    if place in running:
-        running[place] = running[place][0], is_refused
 
 
 def judge(
