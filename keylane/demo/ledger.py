@@ -141,7 +141,7 @@ class Ledger:
         self._session_count = 0
         self._put_out = put_out
         self._outside: dict[tuple[int, int], Session] = {}
-        """By member and lane: put out, and not told yet, while another member has the lane."""
+        """By member and lane: put out, and no answer says so yet; another member has the lane."""
 
     def apply(self, event: Event) -> None:
         """Take in one event; events must come in order of `at_ns`."""
