@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from keylane.keyrange.key_split import KeySplit, owners_split
-from keylane.keyrange.space import KeyRange
+from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.proxy.range_table import Ranges, RangeTable, RangeTableHolder
 from keylane.proxy.topics import LaneView, PhysicalTopic
 from keylane.wire.batch import CODEC_NONE
@@ -102,6 +102,18 @@ class RangeView:
     def key_split(self, partition: int) -> KeySplit:
         """How all owners share the partition; what nobody owns is nobody's."""
         return self.shares[partition].key_split
+
+
+def view_of_cuts(topic: PhysicalTopic, partition: int, cuts: Sequence[int]) -> RangeView:
+    """A partition whose keys are cut at these hashes, for a read of keylane's own."""
+    shares = _Shares(KeySplit(cuts), {"": 0})
+    return RangeView(
+        client_id="",
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        parts={partition: (KeyRange(0, HASH_MAX),)},
+        shares={partition: shares},
+    )
 
 
 class RangeViews:

@@ -85,10 +85,9 @@ class KeySplit:
         """First hashes of all intervals but the first; made anew each time."""
         return tuple(self.lows[1:])
 
-    def count_missing(self, hashes: Sequence[int]) -> int:
-        """How many of these it has no cut at."""
-        wanted = np.array(hashes, np.uint64)
-        return len(wanted) - int(np.isin(wanted, self.limits[:-1], assume_unique=True).sum())
+    def has_cuts(self, hashes: Sequence[int]) -> bool:
+        """Whether it is cut at all of these."""
+        return bool(np.isin(np.array(hashes, np.uint64), self.limits[:-1]).all())
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -16,7 +16,7 @@ Source: docs/decisions/021.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from keylane.proxy.apis.lane_offsets import Draft, open_drafts
 from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.apis.refusals import expect_right
 from keylane.proxy.late_pushes import LatePush
+from keylane.proxy.range_views import view_of_cuts
 from keylane.proxy.refreshes import Beat
 from keylane.proxy.topics import LaneView, View
 
@@ -130,32 +131,29 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
 async def _view_of(key: StateKey, state: OffsetState, context: Context) -> View | None:
     """How to cut what is looked at. None: the topic has no lanes, or is another one by now.
 
-    By the name that the group goes by. A node that has just taken it over does not know that name
-    before its next rebalance or commit. Any cut serves that has each cut of the state: lanes beside
-    each other that stand at one offset are led on together no less far than the slower of them.
-    Raises: ConfigInvalid, where no name is served.
+    As the group does, or as others do, so that one read serves all: any cut serves that has each
+    cut of the state. Lanes beside each other that stand at one offset are led on together no less
+    far than the slower of them. A node that has just taken a group over need not know a name for
+    it before its next rebalance or commit; without one that fits the state's own cuts are taken.
     """
-    topic, registry = state.topic_name, context.registry
-    if await context.find_topic(topic) is None:
+    found = await context.find_topic(state.topic_name)
+    if found is None or found.topic_id != key.topic_id:
         return None
-    known = context.group_names.chosen(key.group).get(topic)
-    used = [topic, *context.groups.layouts.names_of(key.topic_id)]
-    names = [known] if known is not None else list(dict.fromkeys(used))
-    # One name that is not served must not keep the others from it; none that is, is an error.
-    served = [name for name in names if not registry.is_refused(name)]
-    views = [registry.view(name) for name in served or names]
-    fitting = [view for view in views if view is not None and _is_of(view, key)]
-    cuts = [lo for lo, _, _ in state.positions()[1:]]
-
-    def cost(view: View) -> tuple[int, int]:
-        key_split = view.key_split(key.partition)
-        return key_split.count_missing(cuts), key_split.output_count
-
-    return min(fitting, key=cost, default=None)
+    registry, cuts = context.registry, [lo for lo, _, _ in state.positions()[1:]]
+    chosen = context.group_names.chosen(key.group).get(found.name, found.name)
+    names = dict.fromkeys((chosen, found.name, *context.groups.layouts.names_of(key.topic_id)))
+    views = (registry.view(name) for name in names if not registry.is_refused(name))
+    fitting = [view for view in views if view and _is_cut_at(view, key.partition, cuts)]
+    if not fitting and cuts:
+        return view_of_cuts(found, key.partition, cuts)
+    return min(
+        fitting, key=lambda view: (view.name != chosen, view.layout.lane_count), default=None
+    )
 
 
-def _is_of(view: LaneView, key: StateKey) -> bool:
-    return view.topic_id == key.topic_id and key.partition < view.layout.partition_count
+def _is_cut_at(view: LaneView, partition: int, cuts: Sequence[int]) -> bool:
+    is_there = partition < view.layout.partition_count
+    return is_there and view.key_split(partition).has_cuts(cuts)
 
 
 def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:

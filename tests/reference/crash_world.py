@@ -17,6 +17,7 @@ from kio.index import load_response_schema
 
 from keylane.config import LaneRule
 from keylane.errors import UpstreamLost
+from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.journal import JournalRecord
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.offsets.table import OffsetTable
@@ -169,18 +170,20 @@ class Node(FakeContext):
     async def log_start(self, view: View, partition: int) -> int:
         return await self.offsets.log_start(view, partition)
 
-    def read(self, start: int, end: int, name: str = "orders") -> None:
+    def read(self, start: int, end: int, key_split: KeySplit | None = None) -> None:
         """A reader compares the log with what was seen of it, and looks at a part of it."""
         lineage = self.offsets.lineages.of((ORDERS, 0))
         if 0 <= lineage.newest < self.kafka.epoch:
             self.offsets.on_truncated(ORDERS, 0, 0)
         lineage.leader_epoch = self.kafka.epoch
         lineage.note(end, ((self.kafka.epoch, start),))
-        self.scan(start, end, self.kafka.epoch, is_own=True, name=name)
+        self.scan(start, end, self.kafka.epoch, is_own=True, key_split=key_split)
 
-    def scan(self, start: int, end: int, epoch: int, *, is_own: bool, name: str = "orders") -> None:
+    def scan(
+        self, start: int, end: int, epoch: int, *, is_own: bool, key_split: KeySplit | None = None
+    ) -> None:
         """Here or at another node a part of the log was looked at."""
-        key_split = self.lanes(name).key_split(0)
+        key_split = key_split or self.lanes("orders").key_split(0)
         lasts = np.full(key_split.output_count, -1 if epoch == 0 else end - 1, np.int64)
         lasts[0] = end - 1
         self.offsets.on_scanned(

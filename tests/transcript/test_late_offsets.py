@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from keylane.offsets.journal import StateKey
-from keylane.offsets.state import OffsetState
 from keylane.proxy.late_pushes import PATIENCE_S
 from keylane.proxy.reader_kit import ScannedBlock
 from keylane.proxy.tasks import spawn
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import commit as commit_lanes
 from tests.transcript.crashing_node import started
-from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, is_relayed, make_request
+from tests.transcript.fake import ORDERS, FakeContext, call, is_relayed, make_request
 from tests.transcript.test_cut_pushes import ends_at, silent
 from tests.transcript.test_offset_commit import (
     COMMIT,
@@ -376,63 +375,6 @@ async def test_a_node_that_knows_the_place_asks_the_leader_before_it_pushes(is_s
         await run_aside(node)
 
     assert kafka.offset == 80
-
-
-async def test_a_node_that_does_not_know_the_name_of_a_group_looks_by_cuts_that_fit() -> None:
-    """By the fewest lanes that have been used and set the state's lanes apart, not by its own.
-
-    The topic has four; the group went by eight, of which the first has all records, the second
-    none. In one of four they are together, and nothing would lead the second on.
-    """
-    kafka = Kafka()
-    node = await started(kafka)
-    eight = "orders.lanes-8"
-    assert set(await commit_lanes(node, dict.fromkeys(range(16), 30), name="orders.lanes-16")) == {
-        0
-    }
-    assert set(await commit_lanes(node, {n: 80 for n in range(8) if n != 1}, name=eight)) == {0}
-    assert kafka.offset == 30
-    node = await started(kafka)
-    node.read(0, 80)
-    node.offsets._checks._ask = ends_at(80)
-    beats(node)
-    await run_aside(node)
-    (late,) = node.offsets.late.overdue(node.clock() + PATIENCE_S + 1)
-    assert late.view.name == eight and kafka.offset == 30
-
-    node.read(30, 80, name=eight)
-    await run_aside(node)
-
-    assert kafka.offset == 80
-
-
-@pytest.mark.parametrize(
-    ("used", "by"),
-    [
-        (("plain.lanes-6", "plain.lanes-8", "plain.lanes-4"), "plain.lanes-4"),
-        (("plain.lanes-6", "plain.lanes-8"), "plain.lanes-8"),
-        (("plain.lanes-6", "plain.lanes-2"), "plain.lanes-2"),
-        (("plain.lanes-6", "plain.lanes-4", "orders.lanes-4"), "plain.lanes-4"),
-    ],
-    ids=["fewest", "finer", "most of its cuts", "of its topic"],
-)
-async def test_names_by_which_a_state_of_a_group_without_one_is_looked_at(used, by) -> None:
-    """The first two lanes of four stand together, the others apart; the topic has none itself."""
-    context = FakeContext()
-    for name in used:
-        context.groups.layouts.pinned |= context.groups.layouts.unpinned(context.lanes(name), 1)
-    key, state = StateKey(GROUP, PLAIN, 0), OffsetState(committed=3, topic_name="plain")
-    for index, offset in (6, 5), (9, 8):
-        state.commit_lane(context.lanes("plain.lanes-4").key_ranges(index)[0], offset)
-    context.groups.table.put(key, state)
-    context.groups.late.note_loaded(key, state)
-
-    beats(context)
-    await run_aside(context)
-
-    (late,) = context.groups.late.overdue(context.clock() + PATIENCE_S + 1)
-    assert late.view.name == by
-    context.finish()
 
 
 async def test_another_node_that_serves_the_group_by_now_is_left_alone() -> None:

@@ -37,11 +37,11 @@ def test_each_hash_is_in_one_interval(cuts: tuple[int, ...], point: int) -> None
 
 
 @given(cuts=cuts, others=cuts)
-def test_cuts_that_a_split_lacks_are_counted(
-    cuts: tuple[int, ...], others: tuple[int, ...]
-) -> None:
-    """Neither end of the space is a cut."""
-    assert KeySplit(cuts).count_missing(others) == len(set(others) - set(cuts))
+def test_a_split_knows_its_cuts(cuts: tuple[int, ...], others: tuple[int, ...]) -> None:
+    """Neither end of the space is one."""
+    split = KeySplit(cuts)
+    assert split.has_cuts(others) == (set(others) <= set(cuts))
+    assert split.has_cuts(cuts[::2]) and not split.has_cuts((0,))
 
 
 @given(cuts=cuts, data=st.data())
