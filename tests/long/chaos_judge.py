@@ -470,6 +470,7 @@ class Judge:
                 said = f"{each.at_s:.3f} {each.key}:{each.number} {each.place} {each.offset}"
                 said = f"{said} at {each.member}, after {highest[key]}"
                 is_old = each.offset < self._old_end(each.place)
+                is_old = is_old or each.offset in self._kept[each.place]
                 (self._note if is_old else self._breach)("passed" if is_old else "order", said)
             highest[key] = max(each.offset, highest.get(key, -1))
 
