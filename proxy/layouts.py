@@ -65,7 +65,7 @@ class Layouts:
                 self.pinned[name] = layout
 
     def names_of(self, topic_id: uuid.UUID) -> list[str]:
-        """By which groups of any node have committed on a topic."""
+        """Names by which groups have committed on a topic, as far as this node has loaded them."""
         return [name for name, layout in self.pinned.items() if layout.topic_id == topic_id]
 
     def unpinned(self, view: View, now_ms: int) -> dict[str, LayoutValue]:

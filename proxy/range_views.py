@@ -3,7 +3,7 @@
 In:    the table of assignments, a client id, a topic.  Out: `RangeView`, or None: it reads plain.
 Next:  `apis.fetch` and the offset calls treat it as they treat lanes.
 Pure:  no I/O; what is derived from a table is kept until another table takes its place.
-Source: REQUIREMENTS S004-50, 51, 120; DESIGN decision 9; decision 015 (docs/decisions).
+Source: docs/decisions/015.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RangeView:
 
     @property
     def codec(self) -> int:
-        """Sent as they are: nobody was asked."""
+        """Batches are sent as they are: compression is set for lanes only."""
         return CODEC_NONE
 
     @property
@@ -84,7 +84,7 @@ class RangeView:
         return tuple(self.parts)
 
     def error_of(self, index: int) -> int:
-        """TOPIC_AUTHORIZATION_FAILED for a partition that the client was not given (K-01b)."""
+        """TOPIC_AUTHORIZATION_FAILED for a partition that the client was not given."""
         return 0 if index in self.parts else TOPIC_AUTHORIZATION_FAILED
 
     def partition_of(self, index: int) -> int:
@@ -100,12 +100,15 @@ class RangeView:
         return self.parts[index]
 
     def key_split(self, partition: int) -> KeySplit:
-        """How all owners share the partition; what nobody owns is nobody's."""
+        """How all owners share the partition; what none of them owns is for no output."""
         return self.shares[partition].key_split
 
 
 def view_of_cuts(topic: PhysicalTopic, partition: int, cuts: Sequence[int]) -> RangeView:
-    """A partition whose keys are cut at these hashes, for a read of keylane's own."""
+    """A partition whose keys are cut at these hashes, for a read of keylane's own.
+
+    It has no lanes, so that a commit by it pins no layout.
+    """
     shares = _Shares(KeySplit(cuts), {"": 0})
     return RangeView(
         client_id="",

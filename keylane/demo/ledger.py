@@ -140,7 +140,7 @@ class Ledger:
         self.member_deliveries: dict[int, int] = {}
         self._session_count = 0
         self._put_out = put_out
-        self._outside: dict[tuple[int, int], Session] = {}
+        self._outside: set[tuple[int, int]] = set()
         """By member and lane: put out, and no answer says so yet; another member has the lane."""
 
     def apply(self, event: Event) -> None:
@@ -195,12 +195,12 @@ class Ledger:
 
     def _open(self, start: SessionStart) -> None:
         member, lane, _ = start
-        self._outside.pop((member, lane), None)
+        self._outside.discard((member, lane))
         owner = self.lane_owners.pop(lane, None)
         if owner is not None:
             owner.end = SessionEnd.LOST
             if owner.is_put_out:
-                self._outside[owner.member, lane] = owner
+                self._outside.add((owner.member, lane))
             else:
                 # The same member again: it was assigned anew without a word about the old one.
                 self.counts.two_at_once += owner.member != member
@@ -211,7 +211,7 @@ class Ledger:
     def _close(self, member: int, lanes: Iterable[int], end: SessionEnd) -> None:
         """End the sessions of `member` on `lanes`; lanes of others stay theirs."""
         for lane in lanes:
-            self._outside.pop((member, lane), None)
+            self._outside.discard((member, lane))
             owner = self.lane_owners.get(lane)
             if owner is not None and owner.member == member:
                 owner.end = end
@@ -314,7 +314,7 @@ def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
     running: dict[tuple[int, int], SessionStart] = {}
     """By member and lane."""
     refused: set[tuple[int, int]] = set()
-    """Where the last commit was."""
+    """Where the last commit that was answered was refused."""
     for event in events:
         match event:
             case Assigned(member=member, at_ns=at_ns, lanes=lanes):

@@ -1,11 +1,11 @@
-"""One consumer of the demo, a process of its own: a stock client that tells what it does.
+"""One consumer of the demo, a process of its own: a stock client that reports what it does.
 
 In:    argv: client library, bootstrap address, topic, group, member number.
 Out:   stdout: one JSON line per event (`events`).  stdin: `stop` asks for an orderly end; its end
        (the parent is gone, in whatever way) ends this process at once.
 Shell: sockets, pipes. Started as `python -m keylane.demo.member`.
 
-An order counts as processed when the line that tells of it is written; only then may its offset
+An order counts as processed when the line that reports it is written; only then may its offset
 be committed. So a kill -9 at any moment can repeat work, and never lose any.
 """
 
@@ -60,10 +60,10 @@ MODULES: Final = {
 
 
 class Journal:
-    """Collects what was processed, tells it, and knows which positions wait for a commit.
+    """Collects what was processed, reports it, and knows which positions wait for a commit.
 
     Used from one thread, or under the caller's own lock. Invariant: `waiting` holds positions
-    of told records only, of lanes that the member owns. With a reporter the same is told to an
+    of reported records only, of lanes that the member owns. With a reporter the same goes to an
     audit topic, always before it may be committed.
     """
 
@@ -81,7 +81,7 @@ class Journal:
         self._commit_due_s = 0.0
 
     def process(self, lane: int, offset: int, key: bytes, value: bytes) -> None:
-        """Do the work of one order: here, to remember it until `tell`."""
+        """Do the work of one order: here, to remember it until `report`."""
         customer, number = read_order(key, value)
         append_run(self._runs.setdefault(lane, []), customer, number)
         first, _ = self._offsets.get(lane, (offset, offset))
@@ -89,7 +89,7 @@ class Journal:
         if self._reporter is not None:
             self._reporter.processed(lane, offset, key)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Write what was processed since the last call; from now on it may be committed."""
         if not self._runs:
             return
@@ -126,7 +126,7 @@ class Journal:
         self._emit(failed)
 
     def assigned(self, lanes: Iterable[int], *, generation: int = -1) -> None:
-        """The member owns `lanes` from now on; generation -1 where the client does not tell."""
+        """The member owns `lanes` from now on; generation -1 where the client has none."""
         taken = tuple(sorted(lanes))
         self._emit(Assigned(self._member, time.monotonic_ns(), taken))
         if self._reporter is not None:

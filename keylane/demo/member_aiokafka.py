@@ -75,7 +75,7 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
         await self._consumer.stop()
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Commit what was processed, then tell."""
+        """Commit what was processed, then report."""
         await self._commit()
         self._journal.released(partition.partition for partition in revoked)
 
@@ -96,7 +96,7 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
         for partition, records in batches.items():
             for record in records:
                 self._journal.process(partition.partition, record.offset, record.key, record.value)
-        self._journal.tell()
+        self._journal.report()
         if self._journal.commit_is_due(time.monotonic()):
             await self._commit()
 

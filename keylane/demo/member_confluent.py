@@ -51,7 +51,7 @@ def consume(
     )
 
     def on_revoke(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        journal.tell()
+        journal.report()
         _commit(consumer, journal, topic)
         journal.released(partition.partition for partition in partitions)
 
@@ -72,7 +72,7 @@ def consume(
             message = consumer.poll(0)
         if message is not None:
             _process(journal, message)
-        journal.tell()
+        journal.report()
         if journal.commit_is_due(time.monotonic()):
             _commit(consumer, journal, topic)
     consumer.close()  # revokes, and so commits

@@ -59,7 +59,7 @@ def consume(
         for partition, records in batches.items():
             for record in records:
                 journal.process(partition.partition, record.offset, record.key, record.value)
-        journal.tell()
+        journal.report()
         if journal.commit_is_due(time.monotonic()):
             _commit(consumer, journal, topic)
     _commit(consumer, journal, topic)

@@ -31,7 +31,7 @@ NO_OUTPUTS.flags.writeable = False
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class KeySplit:
-    """The hash space cut into intervals, each for one output or for nobody.
+    """The hash space cut into intervals, each for one output or for none.
 
     Lanes are the plain case: interval k is output k. Where client ids have ranges, an output is a
     client, which may have several intervals. Equal splits are equal and hash alike; the hash is
@@ -120,7 +120,7 @@ def even_split(count: int) -> KeySplit:
 
 
 def owners_split(owners: Sequence[Sequence[KeyRange]]) -> KeySplit:
-    """The split whose output k is owner k; what none of them has is nobody's.
+    """The split whose output k is owner k; what none of them has is for no output.
 
     owners: ranges of each, disjoint among all of them; none without a range.
     Raises: ValueError, ranges overlap, or an owner has none.

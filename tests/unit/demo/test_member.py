@@ -27,7 +27,7 @@ def test_only_what_was_told_waits_for_a_commit() -> None:
     process(journal, 7, 12, 1, 1)
     before = dict(journal.waiting)
 
-    journal.tell()
+    journal.report()
 
     assert before == {}
     assert journal.waiting == {7: 13}
@@ -41,7 +41,7 @@ def test_nothing_processed_is_nothing_told() -> None:
     """An empty poll writes no line."""
     journal, events = make_journal()
 
-    journal.tell()
+    journal.report()
 
     assert events == []
 
@@ -50,10 +50,10 @@ def test_a_commit_that_was_overtaken_leaves_the_rest() -> None:
     """Position 1 is confirmed while 2 is already waiting: 2 goes on waiting."""
     journal, events = make_journal()
     process(journal, 7, 0, 1, 0)
-    journal.tell()
+    journal.report()
     wanted = dict(journal.waiting)
     process(journal, 7, 1, 1, 1)
-    journal.tell()
+    journal.report()
 
     journal.committed(wanted)
 
@@ -67,7 +67,7 @@ def test_a_released_lane_is_never_committed() -> None:
     journal.assigned([7, 3])
     process(journal, 7, 0, 1, 0)
     process(journal, 3, 0, 2, 0)
-    journal.tell()
+    journal.report()
 
     journal.released([7])
 
@@ -79,7 +79,7 @@ def test_a_failed_commit_goes_on_waiting() -> None:
     """A refused commit is told and tried again."""
     journal, events = make_journal()
     process(journal, 7, 0, 1, 0)
-    journal.tell()
+    journal.report()
 
     journal.commit_failed(journal.waiting, "RebalanceInProgress")
 
@@ -92,7 +92,7 @@ def test_commits_keep_their_distance() -> None:
     journal, _ = make_journal()
     idle = journal.commit_is_due(0.0)
     process(journal, 7, 0, 1, 0)
-    journal.tell()
+    journal.report()
 
     due = [journal.commit_is_due(now_s) for now_s in (1.0, 1.5, 1.0 + COMMIT_INTERVAL_S)]
 
@@ -126,7 +126,7 @@ def test_reports_are_flushed_before_anything_may_be_committed() -> None:
 
     journal.assigned([7], generation=3)
     process(journal, 7, 10, 1, 0)
-    journal.tell()
+    journal.report()
     journal.committed({7: 11})
 
     kinds = [event if isinstance(event, tuple | str) else type(event) for event in events]

@@ -182,7 +182,7 @@ async def test_an_answer_that_comes_slowly_is_waited_for(monkeypatch) -> None:
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
-                await asyncio.sleep(0.25)  # the broker is slow
+                await asyncio.sleep(0.25)  # all pieces take longer than the bound, none alone
         await shut(writer)
         done.set()
 
