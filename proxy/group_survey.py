@@ -31,12 +31,13 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32
 
 from keylane.errors import KeylaneError
-from keylane.proxy.apis.group_state import GONE
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.group_names import Place
 
 log = logging.getLogger("keylane.forgetting")
 
+GONE: Final = frozenset({"Dead", "Empty"})
+"""States of a group without a member."""
 ANSWER_S_MAX: Final = 10.0
 """For each answer: a broker that takes longer is asked again with the next look."""
 GROUP: Final = i8(0)

@@ -38,7 +38,6 @@ from keylane.offsets.state import OffsetState
 from keylane.offsets.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.adoption import Adoption
-from keylane.proxy.apis.context import LOCK_WAIT_S
 from keylane.proxy.cluster import Cluster
 from keylane.proxy.commit_times import CommitTimes
 from keylane.proxy.lane_names import LaneNames
@@ -57,6 +56,9 @@ from keylane.proxy.topics import LaneView, View
 log = logging.getLogger("keylane.groups")
 
 ALONE: Final = Alone()
+LOCK_WAIT_S: Final = 10.0
+"""As long as one answer of a broker under the lock may take; then who waits is asked to come again,
+well before clients give a request up (30 s, `request.timeout.ms`)."""
 
 
 class GroupOffsets:

@@ -22,7 +22,7 @@ from kio.static.constants import EntityType
 
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.lane_wishes import ask
-from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 
 TOPIC_RESOURCE: Final = 2

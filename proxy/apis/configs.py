@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.lane_wishes import Target, ask, find_target, lanes_of
-from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.places import real_name
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 
 TOPIC_RESOURCE: Final = 2

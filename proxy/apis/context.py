@@ -27,6 +27,7 @@ from keylane.proxy.framing import Frame
 from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.generations import Generations
 from keylane.proxy.group_names import GroupNames
+from keylane.proxy.groups import LOCK_WAIT_S
 from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
 from keylane.proxy.late_pushes import LatePushes
 from keylane.proxy.layouts import Layouts
@@ -54,9 +55,6 @@ TAGGED_BODY: Final = TAGS_AT + 1
 """Where the body starts if there are none."""
 NO_TAGS: Final = b"\x00"
 OFFSET_COMMIT: Final = 8
-LOCK_WAIT_S: Final = 10.0
-"""As long as one answer of a broker under the lock may take; then who waits is asked to come again,
-well before clients give a request up (30 s, `request.timeout.ms`)."""
 
 
 class Operation(enum.IntEnum):

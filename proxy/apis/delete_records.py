@@ -34,7 +34,7 @@ from keylane.proxy.apis.lane_wishes import (
     find_targets,
     lanes_text,
 )
-from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView
 

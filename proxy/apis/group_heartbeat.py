@@ -31,7 +31,7 @@ from kio.static.primitive import i32
 from keylane.errors import PatternUnreadable
 from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.lane_wishes import shows_lanes
-from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 
 REASON: Final = (

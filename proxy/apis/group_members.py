@@ -20,7 +20,7 @@ from kio.static.primitive import i32
 
 from keylane.proxy.apis.context import Context, Request
 from keylane.proxy.apis.lane_wishes import find_target, lanes_of, shows_lanes
-from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 
 

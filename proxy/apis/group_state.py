@@ -18,11 +18,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 
 from keylane.proxy.apis.context import Context
+from keylane.proxy.group_survey import GONE
 
 CONSUMER: Final = "consumer"
 STABLE: Final = "Stable"
-GONE: Final = frozenset({"Dead", "Empty"})
-"""States without a member."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ Source: protocol guide, ListOffsets; KIP-101, KIP-320 (epochs), KIP-734 (max tim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
@@ -27,8 +27,9 @@ from kio.static.primitive import i32, i64
 from keylane.proxy.apis.context import Context, Operation, Request
 from keylane.proxy.apis.large import check_partitions
 from keylane.proxy.apis.physical import PhysicalRounds
+from keylane.proxy.apis.relay import absent_lanes, ask_rounds, relay
 from keylane.proxy.connection import Buffers
-from keylane.proxy.topics import LaneView, View
+from keylane.proxy.topics import LaneView
 
 UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
 LATEST: Final = -1
@@ -90,13 +91,6 @@ async def handle_offset_for_leader_epoch(request: Request, context: Context) -> 
     )
 
 
-def absent_lanes(view: View | None, indexes: Iterable[int]) -> list[int]:
-    """Those of `indexes` that are no lanes of the view; none for a plain topic."""
-    if view is None:
-        return []
-    return [index for index in indexes if view.error_of(index)]
-
-
 async def _refusals(
     view: LaneView | None, indexes: Sequence[int], context: Context
 ) -> dict[int, ErrorCode]:
@@ -107,35 +101,6 @@ async def _refusals(
     if code:
         return dict.fromkeys(indexes, ErrorCode(code))
     return dict.fromkeys(absent_lanes(view, indexes), UNKNOWN_PARTITION)
-
-
-async def relay(request: Request, context: Context) -> Buffers:
-    """Pass a request that names no lane; the next one need not wait for its answer."""
-    pending = context.send((request.frame,))
-    context.release()
-    return (await pending,)
-
-
-async def ask_rounds(
-    request: Request,
-    wanted: Any,
-    rounds: PhysicalRounds,
-    context: Context,
-    *,
-    is_judged_whole: bool = False,
-) -> list[Any]:
-    """The broker's kio answers, one per round; all rounds are sent before the first answer.
-
-    is_judged_whole: the broker has something to say of a request without topics as well.
-    """
-    asked = [topics for topics in rounds.requests() if topics]
-    if not asked and is_judged_whole:
-        asked = [()]
-    pending = [
-        context.send((request.with_entity(replace(wanted, topics=topics)),)) for topics in asked
-    ]
-    context.release()
-    return [request.decode_answer(await answer) for answer in pending]
 
 
 async def _own_answers(

@@ -49,9 +49,9 @@ from keylane.proxy.apis.lane_offsets import (
 )
 from keylane.proxy.apis.large import check_partitions
 from keylane.proxy.apis.late_offsets import note_late
-from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.pushes_sent import TOO_LONG, SentPushes
 from keylane.proxy.apis.refusals import expect_right
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.apis.steps_back import note_steps_back
 from keylane.proxy.apis.unresolved import UnresolvedView
 from keylane.proxy.connection import Buffers

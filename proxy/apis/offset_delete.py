@@ -48,11 +48,11 @@ from keylane.proxy.apis.lane_offsets import (
 )
 from keylane.proxy.apis.large import check_entries, check_partitions
 from keylane.proxy.apis.late_offsets import note_set
-from keylane.proxy.apis.list_offsets import absent_lanes, ask_rounds
 from keylane.proxy.apis.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.physical import PhysicalRounds
 from keylane.proxy.apis.pushes_sent import SentPushes
 from keylane.proxy.apis.refusals import expect_right, refuse_groups
+from keylane.proxy.apis.relay import absent_lanes, ask_rounds
 from keylane.proxy.connection import Buffers
 from keylane.proxy.nodes.values import GROUP as OWN_GROUP
 from keylane.proxy.topics import View

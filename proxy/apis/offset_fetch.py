@@ -48,8 +48,8 @@ from keylane.proxy.apis.large import (
     read_answer,
     write_answer,
 )
-from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.refusals import GROUP_DENIED, refused_offsets, refused_topics
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.apis.stable_offsets import (
     STABLE_PAUSE_S,
     STABLE_PAUSE_S_MAX,

@@ -27,7 +27,7 @@ from kio.static.primitive import i16, i32Timedelta, i64
 
 from keylane.own_names import OWN_ID_START, OWN_TOPICS, is_own_id
 from keylane.proxy.apis.context import Context, Request
-from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import TopicRegistry
 from keylane.wire.topic_key import NamedTopic

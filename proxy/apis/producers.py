@@ -35,7 +35,7 @@ from keylane.proxy.apis.lane_wishes import (
     lanes_of,
     shows_lanes,
 )
-from keylane.proxy.apis.list_offsets import relay
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 
 

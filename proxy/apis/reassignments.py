@@ -37,8 +37,8 @@ from keylane.proxy.apis.lane_wishes import (
     show_lanes,
     shows_lanes,
 )
-from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.places import place_partition, real_ids
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import LaneView
 

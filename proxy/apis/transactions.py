@@ -47,7 +47,6 @@ from keylane.proxy.apis.lane_offsets import (
 )
 from keylane.proxy.apis.large import check_partitions
 from keylane.proxy.apis.late_offsets import note_transaction
-from keylane.proxy.apis.list_offsets import relay
 from keylane.proxy.apis.offset_commit import (
     Codes,
     Errors,
@@ -61,6 +60,7 @@ from keylane.proxy.apis.offset_commit import (
     touched_drafts,
 )
 from keylane.proxy.apis.refusals import expect_right
+from keylane.proxy.apis.relay import relay
 from keylane.proxy.connection import Buffers
 from keylane.proxy.topics import View
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from keylane.proxy.apis.context import LOCK_WAIT_S
+from keylane.proxy.groups import LOCK_WAIT_S
 from keylane.proxy.tasks import spawn
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import GROUP, LANES, commit, offsets, offsets_and_codes, started
