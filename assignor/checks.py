@@ -1,8 +1,6 @@
 """Faults of a plan: what no generation may hold, whoever made it.
 
 In:    a plan, the members and topics it is for.  Out: one line per fault, none for a good plan.
-Next:  `proxy.apis.sync_group` refuses a plan with faults and says so (S004-81).
-Pure:  no I/O.
 """
 
 from __future__ import annotations

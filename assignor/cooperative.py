@@ -2,8 +2,6 @@
 
 In:    the plan a generation should reach, and what its members own now.
 Out:   the plan to send in this rebalance, and the lanes that it withholds.
-Next:  members that lose lanes give them up and join again; then the rest is handed over.
-Pure:  no I/O.
 Source: KIP-429; the order of claims of KIP-792.
 """
 

@@ -1,8 +1,6 @@
 """Place what nobody has: few partitions per member, nobody above the level that all could reach.
 
 In:    a board with free units.  Out: the same board, every unit at a member of its crowd.
-Next:  `level` evens out what is left.
-Pure:  no I/O.
 Source: McNaughton's wrap-around rule (fill one member, go on with the next) for whole lanes, with
 best fit inside a partition; what fits nowhere goes to the lightest, heaviest first (Graham's LPT).
 """

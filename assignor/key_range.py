@@ -2,8 +2,6 @@
 
 In:    partition counts, who allows sharing, the group's members; a strategy.
 Out:   `RangedPlan`: by topic, by member, the partitions with a key range of each.
-Next:  `round_robin` and `ranges` are the strategies; `keylane.assign` offers both.
-Pure:  no I/O.
 Source: REQUIREMENTS S004-70 to 80, D-ALGO, D-SPLIT. There is no strategy name of its own: a client
 keeps the one that it is configured with (S004-73).
 

@@ -1,7 +1,6 @@
 """Even out a plan that has every unit placed: only moves that help, and only when needed.
 
 In:    a board without free units.  Out: the same board, with the bounds that `sticky` states.
-Pure:  no I/O.
 Source: local search for makespan by moves from the busiest to the lightest (Finn and Horowitz,
 1979), with swaps; the margins below are our own.
 

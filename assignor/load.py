@@ -1,8 +1,7 @@
 """From measured rates to weights: whole numbers that a plan adds up and compares.
 
 In:    lanes of the topics, bytes per second of those that were measured.  Out: weight by lane.
-Next:  `units` adds them up; `sticky` balances them.
-Pure:  no I/O. The rates are measured where partitions are split (`proxy.loads`), decaying there.
+The rates are measured where partitions are split (`proxy.scans.loads`), decaying there.
 
 Whole numbers, because their sum does not depend on the order in which lanes are listed: every
 process that plans with the same rates comes to the same plan.

@@ -2,7 +2,6 @@
 
 In:    what a group's members said when they joined, and what was measured.
 Out:   values of `sticky`, `round_robin` and `ranges`; checked by `checks`.
-Pure:  no I/O.
 Source: REQUIREMENTS S004-74; Kafka's ConsumerPartitionAssignor for the words.
 """
 

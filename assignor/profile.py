@@ -1,8 +1,6 @@
 """A profile of key load: what each part of the hash space weighs, per partition of a topic.
 
 In:    the bytes of a profile's summary file.  Out: `LoadProfile`; and back.
-Next:  `planner` cuts by it; `keylane.pipeline` makes it from the records of a topic.
-Pure:  no I/O.
 
 The hash space is seen as 2^bits equal buckets. Hashes are decimal strings, as in a plan.
 """
@@ -16,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from keylane.assignor.plan import HASH_FORM, PARTITIONS_MAX
+from keylane.assignor.range_plan import HASH_FORM, PARTITIONS_MAX
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import HASH_MAX
 

@@ -1,8 +1,6 @@
 """Kafka's consumer protocol: what members say when they join, and what the leader answers.
 
 In:    metadata of JoinGroup, assignments of SyncGroup.  Out: `Subscription`, `Assignment`; back.
-Next:  `proxy.apis.sync_group` makes `Member`s of subscriptions, and bytes of a plan.
-Pure:  no I/O.
 Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json of Apache Kafka
 (versions 0 to 3: owned partitions are of KIP-429, the generation of KIP-792, the rack of KIP-881).
 

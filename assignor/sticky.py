@@ -1,8 +1,6 @@
 """The sticky, load-aware assignor: who works on which lanes in the next generation.
 
 In:    members with what they own, topics, bytes per second of lanes.  Out: a plan.
-Next:  `checks` looks for faults, `cooperative` makes two steps of it.
-Pure:  no I/O.
 Source: REQUIREMENTS S004-70, G-16, G-17; DESIGN decision 8. `load`, `units`, `fill` and `level` are
 its four steps.
 

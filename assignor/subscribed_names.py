@@ -2,7 +2,6 @@
 
 In:    metadata of the consumer protocol.  Out: its topic names; the same metadata with names added
        behind the others, or taken away there.
-Pure:  no I/O.
 Source: ConsumerProtocolSubscription.json of Apache Kafka: each version begins with its number and
 the topics, and brokers read no more than these (ClassicGroup.computeSubscribedTopics).
 """

@@ -1,8 +1,6 @@
 """What is dealt out as one piece, to whom it may go, and who has it now.
 
 In:    members, topics, weights of their lanes.  Out: `Board`, with every unit at its owner.
-Next:  `fill` places what is free, `level` evens out.
-Pure:  no I/O.
 
 A unit is a lane; or the same lane of all topics that are joined by key, when the same members
 subscribe to them; or a whole partition, where members that do not share take it (G-17).

@@ -5,7 +5,6 @@
 In:    nothing; keys of Zipf(1.1) and even weight, under other names with each seed.
 Out:   a table: the busiest member's share of the bytes, median and worst over the seeds, and its
        ratio to what the lanes allow: the mean, or the heaviest lane if that is more.
-Shell: prints.
 
 Kafka's assignors are aiokafka's, over the lanes as plain partitions; cooperative-sticky deals out
 by count as sticky does. Hash-even is the seed document's rule: members are dealt to partitions, the

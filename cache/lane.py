@@ -1,8 +1,6 @@
 """One lane of a partition: what waits for it, where it is known to be empty, who reads it.
 
 In:    runs of offsets.  Out: the run that holds an offset.
-Next:  `lane_log` has all lanes of a partition.
-Pure:  no I/O, no clock; time is a parameter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """One partition as its lanes see it: what waits in memory, what is known to be empty.
 
 In:    blocks that were split, offsets that lanes ask for.  Out: pieces to send, or "read it".
-Next:  `proxy.reader` fills it, `proxy.lane_fetch` takes from it.
-Pure:  no I/O, no clock; time is a parameter.
 Source: DESIGN decisions 3, 4; REQUIREMENTS S004-44 to 49; KIP-74 (limits), KIP-98 (aborted list).
 
 Theory. A lane is a row of runs over offsets. A run is either *held* (a slice waits there) or a

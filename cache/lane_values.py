@@ -1,8 +1,6 @@
 """What passes between a partition's log and who reads its lanes: slices, blocks, claims, takings.
 
 In:    what a split made.  Out: values.
-Next:  `lane_log` keeps them, `proxy.lane_fetch` makes answers of them.
-Pure:  no I/O, no clock.
 Source: KIP-98 (aborted list); `kernel.split` makes the slices.
 """
 

@@ -1,8 +1,6 @@
 """Slices that wait for their lane: bounded in bytes over the whole process.
 
 In:    entries with their cost in bytes.  Out: whether they stay; older ones are told to go.
-Next:  `lane_log` puts slices here and looks at nothing else of it.
-Pure:  no I/O, no clock.
 Source: DESIGN decision 4; REQUIREMENTS S004-45 (`max.bytes.key.range.cache`).
 
 Lanes need not be read side by side (Spark runs as many as it has slots), so nothing here waits

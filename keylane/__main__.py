@@ -1,13 +1,12 @@
 """`python -m keylane`: the same as the `keylane` command.
 
 In:    argv.  Out: the exit code of `cli.main`.
-Shell: argv.
 """
 
 from __future__ import annotations
 
 import sys
 
-from keylane.cli import main
+from keylane.cli.main import main
 
 sys.exit(main())

@@ -2,8 +2,6 @@
 
 In:    topics with their partition counts, members, a strategy; measured load if there is any.
 Out:   `Assignment`: by member, by partition, its key ranges; none for the whole partition.
-Next:  `keylane.assign_cli` prints it; a program hands it to `assign()` of a client.
-Pure:  no I/O.
 Source: REQUIREMENTS S004-50, 51, 120. The same functions as in the proxy, so the same ranges.
 """
 
@@ -16,7 +14,7 @@ from typing import Final, Literal, get_args
 from keylane.assignor.checks import find_faults
 from keylane.assignor.key_range import Strategy, assign_key_ranges
 from keylane.assignor.model import LaneTopic, Loads, Member
-from keylane.assignor.plan import RangePlan
+from keylane.assignor.range_plan import RangePlan
 from keylane.assignor.ranges import RANGE
 from keylane.assignor.round_robin import ROUND_ROBIN
 from keylane.assignor.sticky import plan_sticky

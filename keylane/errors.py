@@ -1,7 +1,6 @@
 """Every error keylane raises on purpose, with the Kafka code a client is answered with.
 
 In:    nothing.  Out: exception classes, split by whose fault they are.
-Pure:  no I/O.
 Source: Kafka protocol guide, "Error Codes".
 """
 

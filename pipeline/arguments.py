@@ -1,8 +1,6 @@
 """Arguments that the commands of `keylane spark` share, and what they mean to Spark.
 
 In:    an argparse parser; parsed arguments.  Out: more arguments; options, settings, a session.
-Next:  each command's module.
-Shell: starts Spark, by way of `job`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What consumers did, judged from their own reports: nothing lost, nothing twice, keys in order.
 
 In:    the audit topic and the offsets of the input, as DataFrames.  Out: findings, a row each.
-Next:  `audit_job` reads, lands and writes them; `audit_stream` is coverage as a stream.
-Pure:  DataFrame to DataFrame, native SQL; nothing is collected.
 Source: the format is `keylane.audit.record`; SPARK section 6 for what each step costs.
 
 The order of an audit partition is the order of processing; no clock is believed.

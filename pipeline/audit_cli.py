@@ -2,8 +2,6 @@
 
 In:    parsed arguments.  Out: a verdict on stdout, files; an exit code: 0 clean, 1 findings,
        2 could not tell.
-Next:  `audit_job` runs it.
-Shell: Spark, stdout, stderr.
 """
 
 from __future__ import annotations

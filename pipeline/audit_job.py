@@ -1,7 +1,7 @@
 """Run an audit: read both topics once, land them, judge, write findings and a verdict.
 
 In:    an input topic, its audit topic, what to judge.  Out: `Verdict`; Parquet and JSON files.
-Shell: Kafka and files, by Spark. What reaches this process are counts, and findings to show.
+What reaches this process are counts, and findings to show.
 
 Kafka is read once into Parquet: each further question to Kafka itself costs a whole read again.
 A verdict is about records that were really seen: rows are counted where they are written and where

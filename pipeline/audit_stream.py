@@ -2,8 +2,6 @@
 
 In:    an input topic and its audit topic as streams; what the group has committed.
 Out:   lines of what is lost and what came again; a file of what is still open.
-Next:  `audit_cli --follow` runs it; order and ownership are the batch's (`audit`).
-Shell: Spark, Kafka, files.
 Source: SPARK section 6: bitmaps per 32,768 offsets as a native stateful aggregation.
 
 Members flush their reports before they commit. So once the group has committed an offset, its

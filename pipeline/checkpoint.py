@@ -2,8 +2,7 @@
 
 In:    a checkpoint's folder; the topic that it reads and the one it shall read.
 Out:   a `Migration`: new offsets by lane, or a refusal that names the lanes; the file rewritten.
-Next:  `spark_cli` prints it.
-Shell: files of the checkpoint. `plan_offsets` and `parse_offsets` are pure.
+`plan_offsets` and `parse_offsets` are pure.
 Source: Spark's OffsetSeqLog, format v1: a line `v1`, a line of metadata, then one line per source,
 for the Kafka source JSON of topic -> partition -> next offset. A batch N is done when `commits/N`
 exists; a query goes on from the newest.

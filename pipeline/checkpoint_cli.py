@@ -1,8 +1,6 @@
 """`keylane spark checkpoint`: another lane count for a query, where that is exact.
 
 In:    parsed arguments.  Out: stdout; an exit code: 0 can be done or was done, 1 refused, 2 bad.
-Next:  `checkpoint` plans and writes it.
-Shell: files of the checkpoint and of plans.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from keylane.assignor.plan import PLAN_BYTES_MAX, read_plan
+from keylane.assignor.range_plan import PLAN_BYTES_MAX, read_plan
 from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.keyrange.key_split import LaneCuts
 from keylane.keyrange.lane import LaneLayout

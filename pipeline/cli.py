@@ -1,8 +1,6 @@
 """`keylane spark`: jobs on Spark, each a command of its own.
 
 In:    parsed arguments.  Out: an exit code: 0 done, 2 bad input or nothing to start with.
-Next:  each command's `run_` function; `job` starts Spark.
-Shell: stdout, stderr.
 """
 
 from __future__ import annotations

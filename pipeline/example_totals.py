@@ -7,8 +7,6 @@ Values are JSON numbers or objects with a field `amount`. Each key's total, coun
 between two neighbours are kept beside its lane; the last is right only in key order.
 
 In:    arguments.  Out: state files below the folder; a line per batch on stdout.
-Next:  `keyed_state.all_states` reads the result.
-Shell: Spark, files.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 In:    columns of Spark's Kafka source (`key`, `value`, `offset`, `partition`), or their names.
 Out:   Spark SQL columns; no Python runs per record.
-Next:  `profile` groups by them; what a lane holds is predicted by them.
-Pure:  no I/O.
 Source: DESIGN "Words", REQUIREMENTS G-02 and G-03; `keylane.keyrange.hash` is the same in Python.
 Spark's `xxhash64` is XXH64 with seed 42, and a bigint hashes as its 8 little-endian bytes. Of null
 it returns the seed, so that all records without a key would share a lane: those hash their offset.

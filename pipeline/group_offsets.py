@@ -1,8 +1,6 @@
 """Offsets of a consumer group at the brokers, read and set by the admin client of Spark's jars.
 
 In:    a group, offsets by partition.  Out: the same, at the group's coordinator.
-Next:  `listener` sets Spark's progress; `audit_cli` asks how far a group is.
-Shell: brokers, through Spark's JVM, with the `kafka.*` options of its source as they are.
 """
 
 from __future__ import annotations

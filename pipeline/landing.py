@@ -1,7 +1,6 @@
 """Rows that a job writes with Spark and reads back: as many come back as were written, or it fails.
 
 In:    DataFrames, a folder.  Out: DataFrames of what stands in it.
-Shell: files, by Spark.
 Source: Spark's guide on `DataFrame.observe`: metrics come from the tasks that wrote.
 
 A path without a scheme is a folder of each machine of its own: workers of a cluster write to their

@@ -1,8 +1,6 @@
 """The picture of a profile: load over the hash space, with the lanes drawn in.
 
 In:    a `LoadProfile`, maybe a `RangePlan`.  Out: a PNG and an SVG file.
-Next:  nothing; people look at it.
-Shell: files. matplotlib draws, without a display.
 """
 
 from __future__ import annotations
@@ -11,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from keylane.assignor.plan import RangePlan
-from keylane.assignor.planner import lane_loads
+from keylane.assignor.cut_planner import lane_loads
 from keylane.assignor.profile import LoadProfile
+from keylane.assignor.range_plan import RangePlan
 from keylane.keyrange.space import HASH_MAX
 
 if TYPE_CHECKING:

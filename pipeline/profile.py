@@ -1,8 +1,6 @@
 """The profile of a topic's load: what each part of the hash space weighs, and which keys.
 
 In:    records of Spark's Kafka source.  Out: loads by key and by bucket; a `LoadProfile`.
-Next:  `keylane.assignor.planner` cuts by it, `picture` draws it.
-Pure:  DataFrame to DataFrame, but for `run_profile`, which runs two queries (three with keys).
 Source: SPARK section 5. One pass over Kafka: records are grouped by the hash of their key, a long,
 which Spark's fastest hash map takes, and everything else comes from those groups. That is exact;
 it shuffles one row per key and partition, at most a row per record.

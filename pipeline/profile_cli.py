@@ -2,8 +2,6 @@
 
 In:    parsed arguments.  Out: a folder with a summary, Parquet files and a picture; an exit code:
        0 done, 2 bad input or Spark failed (one line on stderr).
-Next:  `profile` or `rolling` does it; `keylane plan` takes the summary.
-Shell: Spark, files, stdout, stderr.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from keylane.assignor.plan import PLAN_BYTES_MAX, RangePlan, read_plan
-from keylane.assignor.planner import plan_ranges
+from keylane.assignor.cut_planner import plan_ranges
+from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
 from keylane.embedded.resolve import print_progress
 from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.pipeline.arguments import (

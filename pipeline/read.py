@@ -1,8 +1,6 @@
 """Read lanes with Spark's own Kafka source: options, a consistent end, a guard for real time.
 
 In:    a proxy's address, a topic, a lane count.  Out: options, DataFrames, started queries.
-Next:  any job; `keyed_state` keeps what it folds beside each lane.
-Shell: Spark, and through its JVM the proxy.
 Source: SPARK sections 3, 4 and 7: each lane is a partition to Spark, so each is a task of its own,
 its records in order of offset, with no shuffle between Kafka and the job.
 """

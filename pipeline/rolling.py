@@ -1,8 +1,6 @@
 """A rolling profile: load by bucket over the last slices of time, as records come in.
 
 In:    a topic, a checkpoint.  Out: a `LoadProfile` after each batch.
-Next:  `keylane plan` takes each one like that of a batch job.
-Shell: a streaming query; a Parquet file per slice of time.
 Source: SPARK section 7. A batch gives whole sums of the groups that it changed, not differences, so
 that a batch which is repeated after a restart puts the same numbers into the same places.
 

@@ -1,8 +1,6 @@
 """`format("keylane")`: lanes as a Spark data source with the offsets of physical partitions.
 
 In:    options of a reader (`KeylaneSource`).  Out: records, a task per lane, in order of offset.
-Next:  `source_lanes` reads one lane.
-Shell: sockets, by librdkafka, in Spark's Python workers.
 Source: SPARK section 4. Spark's own source sees lanes as partitions, and so counts each offset
 once per lane and ties a checkpoint to their number. Here Spark's offset is that of the physical
 partition: limits and lag are exact, and each batch may have another lane count.

@@ -1,8 +1,6 @@
 """One lane of one batch, by librdkafka, as Arrow batches; and where partitions begin and end.
 
 In:    a lane and two offsets.  Out: Arrow batches in order of offset.
-Next:  `source` hands them to Spark.
-Shell: sockets; runs in Spark's Python workers and in its planning process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Whether brokers have any record in a range of offsets: asked of them, without Spark's executors.
 
 In:    a range of a topic, some of its partitions.  Out: those that hold a record in it.
-Shell: a consumer of Spark's own Kafka jars, in the driver's JVM, with the settings of the source.
 Source: Kafka, `KafkaConsumer.poll`: returns early when a position advances, also over offsets
 without a record (control records, compacted or aborted ones).
 """

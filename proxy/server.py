@@ -1,7 +1,6 @@
 """The proxy: one listener for bootstrap, one per upstream broker; start, sweep, drain.
 
 In:    `ProxyConfig`.  Out: a running proxy; `run` returns when it has stopped.
-Shell: asyncio, signals.
 
 A client connection to the address of broker b is paired with one connection to b, so every
 SASL mechanism, quota and ACL works on the real principal. All listeners of brokers that are known
@@ -20,52 +19,52 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Final
 
-from keylane.config import ProxyConfig, split_address
+from keylane.config.node import ProxyConfig, split_address
 from keylane.errors import ConfigInvalid, KeylaneError
+from keylane.journal.epochs import next_epoch
+from keylane.journal.ownership import Alone
+from keylane.journal.set_aside import SetAside
 from keylane.kernel.warmup import warm_up
-from keylane.offsets.epochs import next_epoch
 from keylane.offsets.lineage import Lineages
-from keylane.offsets.set_aside import SetAside
-from keylane.proxy.cluster import Broker, Cluster
-from keylane.proxy.context import SessionContext, Shared
-from keylane.proxy.control import ControlServer
-from keylane.proxy.control_setup import Upkeep, make_control
-from keylane.proxy.describe import GroupDescriber
-from keylane.proxy.descriptors import Descriptors, budget_of, raise_limit
-from keylane.proxy.dialer import Dialer
-from keylane.proxy.entrance import Entrance
-from keylane.proxy.forgetting import Forgetting
-from keylane.proxy.group_start import GroupStart
-from keylane.proxy.groups import GroupOffsets
-from keylane.proxy.health import Health
-from keylane.proxy.heap import give_back, keep_freed_memory
-from keylane.proxy.hearers import Hearers
-from keylane.proxy.lag import LaneTallies
-from keylane.proxy.lane_fetch import LaneFetcher
-from keylane.proxy.listeners import Listeners
-from keylane.proxy.loads import LaneLoads
-from keylane.proxy.memory_limit import fit_memory
-from keylane.proxy.memory_plan import GATHERING_PART
-from keylane.proxy.memory_watch import MemoryWatch
-from keylane.proxy.nodes.node_parts import NodeParts
-from keylane.proxy.nodes.node_rights import expect_rights
-from keylane.proxy.nodes.placement import Placement
-from keylane.proxy.nodes.scan_feed import ScanFeed
-from keylane.proxy.nodes.scan_waits import ScanWaits
-from keylane.proxy.nodes.tenure import Alone
-from keylane.proxy.read_behind import read_behind
-from keylane.proxy.reader_kit import ScannedBlock
-from keylane.proxy.retention import follow_retention
-from keylane.proxy.rights_advice import advise, own_principals
-from keylane.proxy.scans import ScanKey
-from keylane.proxy.session import ClientSession
-from keylane.proxy.settings_store import SettingsStore
-from keylane.proxy.source import UpstreamSource
-from keylane.proxy.stats import ProxyStats
-from keylane.proxy.switches import SwitchBoard
-from keylane.proxy.tasks import Watched, running_count, spawn
-from keylane.proxy.tls_door import TlsDoor
-from keylane.proxy.upstream import UpstreamLink
+from keylane.proxy.cluster.cluster import Broker, Cluster
+from keylane.proxy.cluster.partition_source import UpstreamSource
+from keylane.proxy.commits.forgetting import Forgetting
+from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.commits.read_behind import read_behind
+from keylane.proxy.commits.retention import follow_retention
+from keylane.proxy.control.describe import GroupDescriber
+from keylane.proxy.control.health import Health
+from keylane.proxy.control.server import ControlServer
+from keylane.proxy.lanes.fetcher import LaneFetcher
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.net.listeners import Listeners
+from keylane.proxy.net.security.tls_listener import TlsDoor
+from keylane.proxy.net.upstream import UpstreamLink
+from keylane.proxy.runtime.descriptors import Descriptors, budget_of, raise_limit
+from keylane.proxy.runtime.heap import give_back, keep_freed_memory
+from keylane.proxy.runtime.memory_limit import fit_memory
+from keylane.proxy.runtime.memory_plan import GATHERING_PART
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.scans.feed import ScanFeed
+from keylane.proxy.scans.known_scans import ScanKey
+from keylane.proxy.scans.lag import LaneTallies
+from keylane.proxy.scans.loads import LaneLoads
+from keylane.proxy.scans.scan_listeners import Hearers
+from keylane.proxy.scans.waits import ScanWaits
+from keylane.proxy.session.context import SessionContext, Shared
+from keylane.proxy.session.entrance import Entrance
+from keylane.proxy.session.memory_watch import MemoryWatch
+from keylane.proxy.session.session import ClientSession
+from keylane.proxy.startup.control_setup import Upkeep, make_control
+from keylane.proxy.startup.dialer import Dialer
+from keylane.proxy.startup.group_start import GroupStart
+from keylane.proxy.startup.node_parts import NodeParts
+from keylane.proxy.startup.node_rights import expect_rights
+from keylane.proxy.startup.rights_advice import advise, own_principals
+from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.settings_store import SettingsStore
+from keylane.proxy.topics.switches import SwitchBoard
+from keylane.tasks import Watched, running_count, spawn
 
 log = logging.getLogger("keylane.server")
 

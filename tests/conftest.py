@@ -1,7 +1,6 @@
 """What every test shares: Hypothesis profiles, and a seed that can be repeated.
 
 In:    the environment (CI, HYPOTHESIS_PROFILE).  Out: a loaded Hypothesis profile.
-Shell: reads the environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """An event loop whose clock jumps to the next timer: time-outs without waiting.
 
 In:    a coroutine function.  Out: its result; `loop.time()` is the virtual clock.
-Shell: asyncio.
 """
 
 from __future__ import annotations

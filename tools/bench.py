@@ -2,8 +2,6 @@
 
 In:    argv: names of benchmarks, all when there is none.  Out: their lines on stdout; exit
        code 1 when one failed. Figures are for reading: nothing is asserted about them.
-Next:  bench/micro/<name>.py, each a program that prints one line per figure.
-Shell: child processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Write docs/configuration.md, docs/metrics.md and docs/protocol.md from the code.
 
 In:    `ProxyConfig`, `ProxyStats`, the routing table.  Out: the files; `--check` only compares.
-Next:  tests/unit/tools/test_gen_docs.py runs the check.
-Shell: files.
 """
 
 from __future__ import annotations
@@ -20,21 +18,21 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from keylane.config import ENVIRONMENT_PREFIX, GroupRule, LaneRule, ProxyConfig
-from keylane.memory_config import MemoryConfig
-from keylane.offsets.journal import StateKey
-from keylane.offsets.set_aside import SetAside
+from keylane.config.memory import MemoryConfig
+from keylane.config.node import ENVIRONMENT_PREFIX, GroupRule, LaneRule, ProxyConfig
+from keylane.config.security import SecurityConfig
+from keylane.journal.set_aside import SetAside
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy import apis
 from keylane.proxy.apis import ROUTES
-from keylane.proxy.apis.treatments import NOT_SERVED, TREATMENTS
-from keylane.proxy.control_setup import Upkeep
-from keylane.proxy.exposition import build_info
-from keylane.proxy.group_gauges import GroupGauges
-from keylane.proxy.nodes.gauges import NodeGauges
-from keylane.proxy.stats import ProxyStats, Sample
-from keylane.proxy.tasks import Watched
-from keylane.security import SecurityConfig
+from keylane.proxy.apis.shared.treatments import NOT_SERVED, TREATMENTS
+from keylane.proxy.control.group_gauges import GroupGauges
+from keylane.proxy.control.metrics import build_info
+from keylane.proxy.control.node_gauges import NodeGauges
+from keylane.proxy.runtime.stats import ProxyStats, Sample
+from keylane.proxy.startup.control_setup import Upkeep
+from keylane.tasks import Watched
 
 LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
 """What happens to answers on the way back, where it is not that addresses are replaced."""
@@ -225,8 +223,8 @@ def protocol() -> str:
 def _behaviours() -> list[str]:
     """A section for each module of `apis` whose docstring tells its behaviour."""
     sections = []
-    for module in pkgutil.iter_modules(apis.__path__):
-        doc = importlib.import_module(f"{apis.__name__}.{module.name}").__doc__ or ""
+    for module in pkgutil.walk_packages(apis.__path__, f"{apis.__name__}."):
+        doc = importlib.import_module(module.name).__doc__ or ""
         found = BEHAVIOUR.search(doc)
         if found is None:
             continue

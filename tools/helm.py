@@ -1,8 +1,6 @@
 """Find Helm, or build it with Go: what the tests of the chart render with.
 
 In:    PATH, KEYLANE_HELM; Go, where there is no Helm.  Out: the path of a `helm`, or why not.
-Next:  `make helm`, tests/chart.
-Shell: files, child processes, the Go module proxy.
 
 Helm is built once, from the version that stands here, into the Python environment (`make clean`
 removes it). That takes two and a half minutes of CPU. No package on PyPI holds Helm itself.

@@ -2,8 +2,7 @@
 
 In:    argv: requirements/sbom-image.cdx.json, where to write, `whole` where all that is installed
        has to be in the list.  Out: the list without what other Pythons and systems have instead.
-Next:  tools/image_build.sh runs it with the image's own Python.
-Shell: reads and writes files. Standard library only: nothing is installed for it.
+Standard library only: nothing is installed for it.
 """
 
 import json

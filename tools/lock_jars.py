@@ -1,8 +1,6 @@
 """Write the locks of the jars: which ones keylane runs, and the sum of each.
 
 In:    what each lock is made of (`LOCKS`), Maven.  Out: three `jars.lock.json`.
-Next:  `keylane.embedded.resolve`, `keylane.pipeline.jars` and the benchmarks take nothing else.
-Shell: jgo (the network), files.
 
 For another version of Kafka or of Spark's connector: change it where `LOCKS` has it from, and run
 `make lock-jars`. All files are fetched anew into an empty folder, since a cache on this machine

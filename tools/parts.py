@@ -2,8 +2,6 @@
 
 In:    requirements/lock-*.txt, requirements/licences.toml, the locks of the jars.
 Out:   pins and parts; a judgement of each licence.
-Next:  `sbom` writes them down; tests/unit/tools/test_parts.py holds the locks to pyproject.toml.
-Shell: reads files.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 In:    the locks and requirements/licences.toml, by `parts`; the text of requirements/NOTICE.in.
 Out:   NOTICE, requirements/sbom-image.cdx.json (Python packages), requirements/sbom-jars.cdx.json.
-Next:  tools/image_build.sh puts NOTICE and the list of what it has installed into an image.
-Shell: reads and writes files.
 Source: CycloneDX 1.6 (ECMA-424), by its own Python library; package URLs (ECMA-427); SPDX names.
 
 The same locks always give the same bytes: there is no time and no chance in them.

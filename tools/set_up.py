@@ -3,9 +3,8 @@
 In:    argv: the environment's folder, the stamp file, a lock if it is for tools only.
 Out:   an environment with keylane (as it stands in the tree) and all that its tests need, or the
        tools of the lock; the stamp is written last.
-Next:  the Makefile, whose targets depend on the stamp.
-Shell: child processes, files. Standard library only, and syntax of old Pythons, so that a
-       machine that lacks something is told what.
+Standard library only, and syntax of old Pythons, so that a machine that lacks something is told
+what.
 """
 
 import subprocess

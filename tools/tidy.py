@@ -1,8 +1,6 @@
 """The house style as a check: what ruff and mypy cannot say, over every file of the project.
 
 In:    the tree (what git tracks or would track).  Out: one line per breach, exit code 1 if any.
-Next:  tests/unit/tools/test_tidy.py runs it, so `make check` fails on a breach.
-Shell: `main` and `read_tree` read files; every `find_` function is pure.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ COLUMNS_MAX: Final = 100
 FUNCTION_LINES_MAX: Final = 60
 MODULE_LINES_MAX: Final = 500
 
-PRODUCT: Final = ("keylane", "proxy", "cache", "assignor", "client", "pipeline")
+PRODUCT: Final = ("keylane", "proxy", "cache", "assignor", "pipeline")
 """Top-level folders that are installed; all but the first by way of a link in the first."""
 ENTRY_POINTS: Final = frozenset({"keylane", "keylane.__main__"})
 """Modules that nothing has to import; so are those with a `__name__ == "__main__"` part."""
@@ -66,9 +64,9 @@ def _top(path: str) -> str:
 BANS: Final = (
     Ban(
         re.compile(r"\.(create_task|ensure_future)\("),
-        "keylane.proxy.tasks.spawn, which keeps a reference and logs a failure",
+        "keylane.tasks.spawn, which keeps a reference and logs a failure",
         folders=PRODUCT,
-        except_in=("proxy/tasks.py",),
+        except_in=("keylane/tasks.py",),
     ),
     Ban(re.compile(r"\btime\.time\("), "a `now_s` parameter", folders=PRODUCT),
     Ban(re.compile(r"\btime\.sleep\("), "an event, or a wait with a time-out", folders=PRODUCT),
@@ -135,7 +133,7 @@ def find_dead_modules(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:
 
 
 def module_name(path: str) -> str:
-    """Import name of a file: `proxy/apis/fetch.py` is `keylane.proxy.apis.fetch`."""
+    """Import name of a file: `proxy/net/framing.py` is `keylane.proxy.net.framing`."""
     parts = list(PurePosixPath(path).with_suffix("").parts)
     if parts[-1] == "__init__":
         parts.pop()
@@ -150,18 +148,6 @@ def _find_module_docstring(path: str, tree: ast.Module) -> Iterator[Finding]:
     docstring = ast.get_docstring(tree)
     if not docstring:
         yield Finding(path, 1, "docstring", "the module has none")
-    elif _top(path) in PRODUCT and not path.endswith("__init__.py"):
-        missing = [
-            word
-            for word, pattern in (
-                ("In:", r"^In:"),
-                ("Out:", r"\bOut:"),
-                ("Pure: or Shell:", r"^(Pure|Shell):"),
-            )
-            if not re.search(pattern, docstring, re.MULTILINE)
-        ]
-        if missing:
-            yield Finding(path, 1, "docstring", f"the module's lacks {', '.join(missing)}")
 
 
 def _names_of(node: ast.AST) -> tuple[str, ...]:

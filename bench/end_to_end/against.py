@@ -10,8 +10,6 @@ both alike, which it does not in two runs.
 In:    the folder of the other source tree; it runs in this virtual environment.
 Out:   a table and bench/results/<name>.json: this to the other, below 1 is less. Of a record's way
        from producer to consumer, and of a commit of all lanes, the p50 of each run.
-Next:  `consume` (drain) and `latency` measure.
-Shell: prints, measures time.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 
 In:    nothing.  Out: a table, and results/balance.json: the busiest member's share of the bytes in
        the second generation, and what is above the mean as members leave one by one.
-Next:  bench/README.md quotes it, beside what `bench.assignor_balance` computes.
-Shell: a real Kafka, keylane, eight librdkafka consumers in threads.
 
 A run: eight members join; records of Zipf(1.1) keys are produced and read; one member subscribes
 anew, which makes the second generation; as many again are produced and read, and each member's

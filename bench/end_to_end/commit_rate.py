@@ -12,7 +12,6 @@ All records were read through keylane before, so that each commit finds what it 
 In:    nothing; an embedded Kafka.
 Out:   a table and bench/results/<name>.json: CPU of keylane per commit (of all commits, less that
        of the idle group), commits per second, p50 and p99 of a commit's wait.
-Shell: prints, measures time; members share one event loop of this process.
 """
 
 from __future__ import annotations

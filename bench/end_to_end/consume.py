@@ -5,8 +5,6 @@
 In:    nothing; fills a topic of 2 partitions in an embedded Kafka.
 Out:   a table, and bench/results/<name>.json. MB/s count keys and values before compression,
        so that all ways are measured with the same stick.
-Next:  `drain` (counts bytes: the proxy is measured), Kafka's own kafka-consumer-perf-test.
-Shell: prints, measures time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 In:    a broker's address, partitions (lanes) with where they begin and end.
 Out:   bytes, batches, records as the batch headers tell; positions.
-Next:  `consume` runs one over all lanes, `stuck_member` runs eight side by side.
-Shell: one blocking socket. Fetch v12, by name, without a fetch session.
+Fetch v12, by name, without a fetch session.
 Source: protocol guide, Fetch. The limits are those of Kafka's Java consumer.
 """
 

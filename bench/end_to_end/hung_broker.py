@@ -2,7 +2,7 @@
 
 In:    nothing; three real brokers, keylane, a steady load, clients with a socket each.
 Out:   a table and `results/hung-broker.json`.
-Shell: child processes, sockets, threads. The clients ask one thing at a time and note each wait.
+The clients ask one thing at a time and note each wait.
 
 A topic with one replica shows what the hung broker leads and nobody else can; one with three shows
 the change of leaders. Both ways have the same clients: direct they read partitions, behind keylane
@@ -38,7 +38,7 @@ from bench.end_to_end.hung_clients import (
     Way,
 )
 from bench.end_to_end.stage import Spread, describe_run, read_metrics, save
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.embedded import EmbeddedKafka
 from tests.integration.keylane_process import KeylaneProcess
 

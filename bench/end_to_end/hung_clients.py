@@ -1,8 +1,6 @@
 """The clients of `hung_broker`: each asks one thing at a time, and notes how long it waits.
 
 In:    where to begin.  Out: a `Book` of waits and records.
-Next:  `hung_broker` evaluates it.
-Shell: sockets, threads.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ process, so one clock measures. The consumer holds all lanes, as the only member
 
 In:    nothing; an embedded Kafka with a topic of 2 partitions.
 Out:   a table and bench/results/<name>.json: p50 and p99 of each run, and of commits.
-Shell: prints, measures time.
 """
 
 from __future__ import annotations

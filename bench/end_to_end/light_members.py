@@ -2,8 +2,7 @@
 
 In:    the bootstrap of Kafka or of keylane, a topic with a partition (lane) per member.
 Out:   how long each commit was waited for.
-Next:  `commit_rate` has them commit in turns, or as fast as they can.
-Shell: asyncio sockets. JoinGroup v3, SyncGroup v2, Heartbeat v2, OffsetCommit v8.
+JoinGroup v3, SyncGroup v2, Heartbeat v2, OffsetCommit v8.
 Source: Kafka protocol guide; the consumer protocol is `keylane.assignor.protocol`.
 """
 
@@ -30,8 +29,8 @@ from keylane.assignor.protocol import (
     write_assignment,
     write_subscription,
 )
-from keylane.config import split_address
-from keylane.proxy.tasks import spawn
+from keylane.config.node import split_address
+from keylane.tasks import spawn
 from keylane.wire.header import ApiKey, response_body_position, write_request
 from keylane.wire.messages import read_response, write_message
 from keylane.wire.offset_commit import (

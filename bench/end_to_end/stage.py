@@ -1,8 +1,6 @@
 """What every end-to-end benchmark stands on: a real Kafka, keylane in front, a topic, a report.
 
 In:    nothing but a temp folder, which is removed.  Out: addresses, topics with known bytes.
-Next:  `consume`, `stuck_member`, `latency`.
-Shell: child processes, files.
 """
 
 from __future__ import annotations

@@ -14,8 +14,6 @@ each run, so that none finds a cache or a reader's place that another one left.
 In:    nothing; fills a topic in an embedded Kafka.
 Out:   a table and bench/results/<name>.json: rate of the seven with and without, the largest
        `keylane_cache_bytes` against its bound, the proxy's RSS.
-Next:  `drain` is a member.
-Shell: prints, measures time; a thread per member.
 """
 
 from __future__ import annotations

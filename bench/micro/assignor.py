@@ -5,7 +5,6 @@
 In:    nothing; a topic of 10 partitions by 1,000 lanes, load unknown, uneven and of Zipf(1.1).
 Out:   one line per state: seconds (best of three), lanes that living members lost, partitions per
        member, the busiest member beside the mean.
-Shell: prints, measures time.
 """
 
 from __future__ import annotations

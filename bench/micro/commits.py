@@ -8,7 +8,6 @@ Out:   one line per lane count and kind of traffic: CPU time of an OffsetCommit 
        its answer, in microseconds (the best of 5 rounds of 600), and bytes of journal per commit,
        keys and whole records among them; what lanes cost of that time, from the copy of the group's
        state to the journal's records; and, of requests with all lanes, the time per lane.
-Shell: prints, measures time.
 
 The broker and the journal are objects of this process; what they cost is taken off. What stays out:
 sockets, and the Kafka client that writes the journal.
@@ -25,11 +24,11 @@ from typing import Any, Final
 import numpy as np
 
 from keylane.keyrange.key_split import even_split
-from keylane.offsets.journal import JournalRecord, StateKey
+from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
-from keylane.proxy.reader_kit import ScannedBlock
+from keylane.proxy.lanes.split_io import ScannedBlock
 from tests.reference.crash_world import COMMIT, Kafka, Node
 from tests.transcript.fake import ORDERS, make_request, serve
 

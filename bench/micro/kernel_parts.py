@@ -5,7 +5,6 @@
 In:    uncompressed and lz4 blocks as `bench.micro.kernel` makes them, 16 lanes.
 Out:   per kernel: its time, the twin's (plain Python, on fewer records) and the floor's: what
        the machine needs for the same bytes when nothing is looked at.
-Shell: prints, measures CPU time; the best of several runs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bench.micro.kernel import BATCH_BYTES, BYTES_MAX, make_block
 from keylane.kernel import library, split
 from keylane.kernel.warmup import warm_up
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.heap import keep_freed_memory
+from keylane.proxy.runtime.heap import keep_freed_memory
 from keylane.wire.batch import BATCH_HEADER_BYTES
 from keylane.wire.compression import decompress
 from tests.reference import kernel as twin

@@ -5,7 +5,6 @@
 In:    nothing; groups by partitions by lanes, each lane at a position of its own.
 Out:   one line per size: milliseconds (median and worst of 15), lines of text, also of a scrape
        without a commit since the last.
-Shell: prints, measures time.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import time
 import uuid
 
 from keylane.keyrange.space import split_even
-from keylane.offsets.journal import StateKey
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import Position
-from keylane.proxy.exposition import Exposition
-from keylane.proxy.group_gauges import GroupGauges
-from keylane.proxy.stats import ProxyStats
+from keylane.proxy.control.group_gauges import GroupGauges
+from keylane.proxy.control.metrics import Exposition
+from keylane.proxy.runtime.stats import ProxyStats
 
 SIZES = ((1, 100, 100), (10, 10, 100), (100, 10, 16), (10, 10, 1000))
 """Groups, partitions, lanes per partition."""

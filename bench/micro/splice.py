@@ -4,7 +4,6 @@
 
 In:    nothing; answers of 1 and 16 MiB from one loopback connection to another.
 Out:   one line per size and way: CPU seconds per GB, wall seconds per GB (best of 5).
-Shell: sockets, a thread that sends and one that receives, prints, measures time.
 Source: splice(2).
 """
 
@@ -27,7 +26,7 @@ Relay = Callable[[socket.socket, socket.socket, int], None]
 
 
 def copied(source: socket.socket, target: socket.socket, size_bytes: int) -> None:
-    """As `proxy.session` does: a buffer of the body's size, filled, then written."""
+    """As `proxy.session.session` does: a buffer of the body's size, filled, then written."""
     body = memoryview(bytearray(size_bytes))
     filled = 0
     while filled < size_bytes:

@@ -3,7 +3,6 @@
     python -m bench.micro.wire
 
 In:    nothing.  Out: a table of microseconds per message, best of 7 rounds.
-Shell: prints, measures time.
 Source: timeit's advice to take the minimum: the rest is other processes' noise.
 """
 
@@ -17,6 +16,8 @@ from typing import Final
 
 from google_crc32c import value as crc32c
 
+from keylane.producers.resequence import resequence
+from keylane.producers.sequence import SequenceMap
 from keylane.wire.batch import BATCH_HEADER, BATCH_HEADER_BYTES
 from keylane.wire.endpoints import rewrite_endpoints
 from keylane.wire.fetch import (
@@ -43,8 +44,6 @@ from keylane.wire.produce import (
     split_by_partition,
     write_produce_request,
 )
-from keylane.wire.resequence import resequence
-from keylane.wire.sequence import SequenceMap
 
 ROUNDS: Final = 7
 VERSION: Final = 17

@@ -1,7 +1,6 @@
 """HAProxy as a plain TCP relay in front of the benchmark's Kafka: the fastest thing in that place.
 
 In:    ports.  Out: a running HAProxy with its pid; or why there is none.
-Shell: child processes; on Debian its package is unpacked (not installed) into the user's cache.
 """
 
 from __future__ import annotations

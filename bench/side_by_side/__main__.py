@@ -5,7 +5,6 @@
 
 In:    scenarios by name, all when none is named.
 Out:   bench/results/side-by-side.json, docs/performance.md with its plots; progress on stderr.
-Shell: the whole machine: let nothing else run.
 
 A proxy of yours is started by you, in front of the port that you give to the benchmark's Kafka.
 """

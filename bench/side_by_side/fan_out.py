@@ -2,9 +2,7 @@
 
 In:    topics of one partition, lz4, records of 1 KB and of 100 B.
 Out:   speed of the partition, bytes out of the broker, CPU of broker and proxy.
-Shell: stock Java consumers of one JVM, keylane started anew for each run: it reads the partition
-       for the first time, as a group that keeps up does. The row `again` reads it once more
-       through the same keylane, as a second group would.
+The row `again` reads it once more through the same keylane, as a second group would.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Memory and time per connection, per lane and per partition; a group of 10,000 lanes.
 
 In:    a keylane of its own, started anew.  Out: a table of what each costs.
-Shell: raw sockets that send ApiVersions and then say nothing; librdkafka for metadata; `drain`.
 """
 
 from __future__ import annotations

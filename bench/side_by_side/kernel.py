@@ -2,7 +2,6 @@
 
 In:    blocks of 1 MiB batches as `bench.micro.kernel` makes them.
 Out:   records per second on one core at 16 lanes; time to decompression alone; 64 lanes to 16.
-Shell: measures time; the best of its runs, since what disturbs can only slow it down.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bench.side_by_side.outcome import Outcome
 from keylane.kernel.split import split_block
 from keylane.kernel.warmup import warm_up
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.heap import keep_freed_memory
+from keylane.proxy.runtime.heap import keep_freed_memory
 from keylane.wire.batch import BATCH_HEADER_BYTES, read_batch_header
 from keylane.wire.compression import decompress
 

@@ -2,7 +2,7 @@
 
 In:    raw classic-group clients (JoinGroup v2, SyncGroup v1, Heartbeat v1), a connection each.
 Out:   seconds of a rebalance and CPU of keylane and broker, for 100 and for 1,000 members.
-Shell: sockets, asyncio. The members are one process: its own time is in the seconds.
+The members are one process: its own time is in the seconds.
 Source: KIP-62, KIP-4; ConsumerProtocolSubscription v0.
 """
 
@@ -19,8 +19,8 @@ from bench.end_to_end.stage import create_topic
 from bench.side_by_side.lineup import Lineup, progress
 from bench.side_by_side.outcome import Outcome
 from bench.side_by_side.usage import Meter, Usage
-from keylane.config import split_address
-from keylane.proxy.tasks import spawn
+from keylane.config.node import split_address
+from keylane.tasks import spawn
 from keylane.wire.header import write_request
 
 GROUP_SIZES: Final = (100, 1000)

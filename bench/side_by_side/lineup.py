@@ -1,8 +1,6 @@
 """Everything that is measured, started once: Kafka, keylane, HAProxy, other proxies, Java readers.
 
 In:    options of the command line.  Out: `Lineup`: addresses and process ids.
-Next:  the scenarios.
-Shell: child processes, files in a temp folder that is removed.
 
 Kafka has a second listener that tells clients HAProxy's address, as a plain TCP relay needs.
 """

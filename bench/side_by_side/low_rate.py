@@ -1,8 +1,7 @@
 """A record every few milliseconds: how long from producer to consumer, on every way.
 
 In:    a topic of one partition.  Out: p50 and p99 per run, what each way adds to direct.
-Shell: `bench.end_to_end.latency` measures: producer and consumer (librdkafka) in one process,
-       so one clock. The producer always writes to Kafka itself; the consumer holds all lanes.
+The producer always writes to Kafka itself; the consumer holds all lanes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What a scenario found: a table, how its targets fared, and every run behind them.
 
 In:    figures of runs.  Out: `Outcome`, as JSON for the result file.
-Next:  `page` makes docs/performance.md of the result file.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@
 
 In:    bench/results/side-by-side.json, bench/side_by_side/limits.md (what a miss is due to).
 Out:   docs/performance.md, docs/performance/*.svg where matplotlib is installed (`bench` extra).
-Shell: files.
 """
 
 from __future__ import annotations

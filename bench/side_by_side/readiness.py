@@ -1,7 +1,6 @@
 """How long keylane takes from its start until it serves.
 
 In:    nothing.  Out: seconds with compiled kernels on disk, and with none.
-Shell: processes; the cold one gets an empty folder for compiled kernels.
 
 Test tools are hidden from it, as users do not have them: kio makes strategies for hypothesis of
 all its types as soon as it finds it, a tenth of the start.

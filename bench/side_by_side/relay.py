@@ -2,7 +2,6 @@
 
 In:    a topic of uncompressed records in Kafka's page cache.
 Out:   rate to direct, CPU per wire GB, memory of each relay.
-Shell: `drain` reads: bytes are fetched and counted, nothing else, so that the relay limits.
 """
 
 from __future__ import annotations

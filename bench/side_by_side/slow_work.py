@@ -2,9 +2,8 @@
 
 In:    bursts of records, every key equally often, into a topic per way.
 Out:   records per second to the K * 100 that K workers could do, records out of key order.
-Shell: all ways stand ready side by side and get their bursts in turn. Everybody has read a first
-       burst before; then a member more joins keylane's group and leaves, so that its lanes are
-       dealt out again by the load that was measured: the second generation and later.
+Everybody has read a first burst before; then a member more joins keylane's group and leaves, so
+that its lanes are dealt out again by the load that was measured: the second generation and later.
 
 The clock of a burst runs from the start of the first work to the end of the last, so a worker
 that is given more than its share costs what it costs.

@@ -5,7 +5,6 @@
 In:    records whose value is "<burst> <key> <sequence>".
 Out:   "ready", then on stdout per record "w <value> <start ns> <end ns>", and per change of
        assignment "a <member> <count>".
-Shell: a thread per member, each with a consumer of its own: they sleep nearly all the time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 In:    a topic of one partition, one record per batch.
 Out:   records per second of stock Java consumers, direct and over lanes.
-Shell: the readers of `lineup`; keylane is started anew for each run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One stuck member of eight: what it costs the others, and that memory stays in its bounds.
 
 In:    a topic larger than the cache by far.  Out: rate of the seven, gauges, RSS.
-Shell: `bench.end_to_end.stuck_member` measures.
 """
 
 from __future__ import annotations

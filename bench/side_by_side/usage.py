@@ -1,7 +1,6 @@
 """What processes used between two moments: CPU, the most memory, bytes that they wrote.
 
 In:    process ids.  Out: `Usage` by name.
-Shell: /proc, by way of psutil.
 """
 
 from __future__ import annotations

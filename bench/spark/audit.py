@@ -7,7 +7,6 @@ two members) and one without go through Kafka; each finding must be at its exact
 
 In:    nothing; an embedded Kafka.
 Out:   a table and bench/results/spark_audit.json: seconds and reports per second of each step.
-Shell: prints, measures time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A topic with keys of zipf's law, for benchmarks of the pipeline.
 
 In:    a bootstrap address, a seed.  Out: a topic full of records.
-Shell: produces with confluent-kafka.
 """
 
 from __future__ import annotations

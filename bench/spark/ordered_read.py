@@ -11,7 +11,6 @@ What is folded is a chain of hashes of all values of a key, which any other orde
 
 In:    nothing; an embedded Kafka.
 Out:   a table and bench/results/spark_ordered_read.json.
-Shell: prints, measures time, starts a second Spark of two executors for the control.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Rate of a profile beside a bare count of the same topic, and how good its plans are.
 
 In:    argv.  Out: a table, and `results/spark_profile.json`.
-Shell: a real Kafka, Spark at local[2], a temp folder.
 
 `python -m bench.spark.profile` takes some minutes, most of them to fill the topic. Count and
 profile take turns; a ratio is of one round. CPU time is Spark's: it is steady where others
@@ -24,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from bench.end_to_end.stage import describe_run, save
 from bench.spark.make_topic import make_topic
-from keylane.assignor.planner import least_maximum, plan_ranges
+from keylane.assignor.cut_planner import least_maximum, plan_ranges
 from keylane.assignor.profile import LoadProfile
 from keylane.embedded import EmbeddedKafka
 from keylane.pipeline.job import open_session

@@ -8,7 +8,6 @@ partitions and so two tasks, lanes have eight; there is a slot for each.
 
 In:    nothing; an embedded Kafka.
 Out:   a table and bench/results/spark_real_time.json: p50, p90 and p99 of each way.
-Shell: prints, measures time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What consumers report of their work, so that it can be audited: the format, and reporters.
 
 In:    processed records, assignments, commits.  Out: records of an audit topic.
-Next:  `keylane.pipeline.audit` judges them.
 
 `from keylane.audit import AuditReporter, AsyncAuditReporter, lane_places`. The client library of
 a reporter is loaded with its first use, and no other.

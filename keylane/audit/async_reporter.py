@@ -1,8 +1,7 @@
 """Report what a consumer does to an audit topic: for aiokafka, on its event loop.
 
 In:    assignments, processed records, commits.  Out: the audit topic, through aiokafka.
-Next:  `keylane spark audit` judges it.
-Shell: a producer of aiokafka, the clock. The order of calls is that of `reporter`.
+The order of calls is that of `reporter`.
 """
 
 from __future__ import annotations

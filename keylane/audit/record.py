@@ -1,8 +1,6 @@
 """Records of an audit topic: what a consumer reports of each record that it has processed.
 
 In:    what one member does, call by call.  Out: messages for the audit topic.
-Next:  `reporter` and `async_reporter` write them; `keylane.pipeline.audit` reads them in Spark.
-Pure:  no I/O, no clock: `now_us` is a parameter.
 
 Two forms, both JSON, told apart by `k`. Hashes are decimal strings, since numbers beyond 2^53 do
 not survive every JSON reader.

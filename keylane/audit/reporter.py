@@ -1,8 +1,6 @@
 """Report what a consumer does to an audit topic: for confluent-kafka and other blocking clients.
 
 In:    assignments, processed records, commits.  Out: the audit topic, through librdkafka.
-Next:  `keylane spark audit` judges it.
-Shell: a producer of confluent-kafka, the clock.
 
 The order that makes the audit true is the caller's to keep:
 

@@ -1,8 +1,6 @@
 """`keylane demo`: see it work, in about a minute.
 
 In:    parsed arguments.  Out: an exit code: 0 every check passed, 1 one failed, 130 Ctrl-C.
-Next:  `runner.run_demo`.
-Shell: signals, stdout, stderr.
 """
 
 from __future__ import annotations

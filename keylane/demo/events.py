@@ -1,9 +1,6 @@
 """What a member of the demo's group tells its parent, one JSON line per event.
 
 In:    event values.  Out: lines, and back.
-Next:  `member` writes them, `members` reads them, `ledger` keeps the books.
-Pure:  no I/O, no clock: `at_ns` is CLOCK_MONOTONIC, which all processes of a machine share, so
-       that events of different members can be put in one order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What the demo's clients connect to: keylane in front of Kafka, or Kafka itself.
 
 In:    Kafka's address.  Out: a bootstrap address; kill -9 and a new start on the same port.
-Next:  `runner`.
-Shell: a child process that ends with this one (`embedded.child`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 In:    events of the members in order of time; how many orders each customer made.
 Out:   `Ledger` with its counts; `judge` gives the list of checks that is the verdict.
-Next:  `screen` shows it.
-Pure:  no I/O, no clock.
 
 A *session* is one member owning one lane from its assignment to its end. Inside a session the
 orders of a customer must come one after the other. A new session may start again at an order

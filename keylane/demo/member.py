@@ -3,7 +3,7 @@
 In:    argv: client library, bootstrap address, topic, group, member number.
 Out:   stdout: one JSON line per event (`events`).  stdin: `stop` asks for an orderly end; its end
        (the parent is gone, in whatever way) ends this process at once.
-Shell: sockets, pipes. Started as `python -m keylane.demo.member`.
+Started as `python -m keylane.demo.member`.
 
 An order counts as processed when the line that reports it is written; only then may its offset
 be committed. So a kill -9 at any moment can repeat work, and never lose any.

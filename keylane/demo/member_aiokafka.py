@@ -1,8 +1,8 @@
 """A member on aiokafka.
 
 In:    where to read.  Out: events through the journal.
-Shell: an event loop of its own. `getmany` waits by itself while lanes change hands, so nothing is
-read between the last commit of a lane and its end.
+`getmany` waits by itself while lanes change hands, so nothing is read between the last commit of a
+lane and its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A member on confluent-kafka (librdkafka).
 
 In:    where to read.  Out: events through the journal.
-Shell: a consumer of confluent-kafka; its callbacks run inside `poll`, in this thread.
 """
 
 from __future__ import annotations

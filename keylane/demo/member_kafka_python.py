@@ -1,7 +1,7 @@
 """A member on kafka-python.
 
 In:    where to read.  Out: events through the journal.
-Shell: a consumer of kafka-python. Its callbacks run inside `poll`, while this thread waits there.
+Its callbacks run inside `poll`, while this thread waits there.
 """
 
 from __future__ import annotations

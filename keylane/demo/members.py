@@ -1,8 +1,7 @@
 """The consumers of the demo, seen by their parent: start, kill -9, ask to stop, read.
 
 In:    numbers and client libraries.  Out: their events.
-Next:  `ledger`.
-Shell: child processes. Each watches its stdin, which ends with this process, so none survives it.
+Each watches its stdin, which ends with this process, so none survives it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The records of the demo: orders of customers, numbered without a gap per customer.
 
 In:    customer, number.  Out: key and value bytes, and back.
-Next:  `producer` writes them, `member` reads them, `ledger` finds what is missing.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

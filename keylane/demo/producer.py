@@ -1,8 +1,6 @@
 """The producer of the demo: stock confluent-kafka producers, one per codec, at a steady rate.
 
 In:    a bootstrap address, a rate.  Out: records; how many of each customer's were acknowledged.
-Next:  `ledger` compares that with what was processed.
-Shell: a thread and the producers' own.
 """
 
 from __future__ import annotations

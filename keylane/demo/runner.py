@@ -1,8 +1,6 @@
 """Run the demo: start everything, do what the scenario says, keep the books, end everything.
 
 In:    `DemoSettings`, a console.  Out: the verdict, as an exit code.
-Next:  `scenario` decides, `ledger` judges, `screen` shows.
-Shell: child processes, threads, the clock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What happens when in the demo: members come, are killed, the proxy is killed, the rest drains.
 
 In:    the time and a few facts about the group.  Out: actions to take now.
-Next:  `runner` takes them.
-Pure:  no I/O, no clock.
 """
 
 from __future__ import annotations

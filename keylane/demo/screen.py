@@ -1,8 +1,6 @@
 """What the person who watches sees: a live view in a terminal, plain lines elsewhere.
 
 In:    a `View` of the moment, lines of the story.  Out: text.
-Next:  nothing.
-Shell: the terminal; `render_view` and `describe_view` only build.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A real Kafka from packages: no download by hand, no Java needed on the machine.
 
 In:    a data folder.  Out: a running single-node (or three-node) KRaft cluster.
-Next:  `broker.EmbeddedKafka`; `tools.run_java_tool` for Kafka's own command line tools.
-Shell: child processes, files, and Maven by way of jgo.
 """
 
 from __future__ import annotations

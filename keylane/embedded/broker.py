@@ -1,8 +1,6 @@
 """A real Kafka cluster on this machine, for the demo, tests and benchmarks.
 
 In:    a data folder, a port.  Out: bootstrap addresses of a running KRaft cluster.
-Next:  any Kafka client; `cli` for `keylane kafka`.
-Shell: files and child processes.
 """
 
 from __future__ import annotations

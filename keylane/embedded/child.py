@@ -1,8 +1,6 @@
 """A child process that ends with its owner, can be awaited, killed and started again.
 
 In:    a command, a log file, the text it prints once it serves.  Out: its pid, its log.
-Next:  `node` runs brokers with it; the demo and the tests run proxies.
-Shell: child processes, by way of `guard`, which stops the child when this process dies.
 """
 
 from __future__ import annotations

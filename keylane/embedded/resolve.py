@@ -1,8 +1,6 @@
 """Get Kafka's jars from Maven, once, and check their sums at each start.
 
 In:    a lock of jars.  Out: a class path string whose files have the sums of the lock.
-Next:  `node` and `tools` hand it to Java.
-Shell: jgo (network on the first run only), the local Maven repository, a file in the cache.
 
 The jars stay in the local Maven repository that jgo and Maven share (`~/.m2/repository`, or
 M2_REPO). Where they come from is the user's own setting: a mirror of Maven Central in Maven's

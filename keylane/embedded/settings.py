@@ -1,8 +1,6 @@
 """Server properties of an embedded node: what a broker of a test or a demo is set to.
 
 In:    node ids, ports, folders.  Out: the text of a `server.properties` file.
-Next:  `node` writes and formats it.
-Pure:  no I/O.
 Source: Kafka documentation, "Broker Configs"; KIP-631 (combined mode).
 """
 

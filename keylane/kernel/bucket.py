@@ -1,8 +1,6 @@
 """Which lane a hash belongs to: a guide table over the top bits, then a short search.
 
 In:    a hash below 2**63 and the table of `lane_table`.  Out: the interval.
-Next:  `spans` asks for every record.
-Pure:  no I/O.
 Source: guide tables (Chen and Asau, 1974): the top bits of the hash bound the search. With even
 lanes most entries name one lane outright; with the cuts of a plan the search stays logarithmic.
 """

@@ -1,8 +1,6 @@
 """Buffers that kernels read and write: bytes as arrays, and the slack behind what is written.
 
 In:    any contiguous buffer.  Out: a view of its bytes.
-Next:  `split` hands their addresses to the kernels.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

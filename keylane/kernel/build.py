@@ -1,8 +1,6 @@
 """Compile kernels to object files: `python -m keylane.kernel.build FOLDER NAME...`.
 
 In:    the names of kernels.  Out: `NAME.o` of each, for the processor that numba is told of.
-Next:  `library` runs this where a file is missing, in processes of their own, and loads them.
-Shell: writes files.
 Source: numba 0.68, `CFunc` and `carray`; llvmlite, "Target machine" (emit_object).
 
 Compiled in another process, so that a proxy neither imports numba nor keeps what a compiler

@@ -1,8 +1,6 @@
 """CRC32C inside kernels, so that a small batch costs no Python call for its checksum.
 
 In:    an address and a size that the caller has checked.  Out: the checksum as int64.
-Next:  `spans` checks batches from upstream with it, `rewrite` seals lane batches.
-Pure:  no I/O.
 Source: RFC 3720 B.4 (Castagnoli polynomial); Intel SDM, CRC32; M. Kounavis and F. Berry,
 "Novel Table Lookup-Based Algorithms for High-Performance CRC Generation" (slicing by eight).
 

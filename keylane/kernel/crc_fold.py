@@ -1,8 +1,7 @@
 """Folding of CRC32C over 256 bytes at a time, where the processor multiplies whole vectors.
 
 In:    a running CRC, an address, a count of blocks.  Out: the next running CRC, uint64.
-Next:  `crc` imports it only where AVX-512 and VPCLMULQDQ exist.
-Pure:  no I/O. Not callable from Python.
+Not callable from Python.
 Source: V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
 Instruction" (Intel 2009), in its reflected form; LLVM `llvm.x86.pclmulqdq.512`.
 

@@ -1,8 +1,7 @@
 """The CRC32 instruction of x86 (SSE 4.2) as numba intrinsics.
 
 In:    a running CRC and a word or byte.  Out: the next running CRC, both uint64.
-Next:  `crc` imports it only where the instruction exists.
-Pure:  no I/O. Not callable from Python.
+Not callable from Python.
 Source: LLVM `llvm.x86.sse42.crc32.64.64` and `llvm.x86.sse42.crc32.32.8`.
 """
 

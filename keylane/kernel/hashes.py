@@ -1,8 +1,6 @@
 """XXH64 inside kernels: the key hash and the offset hash of `keylane.keyrange.hash`.
 
 In:    the address and size of a key, or an offset.  Out: a uint64 below 2**63.
-Next:  `bucket.lane_of_hash` finds the lane; `spans` calls both for every record.
-Pure:  no I/O.
 Source: xxHash fast digest algorithm 0.1.1, "XXH64 algorithm description", steps 1 to 6.
 """
 

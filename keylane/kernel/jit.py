@@ -1,8 +1,6 @@
 """How kernels are compiled: one decorator for entry points, one for the leaves they inline.
 
 In:    functions of integers, addresses and arrays.  Out: the same, compiled on first use.
-Next:  `memory` is what leaves read and write through; `build` makes object files of the entries.
-Pure:  no I/O.
 Source: numba 0.60+, `njit(nogil, forceinline, error_model)`.
 
 Only `build` and tests import this, and with it numba: a proxy loads what was compiled before.

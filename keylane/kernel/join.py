@@ -2,8 +2,7 @@
 
 In:    the batch table with the address of each payload.  Out: a table in which a run of small
        batches is one row, with a header and records of its own.
-Next:  `spans` walks the rows, joined or not; `rewrite` builds the lanes from them.
-Pure:  no I/O. Every address is compared with the end of its buffer before it is read or written.
+Every address is compared with the end of its buffer before it is read or written.
 Source: DefaultRecord.writeTo (Apache Kafka 4.3); KIP-98 (sequence numbers); KIP-534.
 
 A producer with linger 0 writes a batch per record: 61 bytes of header each, and as many between

@@ -1,8 +1,6 @@
 """Where the batches of each lane of a block are written, so that those of each can be freed alone.
 
 In:    how many bytes each lane gets.  Out: addresses for the kernel, then the bytes of each lane.
-Next:  `split` makes slices of them.
-Pure:  no I/O.
 
 A slice that waits must not keep other lanes' bytes. A buffer per lane is an array and a view of it:
 nothing beside a large slice, but several times a small one, of which a cache may hold 100,000. So

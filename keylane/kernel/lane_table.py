@@ -1,8 +1,6 @@
 """The limits of lanes as kernels take them: the intervals, their lanes, and a guide into them.
 
 In:    the intervals' exclusive upper bounds.  Out: a `LaneTable`, shared, never changed.
-Next:  `bucket` finds the interval of a hash with it, inside the kernels.
-Pure:  no I/O.
 Source: guide tables (Chen and Asau, 1974), see `bucket`.
 """
 

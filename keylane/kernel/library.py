@@ -1,8 +1,6 @@
 """The kernels that `split` calls, loaded from object files, compiled before where they are missing.
 
 In:    addresses, integers and arrays.  Out: what the kernels answer with.
-Next:  `split` calls these names; `build` makes the files.
-Shell: reads and writes a folder, starts compilers.
 Source: llvmlite, "Execution engine" (add_object_file); ctypes (calls let go of the GIL).
 
 Under NUMBA_DISABLE_JIT=1 the names are the kernels themselves, as plain Python over checked memory.

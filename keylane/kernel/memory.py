@@ -1,11 +1,9 @@
 """Raw memory for kernels: unaligned loads, stores and copies at integer addresses.
 
 In:    addresses from `address_of`.  Out: integers (int64 unless the name says uint64).
-Next:  `spans`, `hashes`, `crc` and `rewrite` touch bytes only through these names.
-Pure:  no I/O. Compiled, an access is one machine instruction and is NOT checked: the caller has
-       compared it with the end of its buffer. As plain Python (NUMBA_DISABLE_JIT=1) addresses
-       are virtual and every access is checked, so the hostile tests run there find any access
-       outside a buffer as an IndexError.
+Compiled, an access is one machine instruction and is NOT checked: the caller has compared it with
+the end of its buffer. As plain Python (NUMBA_DISABLE_JIT=1) addresses are virtual and every access
+is checked, so the hostile tests run there find any access outside a buffer as an IndexError.
 
 Why addresses and not arrays: one block holds many buffers (the wire bytes, one per decompressed
 batch, one per lane), and a kernel that takes them all at once saves the call per batch. It also

@@ -1,8 +1,6 @@
 """Loads, stores and copies over virtual addresses, each one checked: memory for plain Python.
 
 In:    arrays, then the addresses that `address_of` gave for them.  Out: integers.
-Next:  `memory` re-exports these under NUMBA_DISABLE_JIT=1; nothing else imports this module.
-Pure:  no I/O; holds the arrays weakly.
 
 An address is (region number << 40) + position. An access that begins or ends outside its own
 region raises IndexError, where the compiled form would read a neighbour's bytes.

@@ -2,8 +2,7 @@
 
 In:    a block as `split` made it, the codec that the topic's rule names.
 Out:   the same block with compressed batches where that makes them smaller.
-Next:  `proxy.reader_kit` calls this in the thread that split the block.
-Pure:  no I/O. The libraries let go of the GIL while they work.
+The libraries let go of the GIL while they work.
 Source: decision 009; KafkaLZ4BlockInputStream (Apache Kafka 4.3): blocks must be independent.
 """
 

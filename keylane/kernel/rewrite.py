@@ -1,8 +1,7 @@
 """Rebuild one batch per source batch and lane; merge what a lane has nothing of into one header.
 
 In:    the tables that `spans` filled.  Out: sizes (`plan_lanes`), then bytes and metadata.
-Next:  `split` wraps the bytes into `LaneSlice` values.
-Pure:  no I/O. Writes only between a lane's address and the end that `plan_lanes` computed.
+Writes only between a lane's address and the end that `plan_lanes` computed.
 Source: REQUIREMENTS G-20; DefaultRecordBatch.writeEmptyHeader (Apache Kafka 4.3).
 
 A rebuilt batch keeps the header of its source; length, codec bits, record count and CRC are new.

@@ -1,8 +1,6 @@
 """What the kernels that `split` calls take and give: names, tables, integers.
 
 In:    nothing.  Out: `SIGNATURES`, and the folder that compiled kernels are kept in.
-Next:  `build` compiles by it, `library` calls by it.
-Pure:  apart from reading the kernels' sources for the folder's name.
 """
 
 from __future__ import annotations

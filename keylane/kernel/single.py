@@ -1,8 +1,6 @@
 """A block of one batch with one record, without arrays: what a topic brings at a low rate.
 
 In:    the records of a fetch answer, the lanes.  Out: `SingleRecord`; None: look at it otherwise.
-Next:  `split` asks here first, and has its kernels look at what is not that or is odd in any way.
-Pure:  no I/O, no clock.
 Source: Kafka documentation, "Record Batch" and "Record"; DESIGN decision 3.
 
 The kernels' work on one record is two microseconds. What stands around them, tables for any

@@ -2,8 +2,7 @@
 
 In:    the address of the wire bytes; then the batch table with the address of each payload.
 Out:   the batch table; per record its end and its lane; per (batch, lane) one entry.
-Next:  `rewrite` copies the spans into lane batches.
-Pure:  no I/O. Every address is compared with the end of its buffer before it is read.
+Every address is compared with the end of its buffer before it is read.
 Source: Kafka documentation, "Record Batch" and "Record"; DefaultRecord.readFrom and
 DefaultRecordBatch.RecordIterator (Apache Kafka 4.3) for what the Java consumer accepts: a
 negative length of a key, value or header value is null, a batch must hold no byte too many.

@@ -2,8 +2,6 @@
 
 In:    the records of a fetch answer (whole batches, the last may be cut), limits and lanes.
 Out:   `SplitBlock`: per lane the rebuilt batches, abort markers, holes.
-Next:  `cache` keeps the slices; `proxy.apis` answers clients with them.
-Pure:  no I/O, no clock; safe to call from several threads, the kernels run without the GIL.
 Source: DESIGN decision 3; REQUIREMENTS S004-40, S004-42, S004-43, G-02, G-03, G-20.
 """
 

@@ -1,8 +1,6 @@
 """What kernels answer with, and the columns of the tables they share.
 
 In:    nothing.  Out: constants, and the text for each status.
-Next:  `spans` and `rewrite` fill and read the tables; `split` raises the errors.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

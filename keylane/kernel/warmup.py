@@ -1,8 +1,6 @@
 """Compile every kernel before the process says it is ready.
 
 In:    nothing.  Out: compiled code in memory, and on disk for the next start.
-Next:  `proxy` calls `warm_up` before it listens; an image build calls it to fill its cache.
-Pure:  apart from the folder of compiled kernels.
 Source: DESIGN decision 5. Compiling takes seconds, in the middle of a fetch it would be a stall.
 """
 

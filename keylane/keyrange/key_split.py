@@ -1,8 +1,6 @@
 """How one partition is split: the intervals of its hash space, and which output gets each.
 
 In:    cuts, and who gets what.  Out: `KeySplit`.
-Next:  `lane.LaneLayout` has one per partition; readers, the kernel and scans work by it.
-Pure:  no I/O.
 Source: decision 015 (docs/decisions): lanes and the ranges of client ids are one mechanism.
 """
 

@@ -1,8 +1,6 @@
 """Lanes: how the partitions and key ranges of a topic are numbered as one row of partitions.
 
 In:    counts and cuts of a topic.  Out: lane indexes, key ranges, a `KeySplit` per partition.
-Next:  `proxy.apis` translates partition numbers; `kernel.split` cuts blocks at the limits.
-Pure:  no I/O.
 Source: docs/decisions/001: lane index = lane * partition_count + partition.
 """
 

@@ -1,8 +1,6 @@
 """Key ranges: inclusive intervals of the hash space.
 
 In:    two bounds, or how many ranges to cut.  Out: `KeyRange` values.
-Next:  `lane.LaneLayout` gives every lane one range; plans and individual commits hold them.
-Pure:  no I/O.
 Source: REQUIREMENTS S004-40 and D-SPLIT.
 """
 

@@ -2,7 +2,6 @@
 
 In:    pushes about to be sent, their outcomes; what Kafka's own group offset is found at.
 Out:   the state that a found offset belongs to; records for the journal.
-Pure:  no I/O; time is a parameter.
 Source: docs/decisions/027.
 
 A push goes to Kafka first, then to the journal, so a fenced member leaves no trace. A crash in
@@ -26,7 +25,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from keylane.offsets.journal import IntentKey, IntentValue, PositionsValue, StateKey
+from keylane.offsets.records.journal import IntentKey, IntentValue, PositionsValue, StateKey
 from keylane.offsets.state import OffsetState
 
 LATE_S: Final = 5.0

@@ -1,9 +1,6 @@
 """Two interval structures: a set of offset ranges, and a map that is constant on intervals.
 
 In:    inclusive integer bounds.  Out: what changed, so that a journal can write only that.
-Next:  `offsets.state` keeps individual commits in a `RangeSet`, positions in an `IntervalMap`;
-       the in-flight states of a share group are an `IntervalMap` over offsets as well.
-Pure:  no I/O, no clock.
 Source: KIP draft "Cooperative consumer processing semantic", "Offset Commit": ranges that touch are
 merged.
 """

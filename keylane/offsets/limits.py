@@ -1,8 +1,6 @@
 """How much one state may hold: metadata that clients commit, and intervals of the hash space.
 
 In:    what a state has, and what a commit would add.  Out: the error, or none.
-Next:  `offsets.state` refuses the commit.
-Pure:  no I/O, no clock.
 """
 
 from __future__ import annotations

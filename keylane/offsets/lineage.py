@@ -2,8 +2,6 @@
 
 In:    blocks that were read, with the leader epochs of their batches; ends of epochs, as a leader
        has them.  Out: the offset from which on the leader's log is another one.
-Next:  `proxy.line` and `proxy.log_checks` ask leaders; scans, caches and states are cut there.
-Pure:  no I/O, no clock.
 Source: KIP-101 and KIP-279 (leader epochs), KIP-320 (consumers), LeaderEpochFileCache.endOffsetFor.
 
 Theory. A leader numbers its time by an epoch that is in every batch it appends, and within one

@@ -1,8 +1,6 @@
 """Positions of one group on one partition: a value for every key hash, kept in columns.
 
 In:    positions of hash ranges, scans.  Out: positions; lowest and highest; what changed since.
-Next:  `offsets.state` keeps one of these, `offsets.steps` writes what changed to the journal.
-Pure:  no I/O, no clock.
 Source: docs/decisions/038.
 
 A commit of one lane must not cost what all lanes cost. So positions are rows of one array, on

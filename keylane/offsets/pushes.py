@@ -2,8 +2,6 @@
 
 In:    stable positions put into clients' transactions; ends of transactions; Kafka's answers.
 Out:   whether Kafka's offset is as the state says; what an open transaction holds already.
-Next:  `proxy.apis` asks Kafka before it commits on what is not sure.
-Pure:  no I/O, no clock: time is a parameter.
 Source: KIP-447 (`require_stable`): the broker says whether a partition has a pending offset.
 """
 
@@ -14,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from keylane.offsets.journal import StateKey
-from keylane.offsets.lane_note import LaneCommit
+from keylane.offsets.records.journal import StateKey
+from keylane.offsets.txn_metadata import LaneCommit
 
 UNANSWERED_S: Final = 5.0
 """How long a request whose answer never came may still be on its way into the broker's log."""

@@ -2,8 +2,6 @@
 
 In:    scanned blocks: first offset, next offset, last record offset of every output of a split.
 Out:   how far a position may count as committed although nobody can commit there.
-Next:  `offsets.state` settles positions with it, so that the stable offset does not stall.
-Pure:  no I/O, no clock.
 
 Theory. Nobody commits an offset that carries no record of his lane: the records of other lanes,
 control batches, aborted and compacted records. So a lane that is done stands behind the log end

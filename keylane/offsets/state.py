@@ -2,7 +2,6 @@
 
 In:    commits of lanes and of offset ranges, what Kafka holds, what the reader scanned.
 Out:   the stable offset to push to Kafka, the position of a lane, what the journal must hold.
-Pure:  no I/O, no clock.
 Source: KIP draft "Cooperative consumer processing semantic", "Individual Commit", "Offset Commit",
 "Offset Fetch".
 

@@ -1,8 +1,6 @@
 """How positions reach the journal: whole now and then, and in between what has changed.
 
 In:    states as they are to be written, acks; what a load has read.  Out: records; positions.
-Next:  `offsets.table` puts them beside the records of ranges, epochs and intents.
-Pure:  no I/O; time is a parameter.
 Source: docs/decisions/038.
 
 A whole record with a base is followed by steps 0, 1, 2 of that base, each under a key of its own,
@@ -21,7 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from keylane.errors import JournalInvalid
-from keylane.offsets.journal import (
+from keylane.offsets.positions import PositionMap
+from keylane.offsets.records.journal import (
     STEPS_MAX,
     Key,
     PositionsValue,
@@ -29,8 +28,7 @@ from keylane.offsets.journal import (
     StepKey,
     write_value,
 )
-from keylane.offsets.journal_steps import StepValue, write_step
-from keylane.offsets.positions import PositionMap
+from keylane.offsets.records.journal_steps import StepValue, write_step
 from keylane.offsets.state import OffsetState
 
 INTERVALS_MIN: Final = 9

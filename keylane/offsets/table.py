@@ -1,7 +1,6 @@
 """All states that this node serves, kept in step with the journal.
 
 In:    journal records while loading; new states afterwards.  Out: states; records to append.
-Pure:  no I/O, no clock: time is a parameter.
 Source: docs/decisions/005, 027, 038, 042.
 
 A commit goes: copy the state, commit on the copy, append `records_before_push`, push its stable
@@ -18,7 +17,8 @@ from typing import Final
 from keylane.errors import JournalInvalid
 from keylane.offsets.intents import Intents
 from keylane.offsets.intervals import Range
-from keylane.offsets.journal import (
+from keylane.offsets.lineage import EpochStart
+from keylane.offsets.records.journal import (
     EpochKey,
     EpochValue,
     IntentKey,
@@ -38,8 +38,7 @@ from keylane.offsets.journal import (
     write_key,
     write_value,
 )
-from keylane.offsets.lineage import EpochStart
-from keylane.offsets.loading import Loading, OrphanKey
+from keylane.offsets.records.loading import Loading, OrphanKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.steps import Steps
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged, OwnerEpoch, Pusher

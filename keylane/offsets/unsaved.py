@@ -1,8 +1,6 @@
 """What the journal does not hold yet of a state: the difference of two sets of ranges.
 
 In:    edits of a `RangeSet`, as they happen.  Out: `Changes`.
-Next:  `offsets.state` keeps one of these; `offsets.table` makes records of the changes.
-Pure:  no I/O, no clock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The values that commits of offsets are made of: errors, positions, outcomes, and their bounds.
 
 In:    nothing.  Out: constants, enums, immutable values.
-Next:  `offsets.state` computes with them, `offsets.journal` writes them, `proxy.apis` answers them.
-Pure:  no I/O, no clock.
 Source: KIP draft "Cooperative consumer processing semantic", "New Exceptions"; Kafka protocol
 guide, "Error Codes".
 """

@@ -1,8 +1,6 @@
 """Record batch v2: read and check the fixed header; never touch the records.
 
 In:    bytes and the position where a batch starts.  Out: `BatchHeader`, sizes in bytes.
-Next:  `kernel.spans` walks the records; `proxy.apis.fetch` decides what to keep.
-Pure:  no I/O, no clock, no decompression.
 Source: Kafka documentation, "Record Batch" (61 bytes, big-endian); KIP-98, KIP-360 (control
 batches), KIP-534 (delete horizon). The CRC starts at `attributes`, so rewriting
 `partition_leader_epoch` needs no new checksum.

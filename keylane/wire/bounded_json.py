@@ -1,8 +1,6 @@
 """JSON that a stranger may have written: bounded in size and depth before it is parsed.
 
 In:    text, as bytes.  Out: its value, or one declared error.
-Next:  `proxy.settings_records` reads records, `proxy.control_api.requests` reads bodies.
-Pure:  no I/O.
 Source: RFC 8259, section 9: a parser may limit size, depth and numbers.
 """
 

@@ -2,8 +2,7 @@
 
 In:    the codec of a batch, its compressed records, the most bytes they may become.
 Out:   the plain records.
-Next:  `kernel.split` walks them.
-Pure:  no I/O. The four libraries let go of the GIL while they work, measured to scale.
+The four libraries let go of the GIL while they work, measured to scale.
 Source: Kafka documentation, "Record Batch" (codec ids); RFC 1952 (gzip); snappy format
 description; xerial snappy-java SnappyOutputStream; LZ4 frame format 1.6.1; RFC 8878 (zstd).
 

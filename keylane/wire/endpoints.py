@@ -1,8 +1,6 @@
 """Broker addresses inside answers that keylane otherwise relays: found and replaced.
 
 In:    the body of a response, and where clients reach a broker.  Out: the body as buffers.
-Next:  `proxy.apis.physical` writes them to the client.
-Pure:  no I/O, no clock; records are stepped over, neither read nor copied.
 Source: "NodeEndpoints" in FetchResponse.json (v16), ProduceResponse.json (v10), both a tagged
 field 0; in ShareFetchResponse.json and ShareAcknowledgeResponse.json (v1, v2) the last field;
 KIP-951 (new leaders in Produce and Fetch answers), KIP-932 (share groups).

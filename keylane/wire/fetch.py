@@ -1,8 +1,6 @@
 """Fetch v4 to v18: requests and responses, records as views, unknown tagged fields kept raw.
 
 In:    a frame and the position of its body, or values.  Out: values, or bytes and buffers.
-Next:  `proxy.apis.fetch` plans from requests; `kernel` splits the records of responses.
-Pure:  no I/O, no clock; records are neither read nor copied.
 Source: FetchRequest.json, FetchResponse.json of Apache Kafka 4.3; KIP-227 (sessions), KIP-516
 (topic ids, v13), KIP-903 (replica state, v15), KIP-951 (node endpoints, v16).
 

@@ -2,7 +2,6 @@
 
 In:    the body of a request or an answer.  Out: what it names, and `Span`s of its bytes; the body
        with other bytes at some spans, everything else byte for byte.
-Pure:  no I/O, no clock.
 Source: JoinGroupRequest.json, JoinGroupResponse.json and DescribeGroupsResponse.json of Apache
 Kafka (versions 0 to 9 and 0 to 6).
 

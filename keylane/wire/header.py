@@ -1,8 +1,6 @@
 """Request and response headers: which API, which version, whose answer.
 
 In:    a frame and the position behind its size.  Out: `RequestHeader`, positions of bodies.
-Next:  `proxy.apis` routes by (api_key, api_version); `proxy.upstream` writes requests.
-Pure:  no I/O, no clock.
 Source: RequestHeader.json, ResponseHeader.json and "flexibleVersions" of every message of
 Apache Kafka 4.3; KIP-482 (tagged fields), KIP-511 (ApiVersions answers in header v0).
 """

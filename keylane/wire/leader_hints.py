@@ -1,8 +1,6 @@
 """Broker ids inside answers that keylane otherwise relays: leaders and replicas, told anew.
 
 In:    the body of a response, ids and addresses as clients know them.  Out: the body as buffers.
-Next:  `proxy.apis.endpoints` writes them to the client, where there are many nodes.
-Pure:  no I/O, no clock; records are not copied but for share groups'.
 Source: CurrentLeader and NodeEndpoints in FetchResponse.json (v12, v16), ProduceResponse.json
 (v10), ShareFetchResponse.json, ShareAcknowledgeResponse.json; KIP-951 (new leaders), KIP-392
 (PreferredReadReplica, Fetch v11).

@@ -1,8 +1,6 @@
 """Decompress an LZ4 frame of independent blocks straight into one buffer.
 
 In:    the frame as Kafka's producers write it.  Out: its plain bytes, or None for any other.
-Next:  `compression` asks here first, and lz4.frame for what is None.
-Pure:  no I/O. cramjam lets go of the GIL for each block.
 Source: LZ4 Frame Format 1.6.1; LZ4 Block Format ("end of block conditions", 255 to 1 at best).
 
 lz4.frame decompresses into memory of its own and copies all of it, holding the GIL: a quarter of

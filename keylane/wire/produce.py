@@ -1,8 +1,6 @@
 """Produce v3 to v13: requests and responses, records as views, unknown tagged fields kept raw.
 
 In:    the body of a message, or values.  Out: values, or buffers.
-Next:  `proxy.apis.produce` splits a request over lanes and sends the rounds.
-Pure:  no I/O, no clock; records are neither read nor copied.
 Source: ProduceRequest.json, ProduceResponse.json of Apache Kafka 4.3; KIP-467 (record errors,
 v8), KIP-482 (flexible, v9), KIP-951 (current leader, v10), KIP-516 (topic ids, v13).
 """

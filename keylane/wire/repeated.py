@@ -1,8 +1,6 @@
 """An array of entities that comes several times over, each time with higher partition indexes.
 
 In:    entities of partitions.  Out: the array, one entity after another or as bytes.
-Next:  `entities` writes it: each entity once, and its index as often as it is there.
-Pure:  no I/O, no clock.
 Source: protocol guide, Metadata and DescribeTopicPartitions: an entity begins with an error code,
 and goes on with the partition's index.
 """

@@ -1,8 +1,6 @@
 """How Fetch and Produce name a topic: by name up to v12, by id from v13 on.
 
 In:    a `Reader` or `Writer` at that place.  Out: (name, id), one of them None; bytes.
-Next:  `fetch`, `produce`.
-Pure:  no I/O.
 Source: KIP-516.
 """
 

@@ -1,8 +1,6 @@
 """THE routing table: every API key that keylane lets through, its versions, who serves it.
 
 In:    a request's header.  Out: its `Route`.
-Next:  `session` relays it, or awaits the handler.
-Pure:  the outside world is the handlers' `Context` argument.
 Source: Kafka 4.3 message schemas, for the broker listener.
 
 A key that is not here is hidden in ApiVersions and refused. Versions end where keylane has
@@ -16,87 +14,93 @@ from dataclasses import dataclass
 from typing import Final
 
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis.acls import handle_create_acls
-from keylane.proxy.apis.api_versions import clamp, names_librdkafka, refuse_version
-from keylane.proxy.apis.broker_ids import (
-    handle_list_groups,
-    handle_unregister_broker,
-    relays_alone,
+from keylane.proxy.apis.admin.acls import handle_create_acls
+from keylane.proxy.apis.admin.configs import handle_alter_configs, handle_describe_configs
+from keylane.proxy.apis.admin.elections import handle_elect_leaders
+from keylane.proxy.apis.admin.log_dirs import (
+    handle_alter_replica_log_dirs,
+    handle_describe_log_dirs,
 )
-from keylane.proxy.apis.configs import handle_alter_configs, handle_describe_configs
-from keylane.proxy.apis.context import Context, Request
-from keylane.proxy.apis.delete_records import handle_delete_records
-from keylane.proxy.apis.described_groups import without_hidden_names
-from keylane.proxy.apis.discovery import handle_describe_cluster, handle_find_coordinator
-from keylane.proxy.apis.elections import handle_elect_leaders
-from keylane.proxy.apis.endpoints import with_own_endpoints
-from keylane.proxy.apis.fetch import handle_fetch, relays_fetch
-from keylane.proxy.apis.group_heartbeat import (
-    handle_consumer_group_heartbeat,
-    handle_streams_group_heartbeat,
-)
-from keylane.proxy.apis.group_members import handle_consumer_group_describe
-from keylane.proxy.apis.heartbeat import relays_heartbeat
-from keylane.proxy.apis.joining import (
-    handle_join_group,
-    judge_join_answer,
-    relays_join_group,
-)
-from keylane.proxy.apis.list_offsets import handle_list_offsets, handle_offset_for_leader_epoch
-from keylane.proxy.apis.log_dirs import handle_alter_replica_log_dirs, handle_describe_log_dirs
-from keylane.proxy.apis.metadata import handle_metadata
-from keylane.proxy.apis.offset_commit import handle_offset_commit
-from keylane.proxy.apis.offset_delete import handle_delete_groups, handle_offset_delete
-from keylane.proxy.apis.offset_fetch import handle_offset_fetch
-from keylane.proxy.apis.own_group import FLEXIBLE_FROM, but_own_group
-from keylane.proxy.apis.own_topics import (
-    guarding,
-    guarding_id,
-    guarding_partitions,
-    without_own_id,
-)
-from keylane.proxy.apis.produce import handle_produce, relays_produce
-from keylane.proxy.apis.producers import (
-    handle_describe_producers,
-    handle_describe_transactions,
-)
-from keylane.proxy.apis.reassignments import (
+from keylane.proxy.apis.admin.reassignments import (
     handle_alter_reassignments,
     handle_list_reassignments,
 )
-from keylane.proxy.apis.refusals import (
-    at_coordinator,
-    coordinating,
-    refusing,
-    relay_or_refuse,
-)
-from keylane.proxy.apis.sasl import (
-    handle_sasl_handshake,
-    note_login,
-    relays_sasl_authenticate,
-)
-from keylane.proxy.apis.share_groups import (
-    handle_alter_share_offsets,
-    handle_delete_share_offsets,
-    handle_describe_share_offsets,
-    handle_share_group_heartbeat,
-)
-from keylane.proxy.apis.steps_back import note_given
-from keylane.proxy.apis.sync_group import handle_sync_group, relays_sync_group
-from keylane.proxy.apis.topic_changes import (
+from keylane.proxy.apis.admin.topic_changes import (
     handle_create_partitions,
     handle_create_topics,
     handle_delete_topics,
 )
-from keylane.proxy.apis.topics import handle_describe_topic_partitions
-from keylane.proxy.apis.transactions import (
+from keylane.proxy.apis.commits.offset_commit import handle_offset_commit
+from keylane.proxy.apis.commits.offset_delete import handle_delete_groups, handle_offset_delete
+from keylane.proxy.apis.commits.offset_fetch import handle_offset_fetch
+from keylane.proxy.apis.commits.steps_back import note_given
+from keylane.proxy.apis.commits.transactions import (
     handle_add_partitions,
     handle_end_txn,
     handle_txn_offset_commit,
     relays_end_txn,
 )
-from keylane.proxy.connection import Buffers
-from keylane.proxy.framing import Frame
+from keylane.proxy.apis.connection.api_versions import clamp, names_librdkafka, refuse_version
+from keylane.proxy.apis.connection.describe_topics import handle_describe_topic_partitions
+from keylane.proxy.apis.connection.discovery import handle_describe_cluster, handle_find_coordinator
+from keylane.proxy.apis.connection.metadata import handle_metadata
+from keylane.proxy.apis.connection.sasl import (
+    handle_sasl_handshake,
+    note_login,
+    relays_sasl_authenticate,
+)
+from keylane.proxy.apis.groups.consumer_describe import handle_consumer_group_describe
+from keylane.proxy.apis.groups.consumer_heartbeat import (
+    handle_consumer_group_heartbeat,
+    handle_streams_group_heartbeat,
+)
+from keylane.proxy.apis.groups.describe_groups import without_hidden_names
+from keylane.proxy.apis.groups.heartbeat import relays_heartbeat
+from keylane.proxy.apis.groups.join_group import (
+    handle_join_group,
+    judge_join_answer,
+    relays_join_group,
+)
+from keylane.proxy.apis.groups.list_groups import (
+    handle_list_groups,
+    handle_unregister_broker,
+    relays_alone,
+)
+from keylane.proxy.apis.groups.share_groups import (
+    handle_alter_share_offsets,
+    handle_delete_share_offsets,
+    handle_describe_share_offsets,
+    handle_share_group_heartbeat,
+)
+from keylane.proxy.apis.groups.sync_group import handle_sync_group, relays_sync_group
+from keylane.proxy.apis.records.delete_records import handle_delete_records
+from keylane.proxy.apis.records.fetch import handle_fetch, relays_fetch
+from keylane.proxy.apis.records.list_offsets import (
+    handle_list_offsets,
+    handle_offset_for_leader_epoch,
+)
+from keylane.proxy.apis.records.produce import handle_produce, relays_produce
+from keylane.proxy.apis.records.producers import (
+    handle_describe_producers,
+    handle_describe_transactions,
+)
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.endpoints import with_own_endpoints
+from keylane.proxy.apis.shared.own_group import FLEXIBLE_FROM, but_own_group
+from keylane.proxy.apis.shared.own_topics import (
+    guarding,
+    guarding_id,
+    guarding_partitions,
+    without_own_id,
+)
+from keylane.proxy.apis.shared.refusals import (
+    at_coordinator,
+    coordinating,
+    refusing,
+    relay_or_refuse,
+)
+from keylane.proxy.net.framing import Frame
+from keylane.proxy.net.response_order import Buffers
 
 PRODUCE: Final = 0
 SASL_HANDSHAKE: Final = 17

@@ -1,8 +1,6 @@
 """The broker that coordinates the nodes' group: found, asked, and found anew.
 
 In:    requests about the group.  Out: answers, in a bounded time.
-Next:  `group` makes the requests.
-Shell: asyncio.
 Source: Kafka protocol guide, FindCoordinator v3, JoinGroup v7, SyncGroup v5, Heartbeat v4,
 LeaveGroup v4, DescribeGroups v5: all in Kafka 2.5 and later, and in 4.x.
 
@@ -27,9 +25,9 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i32, i32Timedelta
 
 from keylane.errors import LoginRefused, RightMissing, UpstreamLost
-from keylane.proxy.cluster import Cluster
-from keylane.proxy.nodes.other_kinds import KINDS, leaving, question
-from keylane.proxy.upstream import ServiceLink
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.net.upstream import ServiceLink
+from keylane.proxy.nodes.other_protocols import KINDS, leaving, question
 
 PROTOCOL_TYPE: Final = "consumer"
 """What Kafka's tools know how to show."""

@@ -1,8 +1,6 @@
 """The nodes' own group in Kafka: who is there, who serves which groups' offsets, and for how long.
 
 In:    what this node tells the others.  Out: `Membership` of each generation; `Tenure`.
-Next:  `groups` asks before it serves; `placement` looks up where clients are sent.
-Shell: asyncio, the clock.
 Source: Kafka protocol guide (JoinGroup, SyncGroup, Heartbeat), KIP-62, KIP-394; decision 020.
 
 Why no two nodes serve the same group at once is told in `lease`. This module keeps its rules: the
@@ -22,7 +20,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid, LoginRefused, NodeInvalid, RightMissing, UpstreamLost
-from keylane.proxy.cluster import Cluster
+from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.nodes.coordinator import (
     EXPELLED,
     LOADING,
@@ -30,11 +28,12 @@ from keylane.proxy.nodes.coordinator import (
     REFUSED,
     Coordinator,
 )
-from keylane.proxy.nodes.gate import Gate
+from keylane.proxy.nodes.gate.gate import Gate
+from keylane.proxy.nodes.gate.seals import Seals, no_secrets
+from keylane.proxy.nodes.gate.verdicts import Heard, decide
 from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
 from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
-from keylane.proxy.nodes.seals import Seals, no_secrets
-from keylane.proxy.nodes.values import (
+from keylane.proxy.topics.node_values import (
     GROUP,
     NO_GENERATION,
     NOBODY,
@@ -44,8 +43,7 @@ from keylane.proxy.nodes.values import (
     Membership,
     NodeInfo,
 )
-from keylane.proxy.nodes.verdicts import Heard, decide
-from keylane.proxy.tasks import spawn
+from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.nodes")
 

@@ -1,8 +1,6 @@
 """What this node may serve at a moment: its partitions, as long as nobody else can have them.
 
 In:    what the coordinator answered, and when the request was sent.  Out: held or not, and terms.
-Next:  `group` keeps it in step with Kafka.
-Pure:  no I/O; time is a parameter, in seconds of a clock that goes on while the process does not.
 Source: KIP-62 (session and rebalance time-out), KIP-394; docs/decisions/020.
 """
 

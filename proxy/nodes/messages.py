@@ -1,8 +1,6 @@
 """What nodes tell each other through their group: bytes of JoinGroup and SyncGroup, and values.
 
 In:    `Hello` of a node that joins; `Membership`, or why a node was not let in.  Out: bytes; back.
-Next:  `group` sends them.
-Pure:  no I/O, no clock.
 Source: `keylane.assignor.protocol` (Kafka's consumer protocol), so that Kafka's own tools show who
 owns what; the rest is user data: JSON, in SyncGroup deflated (RFC 1950), since every member is told
 of all.
@@ -28,10 +26,10 @@ from keylane.assignor.protocol import (
     write_assignment,
     write_subscription,
 )
-from keylane.config import NODE_NUMBER_MAX
+from keylane.config.node import NODE_NUMBER_MAX
 from keylane.errors import FrameInvalid, NodeInvalid
-from keylane.offsets.journal import TOPIC_NAME
-from keylane.proxy.nodes.values import (
+from keylane.offsets.records.journal import TOPIC_NAME
+from keylane.proxy.topics.node_values import (
     NO_GENERATION,
     NOBODY,
     Claim,

@@ -1,8 +1,6 @@
 """The secrets that nodes know each other by, as they stand in their file.
 
 In:    `node_secret_file`.  Out: its secrets, read anew at each use.
-Next:  `seals` signs with the first one and verifies with all.
-Shell: files.
 Source: docs/decisions/033; docs/operations.md (rotation).
 """
 
@@ -11,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from keylane.errors import ConfigInvalid
-from keylane.proxy.secret_file import read_secrets
+from keylane.proxy.net.security.secret_file import read_secrets
 
 log = logging.getLogger("keylane.nodes")
 

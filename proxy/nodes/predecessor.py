@@ -1,8 +1,6 @@
 """A node that died and came back: waited for before it joins, so that only its own groups wait.
 
 In:    the nodes' group as its coordinator describes it.  Out: whether to join now, or look again.
-Next:  `group` looks before it sends the first JoinGroup of a member.
-Pure:  no I/O; time is a parameter, in seconds.
 Source: Kafka protocol guide (DescribeGroups); docs/decisions/020.
 
 A JoinGroup makes the coordinator wait for every member that it counts, and it counts a dead one
@@ -20,7 +18,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.proxy.nodes.verdicts import Heard
+from keylane.proxy.nodes.gate.verdicts import Heard
 
 log = logging.getLogger("keylane.nodes")
 

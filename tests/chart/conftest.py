@@ -1,8 +1,6 @@
 """Helm for the tests of the chart, and each set of values rendered once.
 
 In:    nothing.  Out: the fixtures `chart` and `rendered`.
-Next:  `test_*.py` in this folder.
-Shell: child processes.
 """
 
 from __future__ import annotations

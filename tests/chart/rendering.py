@@ -1,8 +1,6 @@
 """Render the chart with the real Helm, and find one's way in what comes out.
 
 In:    values.  Out: Kubernetes objects as mappings.
-Next:  tests/chart, tests/integration/test_chart.py.
-Shell: a child process.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from keylane.config import ProxyConfig, split_address
+from keylane.config.node import ProxyConfig, split_address
 
 from .rendering import (
     MINIMAL,

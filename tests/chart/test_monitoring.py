@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from keylane.proxy.stats import COUNTER, HISTOGRAM
+from keylane.proxy.runtime.stats import COUNTER, HISTOGRAM
 from tools.gen_docs import samples_of_all
 
 from .rendering import CHART, MINIMAL, Renderer, find

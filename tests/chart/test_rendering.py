@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from keylane import __version__
-from keylane.config import ProxyConfig
-from keylane.proxy.memory_limit import CGROUP_SHARE
-from keylane.proxy.memory_plan import LOGIN_KEY, PARTS, plan_memory
+from keylane.config.node import ProxyConfig
+from keylane.proxy.runtime.memory_limit import CGROUP_SHARE
+from keylane.proxy.runtime.memory_plan import LOGIN_KEY, PARTS, plan_memory
 
 from .rendering import (
     CHART,

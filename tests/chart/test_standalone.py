@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from keylane.cli import main
+from keylane.cli.main import main
 
 from .rendering import MINIMAL, Object, Renderer, find
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from keylane.config import ProxyConfig
-from keylane.proxy.memory_plan import PARTS, plan_memory
-from keylane.proxy.secret_file import read_secrets
+from keylane.config.node import ProxyConfig
+from keylane.proxy.net.security.secret_file import read_secrets
+from keylane.proxy.runtime.memory_plan import PARTS, plan_memory
 
 from .rendering import (
     CHART,

@@ -2,8 +2,6 @@
 
 In:    tests/fuzz/corpus and generated seeds.  Out: a line of figures; a finding is a file and
        exit code 1.
-Next:  a finding goes to tests/fuzz/corpus, which tests/unit/fuzz replays at every run.
-Shell: a process of its own, since libFuzzer never returns; reads and writes folders.
 Source: atheris (libFuzzer for Python). Kernels run as plain Python (NUMBA_DISABLE_JIT=1), so
 that their branches count as coverage and their indexes are checked.
 """

@@ -1,7 +1,6 @@
 """Random kio messages of any API and version: what the codecs are held against.
 
 In:    an entity type and a seeded generator.  Out: an entity, its bytes.
-Pure:  chance comes from the generator.
 Source: kio's schema modules, read through their dataclass fields.
 """
 

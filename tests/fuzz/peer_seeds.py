@@ -1,8 +1,6 @@
 """Sound inputs of the decoders in `peers`: where mutations of them start.
 
 In:    nothing.  Out: pairs of a decoder's name and a choice, with the bytes.
-Next:  `seeds` puts them among its own.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import numpy as np
 
 from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.keyrange.space import HASH_MAX
-from keylane.offsets.journal import (
+from keylane.offsets.records.journal import (
     LayoutKey,
     LayoutValue,
     PositionsValue,
@@ -29,8 +27,8 @@ from keylane.offsets.journal import (
 )
 from keylane.offsets.values import Position
 from keylane.proxy.nodes.messages import write_hello, write_membership, write_refusal
-from keylane.proxy.nodes.scan_records import Cut, Scan, Sender, write_packets
-from keylane.proxy.nodes.values import Claim, Hello, Membership, NodeInfo, NodeRule
+from keylane.proxy.scans.records import Cut, Scan, Sender, write_packets
+from keylane.proxy.topics.node_values import Claim, Hello, Membership, NodeInfo, NodeRule
 from keylane.wire.header import write_request
 from tests.fuzz.peers import GENERATION, HALF
 

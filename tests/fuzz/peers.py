@@ -1,8 +1,6 @@
 """What the fuzzer calls of decoders whose bytes other programs may have written.
 
 In:    bytes; `choice` says how they are taken.  Out: nothing, or a finding.
-Next:  `tests.fuzz.targets` has them among its own; `tests.long.hostile` gives them millions.
-Pure:  no I/O.
 
 Records of keylane's topics, and members of its nodes' group, come from any principal that a broker
 lets in there. Some decoders are behind a wrapping that chance never makes: for half of the choices
@@ -17,13 +15,13 @@ from typing import Final
 
 from keylane.assignor.protocol import Subscription, write_assignment, write_subscription
 from keylane.errors import FrameInvalid, NodeInvalid, ScansInvalid, SettingsInvalid
-from keylane.offsets.journal import TOPIC_NAME
+from keylane.offsets.records.journal import TOPIC_NAME
 from keylane.offsets.table import OffsetTable
-from keylane.proxy.framing import FrameReader
-from keylane.proxy.login_watch import LoginWatch
+from keylane.proxy.net.framing import FrameReader
+from keylane.proxy.net.security.login_watch import LoginWatch
 from keylane.proxy.nodes.messages import read_hello, read_verdict
-from keylane.proxy.nodes.scan_records import SplitBook, read_packet
-from keylane.proxy.settings_records import SettingsState, write_assignments, write_switches
+from keylane.proxy.scans.records import SplitBook, read_packet
+from keylane.proxy.topics.settings_records import SettingsState, write_assignments, write_switches
 from keylane.wire.header import read_request_header
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")

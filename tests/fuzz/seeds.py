@@ -1,7 +1,6 @@
 """Sound inputs of every decoder: where the fuzzer starts.
 
 In:    a folder.  Out: files named by their content, at most 100.
-Shell: writes files.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from keylane.assignor.plan import RangePlan, write_plan
 from keylane.assignor.protocol import (
     Subscription,
     write_allow_key_share,
     write_assignment,
     write_subscription,
 )
+from keylane.assignor.range_plan import RangePlan, write_plan
 from keylane.keyrange.space import HASH_MAX
-from keylane.offsets.journal import (
+from keylane.offsets.records.journal import (
     LayoutKey,
     LayoutValue,
     PositionsValue,

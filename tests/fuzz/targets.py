@@ -1,8 +1,6 @@
 """What the fuzzer calls: every own decoder, with the errors that it may raise.
 
 In:    bytes; the first chooses decoder, the second the version.  Out: nothing, or a finding.
-Next:  `tests.fuzz.decoders` runs them; tests/unit/fuzz replays the corpus.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from keylane.assignor.model import NO_GENERATION, Lane
-from keylane.assignor.plan import HASH_FORM, PLAN_FORMAT, read_plan, write_plan
 from keylane.assignor.protocol import (
     Subscription,
     read_allow_key_share,
@@ -25,12 +22,14 @@ from keylane.assignor.protocol import (
     write_assignment,
     write_subscription,
 )
+from keylane.assignor.range_plan import HASH_FORM, PLAN_FORMAT, read_plan, write_plan
 from keylane.errors import BatchCorrupt, ConfigInvalid, FrameInvalid, JournalInvalid
 from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX
-from keylane.offsets.journal import read_key, read_layout, read_positions, read_range
-from keylane.proxy.apis.sync_group import read_sticky_data
+from keylane.offsets.records.journal import read_key, read_layout, read_positions, read_range
+from keylane.producers.resequence import resequence
+from keylane.proxy.apis.groups.sync_group import read_sticky_data
 from keylane.wire.batch import read_batch_header
 from keylane.wire.endpoints import merge_endpoint_tags, read_endpoints, rewrite_endpoints
 from keylane.wire.fetch import (
@@ -49,7 +48,6 @@ from keylane.wire.produce import (
     write_produce_request,
     write_produce_response,
 )
-from keylane.wire.resequence import resequence
 from tests.fuzz.entities import known_versions
 from tests.fuzz.peers import PEER_ALLOWED, PEER_TARGETS
 

@@ -1,7 +1,6 @@
 """Tagged fields that no schema has, put at every level of a kio entity.
 
 In:    an entity and a seeded generator.  Out: the entity with unknown tagged fields.
-Pure:  chance comes from the generator.
 Source: KIP-482.
 """
 

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keylane.config import GroupRule
+from keylane.config.node import GroupRule
 from keylane.errors import KeylaneError
 from keylane.proxy.apis import ROUTES, Route
-from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
-from keylane.proxy.nodes.placement import Placement
-from keylane.proxy.nodes.values import Membership, NodeInfo
+from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
+from keylane.proxy.topics.node_values import Membership, NodeInfo
+from keylane.proxy.topics.placement import Placement
 from keylane.wire.header import is_flexible, read_request_header, write_response
 from keylane.wire.messages import write_message
 from tests.fuzz.entities import random_request, random_response

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keylane.errors import JournalInvalid
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.offsets.journal import (
+from keylane.offsets.records.journal import (
     LayoutValue,
     PositionsValue,
     RangeKey,

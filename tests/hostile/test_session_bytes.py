@@ -10,8 +10,8 @@ import struct
 import pytest
 
 from keylane.proxy.apis import ROUTES
-from keylane.proxy.session import ClientSession
-from keylane.proxy.stats import ProxyStats
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.session.session import ClientSession
 from keylane.wire.header import write_request
 from tests.transcript.fake import FakeContext
 from tests.transcript.loopback import running

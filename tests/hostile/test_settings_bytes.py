@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from keylane.errors import SettingsInvalid
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.proxy import settings_records
-from keylane.proxy.range_table import CLIENTS_MAX, Assignment, RangeTable
-from keylane.proxy.settings_records import (
+from keylane.proxy.topics import settings_records
+from keylane.proxy.topics.range_table import CLIENTS_MAX, Assignment, RangeTable
+from keylane.proxy.topics.settings_records import (
     CHANGE_BYTES_MAX,
     VERSION_ROOM,
     SettingsState,
     write_assignments,
     write_switches,
 )
-from keylane.proxy.settings_store import _apply_all
-from keylane.proxy.switches import Switches
+from keylane.proxy.topics.settings_store import _apply_all
+from keylane.proxy.topics.switches import Switches
 from keylane.wire.bounded_json import JsonInvalid, has_depth, read_json
 
 LOW, HIGH = KeyRange(0, 99), KeyRange(100, HASH_MAX)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.errors import BatchCorrupt, FrameInvalid
+from keylane.producers.resequence import resequence
 from keylane.wire.batch import read_batch_header
 from keylane.wire.endpoints import merge_endpoint_tags, read_endpoints, rewrite_endpoints
 from keylane.wire.fetch import (
@@ -31,7 +32,6 @@ from keylane.wire.produce import (
     write_produce_request,
     write_produce_response,
 )
-from keylane.wire.resequence import resequence
 from tests.fuzz.entities import known_versions, random_request_body, random_response_body
 
 KNOWN: Final = known_versions()

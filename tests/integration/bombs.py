@@ -1,7 +1,6 @@
 """Record batches of a few bytes that become hundreds of megabytes, put straight into a broker.
 
 In:    a codec, plain sizes.  Out: batches; offsets that a broker gave them.
-Shell: one blocking socket to a broker without security.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import google_crc32c
 import lz4.frame
 import zstandard
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.header import write_request
 
 MIB: Final = 1024**2

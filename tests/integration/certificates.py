@@ -1,8 +1,6 @@
 """Certificates for the tests: an authority, and what it signs, good or expired.
 
 In:    a folder.  Out: PEM files.
-Next:  `secured` gives them to brokers, keylane and clients.
-Shell: files.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 In:    nothing.  Out: the fixtures `kafka`, `broker`, `own_broker`, `admin`, `topic`, `java`,
        `keylane` (proxies of the test's own), `shared_keylane` (one for the session), and
        `stage` (a broker with TLS, SASL and ACLs, and keylane in front of it).
-Next:  `test_*.py` in this folder; all of them carry the marker `integration`.
-Shell: child processes, sockets.
 """
 
 from __future__ import annotations

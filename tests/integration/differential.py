@@ -1,7 +1,6 @@
 """The same questions to a broker, and to keylane in front of it; what differs in the answers.
 
 In:    two addresses, questions.  Out: differences in words.
-Shell: blocking sockets.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.header import ApiKey, find_response_body, write_request
 from keylane.wire.messages import read_response
 from tests.integration.questions import SIDES, Question

@@ -1,8 +1,6 @@
 """Whole groups of stock consumers, and what the records that they saw must satisfy.
 
 In:    a bootstrap address, a topic.  Out: `Group` (child processes), `Seen` (what they told).
-Next:  the integration tests.
-Shell: child processes, threads that read their lines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`keylane proxy` as a child process, for tests and benchmarks.
 
 In:    the upstream's bootstrap address, lane rules.  Out: a running proxy, its addresses, its log.
-Shell: a child process that ends with this one, even when this one is killed.
 """
 
 from __future__ import annotations

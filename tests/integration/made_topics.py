@@ -1,8 +1,6 @@
 """A topic of a cluster that may have started a moment ago.
 
 In:    an admin client, a topic.  Out: the topic exists.
-Next:  tests with brokers of their own, and the fixture `topic`.
-Shell: an admin client.
 """
 
 from __future__ import annotations

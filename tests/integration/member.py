@@ -1,8 +1,6 @@
 """One stock consumer as a child process; tells what it does as JSON lines on stdout.
 
 In:    argv.  Out: lines {"event": "assigned" | "records" | "committed", ...}; ends on SIGTERM.
-Next:  `harness.Group` reads the lines.
-Shell: a Kafka client, stdout, signals.
 """
 
 from __future__ import annotations

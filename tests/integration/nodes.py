@@ -1,8 +1,6 @@
 """Several keylane processes in front of one cluster, and a group whose members tell when.
 
 In:    the upstream's bootstrap address, lane rules, a folder.  Out: `Nodes`, `TimedGroup`.
-Next:  `test_nodes.py`, `tests/long/nodes.py`.
-Shell: child processes.
 """
 
 from __future__ import annotations

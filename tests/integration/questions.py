@@ -2,7 +2,6 @@
 
 In:    an API, a version, a number.  Out: the bytes of a request, with marks for what differs
        between two sides that are to be in the same state.
-Pure:  chance comes from a seeded generator.
 Source: kio's schemas, which equal those of Kafka 4.3.1 field by field.
 
 What changes state is asked on twins: names hold `MARK`, which stands for either side, and topics

@@ -1,8 +1,6 @@
 """A client of a few lines that sends what a test wants, and shows every byte that comes back.
 
 In:    kio requests.  Out: kio answers, and the bytes.
-Next:  tests of what stock clients would not ask.
-Shell: one blocking socket.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from scramp import ScramClient
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.fetch import (
     FetchPartition,
     FetchRequest,

@@ -1,8 +1,6 @@
 """A secured broker, its users, and stock clients that log in: what the security tests are made of.
 
 In:    a folder.  Out: broker properties, tokens, and what each client read or was told.
-Next:  secured_stage.py, test_security.py, test_security_ends.py.
-Shell: files, Kafka clients.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A secured broker and keylane in front of it, once for all security tests.
 
 In:    a folder.  Out: `Stage`; the fixture `stage` of conftest.py.
-Next:  test_security.py, test_security_ends.py.
-Shell: child processes, files.
 """
 
 from __future__ import annotations

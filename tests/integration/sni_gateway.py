@@ -1,8 +1,6 @@
 """A gateway that passes TLS through: it finds the listener by the name that the client asks for.
 
 In:    listeners by name.  Out: a port, and the names that were asked for.
-Next:  test_sni.py.
-Shell: sockets, a thread with an event loop of its own.
 """
 
 from __future__ import annotations

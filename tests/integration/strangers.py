@@ -1,8 +1,6 @@
 """A stranger in the nodes' group: joins at the broker itself, and says what a test wants.
 
 In:    a broker's address, what to say.  Out: what it was told; what others said, to say it again.
-Next:  `test_node_strangers.py`.
-Shell: a socket, a thread.
 """
 
 from __future__ import annotations
@@ -14,9 +12,9 @@ from typing import Any, Final, Self
 
 from kio.index import load_request_schema
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.proxy.nodes.messages import write_hello, write_membership
-from keylane.proxy.nodes.values import GROUP, PROTOCOL, Hello, Membership, NodeInfo
+from keylane.proxy.topics.node_values import GROUP, PROTOCOL, Hello, Membership, NodeInfo
 from tests.integration.raw import TIMEOUT_S, RawClient
 from tests.transcript.entities import build
 

@@ -12,7 +12,7 @@ import pytest
 
 from keylane.embedded.resolve import resolve_class_path
 from keylane.proxy.apis import ROUTES
-from keylane.proxy.apis.treatments import NOT_SERVED
+from keylane.proxy.apis.shared.treatments import NOT_SERVED
 
 COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 

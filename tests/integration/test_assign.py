@@ -7,7 +7,7 @@ import json
 import pytest
 from confluent_kafka import Producer
 
-from keylane.cli import main
+from keylane.cli.main import main
 from tests.integration.conftest import TopicFactory
 
 pytestmark = pytest.mark.integration

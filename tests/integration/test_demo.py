@@ -1,7 +1,6 @@
 """`keylane demo` as a user runs it: it ends by itself, it passes, it leaves nothing behind.
 
 In:    nothing; it brings its own Kafka and its own proxy.  Out: verdicts.
-Shell: child processes, found again by a name in their environment.
 """
 
 from __future__ import annotations

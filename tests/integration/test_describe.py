@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from keylane.cli import main
+from keylane.cli.main import main
 from tests.integration.harness import Group, produce
 from tests.integration.keylane_process import KeylaneProcess
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy import sockets, upstream
-from keylane.proxy.upstream import UpstreamLink
+from keylane.proxy.net import sockets, upstream
+from keylane.proxy.net.upstream import UpstreamLink
 from keylane.wire.header import write_request
 from tests.transcript.loopback import running
 

@@ -1,7 +1,6 @@
 """The embedded Kafka: it serves, it survives kill -9, it leaves nothing behind.
 
 In:    the fixtures of `conftest`.  Out: verdicts.
-Shell: a real broker.
 """
 
 from __future__ import annotations

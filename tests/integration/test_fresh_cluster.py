@@ -1,7 +1,6 @@
 """A cluster whose brokers cannot make their offsets topic yet: all but groups is served at once.
 
 In:    a broker of this test's own.  Out: verdicts.
-Shell: a real broker, keylane as a child process.
 """
 
 from __future__ import annotations

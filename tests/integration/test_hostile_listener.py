@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from tests.integration.harness import Group, produce
 
 KEYS = [f"key-{number}" for number in range(50)]

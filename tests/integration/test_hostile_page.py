@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import struct
 
-from keylane.config import split_address
-from keylane.proxy.live_feed import VIEWERS_MAX
+from keylane.config.node import split_address
+from keylane.proxy.control.live_feed import VIEWERS_MAX
 from tests.integration.keylane_process import KeylaneProcess
 from tests.integration.test_hostile_listener import resident_bytes
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.header import write_request
 from tests.integration.certificates import Authority
 from tests.integration.client_hello import HANDSHAKE, client_hello, read_record

@@ -20,7 +20,7 @@ from typing import Self
 import pytest
 from confluent_kafka import Producer
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.fetch import FetchPartition, FetchRequest, FetchTopic, write_fetch_request
 from keylane.wire.header import write_request
 from tests.integration.harness import Group

@@ -1,7 +1,6 @@
 """Nodes without a number: one at a time serves a cluster, whatever the others do.
 
 In:    a broker of each test's own.  Out: verdicts.
-Shell: a real broker, keylane as child processes that are killed and stopped.
 """
 
 from __future__ import annotations

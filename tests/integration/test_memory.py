@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.header import write_request
 from tests.integration.bombs import (
     GZIP,

@@ -10,14 +10,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from keylane.config import ProxyConfig
+from keylane.config.node import ProxyConfig
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import ConfigInvalid, UpstreamLost
-from keylane.offsets.journal import TOPIC_NAME
-from keylane.proxy.cluster import Cluster
+from keylane.offsets.records.journal import TOPIC_NAME
+from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.nodes.group import NodeGroup
-from keylane.proxy.nodes.values import GROUP, Membership, NodeInfo
-from keylane.proxy.tasks import spawn
+from keylane.proxy.topics.node_values import GROUP, Membership, NodeInfo
+from keylane.tasks import spawn
 
 from .conftest import JavaTools
 

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka
 from keylane.embedded.child import ChildEnded
-from keylane.proxy.nodes.values import GROUP
+from keylane.proxy.topics.node_values import GROUP
 from tests.integration.harness import produce
 from tests.integration.keylane_process import KeylaneProcess
 from tests.integration.made_topics import make_topic

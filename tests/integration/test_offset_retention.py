@@ -14,7 +14,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kio.index import load_request_schema
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.embedded import EmbeddedKafka
 from keylane.wire.header import response_body_position, write_request
 from keylane.wire.messages import read_response, write_message

@@ -1,7 +1,6 @@
 """The journal's store on a real broker: what was appended is there after a restart.
 
 In:    the fixtures of `conftest`.  Out: verdicts.
-Shell: a real broker.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from confluent_kafka.admin._config import ConfigResource
 
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import UpstreamLost
+from keylane.journal.store import JournalStore, LoadProgress
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
-from keylane.offsets.journal import (
+from keylane.offsets.records.journal import (
     TOPIC_NAME,
     JournalRecord,
     LayoutValue,
@@ -35,7 +35,6 @@ from keylane.offsets.journal import (
     write_value,
 )
 from keylane.offsets.state import OffsetState
-from keylane.offsets.store import JournalStore, LoadProgress
 from keylane.offsets.table import OffsetTable
 
 TOPIC_ID = uuid.UUID(int=7)

@@ -17,9 +17,10 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions
 
+from keylane.config.own_names import JOURNAL_TOPIC, OWN_TOPICS, SCANS_TOPIC, SETTINGS_TOPIC
 from keylane.embedded import EmbeddedKafka
 from keylane.keyrange.space import HASH_MAX
-from keylane.offsets.journal import (
+from keylane.offsets.records.journal import (
     PositionsValue,
     RangeKey,
     RangeValue,
@@ -29,8 +30,7 @@ from keylane.offsets.journal import (
     write_value,
 )
 from keylane.offsets.values import Position
-from keylane.own_names import JOURNAL_TOPIC, OWN_TOPICS, SCANS_TOPIC, SETTINGS_TOPIC
-from keylane.proxy.settings_records import VERSION_ROOM
+from keylane.proxy.topics.settings_records import VERSION_ROOM
 from tests.integration.conftest import make_topic_factory
 from tests.integration.harness import produce
 from tests.integration.keylane_process import KeylaneProcess

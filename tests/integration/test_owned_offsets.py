@@ -1,7 +1,6 @@
 """Offsets among many nodes on a real broker: one journal, owners that come and go.
 
 In:    the fixtures of `conftest`.  Out: verdicts.
-Shell: a real broker; nodes are objects of this process.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from keylane.config import LaneRule, ProxyConfig
+from keylane.config.node import LaneRule, ProxyConfig
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
-from keylane.offsets.journal import ic_partition
+from keylane.journal.ownership import Alone, Tenure
+from keylane.journal.store import APPEND_TIMEOUT_S
+from keylane.offsets.records.journal import ic_partition
 from keylane.offsets.state import OffsetState
-from keylane.offsets.store import APPEND_TIMEOUT_S
-from keylane.proxy.cluster import Cluster
-from keylane.proxy.groups import GroupOffsets
-from keylane.proxy.nodes.tenure import Alone, Tenure
-from keylane.proxy.topics import LaneView
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.topics.registry import LaneView
 
 from .conftest import TopicFactory
 

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.fetch import (
     FetchPartition,
     FetchRequest,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keylane.assignor.plan import RangePlan, write_plan
+from keylane.assignor.range_plan import RangePlan, write_plan
 from keylane.embedded.child import ChildEnded
 from keylane.keyrange.hash import key_hash
 from tests.integration.harness import Group, produce

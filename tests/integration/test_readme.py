@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from keylane.cli import build_parser
+from keylane.cli.main import build_parser
 from tests.integration.harness import Group, produce
 
 README: Final = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -18,12 +18,12 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from keylane.embedded import EmbeddedKafka
 from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.offsets.scan import ScanIndex
-from keylane.proxy.lag import LaneTallies
-from keylane.proxy.loads import LaneLoads
-from keylane.proxy.nodes.scan_blocks import ToldLane
-from keylane.proxy.nodes.scan_feed import ScanFeed
-from keylane.proxy.nodes.scan_records import TOPIC_NAME
-from keylane.proxy.reader_kit import ScannedBlock
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.scans.blocks import ToldLane
+from keylane.proxy.scans.feed import ScanFeed
+from keylane.proxy.scans.lag import LaneTallies
+from keylane.proxy.scans.loads import LaneLoads
+from keylane.proxy.scans.records import TOPIC_NAME
 
 FOUR = even_split(4)
 UNEVEN = KeySplit((2**20, 2**40, 2**60))
@@ -228,8 +228,8 @@ async def test_scans_are_given_up_and_cuts_are_not_while_kafka_is_away(
     await admin.start()
     await admin.create_topics([NewTopic(TOPIC_NAME, 3, 1)])
     await admin.close()
-    monkeypatch.setattr("keylane.proxy.nodes.scan_feed.SEND_TIMEOUT_S", 2.0)
-    monkeypatch.setattr("keylane.proxy.nodes.scan_feed.CLOSE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("keylane.proxy.scans.feed.SEND_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("keylane.proxy.scans.feed.CLOSE_TIMEOUT_S", 1.0)
     topic_id = uuid.uuid4()
     async with (
         running(own_broker.bootstrap, 1, topic_id) as one,

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from kio.index import load_request_schema
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.embedded import run_java_tool, start_java_tool
 from tests.integration.raw import RawClient
 from tests.integration.secured import (

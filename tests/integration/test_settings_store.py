@@ -15,22 +15,22 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import ProducerFenced
 
-from keylane.config import ProxyConfig
+from keylane.config.node import ProxyConfig
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import AssignmentInvalid, RangesOverlap, SettingsUnsaved
+from keylane.journal.epochs import next_epoch
+from keylane.journal.fenced import close_producer, start_producer
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.offsets.epochs import next_epoch
-from keylane.offsets.fenced import close_producer, start_producer
-from keylane.proxy.cluster import Cluster
-from keylane.proxy.range_table import RangeTable, RangeTableHolder
-from keylane.proxy.settings_records import (
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.topics.range_table import RangeTable, RangeTableHolder
+from keylane.proxy.topics.settings_records import (
     CHANGE_BYTES_MAX,
     TOPIC_NAME,
     write_assignments,
     write_fence,
 )
-from keylane.proxy.settings_store import TRANSACTIONAL_ID, SettingsStore, _write_batch
-from keylane.proxy.switches import SwitchBoard, Switches
+from keylane.proxy.topics.settings_store import TRANSACTIONAL_ID, SettingsStore, _write_batch
+from keylane.proxy.topics.switches import SwitchBoard, Switches
 
 LOW, HIGH = KeyRange(0, 99), KeyRange(100, HASH_MAX)
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from kio.index import load_request_schema
 
 from keylane.assignor.protocol import Subscription, write_assignment, write_subscription
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.header import response_body_position, write_request
 from keylane.wire.messages import read_response, write_message
 from tests.transcript.entities import build, plain

@@ -2,8 +2,6 @@
 
 In:    argv.  Out: what it reads from the topic, in the output topic, in transactions together
        with its offsets; lines {"event": ...} on stdout; ends on SIGTERM.
-Next:  `test_exactly_once` counts what is in the output topic.
-Shell: Kafka clients, stdout, signals.
 """
 
 from __future__ import annotations

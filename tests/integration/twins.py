@@ -1,7 +1,6 @@
 """Two sides in the same state: topics, records and a group for each, on one broker.
 
 In:    a folder.  Out: a broker and keylane in front of it, each with topics of its own.
-Shell: child processes, Kafka clients.
 """
 
 from __future__ import annotations

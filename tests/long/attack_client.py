@@ -1,8 +1,6 @@
 """A client of a few lines for attacks: blocking, without TLS, with bodies from plain values.
 
 In:    where to, requests as dicts.  Out: kio answers; what went wrong, as text.
-Next:  `attack_kinds`.
-Shell: one socket.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, Final, Self
 
 from kio.index import load_request_schema
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.wire.header import response_body_position, write_request
 from keylane.wire.messages import read_response, write_message
 from tests.long.hostile_stage import PASSWORDS

@@ -2,8 +2,6 @@
 
 In:    where to, how long.  Out: what the attacker got, by its name; what
        begins with `HARM` must not be.
-Next:  `attacks` plays each in a process of its own, beside a group under load.
-Shell: sockets, Kafka clients.
 
 mallory has few rights, alice those that a careless set-up gives to all (`hostile_stage`). Each
 attack rests between its steps, since it shares the machine with what it attacks.

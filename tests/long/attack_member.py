@@ -4,8 +4,6 @@
 a second and waits for the answer, as a careful client does; ends on SIGTERM.
 
 In:    argv.  Out: lines `seconds of the machine's clock, records`.
-Next:  `attack_load` reads them.
-Shell: a Kafka client, stdout, signals.
 """
 
 from __future__ import annotations

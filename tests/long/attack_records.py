@@ -1,8 +1,6 @@
 """Attacks with records and memberships that only keylane itself should write.
 
 In:    where to, how long.  Out: what the attacker got.
-Next:  `attack_kinds`.
-Shell: sockets.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import zstandard
 from google_crc32c import value as crc32c
 
 from keylane.keyrange.space import HASH_MAX
-from keylane.offsets.journal import (
+from keylane.offsets.records.journal import (
     PositionsValue,
     RangeKey,
     RangeValue,
@@ -29,7 +27,7 @@ from keylane.offsets.journal import (
 )
 from keylane.offsets.values import Position
 from keylane.proxy.nodes.messages import write_hello
-from keylane.proxy.nodes.values import Claim, Hello, NodeInfo, NodeRule
+from keylane.proxy.topics.node_values import Claim, Hello, NodeInfo, NodeRule
 from tests.long.attack_client import HARM, AttackClient, Places, say
 from tests.reference.batches import Batch, Record, write_batch
 

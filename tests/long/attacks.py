@@ -8,8 +8,6 @@ attacker gets what it must not (`HARM`).
 `--only "bomb,idle"` plays these, `--list` names all.
 
 In:    seconds of each attack.  Out: lines on stdout.
-Next:  `attack_kinds` plays the attacks, `attack_load` the group, `watch` looks from beside.
-Shell: child processes.
 
 A pace is records per second in windows of five seconds, and its median counts. The producer's rate
 is fixed and moderate: the attacker, Kafka, keylane and the group share one machine, and a group

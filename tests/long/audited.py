@@ -5,7 +5,6 @@ they do; Spark says whether anything was lost, repeated, out of order or at two 
 Exit code as the audit's: 0 clean, 1 findings, 2 could not tell.
 
 In:    minutes.  Out: the verdict on stdout.
-Shell: child processes, a JVM.
 """
 
 from __future__ import annotations

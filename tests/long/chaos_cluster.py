@@ -1,8 +1,7 @@
 """What chaos does to brokers: killed, hung, led by a stale replica, robbed of disks and records.
 
 In:    a running cluster of three.  Out: the same cluster, which has lost what was asked for.
-Next:  `chaos_run` picks from these.
-Shell: child processes, signals, files of stopped brokers, an admin client. All waits are bounded.
+All waits are bounded.
 Source: Kafka's record batch v2 (KIP-98); checkpoint files of kafka.server.checkpoints.
 """
 

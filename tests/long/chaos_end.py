@@ -1,8 +1,7 @@
 """The end of a run of chaos: what Kafka kept, and where the groups stand.
 
 In:    addresses, groups, lanes.  Out: logs; breaches in words.
-Next:  `chaos_run` ends with these.
-Shell: Kafka clients. All waits have a bound.
+All waits have a bound.
 """
 
 from __future__ import annotations

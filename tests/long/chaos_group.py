@@ -1,8 +1,6 @@
 """Groups under chaos, and the producer that feeds them: processes, and what they published.
 
 In:    addresses, topics.  Out: `Held` and `Delivery` events; `Produced` ones.
-Next:  `chaos_run` plays with them, `chaos_judge` judges their events.
-Shell: child processes, threads that read their lines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What happened to groups in a run of chaos, as values of one clock.
 
 In:    what members published, what went over the wire, what producers wrote and Kafka kept.
-Next:  `chaos_judge` compares them.
-Pure:  no I/O, no clock. All times are seconds of the machine's monotonic clock.
+All times are seconds of the machine's monotonic clock.
 """
 
 from __future__ import annotations

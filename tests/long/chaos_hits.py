@@ -1,8 +1,6 @@
 """What a round of chaos hits, and how: one of the nodes, brokers, members, disks or logs.
 
 In:    all that can be hit, a seeded chance.  Out: the same, which works again, and what was hit.
-Next:  `chaos_run` waits until all has settled.
-Shell: child processes, signals.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Compares what a group was answered and handed out with what it had committed.
 
 In:    the history of a cluster and of one group.  Out: breaches and notes in words, and counts.
-Next:  `nodes` prints them.
-Pure:  no I/O, no clock.
 
 Breaches, by kind:
   below     an OffsetFetch answer below an acknowledged commit of the lane
@@ -34,7 +32,7 @@ from itertools import islice
 from math import inf
 
 from keylane.offsets.lineage import FRESH_S
-from keylane.proxy import log_ends
+from keylane.proxy.commits import log_ends
 from tests.long.chaos_history import (
     Answer,
     ClusterHistory,

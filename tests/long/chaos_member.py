@@ -1,8 +1,6 @@
 """One stock consumer of several topics as a child process; publishes what it does on stdout.
 
 In:    argv.  Out: JSON lines {"event": ..., "at_s": ...} whose lanes are [topic, index].
-Next:  `chaos_group` reads the lines.
-Shell: a Kafka client, stdout, signals.
 
 Plain use of each library, without a care that its documentation does not ask for: commits after
 each poll, `auto.offset.reset` earliest, no offsets in the assignment callback.

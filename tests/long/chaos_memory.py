@@ -1,8 +1,6 @@
 """What nodes keep resident while a run of chaos goes on.
 
 In:    running nodes, after each round.  Out: faults in words: a node that grew.
-Next:  `nodes` prints them.
-Shell: /proc.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One run of chaos: nodes, brokers, disks and members are hit in turn, groups go on under load.
 
 In:    a plan, a running cluster of brokers.  Out: what groups and cluster did, as histories.
-Next:  `nodes` has it judged and prints it.
-Shell: child processes, clocks. All waits have a bound and say what they waited for.
+All waits have a bound and say what they waited for.
 
 Topics are those of `chaos_topics`. Groups: `own` asks for them by their own names, `lane` by lane
 names; `still` reads `quiet`.
@@ -23,7 +22,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.embedded import EmbeddedKafka
 from keylane.embedded.child import ChildEnded
 from keylane.embedded.ports import find_free_port

@@ -1,8 +1,6 @@
 """Topics and lanes of a run of chaos.
 
 In:    nothing.  Out: names, counts, and where keys belong.
-Next:  `chaos_run` makes them, `chaos_end` reads them, `chaos_judge` asks where keys belong.
-Pure:  no I/O, no clock.
 
 `safe` (three replicas, two in sync, no unclean election): nothing acknowledged is ever lost.
 `weak` (two replicas, one in sync, unclean election) and `lone` (one replica): Kafka itself loses

@@ -1,8 +1,6 @@
 """How low, and how far, an answer to OffsetFetch may be, by the commits of its lane.
 
 In:    all commits of one lane, where its log was cut.  Out: the lowest and the farthest offset.
-Next:  `chaos_judge` compares answers with them.
-Pure:  no I/O, no clock.
 
 A lane's offset is a register: a commit writes it, an answer reads it. What is concurrent may take
 effect in any order between its request and its answer, so a commit counts as overwritten only by

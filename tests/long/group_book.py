@@ -1,8 +1,6 @@
 """The books of a group under chaos: what its members told, judged; and how long it stood still.
 
 In:    what members told, with times of one clock.  Out: breaches in words, stalls in seconds.
-Next:  `nodes` prints them.
-Pure:  no I/O, no clock.
 
 A member that the group has given up without its knowledge (its heartbeats met a hung process) may
 still work on records that it holds, until it learns; Kafka's groups are like that without keylane

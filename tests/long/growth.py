@@ -6,7 +6,6 @@ compacted the journal; and a verdict. Exit code 1 when something of them is left
 high or grows with each wave.
 
 In:    how many of each; whether lane names are read in turns, or at once.  Out: lines on stdout.
-Shell: child processes, sockets, the clock.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from kio.schema.offset_commit.v8.request import (
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from keylane.embedded import EmbeddedKafka
-from keylane.offsets.journal import TOPIC_NAME, read_key
+from keylane.offsets.records.journal import TOPIC_NAME, read_key
 from keylane.wire.fetch import (
     FetchPartition,
     FetchRequest,

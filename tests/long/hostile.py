@@ -7,8 +7,6 @@ table and what is wrong; exit code 1 when something is. `--only sockets` leaves 
 `--show NUMBER` prints one input of the decoders.
 
 In:    how many, a seed, minutes.  Out: lines on stdout; findings in tests/fuzz/corpus.
-Next:  `hostile_parsers`, `hostile_sockets` play; `watch` and `hostile_log` see what it does.
-Shell: child processes.
 
 What has to hold: no exception but the declared ones; no input takes a second; the event loop
 answers /livez within a second (waits for a CPU taken off); memory within `--memory-mib`; no stack
@@ -29,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from keylane.config import split_address
+from keylane.config.node import split_address
 from tests.fuzz.mutate import make_input
 from tests.fuzz.targets import TARGETS
 from tests.integration.keylane_process import KeylaneProcess

@@ -1,8 +1,6 @@
 """What hostile clients do: each kind is one connection, made of chance.
 
 In:    a generator of chance, where to.  Out: how many inputs it was.
-Next:  `hostile_sockets` plays hundreds of thousands of them.
-Shell: sockets, by way of `Talk`.
 """
 
 from __future__ import annotations

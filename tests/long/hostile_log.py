@@ -1,8 +1,6 @@
 """What a log must not hold after hostile clients, and how much of it there may be.
 
 In:    the text of a log, how many connections and inputs there were.  Out: findings.
-Next:  `hostile` prints them.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

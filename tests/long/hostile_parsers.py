@@ -1,8 +1,6 @@
 """Hostile inputs at keylane's decoders, millions of them, in a process of their own.
 
 In:    a seed, numbers of inputs.  Out: `Tally`: by decoder how many, how long, what was wrong.
-Next:  `hostile` runs it and prints the table; a finding goes to tests/fuzz/corpus.
-Shell: a child process, shared memory, files.
 
 A finding is an exception that is none of the declared ones, an input that takes longer than a
 second, a child that dies or comes to no end (its input is known by its number), or memory that

@@ -1,8 +1,6 @@
 """Hostile clients at the sockets of a real keylane, some at a time.
 
 In:    a seed, how many inputs.  Out: `SocketTally`: by kind how many, and what went wrong.
-Next:  `hostile` judges it beside what `watch` and the log say.
-Shell: asyncio sockets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """One hostile connection: plain, or with TLS whose records the attacker has in hand.
 
 In:    where to, and bytes.  Out: what came back, as far as it came in time.
-Next:  `hostile_kinds` says what is sent.
-Shell: asyncio sockets.
 Source: RFC 8446, RFC 5246 (records and handshakes).
 """
 

@@ -1,8 +1,6 @@
 """What the brokers keep of a run: the journal's producers, and how offsets went, over time.
 
 In:    brokers' data folders, a bootstrap address.  Out: breaches in words.
-Next:  `nodes` prints them.
-Shell: reads segment files; a Kafka client.
 Source: Kafka's record batch v2 (KIP-98); `OffsetCommitKey` and `OffsetCommitValue` messages.
 """
 
@@ -20,7 +18,8 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from keylane.keyrange.space import HASH_MAX
-from keylane.offsets.journal import (
+from keylane.offsets.positions import PositionMap
+from keylane.offsets.records.journal import (
     TOPIC_NAME,
     PositionsValue,
     StateKey,
@@ -28,8 +27,7 @@ from keylane.offsets.journal import (
     read_key,
     read_positions,
 )
-from keylane.offsets.journal_steps import read_step
-from keylane.offsets.positions import PositionMap
+from keylane.offsets.records.journal_steps import read_step
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """A batch up to its record count: base offset, length, leader epoch, magic, CRC, attributes,

@@ -4,7 +4,6 @@
 
 In:    how many batches, a seed.  Out: one line per codec form; at the first difference the
        exception, with the seed that repeats it.
-Shell: prints, takes time.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ long a group stood still by kind of event, and the verdict; exit code 1 when the
 Everything stays in `--folder`, where one is given.
 
 In:    rounds, nodes, a seed.  Out: lines on stdout, `report.json` in the folder.
-Next:  `chaos_run` plays it, `chaos_judge` and `kafka_history` judge it.
-Shell: child processes.
 """
 
 from __future__ import annotations

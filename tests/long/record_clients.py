@@ -3,7 +3,6 @@
 In:    a folder for data, folders with the built Go program and with KafkaJS.
 Out:   one line per client, API, version and shape: `client key version request answer`, the
        frames without their sizes, in base64. Frames above `FRAME_BYTES_MAX` are left out.
-Shell: a real Kafka, a relay of bytes in front of it, child processes.
 
 `python -m tests.long.record_clients --data FOLDER --go FOLDER --js FOLDER`, after `go mod tidy` and
 `go build -o rec .` in a copy of `recorded_clients/go`, and `npm install kafkajs` beside a copy of
@@ -38,8 +37,8 @@ from keylane.embedded.java import find_java
 from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import resolve_class_path
 from keylane.proxy.apis import API_VERSIONS, ROUTES
-from keylane.proxy.apis.api_versions import clamp
-from keylane.proxy.apis.context import Request
+from keylane.proxy.apis.connection.api_versions import clamp
+from keylane.proxy.apis.shared.context import Request
 from keylane.wire.header import read_request_header
 
 FRAME_BYTES_MAX: Final = 8192

@@ -4,7 +4,6 @@
 lost, and nothing that was committed delivered again. Exit code 1 when either does not hold.
 
 In:    minutes, a seed.  Out: lines on stdout.
-Shell: child processes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ median latency of the last tenth no more than twice that of the first. Exit code
 these does not hold.
 
 In:    minutes, how many nodes, records per second.  Out: lines on stdout.
-Shell: child processes, the clock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A tap between clients and keylane: forwards bytes, and notes offsets that are asked and told.
 
 In:    ports to listen on, ports of keylane's listeners.  Out: events by group, in `events`.
-Next:  `chaos_judge` compares them.
-Shell: sockets, a thread with an event loop of its own, the monotonic clock.
 
 A request is noted when its last byte has come and before it is passed on, an answer likewise: so
 an answer that was noted before a request was sent before that request, whoever asked.

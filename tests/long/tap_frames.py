@@ -1,8 +1,6 @@
 """Reads what the tap sees: positions asked and told, commits, and where members fetch.
 
 In:    frames of one connection, with times.  Out: events by group or member.
-Next:  `tap.Tap` collects them.
-Pure:  no I/O, no clock.
 Source: OffsetCommit, OffsetFetch, ListOffsets, Fetch and Metadata messages of Apache Kafka 4.3.
 """
 

@@ -1,8 +1,6 @@
 """A process that looks at a keylane from beside: does it answer, how late, how large is it.
 
 In:    its process id and control port.  Out: `Look`: the worst of a while.
-Next:  `hostile` and `attacks` judge by it.
-Shell: a child process, HTTP, /proc.
 
 A probe may be late because the machine was busy. /proc/PID/schedstat says how long a thread was
 ready and got no CPU. What both sides waited for that while a probe was under way is taken off, and

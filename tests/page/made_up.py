@@ -1,8 +1,6 @@
 """A live page without a Kafka: made-up states of any size, served as the proxy serves real ones.
 
 In:    topics, members.  Out: an aiohttp application with the real page and made-up events.
-Next:  `test_chromium` looks at it with a real browser.
-Shell: aiohttp.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from keylane.keyrange.space import split_even
-from keylane.proxy.live_feed import HEADERS, PAGES, TYPES, _read
+from keylane.proxy.control.live_feed import HEADERS, PAGES, TYPES, _read
 
 Topic = tuple[str, int, int]
 """Name, partitions, lanes."""

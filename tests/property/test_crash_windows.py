@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from keylane.errors import UpstreamLost
 from keylane.offsets import steps
-from keylane.offsets.lane_note import read_note
 from keylane.offsets.pushes import Writer
+from keylane.offsets.txn_metadata import read_note
 from tests.reference.crash_world import (
     COMMIT,
     DELETE,

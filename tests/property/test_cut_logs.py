@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keylane.offsets.lineage import FRESH_S
 from keylane.offsets.scan import ScanIndex
-from keylane.proxy.tasks import spawn
+from keylane.tasks import spawn
 from tests.reference.broker_log import BrokerLog, Seen, keys_of_lane, read_batches, records_of
 from tests.reference.kernel import lane_of
 from tests.reference.lane_bench import FOUR, TOPIC_ID, Bench

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.proxy.framing import CHUNK_BYTES, FrameReader
+from keylane.proxy.net.framing import CHUNK_BYTES, FrameReader
 
 SIZES = st.one_of(
     st.integers(4, 60),

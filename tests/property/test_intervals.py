@@ -1,7 +1,6 @@
 """Range sets and interval maps do what plain sets and dicts of integers do.
 
 In:    Hypothesis.  Out: verdicts.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A journal of steps against one of whole records: any prefix, compacted anyhow, loads the same.
 
 In:    Hypothesis.  Out: verdicts.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.space import KeyRange
 from keylane.offsets import steps as steps_module
-from keylane.offsets.journal import JournalRecord, StateKey, StepKey, read_key
 from keylane.offsets.lineage import EpochStart
+from keylane.offsets.records.journal import JournalRecord, StateKey, StepKey, read_key
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 

@@ -1,4 +1,4 @@
-"""proxy/lag.py: random logs, read in any order, against a twin that remembers every record."""
+"""proxy/scans/lag.py: random logs, read in any order, against a twin that keeps every record."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lag import LaneTallies, PartitionTally
-from keylane.proxy.reader_kit import ScannedBlock
-from keylane.proxy.topics import LaneView
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.scans.lag import LaneTallies, PartitionTally
+from keylane.proxy.topics.registry import LaneView
 from tests.reference.lag import NaiveTally
 
 TOPIC_ID = uuid.UUID(int=7)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lane_fetch import LaneFetch, LaneFetcher, LaneFetchRequest
-from keylane.proxy.stats import ProxyStats
+from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.broker_log import BrokerLog, LaneClient
 from tests.virtual_time import InlineExecutor, run_virtual
 

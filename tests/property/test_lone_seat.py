@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keylane.errors import ConfigInvalid
-from keylane.proxy.nodes import lone
+from keylane.proxy.nodes import lone_seat as lone
 from keylane.proxy.nodes.group import NodeGroup
-from keylane.proxy.nodes.lone import SEAT, SEAT_COUNT, LoneSeat
+from keylane.proxy.nodes.lone_seat import SEAT, SEAT_COUNT, LoneSeat
 from keylane.proxy.nodes.process_mark import Life
-from keylane.proxy.nodes.values import NodeInfo
+from keylane.proxy.topics.node_values import NodeInfo
 from tests.reference.node_world import IC_PARTITIONS, SESSION_S, Node, World
 
 NODES_MAX = 4

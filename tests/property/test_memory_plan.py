@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.config import ProxyConfig
+from keylane.config.node import ProxyConfig
 from keylane.errors import ConfigInvalid
-from keylane.proxy.memory_plan import (
+from keylane.proxy.runtime.memory_plan import (
     GIB,
     MIB,
     PARTS,

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.proxy.nodes.plan import plan_owners
-from keylane.proxy.nodes.values import Claim
+from keylane.proxy.nodes.owner_plan import plan_owners
+from keylane.proxy.topics.node_values import Claim
 
 NUMBERS = st.integers(0, 999)
 PARTITIONS = st.integers(-2, 70)

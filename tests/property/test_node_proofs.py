@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keylane.errors import NodeInvalid
-from keylane.proxy.nodes.proofs import (
+from keylane.proxy.nodes.gate.proofs import (
     MARK,
     TRAILER_BYTES,
     hello_scope,

@@ -1,7 +1,6 @@
 """Random histories of a group: the state says what a log walked offset by offset says.
 
 In:    Hypothesis.  Out: verdicts.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hypothesis.stateful import (
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import KeyRange
-from keylane.offsets.journal import JournalRecord, StateKey
+from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable

@@ -1,7 +1,6 @@
 """Places of partitions: even among nodes, few moves when a node comes or goes.
 
 In:    Hypothesis.  Out: verdicts.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.proxy.nodes.placement import ID_STRIDE, Placement, spread
-from keylane.proxy.nodes.values import Membership, NodeInfo
+from keylane.proxy.topics.node_values import Membership, NodeInfo
+from keylane.proxy.topics.placement import ID_STRIDE, Placement, spread
 
 topics = st.text("abcdefgh-._", min_size=1, max_size=20)
 numbers = st.lists(st.integers(0, 999), min_size=1, max_size=8, unique=True).map(sorted)

@@ -1,4 +1,4 @@
-"""keylane/assignor/planner.py against every possible cut of small profiles."""
+"""keylane/assignor/cut_planner.py against every possible cut of small profiles."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.assignor.plan import RangePlan, read_plan, write_plan
-from keylane.assignor.planner import choose_edges, lane_loads, least_maximum, plan_ranges
+from keylane.assignor.cut_planner import choose_edges, lane_loads, least_maximum, plan_ranges
 from keylane.assignor.profile import LoadProfile, PartitionLoad, read_profile, write_profile
+from keylane.assignor.range_plan import RangePlan, read_plan, write_plan
 from tests.reference import planner as twin
 
 BITS = 3

@@ -1,7 +1,6 @@
 """Random histories of positions in columns against a twin that walks every lane each time.
 
 In:    Hypothesis.  Out: verdicts.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

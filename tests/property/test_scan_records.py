@@ -1,4 +1,4 @@
-"""proxy/nodes/scan_records.py: what is told is what is read, and hostile bytes are only refused."""
+"""proxy/scans/records.py: what is told is what is read, and hostile bytes are only refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keylane.errors import ScansInvalid
 from keylane.keyrange.key_split import NOBODY, KeySplit, even_split
 from keylane.keyrange.space import HASH_MAX
-from keylane.proxy.nodes.scan_records import (
+from keylane.proxy.scans.records import (
     NO_RECORD,
     OFFSET_MAX,
     Cut,

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from kio.index import load_response_schema
 
 from keylane.keyrange.lane import LaneLayout
-from keylane.offsets.journal import JournalRecord
+from keylane.offsets.records.journal import JournalRecord
 from keylane.wire.header import read_request_header, write_response
 from keylane.wire.messages import read_request, write_message
 from tests.transcript.entities import build, plain

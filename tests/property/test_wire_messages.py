@@ -8,6 +8,7 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylane.producers.resequence import append_zeros, resequence
 from keylane.wire.batch import BATCH_HEADER
 from keylane.wire.fetch import (
     read_fetch_request,
@@ -34,7 +35,6 @@ from keylane.wire.produce import (
     write_produce_request,
     write_produce_response,
 )
-from keylane.wire.resequence import append_zeros, resequence
 from tests.fuzz.entities import (
     random_request,
     random_request_body,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylane.producers.sequence import SequenceMap
 from keylane.wire.produce import Refusal
-from keylane.wire.sequence import SequenceMap
 from tests.reference.broker_sequences import BrokerPartition
 
 TOPIC = uuid.UUID(int=1)

@@ -1,7 +1,7 @@
 """Record batches written the slow and obvious way, for tests that need some.
 
 In:    `Record` values and header fields.  Out: the bytes of a v2 batch, in any codec.
-Pure:  no I/O. Shares no code with keylane: struct, xxhash and the reference CRC library only.
+Shares no code with keylane: struct, xxhash and the reference CRC library only.
 Source: Kafka documentation, "Record Batch" and "Record".
 """
 

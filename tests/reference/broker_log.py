@@ -1,7 +1,7 @@
 """A partition's log as a broker serves it, and a client that reads a lane of it.
 
 In:    batches to append.  Out: raw fetch answers; what a lane's client has read.
-Shell: asyncio, for long polls. Source: KIP-74, KIP-98; ReplicaManager.fetchMessages.
+Source: KIP-74, KIP-98; ReplicaManager.fetchMessages.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.lineage import EpochEnd
-from keylane.proxy.framing import CHUNK_BYTES
-from keylane.proxy.read_room import ReadRoom
-from keylane.proxy.reader import RawFetch
+from keylane.proxy.lanes.read_memory import ReadRoom
+from keylane.proxy.lanes.reader import RawFetch
+from keylane.proxy.net.framing import CHUNK_BYTES
 from tests.reference.batches import Batch, Record, control_batch, write_batch, write_record
 from tests.reference.kernel import _Batch, _read_batch, lane_of
 

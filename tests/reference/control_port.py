@@ -1,8 +1,6 @@
 """A control port on a real socket, with settings in memory and made-up topics and groups.
 
 In:    what topics there are.  Out: a running `ControlServer`, and what it has changed.
-Next:  tests of the control port that need no Kafka.
-Shell: a listening socket.
 """
 
 from __future__ import annotations
@@ -13,20 +11,20 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from keylane.config import LaneRule, ProxyConfig
+from keylane.config.node import LaneRule, ProxyConfig
 from keylane.errors import UpstreamLost
-from keylane.proxy.control import ControlServer
-from keylane.proxy.control_api.settings import Settings
-from keylane.proxy.control_auth import ControlGuard
-from keylane.proxy.control_door import ControlDoor
-from keylane.proxy.describe import GroupReport
-from keylane.proxy.exposition import Exposition
-from keylane.proxy.health import Health
-from keylane.proxy.live_feed import LiveFeed
-from keylane.proxy.range_table import Assignment, RangeTable, RangeTableHolder
-from keylane.proxy.stats import ProxyStats
-from keylane.proxy.switches import SwitchBoard, Switches
-from keylane.proxy.tls_door import TlsDoor
+from keylane.proxy.control.api.settings import Settings
+from keylane.proxy.control.auth import ControlGuard
+from keylane.proxy.control.describe import GroupReport
+from keylane.proxy.control.door import ControlDoor
+from keylane.proxy.control.health import Health
+from keylane.proxy.control.live_feed import LiveFeed
+from keylane.proxy.control.metrics import Exposition
+from keylane.proxy.control.server import ControlServer
+from keylane.proxy.net.security.tls_listener import TlsDoor
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableHolder
+from keylane.proxy.topics.switches import SwitchBoard, Switches
 
 TOPICS = {"orders": 3, "shop": 2, "quiet": 1}
 

@@ -1,7 +1,7 @@
 """Kafka and the journal under nodes that die, and a naive twin of what a group may be answered.
 
 In:    requests of real handlers, faults.  Out: answers, lost answers, deaths; bounds per lane.
-Pure:  no I/O. What is real here: handlers, `GroupOffsets`, states, table, journal records.
+What is real here: handlers, `GroupOffsets`, states, table, journal records.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from unittest import mock
 import numpy as np
 from kio.index import load_response_schema
 
-from keylane.config import LaneRule
+from keylane.config.node import LaneRule
 from keylane.errors import UpstreamLost
 from keylane.keyrange.key_split import KeySplit
-from keylane.offsets.journal import JournalRecord
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
+from keylane.offsets.records.journal import JournalRecord
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import OwnerEpoch
-from keylane.proxy.groups import GroupOffsets
-from keylane.proxy.log_ends import Question
-from keylane.proxy.reader_kit import ScannedBlock
-from keylane.proxy.topics import View
+from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.commits.log_ends import Question
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.topics.registry import View
 from keylane.wire.header import read_request_header, write_response
 from keylane.wire.messages import read_request, write_message
 from tests.transcript.entities import Values, build, plain
@@ -153,8 +153,8 @@ class Node(FakeContext):
         )
         ends = SimpleNamespace(ask=self._ask_ends, offset_at=self._offset_at)
         with (
-            mock.patch("keylane.offsets.openings.JournalStore", return_value=self.store),
-            mock.patch("keylane.proxy.groups.LogEnds", return_value=ends),
+            mock.patch("keylane.journal.openings.JournalStore", return_value=self.store),
+            mock.patch("keylane.proxy.commits.group_offsets.LogEnds", return_value=ends),
         ):
             offsets = GroupOffsets(
                 self.config, cluster, wall_clock=lambda: 1.0, clock=lambda: self.world.now_s

@@ -1,7 +1,6 @@
 """A node with groups on lanes, before brokers that say what a test wants.
 
 In:    what a test puts into `Kafka`.  Out: what the node still has, and what its journal says.
-Shell: asyncio, on virtual time.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from typing import Any
 import numpy as np
 from kio.index import load_response_schema
 
-from keylane.config import LaneRule, ProxyConfig
+from keylane.config.node import LaneRule, ProxyConfig
 from keylane.errors import UpstreamLost
-from keylane.offsets.journal import JournalRecord, StateKey
+from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
-from keylane.proxy.cluster import Broker, Cluster
-from keylane.proxy.forgetting import Forgetting
-from keylane.proxy.groups import GroupOffsets
-from keylane.proxy.nodes.lone import LoneSeat
-from keylane.proxy.reader_kit import ScannedBlock
-from keylane.proxy.scans import ScanKey
-from keylane.proxy.stats import ProxyStats
+from keylane.proxy.cluster.cluster import Broker, Cluster
+from keylane.proxy.commits.forgetting import Forgetting
+from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.nodes.lone_seat import LoneSeat
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.scans.known_scans import ScanKey
 from tests.transcript.entities import build
-from tests.unit.proxy.test_cluster import topic as metadata_topic
+from tests.unit.proxy.cluster.test_cluster import topic as metadata_topic
 from tests.virtual_time import run_virtual
 
 ORDERS, SHOP = uuid.UUID(int=0xA1), uuid.UUID(int=0xB2)

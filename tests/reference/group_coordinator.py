@@ -1,8 +1,6 @@
 """Naive twin of Kafka's coordinator of classic groups: one group, in memory, on a made-up clock.
 
 In:    requests as kio entities.  Out: answers as plain values, at once or later.
-Next:  `tests.reference.node_world` brings both over a network that fails.
-Pure:  no I/O; time comes from whoever calls.
 Source: Apache Kafka 4, `GroupMetadataManager` (classicGroupJoin, classicGroupSync, heartbeats,
 leaves, their expiry, classicGroup.describe); KIP-62, KIP-394. Left out: static members, several
 protocols, the initial delay of an empty group.

@@ -1,4 +1,4 @@
-"""Naive twin of `proxy.lag`: remembers the lane of every record that was scanned."""
+"""Naive twin of `proxy.scans.lag`: remembers the lane of every record that was scanned."""
 
 from __future__ import annotations
 

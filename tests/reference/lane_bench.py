@@ -1,7 +1,6 @@
 """A lane fetcher on one broker log, on virtual time, with what it told.
 
 In:    a `BrokerLog`.  Out: answers, counters, scanned blocks.
-Shell: asyncio.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Any
 
 from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lane_fetch import LaneAnswer, LaneFetch, LaneFetcher, LaneFetchRequest
-from keylane.proxy.reader import ScannedBlock
-from keylane.proxy.stats import ProxyStats
+from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.reader import ScannedBlock
+from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.broker_log import BrokerLog, keys_of_lane, read_batches, records_of
 from tests.virtual_time import InlineExecutor
 

@@ -1,8 +1,6 @@
 """A made-up world for `NodeGroup`: nodes with clocks of their own, a network, one coordinator.
 
 In:    what shall go wrong.  Out: who holds what at each moment, checked after each step.
-Next:  `tests.property.test_node_lease` lets Hypothesis decide what goes wrong.
-Pure:  no I/O, no real time: each node has an event loop that the world turns.
 
 A node that is hung (SIGSTOP) is not turned, while its clock goes on; what came for it meanwhile is
 there when it wakes up. Requests that a node gave up arrive all the same.
@@ -21,8 +19,8 @@ from kio.index import load_response_schema
 
 from keylane.errors import KeylaneError, UpstreamLost
 from keylane.proxy.nodes.group import NodeGroup
-from keylane.proxy.nodes.values import Membership, NodeInfo
-from keylane.proxy.tasks import spawn
+from keylane.proxy.topics.node_values import Membership, NodeInfo
+from keylane.tasks import spawn
 from tests.reference.group_coordinator import (
     DESCRIBE_GROUPS,
     LEAVE_GROUP,

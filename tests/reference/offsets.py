@@ -1,7 +1,6 @@
 """Naive twin of `keylane.offsets`: a small log, walked one offset at a time.
 
 In:    the same calls as `OffsetState` and `ScanIndex` get.  Out: what they have to say.
-Pure:  no intervals, no bisection; sets and loops.
 """
 
 from __future__ import annotations

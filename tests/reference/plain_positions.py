@@ -1,7 +1,6 @@
 """Naive twin of `keylane.offsets.positions`: an object per interval, and every lane walked.
 
 In:    the same calls as `PositionMap` gets.  Out: what it has to say.
-Pure:  no columns, nothing remembered between two settlings.
 """
 
 from __future__ import annotations

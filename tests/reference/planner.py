@@ -1,7 +1,6 @@
-"""The best contiguous cut by trying every one: a naive twin of `keylane.assignor.planner`.
+"""The best contiguous cut by trying every one: a naive twin of `keylane.assignor.cut_planner`.
 
 In:    loads by bucket.  Out: the least maximum, the load of lanes, moved load.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

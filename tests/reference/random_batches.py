@@ -1,7 +1,6 @@
 """Random blocks from a seed: fast enough for a hundred thousand batches.
 
 In:    a seeded generator and a codec form.  Out: consecutive batches as bytes.
-Pure:  no I/O; the same seed gives the same bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replicas of one partition that lead in turn, and a reader: KRaft's rules, the slow way.
 
 In:    elections, appends, followers that copy.  Out: who has which batch, ends of epochs.
-Pure:  no I/O. Shares no code with keylane.
+Shares no code with keylane.
 Source: KIP-101, KIP-279; ReplicaFetcherThread.truncate, LeaderEpochFileCache.endOffsetFor.
 """
 

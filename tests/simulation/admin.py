@@ -1,9 +1,6 @@
 """What operators do to groups, through keylane and past it; and a tool that watches their lag.
 
 In:    the stage, a `Fault`.  Out: requests as tools send them, and a note of each for the judge.
-Next:  `faults` has them by name.
-Pure:  the process's loop is the simulation's: a sleep takes no real time, and is an interval or a
-       back-off that the real one has, which no event ends.
 Source: Kafka's `ConsumerGroupCommand` (--reset-offsets, --delete-offsets, --delete), KIP-496.
 """
 

@@ -1,8 +1,6 @@
 """What brokers answer about groups, their offsets and transactions, at their coordinators.
 
 In:    requests as kio entities.  Out: answers as plain values, at once or later.
-Next:  `broker` puts frames around them.
-Pure:  no I/O; state is the cluster's.
 Source: Apache Kafka 4.3, `GroupCoordinatorService`, `OffsetMetadataManager`,
 `TransactionCoordinator`; KIP-98, KIP-447.
 """

@@ -1,8 +1,6 @@
 """A script of calls that a real broker and the simulated one must answer alike.
 
 In:    something to ask.  Out: what was answered, by step, without ids and times.
-Next:  `tests.integration.test_simulated_broker` plays it at both.
-Pure:  no I/O of its own.
 Source: whatever a run of the simulation asks of its brokers, and what they refuse.
 """
 

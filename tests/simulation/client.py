@@ -1,8 +1,6 @@
 """A Kafka client's connections in the simulation: requests of any API, answers by correlation id.
 
 In:    kio values.  Out: kio entities.
-Next:  `member` is a consumer, `admin` an operator's tool.
-Pure:  the process's loop is the simulation's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A Kafka cluster in memory: topics, logs, groups, offsets, producer ids; which broker leads what.
 
 In:    appends, commits, faults.  Out: what a broker would hold.
-Next:  `broker` answers requests from it, `own_topics` stands for aiokafka in front of it.
-Pure:  no I/O; time and chance are the world's.
 Source: Apache Kafka 4.3, `GroupMetadataManager`, `OffsetMetadataManager` (commits are checked
 against member and generation; offsets expire), `ReplicaManager`; KIP-98, KIP-101, KIP-320.
 

@@ -1,8 +1,6 @@
 """What may go wrong in a run, by name.
 
 In:    a `Fault`, and the stage.  Out: it happens, and what it troubles is noted for `waits`.
-Next:  `run` has them happen when the scenario says; `admin` has what operators do.
-Pure:  no I/O; chance is in the fault.
 """
 
 from __future__ import annotations
@@ -11,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from keylane.offsets.openings import ALL
-from keylane.own_names import JOURNAL_TOPIC
+from keylane.config.own_names import JOURNAL_TOPIC
+from keylane.journal.openings import ALL
 from tests.simulation.admin import ADMIN
 from tests.simulation.broker_groups import OFFSET_COMMIT
 from tests.simulation.node import RESTART_S

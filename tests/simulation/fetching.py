@@ -1,8 +1,6 @@
 """How a member reads its lanes: positions, resets, one fetch after the other from each node.
 
 In:    lanes and where they stand.  Out: records for the application, and a note of each.
-Next:  `member` joins the group and commits.
-Pure:  the process's loop is the simulation's.
 Source: Java's `Fetcher`; KIP-74.
 """
 

@@ -1,8 +1,7 @@
 """What must hold of a run, by docs/guarantees.md: watched while it runs, and judged at its end.
 
 In:    what producers wrote, what members noted, what brokers took.  Out: breaches in words.
-Next:  `run` asks it.
-Pure:  no I/O. The judge of chaos on real brokers (`tests.long.chaos_judge`) does most of it.
+The judge of chaos on real brokers (`tests.long.chaos_judge`) does most of it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.nodes.values import GROUP as NODES
+from keylane.proxy.topics.node_values import GROUP as NODES
 from tests.long.chaos_history import (
     Answer,
     ClusterHistory,

@@ -1,15 +1,13 @@
 """Kafka's own offsets of groups on safe topics: none goes back unless somebody wants it.
 
 In:    what brokers take, in its order.  Out: breaches in words.
-Next:  `judgement` adds them to the others.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.offsets.lane_note import read_note
+from keylane.offsets.txn_metadata import read_note
 
 if TYPE_CHECKING:
     from keylane.offsets.values import Pusher

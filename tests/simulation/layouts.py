@@ -1,8 +1,6 @@
 """The lanes of a topic become more or fewer: what operators do, and how it is judged.
 
 In:    a `Fault`; events of clients.  Out: groups and nodes with other lanes; events to compare.
-Next:  `admin` has the fault by name, `judgement` compares the events.
-Pure:  no I/O, no real time.
 Source: docs/operations.md, "Change what is configured"; docs/guarantees.md, "Another number of
 lanes".
 

@@ -1,8 +1,6 @@
 """More mistakes: bounds of waits, journals that fail or are cut, what admins do, who serves whom.
 
 In:    nothing.  Out: `MORE`.
-Next:  `mutations` adds them to the others.
-Pure:  patches of functions, taken back.
 Source: docs/guarantees.md names the promises.
 """
 
@@ -16,25 +14,28 @@ from unittest import mock
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import NotCoordinator, UpstreamLost
-from keylane.offsets import openings, state
-from keylane.offsets.journal import StateKey
-from keylane.offsets.owned import OwnedTables
+from keylane.journal import openings
+from keylane.journal.owned import OwnedTables
+from keylane.offsets import state
 from keylane.offsets.pushes import Pushes
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import OwnerEpoch, Pusher, lane_position
-from keylane.proxy import lane_poll, log_ends, reader
-from keylane.proxy.apis import late_offsets, offset_commit
-from keylane.proxy.forgetting import Forgetting
-from keylane.proxy.groups import GroupOffsets
-from keylane.proxy.holding import Holding
-from keylane.proxy.late_pushes import LatePushes
-from keylane.proxy.log_checks import LogChecks
+from keylane.proxy.apis.commits import late_offsets, offset_commit
+from keylane.proxy.commits import log_ends
+from keylane.proxy.commits.forgetting import Forgetting
+from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.commits.late_pushes import LatePushes
+from keylane.proxy.commits.log_checks import LogChecks
+from keylane.proxy.lanes import pending_fetch as lane_poll
+from keylane.proxy.lanes import reader
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.net.answer_times import Patience
 from keylane.proxy.nodes.lease import Lease
-from keylane.proxy.patience import Patience
-from keylane.proxy.reader_kit import ScannedBlock
-from keylane.proxy.scans import Scans
-from keylane.proxy.topics import View
+from keylane.proxy.scans.known_scans import Scans
+from keylane.proxy.session.lock_holders import Holding
+from keylane.proxy.topics.registry import View
 from tests.simulation.mutation import Mutation, nothing, patch
 
 EVER_S = 1e9

@@ -1,9 +1,6 @@
 """A consumer of a classic group, as stock libraries are: it joins, fetches, commits, and notes all.
 
 In:    addresses of nodes.  Out: what it was assigned, answered and handed, as `chaos_history` has.
-Next:  `judgement` compares it with what Kafka holds.
-Pure:  the process's loop is the simulation's: a sleep takes no real time, and is an interval or a
-       back-off that the real one has, which no event ends.
 Source: Kafka protocol guide; Java's `ConsumerCoordinator` and `Fetcher` (eager rebalances);
 librdkafka's `rd_kafka_cgrp_defer_offset_commit`.
 """

@@ -1,8 +1,6 @@
 """Messages of brokers and clients in the simulation: the same one is written and read once.
 
 In:    plain values, or bodies of messages.  Out: bodies, or kio entities; none changes them.
-Next:  `broker` answers with them, `client` asks.
-Pure:  no I/O; what is remembered is bounded.
 
 Most messages are the same again and again: heartbeats, metadata, fetches that wait. Values are
 compared by their pickles: equal pickles are equal values.

@@ -1,8 +1,6 @@
 """A mistake that is put into keylane on purpose, for as long as a block runs.
 
 In:    patches.  Out: `Mutation`.
-Next:  `mutations` has all of them.
-Pure:  patches of functions, taken back.
 """
 
 from __future__ import annotations

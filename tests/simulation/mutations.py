@@ -1,8 +1,6 @@
 """Mistakes put into keylane on purpose, one for each promise: the simulation has to find them.
 
 In:    nothing.  Out: `MUTATIONS`; each is in effect within its `apply`.
-Next:  `python -m tests.simulation --mutations` names the schedule that finds each.
-Pure:  patches of functions, taken back.
 Source: docs/guarantees.md names the promises; mutation testing (DeMillo, Lipton, Sayward 1978).
 """
 
@@ -15,16 +13,17 @@ from unittest import mock
 from kio.schema.errors import ErrorCode
 
 from keylane.cache.lane_values import Taken
+from keylane.journal.fenced import FencedJournal
+from keylane.journal.owned import OwnedTables
 from keylane.keyrange.lane import LaneLayout
-from keylane.offsets.fenced import FencedJournal
-from keylane.offsets.journal import StateKey
-from keylane.offsets.owned import OwnedTables
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.proxy import adoption, push_journal, reader
-from keylane.proxy.apis import pushes_sent
-from keylane.proxy.groups import GroupOffsets
-from keylane.proxy.line import Line
+from keylane.proxy.apis.commits import pushes_sent
+from keylane.proxy.commits import adoption, push_journal
+from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.lanes import reader
+from keylane.proxy.lanes.leader_line import Line
 from keylane.proxy.nodes.lease import Lease
 from tests.simulation.lesser_mutations import MORE
 from tests.simulation.mutation import Mutation, nothing, patch

@@ -1,8 +1,6 @@
 """A keylane node in a process of the simulation: the server as it is.
 
 In:    a configuration.  Out: a running `ProxyServer`, until its process is killed.
-Next:  `scenario` starts nodes, kills them and starts them again.
-Pure:  the server's outside world is the simulation: loop, clocks, chance, threads, aiokafka.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from keylane.config import ProxyConfig
+from keylane.config.node import ProxyConfig
 from keylane.errors import KeylaneError
 from keylane.proxy.nodes.process_mark import Life
 from keylane.proxy.server import ProxyServer
@@ -32,8 +30,8 @@ DESCRIPTORS = 65536
 RESTART_S = 1.0
 """What supervises a node starts it again so much later when it has ended."""
 AIOKAFKA_IN = (
-    "keylane.offsets.store", "keylane.offsets.fenced", "keylane.proxy.settings_store",
-    "keylane.proxy.nodes.scan_feed",
+    "keylane.journal.store", "keylane.journal.fenced", "keylane.proxy.topics.settings_store",
+    "keylane.proxy.scans.feed",
 )  # fmt: skip
 
 
@@ -84,16 +82,16 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
         "time.clock_gettime": which_clock,
         "uuid.uuid4": lambda: uuid.UUID(int=chance.getrandbits(128)),
         "os.urandom": chance.randbytes,
-        "keylane.proxy.session._numbers": itertools.count(1),
-        "keylane.proxy.lane_fetch.ThreadPoolExecutor": SimExecutor,
-        "keylane.proxy.context.ThreadPoolExecutor": SimExecutor,
+        "keylane.proxy.session.session._numbers": itertools.count(1),
+        "keylane.proxy.lanes.fetcher.ThreadPoolExecutor": SimExecutor,
+        "keylane.proxy.session.context.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.server.warm_up": nothing,
         "keylane.proxy.server.keep_freed_memory": nothing,
         "keylane.proxy.server.raise_limit": lambda: DESCRIPTORS,
-        "keylane.proxy.descriptors.Descriptors.probe": nothing,
-        "keylane.proxy.nodes.lone.look_up": look_up,
-        "keylane.proxy.nodes.lone.make_mark": make_mark,
-        "keylane.proxy.nodes.node_parts.make_mark": make_mark,
+        "keylane.proxy.runtime.descriptors.Descriptors.probe": nothing,
+        "keylane.proxy.nodes.lone_seat.look_up": look_up,
+        "keylane.proxy.nodes.lone_seat.make_mark": make_mark,
+        "keylane.proxy.startup.node_parts.make_mark": make_mark,
     }
     for module in AIOKAFKA_IN:
         replaced |= {f"{module}.{name}": stand_in for name, stand_in in stand_ins.items()}

@@ -1,8 +1,6 @@
 """What must be at one member, or of one log, only: lanes of a generation, records of a node.
 
 In:    what members noted.  Out: breaches in words.
-Next:  `judgement` adds them to the others.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Stands for aiokafka in front of keylane's own topics: a producer, a consumer, an admin client.
 
 In:    calls as keylane makes them.  Out: what aiokafka would give, after the network's time.
-Next:  `node` puts these classes in aiokafka's place.
-Pure:  no I/O.
 Source: aiokafka 0.12+, `AIOKafkaProducer` (idempotent: batches of a partition in order, one at a
 time, sent again with the same sequence until the broker says something), `AIOKafkaConsumer`.
 
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, ProducerFenced, RequestTimedOutError
 
-from keylane.own_names import JOURNAL_TOPIC
+from keylane.config.own_names import JOURNAL_TOPIC
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, OwnLog

@@ -1,8 +1,6 @@
 """Which node serves which group: one in a generation of the nodes' own group.
 
 In:    commits that brokers take, and whose they are.  Out: breaches in words.
-Next:  `judgement` asks for them.
-Pure:  no I/O.
 Source: docs/decisions/020, 030.
 
 What was sent in time may arrive a moment late; so the first second of a generation is nobody's.
@@ -12,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keylane.proxy.nodes.values import GROUP
+from keylane.proxy.topics.node_values import GROUP
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, Committed

@@ -1,8 +1,6 @@
 """Producers that write to Kafka directly: records with and without keys, and transactions.
 
 In:    the plan of a topic.  Out: records in logs, and what the judgement is told of them.
-Next:  `run` starts them; they end with the load.
-Pure:  time and chance are the world's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Plays a scenario: starts all that is in it, makes things fail, and lets it come to rest.
 
 In:    a `Scenario`.  Out: an `Outcome`: what was wrong, in words, and the story of the run.
-Next:  `test_simulation` and `python -m tests.simulation`.
-Pure:  no I/O, no real time.
 """
 
 from __future__ import annotations

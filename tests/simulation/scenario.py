@@ -1,8 +1,6 @@
 """One seed, one run: what there is, what is done to it, and when.
 
 In:    a seed.  Out: a `Scenario`, as values: the same again, or less of it.
-Next:  `run` plays it, `shrink` looks for a smaller one that fails as well.
-Pure:  chance is the seed's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Look for a smaller scenario that fails in the same way.
 
 In:    a scenario that fails, and a test of one.  Out: the smallest that was found.
-Next:  `python -m tests.simulation --seed N --shrink` prints its story.
-Pure:  greedy; each step takes something away.
 """
 
 from __future__ import annotations

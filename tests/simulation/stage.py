@@ -1,8 +1,6 @@
 """All that is there in a run: cluster, nodes, members, producers, and who judges them.
 
 In:    a `Scenario`.  Out: a stage on which faults can be made to happen.
-Next:  `run` plays on it, `faults` makes it fail.
-Pure:  no I/O, no real time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from keylane.offsets.lane_note import said_note
+from keylane.offsets.txn_metadata import said_note
 from keylane.offsets.values import OwnerEpoch, Pusher
 from tests.long import chaos_judge
 from tests.long.chaos_history import Answer, Commit

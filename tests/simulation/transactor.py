@@ -1,8 +1,6 @@
 """A member that consumes, transforms and produces in transactions: offsets go with the output.
 
 In:    as `member`.  Out: what its output holds, for a reader of committed records.
-Next:  `judgement` counts each input in the output.
-Pure:  the process's loop is the simulation's.
 Source: KIP-98, KIP-447; Java's `KafkaProducer.sendOffsetsToTransaction`.
 """
 

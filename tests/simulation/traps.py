@@ -1,8 +1,6 @@
 """Faults at a moment: they wait for what a broker is about to answer, and strike before it does.
 
 In:    what brokers have just done, for which host.  Out: what was to be done then, once.
-Next:  `faults` sets them.
-Pure:  no I/O.
 
 A process that dies or hangs does so between two of its awaits; which two decides what is lost.
 """

@@ -2,8 +2,6 @@
 
 In:    requests of clients and when they ended; which hosts were in trouble, and when.
 Out:   breaches in words.
-Next:  `judgement` asks for them at the end of a run.
-Pure:  no I/O.
 Source: docs/guarantees.md, "A broker hangs"; docs/decisions/040.
 
 A wait ends with the answer or the connection, not with the patience of whoever asked. What a client

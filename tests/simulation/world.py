@@ -1,8 +1,6 @@
 """Virtual time: events, and processes with an event loop and clocks of their own.
 
 In:    what shall happen, and when.  Out: the same order of events for the same seed.
-Next:  `network` connects processes, `kafka` is the cluster, `node` and `member` run in processes.
-Pure:  no I/O, no real time.
 
 A process that hangs (SIGSTOP) is not turned, while its clocks go on; what came for it meanwhile is
 there when it wakes up. One that is killed is never turned again: wherever it awaits, it ends.

@@ -1,7 +1,7 @@
 """An audit log of a made-up group, with faults put in on purpose, and what must be found of them.
 
 In:    how many records, a seed.  Out: `AuditLog`: input offsets, audit messages, expected findings.
-Pure:  no I/O. The same log serves small tests and the benchmark of a million records.
+The same log serves small tests and the benchmark of a million records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A real group on real lanes: stock consumers that report, of which some are killed.
 
 In:    a proxy, topics.  Out: an audit topic full of reports; what the demo's own books say.
-Next:  `test_audit_job.py` and `tests.long.audited` judge it by Spark.
-Shell: child processes of `keylane.demo`, a producer.
 """
 
 from __future__ import annotations

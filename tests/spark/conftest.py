@@ -2,8 +2,6 @@
 
 In:    nothing.  Out: the fixture `spark`, and `kafka`, `topic`, `keylane` and their like of
        tests/integration.
-Next:  `test_*.py` in this folder; all of them carry the marker `spark`.
-Shell: child processes, sockets, a JVM.
 """
 
 from __future__ import annotations

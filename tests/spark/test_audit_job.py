@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
-from keylane.cli import main
+from keylane.cli.main import main
 from keylane.pipeline import audit_cli, audit_job, landing
 from keylane.pipeline.audit_cli import follow, render
 from keylane.pipeline.audit_job import AuditRequest, run_audit

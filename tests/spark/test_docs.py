@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from keylane.assignor.plan import RangePlan
+from keylane.assignor.range_plan import RangePlan
 from keylane.pipeline import expressions
 from tests.integration.conftest import TopicFactory
 from tests.spark.test_profile import fill

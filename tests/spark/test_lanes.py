@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from keylane.assignor.plan import RangePlan, write_plan
-from keylane.assignor.planner import plan_ranges
+from keylane.assignor.cut_planner import plan_ranges
+from keylane.assignor.range_plan import RangePlan, write_plan
 from keylane.keyrange.space import split_even
 from keylane.pipeline import expressions
 from keylane.pipeline.profile import run_profile

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from keylane.assignor.plan import RangePlan, write_plan
 from keylane.assignor.profile import LoadProfile, read_profile
-from keylane.cli import main
+from keylane.assignor.range_plan import RangePlan, write_plan
+from keylane.cli.main import main
 from keylane.keyrange.hash import key_hash, offset_hash
 from keylane.pipeline import profile_cli, topic_range
 from keylane.pipeline.profile import run_profile

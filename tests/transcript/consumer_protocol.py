@@ -1,7 +1,6 @@
 """The consumer protocol as Kafka's ConsumerProtocol*.json say, apart from keylane's own codec.
 
 In:    topics and lanes.  Out: bytes of subscriptions and assignments; lanes of assignments.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

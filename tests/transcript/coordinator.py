@@ -1,8 +1,6 @@
 """A group at a fake broker: who joins, what the leader syncs, what its members are dealt.
 
 In:    subscriptions by member.  Out: assignments by member, as the broker gets them.
-Next:  `test_join_sync`, `test_sharing`.
-Pure:  the broker is `FakeContext`.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from keylane.config import GroupRule, LaneRule
+from keylane.config.node import GroupRule, LaneRule
 from tests.transcript.consumer_protocol import assignment, lanes_of
 from tests.transcript.entities import Values
 from tests.transcript.fake import FakeContext, call

@@ -1,13 +1,12 @@
 """What a client asks of a node that may die at any request: commits, deletions, where lanes stand.
 
 In:    a node with the real offsets of groups, in front of a model of Kafka.  Out: codes, offsets.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
 
-from keylane.offsets.journal import StateKey
 from keylane.offsets.pushes import Writer
+from keylane.offsets.records.journal import StateKey
 from tests.reference.crash_world import COMMIT, DELETE, FETCH, TXN_COMMIT, Fault, Kafka, Node
 from tests.transcript.fake import ORDERS, call
 

@@ -1,7 +1,6 @@
 """What was wanted beside what came: a diff of the fields that the test names.
 
 In:    plain values.  Out: an AssertionError with their differences, or nothing.
-Pure:  no I/O.
 """
 
 from __future__ import annotations

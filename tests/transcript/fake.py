@@ -1,7 +1,6 @@
 """The outside world of a handler as a script: what the broker is asked, and what it says.
 
 In:    expected upstream requests with their answers.  Out: a `Context`, and its transcript.
-Pure:  no I/O; the clock stands still unless a test moves it.
 
 A script is a list of steps. A request that differs from its step, a request behind the last
 step, and a step that was never reached all fail with what was expected and what came.
@@ -20,28 +19,29 @@ from typing import Any, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
 
-from keylane.config import LaneRule, ProxyConfig
+from keylane.config.node import LaneRule, ProxyConfig
 from keylane.errors import TopicNotReady
-from keylane.offsets.journal import StateKey
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
+from keylane.producers.sequence import SequenceMap
 from keylane.proxy.apis import ROUTES, Route, route_of
-from keylane.proxy.apis.context import Operation, Request
-from keylane.proxy.connection import Buffers
-from keylane.proxy.framing import Frame
-from keylane.proxy.gained_lanes import GainedLanes, MemberLanes
-from keylane.proxy.generations import Generations
-from keylane.proxy.group_names import GroupNames
-from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
-from keylane.proxy.layouts import Layouts
-from keylane.proxy.login_watch import LoginWatch
-from keylane.proxy.nodes.placement import Placement
-from keylane.proxy.patterns import SubscribedPatterns, find_matches
-from keylane.proxy.range_table import RangeTableHolder
-from keylane.proxy.range_views import RangeViews
-from keylane.proxy.refreshes import Refreshes
-from keylane.proxy.stats import ProxyStats
-from keylane.proxy.switches import SwitchBoard
-from keylane.proxy.topics import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.proxy.apis.shared.context import Operation, Request
+from keylane.proxy.commits.layouts import Layouts
+from keylane.proxy.commits.refreshes import Refreshes
+from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
+from keylane.proxy.groups.group_names import GroupNames
+from keylane.proxy.groups.group_plans import Generations
+from keylane.proxy.groups.patterns import SubscribedPatterns, find_matches
+from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
+from keylane.proxy.net.framing import Frame
+from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.net.security.login_watch import LoginWatch
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.range_table import RangeTableHolder
+from keylane.proxy.topics.range_views import RangeViews
+from keylane.proxy.topics.registry import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.proxy.topics.switches import SwitchBoard
 from keylane.wire.header import (
     read_request_header,
     response_body_position,
@@ -49,7 +49,6 @@ from keylane.wire.header import (
     write_response,
 )
 from keylane.wire.messages import read_request, read_response, write_message
-from keylane.wire.sequence import SequenceMap
 from tests.transcript.differences import check as check  # noqa: PLC0414 - tests take it from here
 from tests.transcript.entities import Values, build, plain
 from tests.transcript.fake_groups import FakeGroups

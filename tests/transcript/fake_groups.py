@@ -1,7 +1,6 @@
 """Offsets of groups in memory, with a list in the place of the journal.
 
 In:    what handlers commit and ask.  Out: states; the records that were appended.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
@@ -12,28 +11,28 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from keylane.errors import NotCoordinator, UpstreamLost
-from keylane.offsets.journal import JournalRecord, StateKey
 from keylane.offsets.lineage import EpochEnd, EpochStart, Lineages
 from keylane.offsets.pushes import Pushes
+from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX
-from keylane.proxy.adoption import Adoption
-from keylane.proxy.commit_times import CommitTimes
-from keylane.proxy.late_pushes import LatePushes
-from keylane.proxy.layouts import Layouts
-from keylane.proxy.log_checks import LogChecks
-from keylane.proxy.log_ends import Question
-from keylane.proxy.push_journal import PushJournal
-from keylane.proxy.scans import Scans
-from keylane.proxy.topics import LaneView, View
+from keylane.proxy.commits.adoption import Adoption
+from keylane.proxy.commits.commit_times import CommitTimes
+from keylane.proxy.commits.late_pushes import LatePushes
+from keylane.proxy.commits.layouts import Layouts
+from keylane.proxy.commits.log_checks import LogChecks
+from keylane.proxy.commits.log_ends import Question
+from keylane.proxy.commits.push_journal import PushJournal
+from keylane.proxy.scans.known_scans import Scans
+from keylane.proxy.topics.registry import LaneView, View
 
 Place = tuple[str, int]
 
 
 class FakeGroups:
-    """Implements `Groups` as `proxy.groups` does, with a list in the place of Kafka."""
+    """Implements `Groups` as `GroupOffsets` does, with a list in the place of Kafka."""
 
     def __init__(self, layouts: Layouts) -> None:
         self.layouts = layouts

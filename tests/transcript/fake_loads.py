@@ -1,13 +1,11 @@
 """Loads of lanes as a test says them.
 
 In:    rates by topic and lane index.  Out: what the planner is given.
-Next:  `fake` has one in its context.
-Pure:  no I/O.
 """
 
 from __future__ import annotations
 
-from keylane.proxy.topics import LaneView
+from keylane.proxy.topics.registry import LaneView
 
 
 class FakeLoads:

@@ -1,7 +1,6 @@
 """A session over loopback sockets: a client and a broker that the test plays by hand.
 
 In:    what the test sends and answers.  Out: what arrives at the other end, in order.
-Shell: asyncio sockets.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from dataclasses import fields
 from typing import Any
 
 from keylane.errors import BrokerUnreachable
-from keylane.proxy.late_pushes import LatePushes
-from keylane.proxy.login_watch import LoginWatch
-from keylane.proxy.nodes.placement import Placement
-from keylane.proxy.range_table import RangeTableHolder
-from keylane.proxy.range_views import RangeViews
-from keylane.proxy.refreshes import Refreshes
-from keylane.proxy.session import ClientSession
-from keylane.proxy.session_hooks import SessionHooks
-from keylane.proxy.stats import ProxyStats
-from keylane.proxy.upstream import UpstreamLink
+from keylane.proxy.commits.late_pushes import LatePushes
+from keylane.proxy.commits.refreshes import Refreshes
+from keylane.proxy.net.security.login_watch import LoginWatch
+from keylane.proxy.net.upstream import UpstreamLink
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.session.hooks import SessionHooks
+from keylane.proxy.session.session import ClientSession
+from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.range_table import RangeTableHolder
+from keylane.proxy.topics.range_views import RangeViews
 from keylane.wire.header import write_request
 
 WAIT_S = 10.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy.apis.configs import translated
+from keylane.proxy.apis.admin.configs import translated
 from tests.transcript.fake import FakeContext, call, check, make_request, serve, versions
 from tests.transcript.test_nodes import among_nodes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy.nodes.values import NOBODY
+from keylane.proxy.topics.node_values import NOBODY
 from keylane.wire.messages import read_response
 from tests.transcript.fake import (
     PLAIN,

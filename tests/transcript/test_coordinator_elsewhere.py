@@ -8,9 +8,9 @@ import pytest
 
 from keylane.errors import NotCoordinator
 from keylane.proxy.apis import ROUTES
-from keylane.proxy.apis.refusals import refusing
-from keylane.proxy.nodes.placement import Placement
-from keylane.proxy.nodes.values import Membership, NodeInfo
+from keylane.proxy.apis.shared.refusals import refusing
+from keylane.proxy.topics.node_values import Membership, NodeInfo
+from keylane.proxy.topics.placement import Placement
 from tests.transcript.fake import FakeContext, call, make_request, versions
 
 JOIN, HEARTBEAT, SYNC, OFFSET_FETCH = 11, 12, 14, 9

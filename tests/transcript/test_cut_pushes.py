@@ -14,8 +14,8 @@ import pytest
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.lineage import EpochEnd
-from keylane.proxy.log_checks import AskEnds
-from keylane.proxy.log_ends import Question
+from keylane.proxy.commits.log_checks import AskEnds
+from keylane.proxy.commits.log_ends import Question
 from keylane.wire.header import read_request_header
 from tests.reference.crash_world import COMMIT, Died, Kafka, Node
 from tests.transcript.crashing_node import (

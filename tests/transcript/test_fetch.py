@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from keylane.config import LaneRule
-from keylane.proxy.apis.fetch import MIXED_WAIT_MS_MAX
-from keylane.proxy.lane_fetch import LaneAnswer
+from keylane.config.node import LaneRule
+from keylane.proxy.apis.records.fetch import MIXED_WAIT_MS_MAX
+from keylane.proxy.lanes.fetcher import LaneAnswer
 from tests.transcript.entities import plain
 from tests.transcript.fake import (
     ORDERS,

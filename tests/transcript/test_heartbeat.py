@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 
-from keylane.offsets.journal import StateKey
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import WHOLE
-from keylane.proxy.apis import heartbeat
-from keylane.proxy.push_journal import Pushing
-from keylane.proxy.refreshes import AGAIN_S_MAX
+from keylane.proxy.apis.groups import heartbeat
+from keylane.proxy.commits.push_journal import Pushing
+from keylane.proxy.commits.refreshes import AGAIN_S_MAX
 from tests.transcript.entities import Values
 from tests.transcript.fake import (
     ORDERS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keylane.errors import UpstreamLost
-from keylane.offsets.journal import read_key
+from keylane.offsets.records.journal import read_key
 from tests.reference.crash_world import Died, Kafka
 from tests.transcript.crashing_node import (
     AFTER_INTENT,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from keylane.config import GroupRule, LaneRule
-from keylane.proxy.apis import sync_group
+from keylane.config.node import GroupRule, LaneRule
+from keylane.proxy.apis.groups import sync_group
 from tests.transcript.consumer_protocol import assignment, lanes_of, sticky_data, subscription
 from tests.transcript.coordinator import (
     COOPERATIVE,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from keylane.config import LaneRule
-from keylane.offsets.journal import StateKey
+from keylane.config.node import LaneRule
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from tests.transcript.consumer_protocol import subscription
 from tests.transcript.entities import Values

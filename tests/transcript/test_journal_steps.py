@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from keylane.offsets.journal import JournalRecord, StateKey, StepKey, read_key
+from keylane.offsets.records.journal import JournalRecord, StateKey, StepKey, read_key
 from tests.reference.crash_world import COMMIT, Kafka, Node
 from tests.transcript.fake import ORDERS, call
 

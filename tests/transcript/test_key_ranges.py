@@ -10,10 +10,10 @@ import pytest
 
 from keylane.keyrange.key_split import NOBODY
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.offsets.journal import StateKey
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
-from keylane.proxy.lane_fetch import LaneAnswer
-from keylane.proxy.range_table import RangeTable
+from keylane.proxy.lanes.fetcher import LaneAnswer
+from keylane.proxy.topics.range_table import RangeTable
 from tests.transcript.fake import (
     PLAIN,
     FakeContext,

@@ -8,9 +8,9 @@ from unittest import mock
 import pytest
 
 from keylane.keyrange.key_split import KeySplit
-from keylane.offsets.journal import StateKey
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
-from keylane.proxy.late_pushes import PATIENCE_S, LatePush
+from keylane.proxy.commits.late_pushes import PATIENCE_S, LatePush
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import commit, started
 from tests.transcript.fake import PLAIN, FakeContext

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keylane.offsets.journal import StateKey
-from keylane.proxy.late_pushes import PATIENCE_S
-from keylane.proxy.reader_kit import ScannedBlock
-from keylane.proxy.tasks import spawn
+from keylane.offsets.records.journal import StateKey
+from keylane.proxy.commits.late_pushes import PATIENCE_S
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.tasks import spawn
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import commit as commit_lanes
 from tests.transcript.crashing_node import started

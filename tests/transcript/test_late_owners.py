@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.offsets.lane_note import read_note
+from keylane.offsets.txn_metadata import read_note
 from keylane.offsets.values import ON_ITS_WAY_S_MAX, OwnerEpoch, Pusher
 from tests.reference.crash_world import Died, Kafka, Node
 from tests.transcript.crashing_node import (

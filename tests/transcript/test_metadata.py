@@ -9,7 +9,7 @@ import pytest
 from kio.index import load_request_schema
 
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis import large
+from keylane.proxy.apis.shared import large
 from keylane.wire.messages import write_message
 from tests.transcript.entities import build
 from tests.transcript.fake import ORDERS, PLAIN, SHOP, FakeContext, call, check, versions
@@ -294,7 +294,7 @@ async def test_a_large_answer_is_made_beside_the_loop(monkeypatch) -> None:
 
 async def test_more_topics_than_a_cluster_has(monkeypatch) -> None:
     """Refused before the broker is asked."""
-    monkeypatch.setattr("keylane.proxy.apis.metadata.TOPICS_MAX", 2)
+    monkeypatch.setattr("keylane.proxy.apis.connection.metadata.TOPICS_MAX", 2)
 
     with pytest.raises(FrameInvalid, match="3 topics, at most 2"):
         await call(FakeContext(), METADATA, 9, {"topics": [{"name": "plain"}] * 3})

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from keylane.config import LaneRule
+from keylane.config.node import LaneRule
 from keylane.errors import ConfigInvalid
-from keylane.offsets.journal import ic_partition
-from keylane.proxy.nodes.agreement import LaneMeanings, node_rules
-from keylane.proxy.nodes.placement import Placement
-from keylane.proxy.nodes.values import NOBODY, Address, Membership, NodeInfo
+from keylane.offsets.records.journal import ic_partition
+from keylane.proxy.topics.agreement import LaneMeanings, node_rules
+from keylane.proxy.topics.node_values import NOBODY, Address, Membership, NodeInfo
+from keylane.proxy.topics.placement import Placement
 from tests.transcript.fake import (
     ORDERS,
     PLAIN,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from keylane.offsets.journal import StateKey
 from keylane.offsets.pushes import Push, Writer
+from keylane.offsets.records.journal import StateKey
 from tests.transcript.fake import ORDERS, FakeContext, call, make_request, serve, versions
 
 COMMIT, FETCH, TXN_COMMIT, DELETE_GROUPS, OFFSET_DELETE = 8, 9, 28, 42, 47

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keylane.offsets.journal import StateKey
-from keylane.proxy.apis.offset_commit import handle_offset_commit
-from keylane.proxy.tasks import spawn
+from keylane.offsets.records.journal import StateKey
+from keylane.proxy.apis.commits.offset_commit import handle_offset_commit
+from keylane.tasks import spawn
 from tests.transcript.fake import (
     ORDERS,
     PLAIN,

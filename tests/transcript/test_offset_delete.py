@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylane.offsets.journal import StateKey
+from keylane.offsets.records.journal import StateKey
 from tests.transcript.fake import ORDERS, FakeContext, call, check, versions
 from tests.transcript.test_offset_fetch import GROUP, known
 

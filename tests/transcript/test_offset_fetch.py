@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keylane.offsets.journal import StateKey
+from keylane.offsets.records.journal import StateKey
 from tests.transcript.entities import plain as as_values
 from tests.transcript.fake import (
     ORDERS,

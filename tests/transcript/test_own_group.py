@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.proxy.apis.own_group import FLEXIBLE_FROM, names_own_group
-from keylane.proxy.nodes.values import GROUP
+from keylane.proxy.apis.shared.own_group import FLEXIBLE_FROM, names_own_group
+from keylane.proxy.topics.node_values import GROUP
 from tests.transcript.entities import Values
 from tests.transcript.fake import FakeContext, Step, call, is_relayed, make_request, versions
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from keylane.config.own_names import JOURNAL_TOPIC, OWN_TOPICS, SCANS_TOPIC, SETTINGS_TOPIC
 from keylane.errors import FrameInvalid
-from keylane.own_names import JOURNAL_TOPIC, OWN_TOPICS, SCANS_TOPIC, SETTINGS_TOPIC
 from tests.transcript.entities import plain
 from tests.transcript.fake import (
     PLAIN,

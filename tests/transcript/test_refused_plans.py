@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.config import LaneRule
+from keylane.config.node import LaneRule
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.key_split import LaneCuts
-from keylane.proxy.topics import TopicRegistry
+from keylane.proxy.topics.registry import TopicRegistry
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 from tests.transcript.test_metadata import answer, topic
 

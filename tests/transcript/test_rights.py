@@ -10,10 +10,10 @@ import pytest
 
 from keylane.assignor.protocol import Subscription, write_subscription
 from keylane.offsets.state import OffsetState
-from keylane.proxy.apis.context import Operation
-from keylane.proxy.apis.heartbeat import refresh_offsets
-from keylane.proxy.lane_fetch import LaneAnswer, LaneFetchRequest
-from keylane.proxy.refreshes import Beat
+from keylane.proxy.apis.groups.heartbeat import refresh_offsets
+from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.commits.refreshes import Beat
+from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
 from tests.reference.batches import Batch, Record, write_batch
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 from tests.transcript.test_transactions import EPOCH, PID, UNSTABLE, note, stands, takes

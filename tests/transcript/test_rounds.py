@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.config import GroupRule, LaneRule
+from keylane.config.node import GroupRule, LaneRule
 from tests.transcript.fake import FakeContext, is_relayed, make_request, versions
 
 JOIN, SYNC = 11, 14

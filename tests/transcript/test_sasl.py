@@ -6,7 +6,7 @@ import pytest
 
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis import BEFORE_LOGIN, ROUTES
-from keylane.proxy.apis.sasl import TOKEN_BYTES_MAX
+from keylane.proxy.apis.connection.sasl import TOKEN_BYTES_MAX
 from tests.transcript.fake import (
     FakeContext,
     call,

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from keylane.assignor.protocol import write_allow_key_share
-from keylane.config import GroupRule, LaneRule
+from keylane.config.node import GroupRule, LaneRule
 from tests.transcript.consumer_protocol import subscription
 from tests.transcript.coordinator import (
     COOPERATIVE,

@@ -10,10 +10,10 @@ import pytest
 from kio.index import load_response_schema
 
 from keylane.assignor.protocol import write_assignment
-from keylane.proxy.apis.steps_back import note_given
-from keylane.proxy.nodes.placement import Placement
-from keylane.proxy.reader_kit import ScannedBlock
-from keylane.proxy.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
+from keylane.proxy.apis.commits.steps_back import note_given
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.runtime.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
+from keylane.proxy.topics.placement import Placement
 from keylane.wire.header import write_response
 from keylane.wire.messages import write_message
 from tests.reference.crash_world import Kafka, Node

@@ -10,9 +10,9 @@ import pytest
 from keylane.errors import UpstreamLost
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
-from keylane.offsets.journal import StateKey
-from keylane.offsets.lane_note import LaneCommit, LaneNote, write_note
 from keylane.offsets.pushes import Push, Writer
+from keylane.offsets.records.journal import StateKey
+from keylane.offsets.txn_metadata import LaneCommit, LaneNote, write_note
 from tests.transcript.fake import (
     ORDERS,
     FakeContext,

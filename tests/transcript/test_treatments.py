@@ -14,7 +14,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial._introspect import EntityField, EntityTupleField, classify_field
 
 from keylane.proxy.apis import ROUTES
-from keylane.proxy.apis.treatments import NOT_SERVED, TREATMENTS
+from keylane.proxy.apis.shared.treatments import NOT_SERVED, TREATMENTS
 from tests.transcript.fake import FakeContext, make_request, serve
 
 ELECT_LEADERS, LIST_REASSIGNMENTS, DESCRIBE_LOG_DIRS = 43, 46, 35

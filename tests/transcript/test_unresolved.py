@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from keylane.config import LaneRule
+from keylane.config.node import LaneRule
 from keylane.keyrange.key_split import LaneCuts
-from keylane.offsets.journal import StateKey
-from keylane.proxy.topics import TopicRegistry
+from keylane.offsets.records.journal import StateKey
+from keylane.proxy.topics.registry import TopicRegistry
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 
 FETCH_RECORDS, COMMIT, FETCH, ADD_PARTITIONS, TXN_COMMIT, DELETE = 1, 8, 9, 24, 28, 47

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.proxy.generations import Joined
+from keylane.proxy.groups.group_plans import Joined
 from tests.transcript.fake import FakeContext, call, check, versions
 from tests.transcript.test_transactions import (
     EPOCH,

@@ -9,7 +9,7 @@ import pytest
 import keylane
 from keylane.assign import Assignment, merge_ranges, name_members
 from keylane.assignor.model import Member
-from keylane.assignor.plan import RangePlan
+from keylane.assignor.range_plan import RangePlan
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import HASH_MAX, KeyRange
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from keylane.keyrange.space import HASH_MAX
-from keylane.offsets.journal import PositionsValue, StateKey, write_key, write_value
+from keylane.offsets.records.journal import PositionsValue, StateKey, write_key, write_value
 from keylane.offsets.values import Position
 from tests.long.kafka_history import OffsetHistory, judge_group_offsets
 

@@ -9,7 +9,7 @@ import pytest
 from keylane.errors import JournalInvalid
 from keylane.keyrange.key_split import even_split
 from keylane.offsets.intents import LATE_MAX, LATE_S, Intents, intent_of, needs_intent
-from keylane.offsets.journal import (
+from keylane.offsets.records.journal import (
     IntentKey,
     JournalRecord,
     StateKey,

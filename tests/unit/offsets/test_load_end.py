@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from keylane.offsets import store
+from keylane.journal import store
 from keylane.offsets.table import OffsetTable
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 
 from keylane.keyrange.key_split import even_split
-from keylane.offsets.journal import StateKey
-from keylane.offsets.lane_note import LaneCommit
 from keylane.offsets.pushes import Push, Pushes, Writer
+from keylane.offsets.records.journal import StateKey
+from keylane.offsets.txn_metadata import LaneCommit
 
 ONE, TWO = (StateKey("g", uuid.UUID(int=1), partition) for partition in (0, 1))
 ANN, BOB = Writer(7, 0), Writer(8, 0)

@@ -13,9 +13,10 @@ from aiokafka.errors import (
 )
 
 from keylane.errors import RightMissing, UpstreamLost
-from keylane.offsets import loads, store
-from keylane.offsets.loads import describe_loss, timed_append, tried_again
-from keylane.offsets.store import JournalStore
+from keylane.journal import journal_reads as loads
+from keylane.journal import store
+from keylane.journal.journal_reads import describe_loss, timed_append, tried_again
+from keylane.journal.store import JournalStore
 
 
 @pytest.fixture(autouse=True)

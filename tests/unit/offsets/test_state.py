@@ -12,7 +12,7 @@ import pytest
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.offsets.journal import StateKey
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable

@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.errors import JournalInvalid
+from keylane.journal.journal_reads import Cuts
+from keylane.journal.store import append_all
 from keylane.keyrange.key_split import even_split
-from keylane.offsets.journal import (
+from keylane.offsets.positions import Step
+from keylane.offsets.records.journal import (
     JournalRecord,
     StateKey,
     StepKey,
     read_key,
     write_key,
 )
-from keylane.offsets.journal_steps import StepValue, read_step, write_step
-from keylane.offsets.loads import Cuts
-from keylane.offsets.positions import Step
+from keylane.offsets.records.journal_steps import StepValue, read_step, write_step
 from keylane.offsets.state import OffsetState
-from keylane.offsets.store import append_all
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import Position
-from keylane.proxy.tasks import spawn
+from keylane.tasks import spawn
 
 KEY = StateKey("group", uuid.UUID(int=7), 3)
 COUNT = 16

@@ -10,7 +10,8 @@ import pytest
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets import table as table_module
-from keylane.offsets.journal import (
+from keylane.offsets.lineage import EpochStart
+from keylane.offsets.records.journal import (
     EpochKey,
     JournalRecord,
     LayoutValue,
@@ -24,7 +25,6 @@ from keylane.offsets.journal import (
     write_key,
     write_value,
 )
-from keylane.offsets.lineage import EpochStart
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import ON_ITS_WAY_S_MAX, WHOLE, OwnerEpoch, Pusher

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keylane.assignor.plan import RangePlan, write_plan
-from keylane.cli import main
+from keylane.assignor.range_plan import RangePlan, write_plan
+from keylane.cli.main import main
 from tests.unit.pipeline.test_checkpoint import make_checkpoint
 
 

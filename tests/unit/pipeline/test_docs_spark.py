@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from keylane.cli import build_parser
+from keylane.cli.main import build_parser
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 COMMANDS: Final = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keylane.cli import main
+from keylane.cli.main import main
 from keylane.embedded import java as embedded_java
 from keylane.embedded import resolve
 from keylane.embedded.jar_lock import LockedJar

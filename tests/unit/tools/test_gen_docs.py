@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from keylane.config import ProxyConfig
+from keylane.config.node import ProxyConfig
 from tools import gen_docs
 
 

@@ -10,7 +10,7 @@ from kio.index import load_request_schema
 
 from keylane.errors import ConfigInvalid
 from keylane.proxy.nodes.messages import write_hello
-from keylane.proxy.nodes.values import Hello, NodeInfo
+from keylane.proxy.topics.node_values import Hello, NodeInfo
 from tests.reference.node_world import IC_PARTITIONS, SESSION_S, Node, World
 from tests.transcript.entities import build
 

@@ -17,7 +17,7 @@ from keylane.assignor.protocol import (
     write_subscription,
 )
 from keylane.errors import NodeInvalid
-from keylane.offsets.journal import TOPIC_NAME
+from keylane.offsets.records.journal import TOPIC_NAME
 from keylane.proxy.nodes.messages import (
     JSON_BYTES_MAX,
     read_hello,
@@ -26,7 +26,7 @@ from keylane.proxy.nodes.messages import (
     write_membership,
     write_refusal,
 )
-from keylane.proxy.nodes.values import NOBODY, Claim, Hello, Membership, NodeInfo, NodeRule
+from keylane.proxy.topics.node_values import NOBODY, Claim, Hello, Membership, NodeInfo, NodeRule
 
 TEXT = st.text(max_size=20)
 PLACE = st.tuples(st.text(min_size=1, max_size=20), st.integers(1, 65_535))

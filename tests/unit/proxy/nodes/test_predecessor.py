@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from keylane.proxy.nodes.gate.seals import Seals
+from keylane.proxy.nodes.gate.verdicts import Heard, hear
 from keylane.proxy.nodes.messages import write_hello
 from keylane.proxy.nodes.predecessor import Predecessor
-from keylane.proxy.nodes.seals import Seals
-from keylane.proxy.nodes.values import Hello, NodeInfo
-from keylane.proxy.nodes.verdicts import Heard, hear
+from keylane.proxy.topics.node_values import Hello, NodeInfo
 
 SESSION_S = 10.0
 PATIENCE_S = 13.0

@@ -1,0 +1,220 @@
+"""Requests of commands to a control port: where it is, who asks, whom to trust.
+
+In:    `host:port` or a URL, a path; flags; tokens and files from the environment.
+Out:   `Request`s, and answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from http.client import HTTPException, HTTPResponse
+from typing import Any, Final, Self
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from keylane.errors import ConfigInvalid
+
+TOKEN_VARIABLE: Final = "KEYLANE_CONTROL_TOKEN"  # noqa: S105 - the variable's name
+"""The token to show; a flag would be seen by everybody on the machine."""
+CA_VARIABLE: Final = "KEYLANE_CONTROL_CA"
+CERTIFICATE_VARIABLE: Final = "KEYLANE_CONTROL_CLIENT_CERTIFICATE"
+KEY_VARIABLE: Final = "KEYLANE_CONTROL_CLIENT_KEY"
+HOSTS_VARIABLE: Final = "KEYLANE_CONTROL_HOSTS"
+"""Hosts that may be shown the token and the certificate, separated by commas."""
+REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+SCHEMES: Final = frozenset({"http", "https"})
+LEADS_MAX: Final = 5
+"""Nodes know each other: one leads to the one that serves a group, and that answers."""
+HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTrust:
+    """PEM files for TLS to a control port; None: the system's authorities, no certificate."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    hosts: tuple[str, ...] = ()
+    """Beside the host of the request, these are shown who asks: names, or `*.suffix`."""
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        """What flags say, and where they say nothing, the environment. Raises: ConfigInvalid."""
+        texts = args.control_host or os.environ.get(HOSTS_VARIABLE, "").split(",")
+        return cls(
+            ca=args.ca or os.environ.get(CA_VARIABLE) or None,
+            certificate=args.cert or os.environ.get(CERTIFICATE_VARIABLE) or None,
+            key=args.key or os.environ.get(KEY_VARIABLE) or None,
+            hosts=tuple(_host_pattern(text) for text in texts if text.strip()),
+        )
+
+    def names(self, host: str) -> bool:
+        """Whether the operator named a host, so that it may be shown who asks."""
+        return any(
+            host.endswith(named[1:]) if named.startswith("*.") else host == named
+            for named in self.hosts
+        )
+
+    def anonymous(self) -> Self:
+        """The same authorities, and no certificate to show."""
+        return replace(self, certificate=None, key=None)
+
+    def context(self) -> ssl.SSLContext:
+        """A certificate of the control port is always checked. Raises: ConfigInvalid."""
+        if self.key is not None and self.certificate is None:
+            raise ConfigInvalid("--key needs --cert")
+        given = {"--ca": self.ca, "--cert": self.certificate, "--key": self.key}
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key, password=_refuse_password)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            files = " ".join(f"{flag} {file}" for flag, file in given.items() if file is not None)
+            raise ConfigInvalid(f"{files}: {error}") from None
+        return context
+
+
+def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--ca`, `--cert` and `--key`, which `ControlTrust.of` reads."""
+    files = parser.add_argument_group("TLS to a control port with https://")
+    for flag, variable, text in (
+        ("--ca", CA_VARIABLE, "authorities of its certificate; left out, the system's"),
+        ("--cert", CERTIFICATE_VARIABLE, "certificate to show, for mTLS"),
+        ("--key", KEY_VARIABLE, "its key; left out, it is in the same file"),
+    ):
+        files.add_argument(flag, metavar="PEM", help=f"{text} (or {variable})")
+    parser.add_argument(
+        "--control-host",
+        action="append",
+        metavar="HOST",
+        help="a host that the token and the certificate may be shown to when a node leads to it, "
+        f"beside that of the control port: a name, or *.SUFFIX; repeatable (or {HOSTS_VARIABLE}, "
+        "separated by commas)",
+    )
+
+
+def control_request(
+    control: str,
+    path: str,
+    *,
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    method: str | None = None,
+) -> Request:
+    """A request to `control`, http unless it says https://. Raises: ConfigInvalid."""
+    scheme, separator, address = control.partition("://")
+    if not separator:
+        scheme, address = "http", control
+    if scheme not in SCHEMES or not address:
+        raise ConfigInvalid(f"--control {control!r}: expected HOST:PORT or https://HOST:PORT")
+    shown = dict(headers or {})
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token:
+        shown["Authorization"] = f"Bearer {token}"
+    url = f"{scheme}://{address.rstrip('/')}{path}"
+    return Request(url, data=data, headers=shown, method=method)  # noqa: S310 - checked above
+
+
+def open_control(request: Request, trust: ControlTrust, *, timeout_s: float) -> HTTPResponse:
+    """The answer, of the node to which others lead.
+
+    A host that `trust` does not name, and that is not the request's own, is asked without the
+    token and the certificate.
+    Raises: ConfigInvalid (files of `trust`), HTTPError, URLError, OSError.
+    """
+    own, leads = _host_of(request), 0
+    shown = trust
+    while True:
+        host = _host_of(request)
+        is_named = host == own or trust.names(host)
+        try:
+            return _open(request, shown, timeout_s=timeout_s)
+        except _Led as led:
+            request, leads = led.request, leads + 1
+            if leads > LEADS_MAX:
+                raise URLError(f"leads on and on, at last to {request.full_url}") from None
+            host = _host_of(request)
+            if host != own and not trust.names(host):
+                request.remove_header("Authorization")
+                shown = trust.anonymous()
+        except HTTPError as error:
+            if is_named or error.code not in REFUSED:
+                raise
+            error.close()
+            raise URLError(_not_named(request)) from None
+        except OSError as error:  # URLError is one; it may ask for a certificate
+            if is_named or request.type != "https":
+                raise
+            raise URLError(f"{error}; {_not_named(request)}") from None
+
+
+def _not_named(request: Request) -> str:
+    return (
+        f"leads to {request.full_url}, which was asked without token and certificate, since the "
+        f"host was not named; if it is a node of yours, add --control-host {_host_of(request)}"
+    )
+
+
+def _open(request: Request, trust: ControlTrust, *, timeout_s: float) -> HTTPResponse:
+    handlers: list[Any] = [_Redirects]
+    if request.type == "https" or trust != ControlTrust():
+        handlers.append(HTTPSHandler(context=trust.context()))
+    try:
+        answer: HTTPResponse = build_opener(*handlers).open(request, timeout=timeout_s)
+    except HTTPException as error:
+        hint = "" if request.type == "https" else "; a control port with TLS is https://HOST:PORT"
+        raise URLError(f"no HTTP answer: {error!r}{hint}") from None
+    return answer
+
+
+class _Led(Exception):
+    """A node leads to another one."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.full_url)
+        self.request = request
+
+
+class _Redirects(HTTPRedirectHandler):
+    """A node may lead to another one, but not from TLS to none.
+
+    It is not followed here: another host is asked by another TLS context.
+    """
+
+    def redirect_request(self, req: Request, fp: Any, *args: Any) -> Request | None:
+        """Raises: _Led with the request to make in place of `req`; HTTPError, URLError."""
+        led = super().redirect_request(req, fp, *args)
+        if led is None:
+            return None
+        fp.close()
+        if led.type not in SCHEMES:
+            raise URLError(f"leads to {led.full_url}, which is no control port")
+        if req.type == "https" and led.type != "https":
+            raise URLError(f"leads to {led.full_url}, without TLS")
+        raise _Led(led)
+
+
+def _host_of(request: Request) -> str:
+    return (urlsplit(request.full_url).hostname or "").rstrip(".")
+
+
+def _host_pattern(text: str) -> str:
+    """A host as the operator names it. Raises: ConfigInvalid."""
+    host = text.strip().lower().rstrip(".")
+    if not HOST.fullmatch(host.removeprefix("*.").strip("[]")):
+        raise ConfigInvalid(f"--control-host {text!r}: expected a host name, or *.SUFFIX")
+    return host.strip("[]")
+
+
+def _refuse_password() -> str:
+    """Called for an encrypted key, for which OpenSSL would ask on the terminal."""
+    raise ValueError("the key is encrypted; keylane has no password for it")

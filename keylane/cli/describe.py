@@ -1,0 +1,132 @@
+"""`keylane describe`: a group's members and lanes, from a proxy's control port.
+
+In:    flags.  Out: a table or JSON on stdout; exit code 1 with one line when it cannot be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+
+from keylane.cli.control_client import (
+    ControlTrust,
+    add_trust_arguments,
+    control_request,
+    open_control,
+)
+from keylane.errors import ConfigInvalid
+
+TIMEOUT_S: Final = 30.0
+MEMBER_COLUMNS: Final = ("MEMBER", "HOST", "LANES", "LAG", "BYTES/S", "GAINED", "LOST")
+LANE_COLUMNS: Final = (
+    "TOPIC", "LANE", "PARTITION", "COMMITTED", "LAST-COMMIT", "LOG-END", "LAG", "BYTES/S", "MEMBER",
+)  # fmt: skip
+ESTIMATE: Final = "~"
+"""Stands before a lag that is an estimate."""
+
+
+def add_describe_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `describe`."""
+    parser = commands.add_parser("describe", help="who reads which lanes, how fast, how far behind")
+    parser.add_argument("--control", required=True, metavar="HOST:PORT", help="a control port")
+    parser.add_argument("--group", required=True, metavar="NAME")
+    parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    add_trust_arguments(parser)
+    parser.set_defaults(run=run_describe)
+
+
+def run_describe(args: argparse.Namespace) -> int:
+    """Ask and print."""
+    try:
+        request = control_request(args.control, f"/groups/{quote(args.group, safe='')}")
+        with open_control(request, ControlTrust.of(args), timeout_s=TIMEOUT_S) as answer:
+            report = json.load(answer)
+    except HTTPError as error:
+        with error:
+            told = error.read().decode(errors="replace")
+        print(f"keylane describe: {told}", file=sys.stderr)
+        return 1
+    except (ConfigInvalid, URLError, OSError, ValueError) as error:
+        print(f"keylane describe: {args.control}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(report, indent=2) if args.output == "json" else render(report))
+    return 0
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """The report as text: what the group is, its members, its lanes."""
+    names = {
+        member["member_id"]: member["instance_id"] or member["client_id"] or member["member_id"]
+        for member in report["members"]
+    }
+    generation = report["generation_id"]
+    head = (
+        f"group {report['group']}: {report['state']}, assignor {report['assignor'] or '-'}, "
+        + (f"generation {generation}, " if generation is not None else "")
+        + f"{len(report['members'])} members, {len(report['lanes'])} lanes"
+    )
+    estimated = {lane["member_id"] for lane in report["lanes"] if not lane["lag_is_exact"]}
+    members = [_member_row(member, names, estimated) for member in report["members"]]
+    lanes = [_lane_row(lane, names) for lane in report["lanes"]]
+    tables = [_align([MEMBER_COLUMNS, *members])] if members else []
+    tables += [_align([LANE_COLUMNS, *lanes])] if lanes else []
+    return "\n".join([head, *(line for table in tables for line in ("", *table))])
+
+
+def _member_row(
+    member: Mapping[str, Any], names: Mapping[str, str], estimated: Collection[str]
+) -> tuple[str, ...]:
+    return (
+        names[member["member_id"]],
+        member["host"],
+        str(member["lane_count"]),
+        _lag(member["lag"], is_exact=member["member_id"] not in estimated),
+        _text(member["bytes_per_s"]),
+        _count(member["lanes_gained"]),
+        _count(member["lanes_lost"]),
+    )
+
+
+def _lane_row(lane: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:
+    return (
+        lane["topic"],
+        str(lane["lane_index"]),
+        str(lane["partition"]),
+        _text(lane["committed"]),
+        _time(lane["committed_ms"]),
+        str(lane["log_end"]),
+        _lag(lane["lag"], is_exact=lane["lag_is_exact"]),
+        _text(lane["bytes_per_s"]),
+        names.get(lane["member_id"], "-"),
+    )
+
+
+def _lag(lag: int | None, *, is_exact: bool) -> str:
+    return "-" if lag is None else f"{'' if is_exact else ESTIMATE}{lag}"
+
+
+def _count(lanes: Sequence[object] | None) -> str:
+    return "-" if lanes is None else str(len(lanes))
+
+
+def _time(at_ms: int | None) -> str:
+    if at_ms is None:
+        return "-"
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _align(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,142 @@
+"""`keylane plan`: where to cut a topic's partitions into lanes, by a profile of its load.
+
+In:    parsed arguments; the summary of a profile, maybe the plan in force.
+Out:   a plan file, a report; an exit code: 0 done, 2 bad input.
+No Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges
+from keylane.assignor.profile import PROFILE_BYTES_MAX, LoadProfile, read_profile
+from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
+from keylane.errors import ConfigInvalid
+
+STDOUT: Final = "-"
+SUMMARY_NAME: Final = "profile.json"
+"""What `keylane spark profile` calls the summary in its folder."""
+
+
+def add_plan_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `plan` to the commands of the main parser."""
+    parser = commands.add_parser(
+        "plan",
+        help="cut a topic into lanes of equal load",
+        description="Cut every partition so that the busiest lane is as light as it can be, by the"
+        " bytes of a profile that `keylane spark profile` made.",
+    )
+    parser.add_argument("profile", type=Path, metavar="PROFILE.JSON", help="or its folder")
+    parser.add_argument("--lanes", type=int, required=True, metavar="N", help="per partition")
+    parser.add_argument(
+        "--prior", type=Path, metavar="PLAN.JSON", help="the plan in force: move little against it"
+    )
+    parser.add_argument(
+        "--slack",
+        type=float,
+        default=SLACK,
+        metavar="SHARE",
+        help="how far above the best busiest lane a plan may go to stay near the prior one"
+        " (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--scope",
+        choices=("partition", "topic"),
+        default="partition",
+        help="cut each partition by itself, or all alike (default: %(default)s)",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="PLAN.JSON", help="write the plan there, to stdout for -"
+    )
+    parser.set_defaults(run=run_plan, parser=parser)
+
+
+def run_plan(args: argparse.Namespace) -> int:
+    """Write the plan and say what it comes to. Nothing is written on bad input."""
+    parser: argparse.ArgumentParser = args.parser
+    try:
+        profile = _load_profile(args.profile)
+        prior = None if args.prior is None else _load_prior(args.prior)
+        plan, report = plan_ranges(
+            profile,
+            args.lanes,
+            prior=prior,
+            is_cut_alike=args.scope == "topic",
+            slack=args.slack,
+        )
+        text = write_plan(plan).decode() + "\n"
+        if args.output not in {None, STDOUT}:
+            Path(args.output).write_text(text, encoding="utf-8")
+    except ConfigInvalid as error:
+        parser.error(str(error))  # one line on stderr, exit 2
+    except OSError as error:
+        parser.error(f"--output {args.output}: {error.strerror}")
+    if args.output == STDOUT:
+        print(text, end="")
+    print(render(plan, report), file=sys.stderr if args.output == STDOUT else sys.stdout)
+    return 0
+
+
+def render(plan: RangePlan, report: PlanReport) -> str:
+    """What a plan comes to, as text."""
+    head = (
+        f"{plan.topic}: {plan.partition_count} partitions, {plan.lane_count} lanes each,"
+        f" {report.total:,} bytes; a mean lane has {report.mean:,.0f}"
+    )
+    busiest = (
+        f"busiest lane: {report.busiest:,} bytes, {_times(report.busiest, report)}"
+        f" (the best cut has {report.best:,}; an even cut {report.even:,},"
+        f" {_times(report.even, report)})"
+    )
+    lines = [head, busiest]
+    if report.floor is None:
+        lines.append("floor: not known, the profile does not tell keys apart")
+    else:
+        key = report.floor
+        share = key.size_bytes / report.total if report.total else 0.0
+        lines.append(
+            f"floor: the heaviest key (hash {key.key_hash}, partition {key.partition}) has"
+            f" {key.size_bytes:,} bytes, {share:.1%} of all, {_times(key.size_bytes, report)};"
+            " no cut gets below"
+        )
+    if report.moved is not None:
+        share = report.moved / report.total if report.total else 0.0
+        lines.append(f"moved: {report.moved:,} bytes, {share:.1%} of all, change lanes")
+    return "\n".join([*lines, f"plan {plan.plan_id}, epoch {plan.epoch}"])
+
+
+def _times(size: int, report: PlanReport) -> str:
+    return f"{size / report.mean if report.mean else 0.0:.2f} times a mean lane"
+
+
+def _load_profile(path: Path) -> LoadProfile:
+    if path.is_dir():
+        path /= SUMMARY_NAME
+    data = _read(path, PROFILE_BYTES_MAX)
+    try:
+        return read_profile(data)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"{path}: {error}") from None
+
+
+def _load_prior(path: Path) -> RangePlan:
+    data = _read(path, PLAN_BYTES_MAX)
+    try:
+        return read_plan(data)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"--prior {path}: {error}") from None
+
+
+def _read(path: Path, bytes_max: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(bytes_max + 1)
+    except OSError as error:
+        raise ConfigInvalid(f"{path}: {error.strerror}") from None
+    if len(data) > bytes_max:
+        raise ConfigInvalid(f"{path}: larger than {bytes_max} bytes")
+    return data

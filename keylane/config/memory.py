@@ -1,0 +1,66 @@
+"""Keys that bound memory: one for the process, and one for each of its parts.
+
+In:    keys of the configuration.  Out: `MemoryConfig`, which `ProxyConfig` is.
+Source: names of Kafka's own broker configs where one exists; docs/decisions/035.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from keylane.config.security import SecurityConfig
+
+
+class MemoryConfig(SecurityConfig):
+    """Bounds of the bytes that a process holds."""
+
+    memory_max: int | None = Field(
+        default=None,
+        ge=1024**2,
+        description="Bytes that the process may use; with `workers`, all of them together. Left "
+        "out: 15/16 of the limit of its cgroup (a container's), or half of the machine's memory "
+        "where there is none. Bounds below that are left out are lowered until all fit in it; "
+        "those that are given stand, and a start where they do not fit is refused.",
+    )
+    cache_bytes_max: int = Field(
+        default=200 * 1024**2,
+        ge=0,
+        description="`max.bytes.key.range.cache`: slices that wait for their lane.",
+    )
+    filtering_bytes_max: int = Field(
+        default=100 * 1024**2,
+        ge=1024**2,
+        description="`max.bytes.fetcher.filtering`: data being decompressed.",
+    )
+    batch_bytes_max: int = Field(
+        default=1024**3,
+        ge=1024**2,
+        description="Bound of one record batch, decompressed or on the wire, of a topic that is "
+        "read as lanes. A batch above it is refused: its lanes stop there.",
+    )
+    request_bytes_max: int = Field(
+        default=100 * 1024**2,
+        ge=1024,
+        description="Largest request from a client; Kafka's `socket.request.max.bytes`.",
+    )
+    response_bytes_max: int = Field(
+        default=1024**3, ge=1024**2, description="Largest answer taken from a broker."
+    )
+    fetch_answer_bytes_max: int = Field(
+        default=8 * 1024**2,
+        ge=1024,
+        description="Record bytes in one answer to a lane fetch; clients ask for up to 50 MiB. A "
+        "first batch that is larger is sent alone, as by a broker.",
+    )
+    lane_name_lanes_max: int = Field(
+        default=131_072,
+        ge=1024,
+        description="Lanes of the partitions that are read under lane names, of all clients; a "
+        "partition counts as 16 at least, for its connections. One principal (without a login an "
+        "address) has three quarters of them: 1,000 partitions in up to 98 lanes. "
+        "Beyond it the partition that was not asked for longest gives way, after 10 s; where "
+        "there is none, reads are refused. Topics with lanes under their own name do not count.",
+    )
+    read_bytes_max: int = Field(
+        default=4 * 1024**2, ge=1024, description="Upstream bytes of one read of a partition."
+    )

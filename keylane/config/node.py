@@ -1,0 +1,490 @@
+"""All that the proxy reads at start: a YAML file, environment overrides, command line.
+
+In:    a mapping, `KEYLANE_*` variables, flags.  Out: `ProxyConfig`, validated and frozen.
+Source: names of Kafka's own broker configs where one exists; REQUIREMENTS 1.12 for the seed's.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from keylane.config.memory import MemoryConfig
+from keylane.config.security import expect_control_guard, expect_node_secret
+from keylane.config.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
+from keylane.errors import ConfigInvalid
+
+ENVIRONMENT_PREFIX: Final = "KEYLANE_"
+LISTS: Final = frozenset(
+    {
+        "lanes", "groups", "accept_layout", "accept_range_fetch", "refuse_individual_commit",
+        "control_admins", "control_readers",
+    }
+)  # fmt: skip
+LANES_MAX: Final = 1024
+"""Lanes per partition; Kafka clients handle thousands of partitions, not millions."""
+PORT_MAX: Final = 65535
+Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
+LEGAL_HOST: Final = re.compile(
+    r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*",
+    re.IGNORECASE,
+)
+NODE_NUMBER_MAX: Final = 999
+"""Of a node: with it virtual broker ids stay far below 2^31."""
+WORKERS_MAX: Final = 64
+PLAN_SUFFIX: Final = ".json"
+"""What tells a plan's file from a count on the command line."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LaneRule(_Frozen):
+    """Topics whose name matches `topic` are seen as `lanes` lanes per partition, or by a plan."""
+
+    topic: str = Field(
+        description="Topic name, or a glob such as `shop-*`. Globs leave out brokers' own topics, "
+        "and those that Kafka Streams makes (`*-changelog`, `*-repartition`)."
+    )
+    lanes: int | None = Field(
+        default=None, ge=1, le=LANES_MAX, description="Lanes per partition, of equal key ranges."
+    )
+    plan: str | None = Field(
+        default=None,
+        min_length=1,
+        description="In place of `lanes`: path of a range plan (`keylane-range-plan`), whose cuts "
+        "per partition are the lanes of the one topic that it is of.",
+    )
+    reserve_message_value: bool = Field(
+        default=True,
+        description="`reserve.message.value.range.fetch`: keep whole records in the cache for "
+        "the other lanes; false keeps only where records are, and reads them again.",
+    )
+    compression: Literal["none", "lz4", "zstd"] = Field(
+        default="none",
+        description="Compress the lanes' batches again before they are sent: for links that cost "
+        "more than processor time, of which it takes several times that of splitting.",
+    )
+    accept_range_fetch: bool = Field(
+        default=True,
+        description="`accept.range.fetch` (S004-61): false refuses fetches of the lanes until the "
+        "control port allows them.",
+    )
+
+    @field_validator("topic")
+    @classmethod
+    def _topic_is_legal(cls, value: str) -> str:
+        return check_rule_topic(value)
+
+    @model_validator(mode="after")
+    def _has_lanes_or_plan(self) -> Self:
+        if (self.lanes is None) == (self.plan is None):
+            raise ValueError("needs `lanes` or `plan`, and not both")
+        return self
+
+    def matches(self, topic: str) -> bool:
+        """Whether `topic` falls under this rule; internal topics never do."""
+        return falls_under(topic, self.topic)
+
+
+class GroupRule(_Frozen):
+    """Groups whose id matches `group` are assigned lanes by `assignor`."""
+
+    group: str = Field(min_length=1, description="Group id, or a glob such as `billing-*`.")
+    assignor: Literal["client", "key-range"] = Field(
+        default="client",
+        description="`client`: the members' own assignor deals out lanes as partitions. "
+        "`key-range`: keylane puts its own plan in the place of the leader's.",
+    )
+    co_partitioned: bool = Field(
+        default=False,
+        description="Whether topics of equal partition and lane counts are joined by key: a "
+        "member then gets the same lanes of all of them (key-range only).",
+    )
+
+    def matches(self, group: str) -> bool:
+        """Whether `group` falls under this rule."""
+        return fnmatch.fnmatchcase(group, self.group)
+
+
+class ProxyConfig(MemoryConfig):
+    """All the proxy reads at start. Every queue and buffer has its bound here."""
+
+    bootstrap: str = Field(description="Upstream brokers, `host:port[,host:port]`.")
+    listen: str = Field(
+        default="127.0.0.1:19092",
+        description="Bootstrap address for clients; the broker with id n is at the port + 1 + n "
+        "(port 0: any free ports).",
+    )
+    advertise: str | None = Field(
+        default=None,
+        description="Host name that clients are told; the host of `listen` when left out.",
+    )
+    advertise_port: Port | None = Field(
+        default=None,
+        description="Bootstrap port that clients are told, where another one leads to that of "
+        "`listen` (a NodePort); the broker with id n is told at this + 1 + n.",
+    )
+    advertise_port_step: int = Field(
+        default=0,
+        ge=0,
+        le=PORT_MAX,
+        description="Added to `advertise_port` as often as `node` says, where all nodes are "
+        "reached under one host name; more than the highest broker id + 1.",
+    )
+    advertise_pattern: str | None = Field(
+        default=None,
+        description="Address that clients are told for each broker, with its id in place of "
+        "`{broker}` and the number of `node` in place of `{node}`, such as "
+        "`n{node}-b{broker}.kafka.example.com:443`: for a gateway that finds the listener by the "
+        "name in the TLS handshake (SNI). `advertise` and the same port are then bootstrap's.",
+    )
+    control: str | None = Field(
+        default=None, description="`host:port` of the control port (statistics, health)."
+    )
+    control_advertise: str | None = Field(
+        default=None,
+        description="Host name under which other nodes, and who asks them, reach the control port "
+        "of this one; that of `control` when left out, or where that is no single address, "
+        "that of clients.",
+    )
+    lanes: tuple[LaneRule, ...] = Field(
+        default=(), description="Which topics are seen as lanes; the first rule that fits wins."
+    )
+    groups: tuple[GroupRule, ...] = Field(
+        default=(),
+        description="Whose assignor deals out lanes (`client`, `key-range`); the first rule that "
+        "fits wins, and a group without one keeps its client's assignor.",
+    )
+    lane_name_pattern: str | None = Field(
+        default="{topic}.lanes-{lanes}",
+        description="Names under which any topic can be read as lanes beside its own name; "
+        "empty turns it off.",
+    )
+    lane_names_per_principal_max: int = Field(
+        default=64,
+        ge=1,
+        description="Lane names under which one principal (without a login, one address) reads at "
+        "a time, each of which is one more read of its topic. For a further one that was not "
+        "asked for longest gives way, after 10 s; where there is none, reads are refused with "
+        "TOPIC_AUTHORIZATION_FAILED.",
+    )
+    accept_layout: tuple[str, ...] = Field(
+        default=(),
+        description="Topics whose lanes may now mean other key ranges or partitions than when "
+        "their groups last committed; stop these groups first.",
+    )
+    accept_individual_commit: bool = Field(
+        default=True,
+        description="`accept.individual.commit` (S004-60): false refuses commits of lanes and key "
+        "ranges; the control port changes it while running.",
+    )
+    accept_range_fetch: tuple[str, ...] = Field(
+        default=(),
+        description="Topics (names or globs) whose key ranges may be assigned to client ids, "
+        "beside those with lanes: `accept.range.fetch`, by default false (S004-144).",
+    )
+    refuse_individual_commit: tuple[str, ...] = Field(
+        default=(),
+        description="Client ids (or globs) that take whole partitions only: their "
+        "`allow.individual.commit` is false (S004-62).",
+    )
+    idle_timeout_s: float = Field(
+        default=600.0, gt=0, description="Kafka's `connections.max.idle.ms`."
+    )
+    unread_timeout_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="A client that takes nothing of its answers for so long is closed; brokers "
+        "count it as idle, after `connections.max.idle.ms`.",
+    )
+    frame_timeout_s: float = Field(
+        default=30.0, gt=0, description="A request must arrive whole within this time."
+    )
+    drain_timeout_s: float = Field(
+        default=10.0, ge=0, description="Time for requests under way when the proxy stops."
+    )
+    authorization_ttl_s: float = Field(
+        default=10.0, ge=0, description="How long a client's right to READ is remembered."
+    )
+    offsets_age_ms_max: int = Field(
+        default=100,
+        ge=0,
+        description="ListOffsets is answered from what Fetch told within this time.",
+    )
+    offsets_refresh_s: float = Field(
+        default=43_200.0,
+        gt=0,
+        description="How often stable offsets of running groups are committed again, so that none "
+        "expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
+    )
+    forget_interval_s: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="How often brokers are asked whether groups and topics of which something is "
+        "kept are still there. What two such looks in a row have surely found gone is forgotten, "
+        "in memory and in the journal.",
+    )
+    individual_commits_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="`max.individual.commits`: committed ranges per group and partition (G-01).",
+    )
+    journal_whole: bool = Field(
+        default=False,
+        description="Positions are written to the journal whole with each commit, as keylanes from "
+        "before steps read them, and rewritten so when they are loaded: for the way back to one.",
+    )
+    filter_threads: int = Field(
+        default=0, ge=0, description="Threads that decompress and split; 0 is one per core."
+    )
+    client_id: str = Field(default="keylane", description="Client id of the service connections.")
+    node: int | None = Field(
+        default=None,
+        ge=0,
+        le=NODE_NUMBER_MAX,
+        description="Number of this node among those in front of the same cluster, each its own; "
+        "left out: it is the only one.",
+    )
+    node_session_timeout_ms: int = Field(
+        default=10_000,
+        ge=1_000,
+        le=300_000,
+        description="How long other nodes wait for one that is silent before they take over the "
+        "groups that it serves; brokers allow `group.min.session.timeout.ms` (6000) and more.",
+    )
+    beside_others: bool = Field(
+        default=False,
+        description="A node without a number starts beside others, and they do not see each "
+        "other's commits: for trials with groups that no other node serves.",
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=WORKERS_MAX,
+        description="Nodes that one command runs on this machine, to use its cores; they share "
+        "the port of `listen`, and `node` is the number of the first.",
+    )
+    worker_port_step: int = Field(
+        default=100,
+        ge=1,
+        description="Worker w has its brokers' listeners w times so many ports further up, and "
+        "its control port w ports.",
+    )
+    broker_ports_from: Port | None = Field(
+        default=None,
+        description="Port of the listener for broker 0; the one behind the port of `listen` when "
+        "left out.",
+    )
+    share_port: bool = Field(
+        default=False,
+        description="Whether other nodes on this machine listen on the port of `listen`, too "
+        "(SO_REUSEPORT); set for workers.",
+    )
+    connection_max_age_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Age at which connections of clients end between two requests, give or take "
+        "a tenth, so that new nodes get their share; 0: never.",
+    )
+
+    @field_validator("bootstrap", "listen", "control")
+    @classmethod
+    def _addresses_are_legal(cls, value: str | None) -> str | None:
+        for address in (value or "").split(",") if value is not None else ():
+            split_address(address)
+        return value
+
+    @field_validator("advertise_pattern")
+    @classmethod
+    def _advertised_addresses_are_legal(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        host, port = split_address(value)
+        if host.count("{broker}") != 1 or host.count("{node}") > 1:
+            raise ValueError("needs {broker} once, and {node} once at most, in its host name")
+        example = _fill_pattern(host, node=NODE_NUMBER_MAX, broker_id=2**31 - 1)
+        if not LEGAL_HOST.fullmatch(example):
+            raise ValueError(f"gives names that are no host names, such as {example}")
+        if not port:
+            raise ValueError("needs a port that clients can be told")
+        return value
+
+    @field_validator("lane_name_pattern")
+    @classmethod
+    def _pattern_is_legal(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        if value.count("{topic}") != 1 or value.count("{lanes}") != 1:
+            raise ValueError("needs {topic} and {lanes} once each")
+        example = value.replace("{topic}", "t").replace("{lanes}", "1")
+        if not LEGAL_TOPIC.fullmatch(example):
+            raise ValueError("gives names that Kafka refuses")
+        return value
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> Self:
+        if self.control is not None:
+            expect_control_guard(self, split_address(self.control)[0])
+        if self.node is not None or self.workers > 1:
+            told = (self.listen, self.advertise_pattern or "localhost:0")
+            hosts = [split_address(address)[0] for address in told]
+            expect_node_secret(self, [*hosts, self.advertised_host])
+        return self
+
+    @model_validator(mode="after")
+    def _workers_have_ports(self) -> Self:
+        if self.workers > 1 and split_address(self.listen)[1] == 0:
+            raise ValueError("listen: workers share a port, which must be given")
+        if self.workers > 1 and (self.node or 0) + self.workers > NODE_NUMBER_MAX + 1:
+            raise ValueError(f"workers: node numbers go up to {NODE_NUMBER_MAX}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_advertise(self) -> Self:
+        if self.advertise_pattern is not None and self.advertise_port is not None:
+            raise ValueError("advertise_pattern: has the port, leave advertise_port out")
+        if self.advertise_port_step and self.advertise_port is None:
+            raise ValueError("advertise_port_step: needs advertise_port")
+        if self.advertise_port is not None:
+            self.advertised_bootstrap(0)
+        return self
+
+    def group_rule(self, group: str) -> GroupRule | None:
+        """The first rule that fits the group."""
+        return next((rule for rule in self.groups if rule.matches(group)), None)
+
+    def has_key_range_assignor(self, group: str) -> bool:
+        """Whether keylane deals out the lanes of a group, in its client's place."""
+        rule = self.group_rule(group)
+        return rule is not None and rule.assignor == "key-range"
+
+    @property
+    def advertised_host(self) -> str:
+        """Host that clients are told to connect to."""
+        return self.advertise or split_address(self.listen)[0]
+
+    def advertised_bootstrap(self, bound_port: int) -> tuple[str, int]:
+        """Host and port of bootstrap that clients are told. Raises: ValueError (beyond 65535)."""
+        if self.advertise_pattern is not None:
+            return self.advertised_host, split_address(self.advertise_pattern)[1]
+        if self.advertise_port is None:
+            return self.advertised_host, bound_port
+        return self.advertised_host, self._advertised_port(0)
+
+    def advertised_broker(self, broker_id: int, bound_port: int) -> tuple[str, int]:
+        """Host and port of a broker that clients are told. Raises: ValueError (beyond 65535)."""
+        if self.advertise_pattern is not None:
+            host, port = split_address(self.advertise_pattern)
+            return _fill_pattern(host, node=self.node or 0, broker_id=broker_id), port
+        if self.advertise_port is None:
+            return self.advertised_host, bound_port
+        return self.advertised_host, self._advertised_port(1 + broker_id)
+
+    def _advertised_port(self, offset: int) -> int:
+        first = (self.advertise_port or 0) + self.advertise_port_step * (self.node or 0)
+        if first + offset > PORT_MAX:
+            raise ValueError(f"advertise_port: {first} + {offset} is beyond {PORT_MAX}")
+        return first + offset
+
+    def broker_port(self, broker_id: int) -> int:
+        """Port of the listener for an upstream broker; 0: any free one."""
+        port = split_address(self.listen)[1]
+        if self.broker_ports_from is not None:
+            return self.broker_ports_from + broker_id
+        return port + 1 + broker_id if port else 0
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        path: Path | None,
+        environment: Mapping[str, str],
+        flags: Mapping[str, Any],
+    ) -> Self:
+        """Build from file < environment < flags. Raises: ConfigInvalid, naming the key."""
+        values: dict[str, Any] = _read_file(path) if path else {}
+        for key in cls.model_fields:
+            text = environment.get(ENVIRONMENT_PREFIX + key.upper())
+            if text is not None:
+                values[key] = text
+        values.update({key: value for key, value in flags.items() if value is not None})
+        for key in LISTS & values.keys():
+            if isinstance(values[key], str):  # a variable, or --set: a list as YAML writes it
+                values[key] = _read_list(key, values[key])
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigInvalid("; ".join(map(_describe, error.errors()))) from None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port` (IPv6 in brackets). Raises: ValueError."""
+    host, _, port = address.strip().rpartition(":")
+    if not host or not port.isdigit() or not 0 <= int(port) <= PORT_MAX:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def _fill_pattern(pattern: str, *, node: int, broker_id: int) -> str:
+    return pattern.replace("{node}", str(node)).replace("{broker}", str(broker_id))
+
+
+def parse_lane_rule(text: str) -> dict[str, Any]:
+    """Read a `--lanes` value: `orders=16`, `shop-*=4`, `orders=plan.json`.
+
+    Raises: ConfigInvalid.
+    """
+    topic, _, lanes = text.partition("=")
+    if topic and lanes.isdigit():
+        return {"topic": topic, "lanes": int(lanes)}
+    if topic and lanes.endswith(PLAN_SUFFIX):
+        return {"topic": topic, "plan": lanes}
+    raise ConfigInvalid(
+        f"--lanes {text!r}: expected TOPIC=COUNT such as orders=16, or TOPIC=PLAN{PLAN_SUFFIX}"
+    )
+
+
+def parse_group_rule(text: str) -> dict[str, Any]:
+    """Read an `--assignor` value, `billing-*=key-range`. Raises: ConfigInvalid."""
+    group, separator, assignor = text.rpartition("=")
+    if not separator or not group:
+        raise ConfigInvalid(f"--assignor {text!r}: expected GROUP=ASSIGNOR, as billing-*=key-range")
+    return {"group": group, "assignor": assignor}
+
+
+def _read_list(key: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigInvalid(f"{key}: {error}") from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigInvalid(f"{path}: {error}") from None
+    if values is not None and not isinstance(values, dict):
+        raise ConfigInvalid(f"{path}: expected a mapping of keys to values")
+    return values or {}
+
+
+def _describe(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    # What keys must be together names them itself.
+    return f"{place}{': ' if place else ''}{error['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,271 @@
+"""What secures a node's connections, as it is configured: TLS, keylane's own login, bounds.
+
+In:    keys of the configuration.  Out: `SecurityConfig`, which `ProxyConfig` is.
+Source: names of Kafka's own broker configs where one exists; docs/security.md.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+PASSWORD_VARIABLE: Final = "KEYLANE_LOGIN_PASSWORD"  # noqa: S105 - the variable's name
+"""Where keylane's own password is when no file has it; no key, so that no flag can take it."""
+
+LEGAL_NAME: Final = re.compile(r"(DNS|URI|email):\S+|[A-Za-z0-9][A-Za-z0-9.]*=.+", re.DOTALL)
+"""A name in a certificate as `control_admins` writes it: an alternative name, or the subject."""
+
+
+class SecurityConfig(BaseModel):
+    """Every key that has to do with who may do what, and who can listen in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tls_certificate: str | None = Field(
+        default=None,
+        description="PEM file: the certificate of the listeners, with its chain. Turns TLS on for "
+        "clients. Read again when it changes, and on SIGHUP.",
+    )
+    tls_key: str | None = Field(
+        default=None,
+        description="PEM file with the key of `tls_certificate`; left out, it is in the same file.",
+    )
+    tls_client_ca: str | None = Field(
+        default=None,
+        description="PEM file: only clients with a certificate of these authorities get in "
+        "(Kafka's `ssl.client.auth=required`). The brokers see who a client is by SASL only.",
+    )
+    upstream_tls: bool = Field(
+        default=False, description="TLS to the brokers (`SSL`, `SASL_SSL` listeners)."
+    )
+    upstream_ca: str | None = Field(
+        default=None,
+        description="PEM file: authorities that brokers' certificates are checked with; left "
+        "out, the system's.",
+    )
+    upstream_certificate: str | None = Field(
+        default=None,
+        description="PEM file: keylane's own certificate, for brokers that ask for one (mTLS). "
+        "Clients must then log in by SASL before anything of theirs is passed on.",
+    )
+    upstream_key: str | None = Field(
+        default=None,
+        description="PEM file with the key of `upstream_certificate`; left out, it is in the "
+        "same file.",
+    )
+    upstream_verify_hostname: bool = Field(
+        default=True,
+        description="Whether a broker's certificate must name the host that is connected to "
+        "(Kafka's `ssl.endpoint.identification.algorithm=https`).",
+    )
+    login_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
+        Field(
+            default=None,
+            description="SASL mechanism of keylane's own connections; clients use what they like.",
+        )
+    )
+    login_username: str | None = Field(
+        default=None, description="keylane's own user name, for PLAIN and SCRAM."
+    )
+    login_password_file: str | None = Field(
+        default=None,
+        description="File with keylane's own password, read at every login; left out, the "
+        f"variable `{PASSWORD_VARIABLE}` holds it.",
+    )
+    login_token_file: str | None = Field(
+        default=None,
+        description="File with keylane's own OAUTHBEARER token, read at every login: whoever "
+        "renews the token writes it there.",
+    )
+    control_token_file: str | None = Field(
+        default=None,
+        description="File with the bearer token that may do everything on the control port. "
+        "Without it, and without `control_client_ca`, the control port is bound to a loopback "
+        "address only.",
+    )
+    control_read_token_file: str | None = Field(
+        default=None,
+        description="File with the bearer token that may read on the control port and change "
+        "nothing, for Prometheus for example.",
+    )
+    control_tls: bool = Field(
+        default=False,
+        description="The control port speaks TLS, with `control_certificate`, or where that is "
+        "left out, with `tls_certificate`.",
+    )
+    control_certificate: str | None = Field(
+        default=None,
+        description="PEM file: the control port's own certificate, with its chain. Read again "
+        "when it changes, and on SIGHUP.",
+    )
+    control_key: str | None = Field(
+        default=None,
+        description="PEM file with the key of `control_certificate`; left out, it is in the same "
+        "file.",
+    )
+    control_client_ca: str | None = Field(
+        default=None,
+        description="PEM file: a client that shows a certificate of these authorities on the "
+        "control port may do what `control_admins` and `control_readers` say. Who shows none "
+        "needs a token, but for probes.",
+    )
+    control_admins: tuple[str, ...] = Field(
+        default=(),
+        description="Names in client certificates that may do everything on the control port: the "
+        "subject as Kafka writes it (`CN=ops,O=Example`), or an alternative name (`DNS:`, `URI:` "
+        "or `email:` before it).",
+    )
+    control_readers: tuple[str, ...] = Field(
+        default=(),
+        description="The same of those that may read there and change nothing.",
+    )
+    node_secret_file: str | None = Field(
+        default=None,
+        description="File with the secrets by which nodes know each other, one a line, each of at "
+        "least 32 characters (`openssl rand -hex 32`), the same at all nodes: the first signs, all "
+        "verify. Read at each use, so a new one needs no restart. Needed with `node` and `workers` "
+        "where `listen`, or what clients are told, is no loopback address.",
+    )
+    control_connections_max: int = Field(
+        default=256,
+        ge=8,
+        description="Connections of the control port. Above it one that has not sent a whole "
+        "request is closed for each new one, so that probes get in; where there is none, the new "
+        "one is.",
+    )
+    control_connections_per_address_max: int = Field(
+        default=64,
+        ge=4,
+        description="The same from one address: Prometheus, the kubelet and a browser may share "
+        "one.",
+    )
+    connections_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Client connections of this process, Kafka's `max.connections`; further ones "
+        "are closed at once, unless one that has not logged in is silent. Each costs about 0.1 MB.",
+    )
+    connections_per_address_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Client connections from one address, Kafka's `max.connections.per.ip`. More "
+        "are needed where clients come through a load balancer that hides their addresses.",
+    )
+    connections_before_login_max: int = Field(
+        default=1_000,
+        ge=1,
+        description="Client connections that have not logged in yet, or where there is no login, "
+        "have had no request answered. At the bound, and at `connections_max` and "
+        "`connections_per_address_max`, the one that has been silent longest is closed.",
+    )
+    login_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="How long a client connection may take for its login, or where there is none, "
+        "for its first request to be answered.",
+    )
+    connections_per_principal_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Client connections that one principal has logged in; the broker's word that "
+        "the login is good comes first, then further ones are closed.",
+    )
+    groups_per_principal_max: int = Field(
+        default=10_000,
+        ge=1,
+        description="Groups in which one principal has begun to commit lanes since the start; "
+        "commits in further new ones are refused with POLICY_VIOLATION.",
+    )
+    buffered_bytes_per_principal_max: int = Field(
+        default=1024**3,
+        ge=1024**2,
+        description="Bytes of requests and answers in buffers of one principal's connections; "
+        "above it those that hold most are closed.",
+    )
+    buffered_bytes_max: int = Field(
+        default=2 * 1024**3,
+        ge=1024**2,
+        description="The same of all client connections together.",
+    )
+    principal_claim: str = Field(
+        default="sub",
+        min_length=1,
+        description="Claim of an OAUTHBEARER token that names the principal for these bounds, as "
+        "brokers' `sasl.oauthbearer.sub.claim.name`.",
+    )
+
+    @field_validator("control_admins", "control_readers")
+    @classmethod
+    def _names_are_legal(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not LEGAL_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} is no subject such as CN=ops,O=Example, and begins with none of "
+                    "DNS:, URI: and email:"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _keys_fit_together(self) -> Self:
+        _need(self, "tls_key", "tls_certificate")
+        _need(self, "tls_client_ca", "tls_certificate")
+        _need(self, "control_tls", "control_certificate", "tls_certificate")
+        _need(self, "control_certificate", "control_tls")
+        _need(self, "control_key", "control_certificate")
+        _need(self, "control_client_ca", "control_tls")
+        _need(self, "control_client_ca", "control_admins", "control_readers")
+        _need(self, "control_admins", "control_client_ca")
+        _need(self, "control_readers", "control_client_ca")
+        if both := set(self.control_admins).intersection(self.control_readers):
+            raise ValueError(f"control_readers: {min(both)} is in control_admins as well")
+        _need(self, "upstream_ca", "upstream_tls")
+        _need(self, "upstream_certificate", "upstream_tls")
+        _need(self, "upstream_key", "upstream_certificate")
+        _need(self, "login_username", "login_mechanism")
+        _need(self, "control_read_token_file", "control_token_file")
+        if self.login_mechanism == "OAUTHBEARER":
+            if not self.login_token_file:
+                raise ValueError("login_mechanism OAUTHBEARER needs login_token_file")
+        elif self.login_mechanism is not None and not self.login_username:
+            raise ValueError(f"login_mechanism {self.login_mechanism} needs login_username")
+        return self
+
+
+def _need(config: SecurityConfig, key: str, *others: str) -> None:
+    """Refuse a key that does nothing, since all of the others are left out."""
+    if getattr(config, key) and not any(getattr(config, other) for other in others):
+        raise ValueError(f"{key} needs {' or '.join(others)}")
+
+
+def expect_control_guard(config: SecurityConfig, control_host: str) -> None:
+    """Raises: ValueError, for a control port that others can connect to and nothing guards."""
+    if not (config.control_token_file or config.control_client_ca or is_loopback(control_host)):
+        raise ValueError(
+            f"control: {control_host} is no loopback address, set control_token_file or "
+            "control_client_ca"
+        )
+
+
+def expect_node_secret(config: SecurityConfig, hosts: Iterable[str]) -> None:
+    """Raises: ValueError, for one of many nodes that others can reach, without a secret.
+
+    hosts: where it listens, and what clients are told.
+    """
+    open_to = next((host for host in hosts if not is_loopback(host)), None)
+    if open_to is not None and not config.node_secret_file:
+        raise ValueError(
+            f"node_secret_file: needed by nodes with a number, as {open_to} is no loopback "
+            "address; make one file for all nodes with: openssl rand -hex 32 > node-secret"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to an address that is bound."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, and any but this one may lead anywhere
+        return host.lower() == "localhost"

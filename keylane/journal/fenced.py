@@ -1,0 +1,174 @@
+"""Partitions of the journal as their owner writes them: with a producer epoch that fences others.
+
+In:    `JournalRecord`s of these partitions.  Out: acknowledged records, or why they are not.
+Source: KIP-98 (idempotent producer, fencing); docs/decisions/022.
+
+The leader of a partition refuses a batch whose epoch is lower than that of the last one of the
+same producer id. So an owner asks the transaction coordinator for the next epoch of an id that all
+nodes share per partition, and writes one record with it: no other owner's record can follow it.
+What stands before it is read, and from then on each append is one plain idempotent write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, ProducerFenced
+
+from keylane.errors import KeylaneError, NotCoordinator, UpstreamLost
+from keylane.journal.journal_reads import Cuts, OnAppend, describe_loss, timed_append
+from keylane.journal.store import APPEND_TIMEOUT_S, BATCH_BYTES, PRODUCE_MS, append_all
+from keylane.offsets.records.journal import JournalRecord, write_fence
+from keylane.offsets.values import OwnerEpoch
+
+
+class FencedJournal:
+    """Appends to partitions, until somebody else has opened them. Use: `open`, `append`, `close`.
+
+    After any failure it is broken for good: whether its last records count is settled by opening
+    the partition anew, behind which none of them can come, and by reading it.
+    Invariant: nothing is sent that was appended after it broke.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[int],
+        *,
+        options: Callable[[], Mapping[str, Any]],
+        next_epoch: Callable[[], Awaitable[tuple[int, int] | None]],
+        append_timeout_s: float = APPEND_TIMEOUT_S,
+        on_append: OnAppend = lambda *_: None,
+    ) -> None:
+        """Nothing is asked of Kafka before `open`.
+
+        options: gives arguments of aiokafka clients; may raise UpstreamLost.
+        next_epoch: gives the producer id that all owners share, and its next epoch; None: the
+            cluster has no transactions, and no owner is fenced.
+        """
+        self._partitions = partitions
+        self._name = f"journal partition {partitions[0]}" if len(partitions) == 1 else "the journal"
+        self._options, self._next_epoch = options, next_epoch
+        self._append_timeout_s, self._on_append = append_timeout_s, on_append
+        self._producer: AIOKafkaProducer | None = None
+        self.owner: OwnerEpoch | None = None
+        """As which it writes, once it is open; None: no owner is fenced."""
+        self._failure: KeylaneError | None = None
+        self._cuts = Cuts()
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing can be appended any more: fenced, failed, or closed."""
+        return self._failure is not None
+
+    @property
+    def cuts(self) -> int:
+        """How often a partition did not go on where it was left."""
+        return self._cuts.count
+
+    async def open(self, *, now_ms: int) -> dict[int, int]:
+        """Fence who wrote before; the offset up to which each partition has to be read.
+
+        Raises: NotCoordinator, when somebody else did the same a moment later; UpstreamLost.
+        """
+        epoch = await self._next_epoch()
+        self.owner = None if epoch is None else OwnerEpoch(*epoch)
+        try:
+            async with asyncio.timeout(self._append_timeout_s):
+                self._producer = await start_producer(
+                    self._options(), epoch, batch_bytes=BATCH_BYTES
+                )
+        except (KafkaError, TimeoutError) as error:
+            raise describe_loss(f"opening {self._name}", error) from None
+        fences = await self._append([write_fence(each, now_ms) for each in self._partitions])
+        return {int(fence.partition): int(fence.offset) + 1 for fence in fences}
+
+    async def append(self, records: Sequence[JournalRecord]) -> None:
+        """Write records in order and wait until all in-sync replicas have them.
+
+        Raises:
+            NotCoordinator: another node has taken over, or the journal broke before.
+            UpstreamLost: not acknowledged in time, or refused; they may be there or not.
+        """
+        if not records:
+            return
+        async with timed_append(len(records), self._on_append):
+            await self._append(records)
+
+    async def close(self) -> None:
+        """Take nothing more, end what is under way, and close; for as long as brokers take."""
+        if self._failure is None:
+            self._failure = NotCoordinator(f"{self._name} is closed")
+        await self._idle.wait()
+        await self._close_producer()
+
+    async def _append(self, records: Sequence[JournalRecord]) -> list[Any]:
+        """What the broker says to each record."""
+        assert all(record.partition in self._partitions for record in records), "of these"
+        producer = self._producer
+        if self._failure is not None or producer is None:
+            raise NotCoordinator(str(self._failure))
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            async with asyncio.timeout(self._append_timeout_s):
+                return await append_all(producer, records, self._cuts.note)
+        except ProducerFenced:
+            raise self._broken(NotCoordinator(f"{self._name} was taken over")) from None
+        except TimeoutError:
+            reason = f"no ack from the journal in {self._append_timeout_s:g} s"
+            raise self._broken(UpstreamLost(reason)) from None
+        except KafkaError as error:
+            raise self._broken(describe_loss("appending to the journal", error)) from None
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    def _broken(self, error: KeylaneError) -> KeylaneError:
+        self._failure = error
+        return error
+
+    async def _close_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await close_producer(producer)
+
+
+async def start_producer(
+    options: Mapping[str, Any], epoch: tuple[int, int] | None, *, batch_bytes: int
+) -> AIOKafkaProducer:
+    """A producer that writes with a producer id and epoch of `offsets.epochs`; None: its own.
+
+    batch_bytes: bound on a batch. Raises: KafkaError.
+    """
+    producer = AIOKafkaProducer(
+        **(dict(options) | {"request_timeout_ms": PRODUCE_MS}),
+        acks="all",
+        enable_idempotence=True,
+        max_batch_size=batch_bytes,
+    )
+    if epoch is not None:
+        # aiokafka asks for an id of its own at its start, unless it has one.
+        producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
+    try:
+        await producer.start()
+    except BaseException:
+        await close_producer(producer)
+        raise
+    return producer
+
+
+async def close_producer(producer: AIOKafkaProducer) -> None:
+    """Close for good. As long as no broker answers, it waits: nothing else ends its tasks."""
+    try:
+        with suppress(KafkaError):  # was told already
+            await producer.stop()
+    finally:
+        await producer.client.close()  # which `stop` leaves out when it fails

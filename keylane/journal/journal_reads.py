@@ -1,0 +1,112 @@
+"""Reads and writes of keylane's own topics: tried again for a while, timed, their losses named.
+
+In:    what shall be done.  Out: what it gives, or a KeylaneError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+
+from keylane.errors import RightMissing, UpstreamLost
+
+log = logging.getLogger("keylane.offsets")
+
+START_TIMEOUT_S: Final = 60.0
+"""How long what a start needs is tried again while connections are lost; as topics may take."""
+PAUSE_S_MIN: Final = 0.1
+"""Kafka clients' `retry.backoff.ms` default; doubles."""
+PAUSE_S_MAX: Final = 5.0
+REFUSALS: Final = (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+OnAck = Callable[[int, int], None]
+"""Told of each record that a broker has taken: its partition, and its offset there."""
+OnAppend = Callable[[int, float, bool], None]
+"""Told of each write: its records, its seconds, whether all in-sync replicas have it."""
+T = TypeVar("T")
+
+
+async def tried_again(
+    doing: str, attempt: Callable[[], Awaitable[T]], *, timeout_s: float = START_TIMEOUT_S
+) -> T:
+    """What `attempt` gives; begun anew while it fails by an error that Kafka calls retriable.
+
+    A broker ends connections whose login is too old, and that of a load may be among them.
+
+    Raises:
+        UpstreamLost: it failed for good, or until the time was over; what `attempt` raises else.
+    """
+    clock = asyncio.get_running_loop().time
+    end_s, pause_s = clock() + timeout_s, PAUSE_S_MIN
+    while True:
+        try:
+            return await attempt()
+        except KafkaError as error:
+            loss = describe_loss(doing, error)
+            if not getattr(error, "retriable", False) or clock() + pause_s > end_s:
+                raise loss from None
+        log.warning("tried again in_s=%g reason=%s", pause_s, loss)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+@asynccontextmanager
+async def timed_append(record_count: int, on_append: OnAppend) -> AsyncIterator[None]:
+    """Tell `on_append` how long the body took, and whether it came to its end."""
+    clock = asyncio.get_running_loop().time
+    started_s, is_acknowledged = clock(), False
+    try:
+        yield
+        is_acknowledged = True
+    finally:
+        on_append(record_count, clock() - started_s, is_acknowledged)
+
+
+class Cuts:
+    """Whether a log goes on where its only writer has left it.
+
+    It does not where it was cut, as an unclean election does, or begins anew; nor where somebody
+    else has written, as a node does that was replaced on a cluster that fences nobody.
+    """
+
+    def __init__(self, *, is_shared: bool = False) -> None:
+        """is_shared: others write there as well, of other groups."""
+        self._is_shared = is_shared
+        self.count = 0
+        """How often it did not."""
+        self._lasts: dict[int, int] = {}
+
+    def note(self, partition: int, offset: int) -> None:
+        """A record was taken there; below 0: it was there already, and no place is told."""
+        if offset < 0:
+            return
+        last = self._lasts.get(partition, offset - 1)
+        if offset <= last or (offset > last + 1 and not self._is_shared):
+            self.count += 1
+        if offset <= last:
+            log.error(
+                "journal has lost records, states are written whole again partition=%d offset=%d"
+                " last=%d", partition, offset, last,
+            )  # fmt: skip
+        self._lasts[partition] = offset
+
+
+def describe_loss(doing: str, error: BaseException) -> UpstreamLost:
+    """What an error of aiokafka means to who asked."""
+    kind = RightMissing if isinstance(error, REFUSALS) else UpstreamLost
+    return kind(f"{doing}: {type(error).__name__}: {error}")

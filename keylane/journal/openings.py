@@ -1,0 +1,173 @@
+"""Opening the journal for writing: fence who wrote before, then read what stands there.
+
+In:    a partition of the journal, or all of them.  Out: their table, and where changes go.
+Source: docs/decisions/022 and 030.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from keylane.config.node import ProxyConfig
+from keylane.config.own_names import JOURNAL_ID_PREFIX
+from keylane.errors import ConfigInvalid, NotCoordinator, RightMissing, UpstreamLost
+from keylane.journal.epochs import Brokers, has_transactions, next_epoch
+from keylane.journal.fenced import FencedJournal
+from keylane.journal.journal_reads import PAUSE_S_MAX, PAUSE_S_MIN, START_TIMEOUT_S, OnAppend
+from keylane.journal.owned import Holding, OwnedTables
+from keylane.journal.set_aside import SetAside
+from keylane.journal.store import JournalStore
+from keylane.offsets.table import OffsetTable
+from keylane.tasks import spawn
+
+log = logging.getLogger("keylane.offsets")
+
+TRANSACTIONAL_ID_PREFIX: Final = JOURNAL_ID_PREFIX
+"""One id per partition for all nodes: the node that opens it fences the one before."""
+ALL: Final = f"{TRANSACTIONAL_ID_PREFIX}all"
+"""The id of a node that is the only one: it writes to all partitions."""
+EPOCH_PATIENCE_S: Final = 5.0
+"""A new cluster makes its topic of transactions in a second or two, where it can at all."""
+
+
+async def opened_at_start(owned: OwnedTables) -> Holding:
+    """The only node's holding, tried again while brokers are lost, as a start does.
+
+    Raises: ConfigInvalid, when a right is missing; UpstreamLost, for START_TIMEOUT_S.
+    """
+    clock = asyncio.get_running_loop().time
+    end_s, pause_s = clock() + START_TIMEOUT_S, PAUSE_S_MIN
+    while True:
+        try:
+            return await owned.ready("")
+        except RightMissing as error:
+            raise ConfigInvalid(
+                "keylane's principal needs DESCRIBE and WRITE on transactional ids with the prefix"
+                f" {TRANSACTIONAL_ID_PREFIX} ({error})"
+            ) from None
+        except (UpstreamLost, NotCoordinator) as error:
+            if clock() + pause_s > end_s:
+                raise UpstreamLost(f"opening the journal: {error}") from None
+            log.warning("opening the journal is tried again in_s=%g reason=%s", pause_s, error)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+class JournalOpener:
+    """Opens partitions of the journal for this process."""
+
+    def __init__(
+        self,
+        store: JournalStore,
+        brokers: Brokers,
+        *,
+        individual_commits_max: int,
+        wall_clock: Callable[[], float],
+        append_timeout_s: float,
+        on_append: OnAppend,
+        writes_steps: Callable[[], bool],
+    ) -> None:
+        """Nothing is asked of Kafka before the first opening.
+
+        writes_steps: whether records may be such that a keylane from before them cannot read.
+        """
+        self._writes_steps = writes_steps
+        self._store, self._brokers, self._wall_clock = store, brokers, wall_clock
+        self._individual_commits_max = individual_commits_max
+        self._append_timeout_s, self._on_append = append_timeout_s, on_append
+
+    async def open_one(
+        self, partition: int, *, partition_count: int
+    ) -> tuple[OffsetTable, FencedJournal]:
+        """One partition, which no other node may write to from now on.
+
+        Raises: UpstreamLost, NotCoordinator.
+        """
+        transactional_id = f"{TRANSACTIONAL_ID_PREFIX}{partition}"
+        return await self._open([partition], partition_count, transactional_id)
+
+    async def open_all(self, partition_count: int) -> tuple[OffsetTable, FencedJournal]:
+        """All partitions, for the only node. Raises: UpstreamLost, NotCoordinator."""
+        return await self._open(range(partition_count), partition_count, ALL)
+
+    async def _open(
+        self, partitions: Sequence[int], partition_count: int, transactional_id: str
+    ) -> tuple[OffsetTable, FencedJournal]:
+        journal = FencedJournal(
+            partitions,
+            options=self._store.options,
+            next_epoch=lambda: self._epoch(transactional_id),
+            append_timeout_s=self._append_timeout_s,
+            on_append=self._on_append,
+        )
+        try:
+            ends = await journal.open(now_ms=int(self._wall_clock() * 1000))
+            table = await self._store.read_fenced(
+                ends,
+                partition_count=partition_count,
+                individual_commits_max=self._individual_commits_max,
+            )
+            table.owner = journal.owner
+            records = table.take_orphan_tombstones()
+            if not self._writes_steps():
+                records += table.whole_records(now_ms=int(self._wall_clock() * 1000))
+            await journal.append(records)
+        except BaseException:
+            spawn(journal.close(), "close journal partition")
+            raise
+        return table, journal
+
+    async def _epoch(self, transactional_id: str) -> tuple[int, int] | None:
+        """The next epoch; None for a lone node whose cluster has no transactions.
+
+        Raises: UpstreamLost.
+        """
+        if transactional_id != ALL:
+            return await next_epoch(self._brokers, transactional_id)
+        try:
+            async with asyncio.timeout(EPOCH_PATIENCE_S):
+                return await next_epoch(self._brokers, transactional_id)
+        except TimeoutError:
+            if await has_transactions(self._brokers):  # their coordinator hangs, or moves
+                return await next_epoch(self._brokers, transactional_id)
+            # Many clusters of one broker have none: their topic is to have three replicas.
+            log.warning(
+                "journal is written without an epoch, as brokers coordinate no transactions:"
+                " __transaction_state cannot be made, see transaction.state.log.replication.factor"
+            )
+            return None
+
+
+def make_journal(
+    config: ProxyConfig,
+    brokers: Brokers,
+    *,
+    options: Callable[[], Mapping[str, Any]],
+    wall_clock: Callable[[], float],
+    append_timeout_s: float,
+    on_append: OnAppend,
+    set_aside: SetAside | None,
+    writes_steps: Callable[[], bool],
+) -> tuple[JournalStore, JournalOpener]:
+    """What reads the journal, and what opens it for writing; nothing is asked of Kafka yet."""
+    store = JournalStore(
+        config.bootstrap,
+        client_id=config.client_id,
+        options=options,
+        append_timeout_s=append_timeout_s,
+        on_append=on_append,
+        set_aside=set_aside,
+    )
+    opener = JournalOpener(
+        store,
+        brokers,
+        individual_commits_max=config.individual_commits_max,
+        wall_clock=wall_clock,
+        append_timeout_s=append_timeout_s,
+        on_append=on_append,
+        writes_steps=writes_steps,
+    )
+    return store, opener

@@ -1,0 +1,399 @@
+"""Offsets of the journal partitions that this node owns: loaded when needed, dropped when lost.
+
+In:    groups that are asked for.  Out: their partition's table, or NotCoordinator.
+Source: docs/decisions/022.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
+from keylane.journal.ownership import Tenure
+from keylane.offsets.records.journal import JournalRecord, ic_partition
+from keylane.offsets.table import OffsetTable
+from keylane.tasks import spawn
+
+log = logging.getLogger("keylane.offsets")
+
+LOADS_AT_ONCE: Final = 8
+"""Partitions that are loaded beside each other, each with up to 8 MiB under way."""
+SLOT_S: Final = 5.0
+"""A load takes some tens of milliseconds; one that takes so long waits for its broker, and holds
+little memory."""
+CLOSE_TIMEOUT_S: Final = 10.0
+REFUSED_PAUSE_S_MIN: Final = 1.0
+"""After a load that brokers refused for a missing right: what asks meanwhile is refused at once.
+
+It doubles; what was granted again counts after REFUSED_PAUSE_S_MAX.
+"""
+REFUSED_PAUSE_S_MAX: Final = 30.0
+REOPEN_S: Final = 24 * 3600.0
+"""How long an epoch is used. Kafka forgets a transactional id that was not asked for in seven
+days, and the next owner would be given an id that fences none before it."""
+
+
+class Journal(Protocol):
+    """Where changes of one partition go (`offsets.fenced`)."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing can be appended any more."""
+
+    @property
+    def cuts(self) -> int:
+        """How often it did not go on where it was left."""
+
+    async def append(self, records: Sequence[JournalRecord]) -> None:
+        """Write and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
+
+    async def close(self) -> None:
+        """Take nothing more, and close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a partition could not be loaded, and when it is tried again."""
+
+    reason: str
+    until_s: float
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holding:
+    """One partition as it was loaded in one term."""
+
+    partition: int
+    term: int
+    table: OffsetTable
+    journal: Journal
+    opened_s: float
+
+
+@asynccontextmanager
+async def free_in_time(wait_s: float | None) -> AsyncIterator[None]:
+    """Bound a wait for what others do with a group. Raises: GroupBusy."""
+    try:
+        async with asyncio.timeout(wait_s):
+            yield
+    except TimeoutError:
+        raise GroupBusy(f"the group's offsets are not free in {wait_s:g} s") from None
+
+
+class GroupLock(asyncio.Lock):
+    """A lock of which it is known whether it can be had without a wait."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether `acquire` would not wait: it is not held, and given to no other that waits."""
+        return not self.locked() and not self._waiters
+
+    async def acquire_in_time(self, wait_s: float | None) -> None:
+        """As `acquire`. Raises: GroupBusy, when it is not free after so long; None: without end."""
+        if self.is_free:  # a time-out costs more than the lock
+            await self.acquire()
+        else:
+            async with free_in_time(wait_s):
+                await self.acquire()
+
+
+class InTime:
+    """Hold a lock that was had in time. No generator: each commit enters it."""
+
+    __slots__ = ("_lock", "_wait_s")
+
+    def __init__(self, lock: GroupLock, wait_s: float | None) -> None:
+        self._lock, self._wait_s = lock, wait_s
+
+    async def __aenter__(self) -> None:
+        """Raises: GroupBusy."""
+        await self._lock.acquire_in_time(self._wait_s)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class PreparedLock:
+    """A lock under which something is done first. No generator: each commit enters it."""
+
+    __slots__ = ("_lock", "_prepare")
+
+    def __init__(self, lock: InTime | HeldGroup, prepare: Callable[[], Awaitable[None]]) -> None:
+        self._lock, self._prepare = lock, prepare
+
+    async def __aenter__(self) -> None:
+        """Raises: what the lock does, and what is done first, which frees the lock."""
+        await self._lock.__aenter__()
+        try:
+            await self._prepare()
+        except BaseException:
+            await self._lock.__aexit__(*sys.exc_info())
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._lock.__aexit__(*error)
+
+
+class HeldGroup:
+    """See `OwnedTables.hold`. No generator: each commit enters it."""
+
+    __slots__ = ("_group", "_held", "_lock", "_tables", "_wait_s")
+
+    def __init__(
+        self,
+        tables: OwnedTables,
+        held: dict[str, Holding],
+        group: str,
+        lock: GroupLock,
+        wait_s: float | None,
+    ) -> None:
+        self._tables, self._held = tables, held
+        self._group, self._lock, self._wait_s = group, lock, wait_s
+
+    async def __aenter__(self) -> None:
+        """Raises: NotCoordinator, UpstreamLost, GroupBusy."""
+        if self._tables.at_hand(self._group) is None:
+            async with free_in_time(self._wait_s):
+                await self._tables.ready(self._group)  # not served, it need not wait for the lock
+        await self._lock.acquire_in_time(self._wait_s)
+        try:
+            self._held[self._group] = await self._tables.ready(self._group)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        del self._held[self._group]
+        self._lock.release()
+
+
+Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
+"""Fences who wrote to a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
+
+
+class OwnedTables:
+    """Implements, for one of many nodes, that only who owns a partition serves its groups.
+
+    Use: inside `hold(group)` everything goes by the holding that was current when it was entered;
+    once that is lost, each call raises NotCoordinator, whatever has been loaded since.
+    Invariant: `_holdings` has what was loaded in the term that it says; a stale one is dropped
+    before anything of it is given out.
+    """
+
+    def __init__(
+        self,
+        tenure: Tenure,
+        open_partition: Open,
+        *,
+        partition_count: int,
+        on_loaded: Callable[[OffsetTable], None],
+        on_dropped: Callable[[int], None],
+    ) -> None:
+        """`on_dropped` is told of a partition whose states somebody else may change now."""
+        self._clock = asyncio.get_running_loop().time
+        self._tenure, self._open = tenure, open_partition
+        self.partition_count = partition_count
+        self._on_loaded, self._on_dropped = on_loaded, on_dropped
+        self._holdings: dict[int, Holding] = {}
+        self._held: dict[str, Holding] = {}
+        self._loads: dict[int, asyncio.Task[Holding | UpstreamLost | None]] = {}
+        self._refusals: dict[int, Refusal] = {}
+        self._told_refused_s = float("-inf")
+        self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def hold(self, group: str, lock: GroupLock, wait_s: float | None = None) -> HeldGroup:
+        """The group's lock, with its partition loaded.
+
+        wait_s: how long the lock, and a load, are waited for.
+        Entering it raises NotCoordinator, UpstreamLost; GroupBusy, when it took so long.
+        """
+        return HeldGroup(self, self._held, group, lock, wait_s)
+
+    async def ready(self, group: str) -> Holding:
+        """Load the group's partition unless it is. Raises: NotCoordinator, UpstreamLost."""
+        return self.at_hand(group) or await self._loaded(group)
+
+    def at_hand(self, group: str) -> Holding | None:
+        """What `ready` returns without a wait; None: it has to wait, or to refuse.
+
+        What is held for sure is settled.
+        """
+        holding = self._holdings.get(ic_partition(group, self.partition_count))
+        is_ours = holding is not None and self._tenure.holds(holding.partition)
+        is_good = is_ours and holding and self._is_current(holding) and not self._is_old(holding)
+        return holding if is_good else None
+
+    async def _loaded(self, group: str) -> Holding:
+        """As `ready`, where something has to be waited for."""
+        partition = ic_partition(group, self.partition_count)
+        await self._tenure.settled()
+        self._expect_ownership(partition)
+        holding = self._holdings.get(partition)
+        if holding is not None and self._is_current(holding) and not self._is_old(holding):
+            return holding
+        load = self._loads.get(partition)
+        if load is None:
+            refusal = self._refusals.get(partition)
+            if refusal is not None and self._clock() < refusal.until_s:
+                raise RightMissing(refusal.reason)
+            if holding is not None:
+                self._drop(holding)
+            load = spawn(self._load(partition), f"load journal partition {partition}")
+            self._loads[partition] = load
+        outcome = await asyncio.shield(load)  # others wait for it, too
+        if isinstance(outcome, UpstreamLost):
+            kind = RightMissing if isinstance(outcome, RightMissing) else UpstreamLost
+            raise kind(str(outcome))
+        if outcome is None or not self._is_current(outcome):
+            raise NotCoordinator(f"journal partition {partition} was lost while it was loaded")
+        return outcome
+
+    def check(self, group: str) -> None:
+        """Right before something is sent: is it still ours? Raises: NotCoordinator."""
+        holding = self._holding(group)
+        self._expect_ownership(holding.partition)
+
+    def table(self, group: str) -> OffsetTable:
+        """The table with the group's states, which are true now. Raises: NotCoordinator."""
+        holding = self._holding(group)
+        self._expect_ownership(holding.partition)
+        return holding.table
+
+    def find(self, group: str) -> OffsetTable | None:
+        """As `table`; None when the group's partition is not loaded, or not ours."""
+        holding = self._holdings.get(ic_partition(group, self.partition_count))
+        is_ours = holding is not None and self._tenure.holds(holding.partition)
+        return holding.table if is_ours and holding and self._is_current(holding) else None
+
+    def lacks(self, group: str) -> bool:
+        """Whether the group's partition is ours, is not loaded, and nothing loads it now."""
+        partition = ic_partition(group, self.partition_count)
+        if partition in self._loads or not self._tenure.holds(partition):
+            return False
+        refusal = self._refusals.get(partition)
+        is_refused = refusal is not None and self._clock() < refusal.until_s
+        return not is_refused and self.find(group) is None
+
+    def changed(self, group: str) -> Holding:
+        """What a change goes to that was begun in time; the journal says whether it counts.
+
+        Raises: NotCoordinator, when the partition was dropped since.
+        """
+        return self._holding(group)
+
+    def tables(self) -> Iterator[OffsetTable]:
+        """Those of all partitions that are loaded."""
+        for holding in list(self._holdings.values()):
+            if self._is_current(holding):
+                yield holding.table
+
+    def holdings(self) -> list[Holding]:
+        """All partitions that are loaded."""
+        return [holding for holding in self._holdings.values() if self._is_current(holding)]
+
+    def drop_lost(self) -> None:
+        """Forget at once what was loaded in a term that is over."""
+        for holding in list(self._holdings.values()):
+            if not self._is_current(holding):
+                self._drop(holding)
+
+    async def stop(self) -> None:
+        """End appends that are under way, and close."""
+        for holding in list(self._holdings.values()):
+            self._drop(holding)
+        pending = {*self._closing, *self._loads.values()}
+        if pending:
+            await asyncio.wait(pending, timeout=CLOSE_TIMEOUT_S)
+
+    # Inside.
+    def _expect_ownership(self, partition: int) -> None:
+        if not self._tenure.holds(partition):
+            raise NotCoordinator(f"journal partition {partition} is not served by this node now")
+
+    def _holding(self, group: str) -> Holding:
+        partition = ic_partition(group, self.partition_count)
+        current = self._holdings.get(partition)
+        holding = self._held.get(group, current)
+        if holding is None or holding is not current or not self._is_current(holding):
+            raise NotCoordinator(f"journal partition {partition} is not loaded any more")
+        return holding
+
+    def _is_current(self, holding: Holding) -> bool:
+        is_of_term = holding.term == self._tenure.term(holding.partition)
+        return is_of_term and not holding.journal.is_broken
+
+    def _is_old(self, holding: Holding) -> bool:
+        return self._clock() - holding.opened_s > REOPEN_S
+
+    async def _load(self, partition: int) -> Holding | UpstreamLost | None:
+        """A new holding; why there is none; None: lost meanwhile."""
+        try:
+            async with self._slot():
+                term = self._tenure.term(partition)
+                if not self._tenure.holds(partition):
+                    return None
+                opened_s = self._clock()
+                table, journal = await self._open(partition)
+                holding = Holding(partition, term, table, journal, opened_s)
+                if not self._is_current(holding):
+                    self._close(journal)
+                    return None
+                self._holdings[partition] = holding
+                self._refusals.pop(partition, None)
+                self._on_loaded(table)
+                return holding
+        except NotCoordinator:
+            return None
+        except RightMissing as error:
+            self._refuse(partition, str(error))
+            return error
+        except UpstreamLost as error:
+            log.warning("journal partition not loaded partition=%d reason=%s", partition, error)
+            return error
+        finally:
+            del self._loads[partition]
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """A place among those that load; one whose broker hangs gives it to others meanwhile."""
+        await self._gate.acquire()
+        slot = ExitStack()
+        slot.callback(self._gate.release)
+        timer = asyncio.get_running_loop().call_later(SLOT_S, slot.close)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            slot.close()
+
+    def _refuse(self, partition: int, reason: str) -> None:
+        """Ask no broker for a while; tell it once for all partitions, as they lack the same."""
+        last, now_s = self._refusals.get(partition), self._clock()
+        pause_s = REFUSED_PAUSE_S_MIN if last is None else 2 * last.pause_s
+        pause_s = min(pause_s, REFUSED_PAUSE_S_MAX)
+        self._refusals[partition] = Refusal(reason, now_s + pause_s, pause_s)
+        if now_s - self._told_refused_s >= REFUSED_PAUSE_S_MAX:
+            self._told_refused_s = now_s
+            log.error(
+                "groups cannot be served: a right of keylane's principal is missing partition=%d"
+                " reason=%s", partition, reason,
+            )  # fmt: skip
+
+    def _drop(self, holding: Holding) -> None:
+        del self._holdings[holding.partition]
+        self._on_dropped(holding.partition)
+        self._close(holding.journal)
+        log.info("journal partition dropped partition=%d", holding.partition)
+
+    def _close(self, journal: Journal) -> None:
+        task = spawn(journal.close(), "close journal partition")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,493 @@
+"""Records of the individual commit journal: keys and values of `__individual_commit_offsets`.
+
+In:    positions, offset ranges, pinned layouts.  Out: key and value bytes; and back.
+Source: docs/decisions/005, 006, 022, 027, 038, 042.
+
+    key   = int16 version, int8 kind, then
+            positions (1)  group, topic id, int32 partition
+            range     (2)  group, topic id, int32 partition, int64 first, int64 last
+            layout    (3)  view name
+            intent    (5)  group, topic id, int32 partition, int64 offset (-1: none)
+            epoch     (6)  group, topic id, int32 partition
+            step      (7)  group, topic id, int32 partition, int32 number
+            pusher    (8)  group, topic id, int32 partition
+    value = int16 version, int64 timestamp in ms, then
+            positions      int64 pushed (-1: none), topic name, int32 count, and each interval:
+                           int64 last hash, int8 flags (1: committed), int64 offset,
+                           int64 counted, int32 leader epoch, nullable metadata; in version 1,
+                           behind which steps may stand, int64 base before all of it
+            range          int32 leader epoch, member id
+            layout         topic id, int32 partition count, int32 lane count, and in version 1,
+                           for lanes of unequal ranges, the SHA-256 of their cuts
+            intent         int64 pushed before (-1: none), then as positions from pushed on
+            epoch          int32 leader epoch of what stands before the furthest position that a
+                           scan has led to, int64 first offset that was seen of it
+            step           see `journal_steps`
+            pusher         int64 producer id, int16 epoch: of the owner that pushed last
+
+A key of kind 4 (fence) has nothing more, and its value no more than version and timestamp: an owner
+among many nodes has opened the partition there. It says nothing of any group.
+
+Integers are big-endian, strings have an int16 length, both ends are inclusive. A tombstone is a
+null value. A key of another version is some other keylane's: `read_key` says so by None.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeVar
+
+from keylane.config.own_names import JOURNAL_TOPIC
+from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import HASH_MAX
+from keylane.offsets.lineage import EpochStart
+from keylane.offsets.records.journal_parts import (
+    INTERVAL_BYTES_MIN,
+    VALUE_VERSION,
+    expect,
+    number_of,
+    read_bounded,
+    read_head,
+    read_interval,
+    read_offset,
+    write_interval,
+)
+from keylane.offsets.values import (
+    NO_LEADER_EPOCH,
+    POSITION_COUNT_MAX,
+    RANGE_LAST_MAX,
+    OwnerEpoch,
+    Position,
+)
+from keylane.wire.primitives import Buffer, Reader, Writer
+
+TOPIC_NAME: Final = JOURNAL_TOPIC
+FORMAT: Final = 1
+"""What nodes say to each other that they can read: 1 has steps, 0 has not."""
+KEY_VERSION: Final = 0
+CUT_LAYOUT_VERSION: Final = 1
+BASE_VERSION: Final = 1
+"""Of positions that are but a base: a keylane without steps must not take them for all."""
+FINGERPRINT_BYTES: Final = 32
+KEY_HEAD: Final = struct.Struct(">hb")
+"""Version, kind."""
+PLACE: Final = struct.Struct(">16si")
+"""Topic id, partition."""
+POSITIONS: Final = 1
+RANGE: Final = 2
+LAYOUT: Final = 3
+FENCE: Final = 4
+INTENT: Final = 5
+EPOCH: Final = 6
+STEP: Final = 7
+PUSHER: Final = 8
+STEPS_MAX: Final = 1024
+"""Behind one whole record: what a load has to go through, and a deletion to delete."""
+GROUPS_REMEMBERED: Final = 512
+"""Of which the partition is known; a commit asks for it several times."""
+
+KEY_BYTES_MAX: Final = 128 * 1024
+"""Two strings of 32,767 bytes and numbers at the most; keylane's own are a tenth of a percent."""
+TIMESTAMP_MS_MAX: Final = 2**53
+"""Of a layout: the newest counts, and the next one is a millisecond later at least."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StateKey:
+    """Whose progress, and where. The hash is taken once: a commit looks things up by one key."""
+
+    group: str
+    topic_id: uuid.UUID
+    partition: int
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.group, self.topic_id, self.partition)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@lru_cache(maxsize=1024)
+def state_key(group: str, topic_id: uuid.UUID, partition: int) -> StateKey:
+    """The same object for the same state, as a rule: a look-up by it compares no names."""
+    return StateKey(group, topic_id, partition)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeKey:
+    """One individually committed offset range of a state."""
+
+    state: StateKey
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutKey:
+    """The name under which a topic is seen as lanes."""
+
+    view: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntentKey:
+    """A push to Kafka's own group offset that the journal has to know before it is sent."""
+
+    state: StateKey
+    offset: int | None
+    """What is about to be pushed; None: the offset is about to be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochKey:
+    """The leader epoch of a state, in a record of its own: other keylanes do without."""
+
+    state: StateKey
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """What a state's positions have become since its whole record, one step of several."""
+
+    state: StateKey
+    number: int
+    """From 0 on behind each whole record, so that steps take the place of older ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class PusherKey:
+    """The owner that has pushed a state last, in a record of its own as the epoch is."""
+
+    state: StateKey
+
+
+Key = StateKey | RangeKey | LayoutKey | IntentKey | EpochKey | StepKey | PusherKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionsValue:
+    """Everything of a state but its ranges."""
+
+    timestamp_ms: int
+    pushed: int | None
+    topic_name: str
+    positions: tuple[tuple[int, Position], ...]
+    """`(last hash, position)` ascending; the last hash of all is HASH_MAX."""
+    base: int | None = None
+    """Steps that name it go on from here; None: there are none, and any keylane reads this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeValue:
+    """Who committed a range, and when; for people who look into the topic."""
+
+    timestamp_ms: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutValue:
+    """What the lane indexes of a view mean for as long as anybody's commits stand on them."""
+
+    timestamp_ms: int
+    topic_id: uuid.UUID
+    partition_count: int
+    lane_count: int
+    fingerprint: bytes = b""
+    """SHA-256 of the cuts; none for lanes of equal ranges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntentValue:
+    """A state as it is once its push has reached Kafka, `after.pushed` being what was pushed."""
+
+    before: int | None
+    """What the state's record says was pushed before; it counts beside that record only."""
+    after: PositionsValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochValue:
+    """In which log a state's positions were concluded."""
+
+    timestamp_ms: int
+    seen: EpochStart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PusherValue:
+    """Which owner's push Kafka took last; the time is that of the push."""
+
+    timestamp_ms: int
+    owner: OwnerEpoch
+
+
+Value = PositionsValue | RangeValue | LayoutValue | IntentValue | EpochValue | PusherValue
+
+
+class JournalRecord(NamedTuple):
+    """One record to append; a None value is a tombstone."""
+
+    partition: int
+    key: bytes
+    value: bytes | None
+
+
+@lru_cache(maxsize=GROUPS_REMEMBERED)
+def ic_partition(group: str, count: int) -> int:
+    """Return the journal partition of a group: the one that Kafka's offsets topic has for it.
+
+    Kafka: `Utils.abs(groupId.hashCode()) % partitions`, the hash over UTF-16 code units, and an
+    `abs` that makes 0 of Integer.MIN_VALUE, which has no positive counterpart.
+    """
+    code = 0
+    units = group.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(units), 2):
+        code = (31 * code + (units[position] << 8 | units[position + 1])) & 0xFFFF_FFFF
+    absolute = 0x1_0000_0000 - code if code > 0x8000_0000 else code & 0x7FFF_FFFF
+    return absolute % count
+
+
+def write_key(key: Key) -> bytes:
+    """Encode a key. Raises: ValueError, a name is longer than Kafka allows."""
+    writer = Writer(flexible=False)
+    match key:
+        case StateKey():
+            _write_state_key(writer, POSITIONS, key)
+        case StepKey():
+            _write_state_key(writer, STEP, key.state)
+            writer.int32(key.number)
+        case RangeKey():
+            _write_state_key(writer, RANGE, key.state)
+            writer.int64(key.first)
+            writer.int64(key.last)
+        case LayoutKey():
+            writer.raw(KEY_HEAD.pack(KEY_VERSION, LAYOUT))
+            writer.string(key.view)
+        case IntentKey():
+            _write_state_key(writer, INTENT, key.state)
+            writer.int64(number_of(key.offset))
+        case EpochKey() | PusherKey():
+            _write_state_key(writer, EPOCH if isinstance(key, EpochKey) else PUSHER, key.state)
+    return writer.to_bytes()
+
+
+def write_fence(partition: int, timestamp_ms: int) -> JournalRecord:
+    """A record that stands for its place in the log only; `read_key` gives None for it."""
+    value = Writer(flexible=False)
+    value.int16(VALUE_VERSION)
+    value.int64(timestamp_ms)
+    return JournalRecord(partition, KEY_HEAD.pack(KEY_VERSION, FENCE), value.to_bytes())
+
+
+def read_key(data: Buffer, *, place: str) -> Key | None:
+    """Decode a key; None: of a version or kind that this keylane does not know.
+
+    place: where the record stands, for the error's text.
+
+    Raises:
+        JournalInvalid: it is not a key.
+    """
+    return read_bounded(data, _key, f"{place} key", KEY_BYTES_MAX)
+
+
+def write_value(value: Value) -> bytes:
+    """Encode a value. Raises: ValueError, a string is longer than Kafka allows."""
+    writer = Writer(flexible=False)
+    writer.int16(_version_of(value))
+    writer.int64(value.after.timestamp_ms if isinstance(value, IntentValue) else value.timestamp_ms)
+    match value:
+        case PositionsValue():
+            if value.base is not None:
+                writer.int64(value.base)
+            _write_positions(writer, value)
+        case IntentValue():
+            writer.int64(number_of(value.before))
+            _write_positions(writer, value.after)
+        case RangeValue():
+            writer.int32(value.leader_epoch)
+            writer.string(value.member_id)
+        case LayoutValue():
+            writer.raw(value.topic_id.bytes)
+            writer.int32(value.partition_count)
+            writer.int32(value.lane_count)
+            writer.raw(value.fingerprint)
+        case EpochValue():
+            writer.int32(value.seen.epoch)
+            writer.int64(value.seen.start)
+        case PusherValue():
+            writer.int64(value.owner.producer_id)
+            writer.int16(value.owner.epoch)
+    return writer.to_bytes()
+
+
+def read_positions(data: Buffer, *, place: str) -> PositionsValue:
+    """Decode the value of a `StateKey`. Raises: JournalInvalid."""
+    return read_bounded(data, _positions_value, f"{place} positions")
+
+
+def read_intent(data: Buffer, *, place: str) -> IntentValue:
+    """Decode the value of an `IntentKey`. Raises: JournalInvalid."""
+    return read_bounded(data, _intent_value, f"{place} intent")
+
+
+def read_range(data: Buffer, *, place: str) -> RangeValue:
+    """Decode the value of a `RangeKey`. Raises: JournalInvalid."""
+    return read_bounded(data, _range_value, f"{place} range")
+
+
+def read_layout(data: Buffer, *, place: str) -> LayoutValue:
+    """Decode the value of a `LayoutKey`. Raises: JournalInvalid."""
+    return read_bounded(data, _layout_value, f"{place} layout")
+
+
+def read_epoch(data: Buffer, *, place: str) -> EpochValue:
+    """Decode the value of an `EpochKey`. Raises: JournalInvalid."""
+    return read_bounded(data, _epoch_value, f"{place} epoch")
+
+
+def read_pusher(data: Buffer, *, place: str) -> PusherValue:
+    """Decode the value of a `PusherKey`. Raises: JournalInvalid."""
+    return read_bounded(data, _pusher_value, f"{place} pusher")
+
+
+def _key(reader: Reader) -> Key | None:
+    if reader.int16() != KEY_VERSION:
+        return None
+    kind = reader.int8()
+    key: Key
+    if kind == POSITIONS:
+        key = _state_key(reader)
+    elif kind == RANGE:
+        state, first, last = _state_key(reader), reader.int64(), reader.int64()
+        expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
+        key = RangeKey(state, first, last)
+    elif kind == LAYOUT:
+        key = LayoutKey(reader.string())
+    elif kind == INTENT:
+        key = IntentKey(_state_key(reader), read_offset(reader))
+    elif kind == EPOCH:
+        key = EpochKey(_state_key(reader))
+    elif kind == PUSHER:
+        key = PusherKey(_state_key(reader))
+    elif kind == STEP:
+        key = StepKey(_state_key(reader), reader.int32())
+        expect(f"step {key.number}", that=0 <= key.number < STEPS_MAX)
+    else:
+        return None
+    reader.end()
+    return key
+
+
+def _write_state_key(writer: Writer, kind: int, key: StateKey) -> None:
+    writer.raw(KEY_HEAD.pack(KEY_VERSION, kind))
+    writer.string(key.group)
+    writer.raw(PLACE.pack(key.topic_id.bytes, key.partition))
+
+
+def _state_key(reader: Reader) -> StateKey:
+    group, topic_id, partition = reader.string(), uuid.UUID(bytes=reader.uuid()), reader.int32()
+    expect(f"partition {partition}", that=partition >= 0)
+    return StateKey(group, topic_id, partition)
+
+
+def _intent_value(reader: Reader) -> IntentValue:
+    timestamp_ms = read_head(reader)
+    before = read_offset(reader)
+    return IntentValue(before=before, after=_positions(reader, timestamp_ms))
+
+
+def _positions_value(reader: Reader) -> PositionsValue:
+    version = reader.int16()
+    expect(f"value version {version}", that=version in (VALUE_VERSION, BASE_VERSION))
+    timestamp_ms = reader.int64()
+    base = reader.int64() if version == BASE_VERSION else None
+    expect(f"base {base}", that=base is None or base >= 0)
+    return replace(_positions(reader, timestamp_ms), base=base)
+
+
+def _version_of(value: Value) -> int:
+    match value:
+        case LayoutValue() if value.fingerprint:
+            return CUT_LAYOUT_VERSION
+        case PositionsValue() if value.base is not None:
+            return BASE_VERSION
+        case _:
+            return VALUE_VERSION
+
+
+def _write_positions(writer: Writer, value: PositionsValue) -> None:
+    writer.int64(number_of(value.pushed))
+    writer.string(value.topic_name)
+    writer.count(len(value.positions))
+    for last_hash, position in value.positions:
+        write_interval(writer, last_hash, position)
+
+
+def _positions(reader: Reader, timestamp_ms: int) -> PositionsValue:
+    pushed, topic_name = read_offset(reader), reader.string()
+    count = reader.count(INTERVAL_BYTES_MIN)
+    expect(f"{count} intervals", that=1 <= count <= POSITION_COUNT_MAX)
+    positions: list[tuple[int, Position]] = []
+    last_before = -1
+    for _ in range(count):
+        last_hash, position = read_interval(reader)
+        expect("intervals out of order", that=last_before < last_hash)
+        last_before = last_hash
+        positions.append((last_hash, position))
+    expect("intervals do not cover the hash space", that=last_before == HASH_MAX)
+    reader.end()
+    return PositionsValue(
+        timestamp_ms=timestamp_ms,
+        pushed=pushed,
+        topic_name=topic_name,
+        positions=tuple(positions),
+    )
+
+
+def _range_value(reader: Reader) -> RangeValue:
+    value = RangeValue(
+        timestamp_ms=read_head(reader), leader_epoch=reader.int32(), member_id=reader.string()
+    )
+    reader.end()
+    return value
+
+
+def _layout_value(reader: Reader) -> LayoutValue:
+    version = reader.int16()
+    expect(f"value version {version}", that=version in (VALUE_VERSION, CUT_LAYOUT_VERSION))
+    value = LayoutValue(
+        timestamp_ms=reader.int64(),
+        topic_id=uuid.UUID(bytes=reader.uuid()),
+        partition_count=reader.int32(),
+        lane_count=reader.int32(),
+        fingerprint=reader.uuid() + reader.uuid() if version == CUT_LAYOUT_VERSION else b"",
+    )
+    expect(f"time {value.timestamp_ms}", that=value.timestamp_ms <= TIMESTAMP_MS_MAX)
+    expect(f"{value.partition_count} partitions", that=value.partition_count >= 1)
+    expect(f"{value.lane_count} lanes", that=1 <= value.lane_count <= LANE_COUNT_MAX)
+    reader.end()
+    return value
+
+
+def _epoch_value(reader: Reader) -> EpochValue:
+    timestamp_ms = read_head(reader)
+    seen = EpochStart(reader.int32(), reader.int64())
+    expect(f"epoch {seen.epoch} from {seen.start}", that=min(seen) >= 0)
+    reader.end()
+    return EpochValue(timestamp_ms=timestamp_ms, seen=seen)
+
+
+def _pusher_value(reader: Reader) -> PusherValue:
+    timestamp_ms = read_head(reader)
+    owner = OwnerEpoch(reader.int64(), reader.int16())
+    expect(f"producer {owner.producer_id} epoch {owner.epoch}", that=min(owner) >= 0)
+    reader.end()
+    return PusherValue(timestamp_ms=timestamp_ms, owner=owner)

@@ -1,0 +1,119 @@
+"""What a load has read of one state of the journal so far, in whatever order it came.
+
+In:    keys and values of records.  Out: positions, ranges, epochs, intents; what is of no state.
+Source: docs/decisions/005, 038.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from keylane.errors import JournalInvalid
+from keylane.offsets.intervals import Range
+from keylane.offsets.lineage import EpochStart
+from keylane.offsets.positions import PositionMap
+from keylane.offsets.records.journal import (
+    EpochKey,
+    IntentKey,
+    IntentValue,
+    PositionsValue,
+    PusherKey,
+    RangeKey,
+    StateKey,
+    StepKey,
+    read_epoch,
+    read_intent,
+    read_positions,
+    read_pusher,
+    read_range,
+)
+from keylane.offsets.records.journal_steps import StepValue, read_step
+from keylane.offsets.steps import walked
+from keylane.offsets.values import Pusher
+
+OrphanKey = StateKey | RangeKey | EpochKey | StepKey | PusherKey
+"""Of records that are to be deleted, as they are of no state."""
+
+
+@dataclass(slots=True)
+class Loading:
+    """Of each key the last record, as it would be after a compaction."""
+
+    positions: PositionsValue | None = None
+    offset: int = 0
+    """Of the last record of positions."""
+    steps: dict[int, StepValue | None] = field(default_factory=dict)
+    """By number; None: it is damaged."""
+    ranges: set[Range] = field(default_factory=set)
+    damaged_ranges: set[RangeKey] = field(default_factory=set)
+    epoch: EpochStart | None = None
+    pusher: Pusher | None = None
+    intents: dict[int | None, IntentValue] = field(default_factory=dict)
+
+    def take(
+        self, key: OrphanKey | IntentKey, value: bytes | None, offset: int, *, place: str
+    ) -> None:
+        """Take in a record that stands at `offset`. Raises: JournalInvalid, and it is not there."""
+        match key:
+            case StateKey():
+                self.positions, self.offset = None, offset
+                if value is not None:
+                    self.positions = read_positions(value, place=place)
+            case StepKey():
+                self._take_step(key, value, place)
+            case RangeKey():
+                self._take_range(key, value, place)
+            case EpochKey():
+                self.epoch = None
+                if value is not None:
+                    self.epoch = read_epoch(value, place=place).seen
+            case PusherKey():
+                self.pusher = None
+                if value is not None:
+                    found = read_pusher(value, place=place)
+                    self.pusher = Pusher(found.owner, found.timestamp_ms // 1000)
+            case IntentKey():
+                self._take_intent(key, value, place)
+
+    def walked(self, *, is_moving: bool) -> tuple[PositionMap, int | None] | None:
+        """Positions, and what was pushed; None: there are none. Raises: JournalInvalid."""
+        if self.positions is None:
+            return None
+        return walked(self.positions, self.steps, is_moving=is_moving)
+
+    def orphans(self, key: StateKey) -> set[OrphanKey]:
+        """What is there without positions to stand beside."""
+        found: set[OrphanKey] = {RangeKey(key, *bounds) for bounds in self.ranges}
+        found |= {StepKey(key, number) for number in self.steps}
+        if self.epoch is not None:
+            found.add(EpochKey(key))
+        if self.pusher is not None:
+            found.add(PusherKey(key))
+        return found
+
+    def _take_step(self, key: StepKey, value: bytes | None, place: str) -> None:
+        self.steps.pop(key.number, None)
+        if value is not None:
+            self.steps[key.number] = None
+            self.steps[key.number] = read_step(value, place=place)
+
+    def _take_range(self, key: RangeKey, value: bytes | None, place: str) -> None:
+        self.ranges.discard((key.first, key.last))
+        self.damaged_ranges.discard(key)
+        if value is None:
+            return
+        try:
+            read_range(value, place=place)
+        except JournalInvalid:
+            self.damaged_ranges.add(key)
+            raise
+        self.ranges.add((key.first, key.last))
+
+    def _take_intent(self, key: IntentKey, value: bytes | None, place: str) -> None:
+        self.intents.pop(key.offset, None)
+        if value is None:
+            return
+        intent = read_intent(value, place=place)
+        if intent.after.pushed != key.offset:
+            raise JournalInvalid(f"{place}: an intent of another offset")
+        self.intents[key.offset] = intent

@@ -1,0 +1,263 @@
+"""What stands beside a stable position in Kafka, as the metadata of the group's own offset.
+
+In:    commits of lanes, the stable position that goes with them.  Out: text; and back; states.
+Source: KIP-98 and KIP-447 (TxnOffsetCommit carries metadata per partition); docs/decisions/042.
+
+Kafka makes offset and metadata of a TxnOffsetCommit visible together, and only when the
+transaction commits. So the positions of lanes are exactly as transactional as the offset is.
+The text is JSON:
+
+    {"keylane":1,"topic":"<topic id>","at":<stable position>,"lanes":[[count,lane,offset],...]}
+
+Beside a push of keylane's own there are no lanes, as the journal has them: the note says that the
+position may stand beyond what members said. The lanes that the push was made for stand as `"said"`,
+in the form of `"lanes"`, unless they are too many: should the journal never come to know of the
+push, what a member said of its lane is kept apart from where a scan has led it. Of which log that
+was concluded is said by `"epoch":[<leader epoch>,<first offset seen of it>]`, where it is known.
+Which owner of the group has pushed it, and when, is said by `"pusher":[<producer id>,<epoch>,
+<seconds since 1970>]`. Where members said all of it, there is nothing more, and the first number
+is 2: a keylane from before that passes it over. A zero byte follows the text.
+A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
+and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
+there are any. A note that does not fit the offset and topic it stands beside was copied there by
+some tool, and does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from keylane.keyrange.key_split import even_split
+from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.lineage import EpochStart
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome, OwnerEpoch, Position, Pusher
+
+PREFIX: Final = '{"keylane":1,'
+SAID_PREFIX: Final = '{"keylane":2,'
+END: Final = "\0"
+"""librdkafka's admin calls read metadata up to a zero byte, and go on behind it where there is none
+(2.16, which copies them without one): half of all reads had more in them, and some raised."""
+OFFSET_MAX: Final = 2**63 - 1
+LEADER_EPOCH_MAX: Final = 2**31 - 1
+OWNER_EPOCH_MAX: Final = 2**15 - 1
+SAID_LANES_MAX: Final = 200
+SAID_CHARS_MAX: Final = 3_840
+"""A note beyond either goes without what was said: brokers take 4,096 characters by default, and
+members may commit as many as metadata of a lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCommit:
+    """One lane's commit: all its records before `offset` are done."""
+
+    key_range: KeyRange
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where the lane stands by it."""
+        return Position(
+            self.offset, self.offset, committed=True,
+            metadata=self.metadata, leader_epoch=self.leader_epoch,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNote:
+    """What stands beside a stable position."""
+
+    position: int
+    commits: tuple[LaneCommit, ...]
+    """Of a transaction."""
+    seen: EpochStart | None = None
+    """The leader epoch before the furthest conclusion of the state; None: it is not known."""
+    pusher: Pusher | None = None
+    """None: it is not known, or a transaction of a member has pushed it."""
+    is_said: bool = False
+    """Members said all of it: of positions the offset alone says as much."""
+    said: tuple[LaneCommit, ...] = ()
+    """What members said with the push, outside a transaction."""
+
+    @property
+    def is_push(self) -> bool:
+        """Whether it stands beside a push of keylane's own, outside a transaction."""
+        return not self.commits
+
+
+def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
+    """Encode a note; about 12 characters per lane. What was said is left out where it is long."""
+    lanes = [_entry(commit, note.position) for commit in note.commits]
+    fields = {"keylane": 1, "topic": topic_id.hex, "at": note.position, "lanes": lanes}
+    if note.seen is not None:
+        fields["epoch"] = note.seen
+    if note.pusher is not None:
+        fields["pusher"] = [*note.pusher.owner, note.pusher.at_s]
+    if 0 < len(note.said) <= SAID_LANES_MAX:
+        said = [_entry(commit, note.position) for commit in note.said]
+        text = _text(fields | {"said": said})
+        if len(text) <= SAID_CHARS_MAX:
+            return text
+    return _text(fields)
+
+
+def said_note(topic_id: uuid.UUID, position: int, pusher: Pusher | None) -> str:
+    """What goes beside a push of what members said, as most are; "": there is nothing to say."""
+    if pusher is None:
+        return ""
+    (producer_id, epoch), at_s = pusher
+    return (
+        f'{SAID_PREFIX}"topic":"{topic_id.hex}","at":{position},'
+        f'"pusher":[{producer_id},{epoch},{at_s}]}}{END}'
+    )
+
+
+def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> LaneNote | None:
+    """Decode the metadata of a group offset; None: it is no note, or not of this offset."""
+    if text is None or not text.startswith((PREFIX, SAID_PREFIX)):
+        return None
+    try:
+        fields = json.loads(text.removesuffix(END))
+        position = fields["at"]
+        if fields["topic"] != topic_id.hex or type(position) is not int or position != committed:
+            return None
+        pusher = _pusher(fields.get("pusher"))
+        if text.startswith(SAID_PREFIX):
+            return LaneNote(position, (), pusher=pusher, is_said=True)
+        commits, said = (
+            tuple(_commit(entry, position) for entry in entries)
+            for entries in (fields["lanes"], fields.get("said", ()))
+        )
+        return LaneNote(position, commits, _seen(fields.get("epoch")), pusher, said=said)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def apply_commit(state: OffsetState, commit: LaneCommit, scan: ScanIndex) -> CommitOutcome:
+    """Commit one lane to a state."""
+    return state.commit_lane(
+        commit.key_range, commit.offset, commit.metadata, commit.leader_epoch, scan
+    )
+
+
+def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
+    """Bring a state from before a transaction to where it stands after.
+
+    Doing it again changes nothing, as long as the lanes do not overlap.
+
+    Lanes without records were counted on to the stable position by a scan that this process may
+    not have done: what Kafka holds says so all the same. It says so once: a log that was cut
+    since takes it back.
+    """
+    for said in note.said:
+        state.raise_to(said.position, said.key_range)
+    for commit in note.commits:
+        apply_commit(state, commit, scan)
+    state.settle(scan)
+    if state.pushed != note.position:
+        state.conclude(note.position)
+    state.mark_pushed(note.position)
+
+
+def merged(earlier: Iterable[LaneCommit], later: Iterable[LaneCommit]) -> tuple[LaneCommit, ...]:
+    """The commits of one transaction: of each lane the last, in the order in which they came."""
+    commits: dict[KeyRange, LaneCommit] = {}
+    for commit in (*earlier, *later):
+        commits.pop(commit.key_range, None)
+        commits[commit.key_range] = commit
+    return tuple(commits.values())
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + END
+
+
+def _seen(entry: Any) -> EpochStart | None:
+    """Raises: ValueError, TypeError."""
+    if entry is None:
+        return None
+    epoch, start = entry
+    if type(epoch) is not int or type(start) is not int:
+        raise ValueError("not a number")
+    if not (0 <= epoch <= LEADER_EPOCH_MAX and 0 <= start <= OFFSET_MAX):
+        raise ValueError("out of bounds")
+    return EpochStart(epoch, start)
+
+
+def _pusher(entry: Any) -> Pusher | None:
+    """Raises: ValueError, TypeError."""
+    if entry is None:
+        return None
+    producer_id, epoch, at_s = entry
+    if any(type(number) is not int for number in entry):
+        raise ValueError("not a number")
+    is_sound = 0 <= producer_id <= OFFSET_MAX and 0 <= epoch <= OWNER_EPOCH_MAX
+    if not (is_sound and 0 <= at_s <= OFFSET_MAX):
+        raise ValueError("out of bounds")
+    return Pusher(OwnerEpoch(producer_id, epoch), at_s)
+
+
+def _entry(commit: LaneCommit, position: int) -> list[Any]:
+    key_range = commit.key_range
+    lane = _even_lane(key_range)
+    place = lane if lane is not None else (f"{key_range.lo:x}", f"{key_range.hi:x}")
+    entry: list[Any] = [*place, commit.offset - position]
+    if commit.leader_epoch != NO_LEADER_EPOCH or commit.metadata:
+        entry.append(commit.leader_epoch)
+    if commit.metadata:
+        entry.append(commit.metadata)
+    return entry
+
+
+def _commit(entry: Any, position: int) -> LaneCommit:
+    """Raises: ValueError, TypeError."""
+    low, high, distance, *rest = entry
+    leader_epoch = rest.pop(0) if rest else NO_LEADER_EPOCH
+    metadata = rest.pop(0) if rest else None
+    numbers = (distance, leader_epoch)
+    if any(type(number) is not int for number in numbers):
+        raise ValueError("not a number")
+    if rest or (metadata is not None and not isinstance(metadata, str)):
+        raise ValueError("no text, or more than that")
+    is_sound = (
+        0 <= position + distance <= OFFSET_MAX
+        and NO_LEADER_EPOCH <= leader_epoch <= LEADER_EPOCH_MAX
+    )
+    if not is_sound:
+        raise ValueError("out of bounds")
+    return LaneCommit(
+        key_range=_key_range(low, high),
+        offset=position + distance,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _even_lane(key_range: KeyRange) -> tuple[int, int] | None:
+    """(count, lane) when it is a lane of equal ranges: that is shorter. None: it is not."""
+    count = round(HASH_MAX / (key_range.hi - key_range.lo + 1))
+    if not 1 <= count <= LANE_COUNT_MAX:
+        return None
+    lane = min(round(key_range.lo * count / HASH_MAX), count - 1)
+    return (count, lane) if even_split(count).key_range(lane) == key_range else None
+
+
+def _key_range(low: Any, high: Any) -> KeyRange:
+    """Of a lane by count and number, or of two bounds. Raises: ValueError, TypeError."""
+    if isinstance(low, str):
+        if not len(low) <= 16 >= len(high):
+            raise ValueError("out of bounds")
+        return KeyRange(int(low, 16), int(high, 16))
+    if type(low) is not int or type(high) is not int or not 1 <= low <= LANE_COUNT_MAX:
+        raise ValueError("no lane")
+    return even_split(low).key_range(high)

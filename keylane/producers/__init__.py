@@ -1,0 +1,4 @@
+"""Sequences of idempotent producers: from a lane's to its partition's, and back.
+
+Called by `proxy.apis.records`.
+"""

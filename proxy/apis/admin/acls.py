@@ -1,0 +1,61 @@
+"""CreateAcls v1-3: rights stand under a topic's own name.
+
+Behaviour: brokers know no lane names, and lanes are read and committed with the rights to their
+topic. So a rule for a lane name would allow or deny nothing: it is refused with INVALID_REQUEST
+and a message. Other rules, and requests that describe or delete rules, pass as they are.
+Not done: nothing.
+
+In:    requests and answers.  Out: the same, with refusals among the results.
+Source: KIP-11, KIP-290 (patterns).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.lane_wishes import ask
+from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.net.response_order import Buffers
+
+TOPIC_RESOURCE: Final = 2
+LITERAL: Final = 3
+"""A pattern type; a prefix is of names that brokers know, whatever else it fits."""
+
+
+async def handle_create_acls(request: Request, context: Context) -> Buffers:
+    """Refuse rules for lane names, pass the rest; results go by their place."""
+    wanted = request.decode()
+    kept = tuple(entry for entry in wanted.creations if not _is_lane_name(entry, context))
+    if len(kept) == len(wanted.creations):
+        return await relay(request, context)
+    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+    # Asked also when nothing is left: the broker refuses a client that may not set rules.
+    answer = await ask(request, replace(wanted, creations=kept), context)
+    rest = iter(answer.results)
+    results: list[Any] = []
+    for entry in wanted.creations:
+        if not _is_lane_name(entry, context):
+            results.extend(result for result in [next(rest, None)] if result is not None)
+            continue
+        topic = context.registry.physical_name(entry.resource_name)
+        results.append(
+            module.AclCreationResult(
+                error_code=ErrorCode.invalid_request,
+                error_message=f"keylane: {entry.resource_name} means lanes of the topic {topic}, "
+                f"and has the rights of it; name {topic} itself",
+            )
+        )
+    return request.answer_entity(replace(answer, results=tuple(results)))
+
+
+def _is_lane_name(entry: Any, context: Context) -> bool:
+    if int(entry.resource_type) != TOPIC_RESOURCE or int(entry.resource_pattern_type) != LITERAL:
+        return False
+    name = str(entry.resource_name)
+    return context.registry.physical_name(name) != name

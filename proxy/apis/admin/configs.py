@@ -1,0 +1,156 @@
+"""DescribeConfigs v1-4, AlterConfigs v0-2, IncrementalAlterConfigs v0-1: of topics and brokers.
+
+Behaviour: the configuration of a lane name is that of its topic, to read and to change, and the
+broker judges the right to the topic. Where a value names partitions and brokers (throttled
+replicas), it does so in the numbers that the client sees: lanes, and ids of any pair among many
+nodes. A broker is named by the id that clients know. All other requests pass as they are.
+Not done: nothing.
+
+In:    requests and answers.  Out: the answer under the names that were asked for.
+Source: KIP-226 (DescribeConfigs), KIP-339 (IncrementalAlterConfigs), KIP-73 (throttled replicas).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.lane_wishes import Target, ask, find_target, lanes_of
+from keylane.proxy.apis.shared.places import real_name
+from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.net.response_order import Buffers
+
+TOPIC_RESOURCE: Final = 2
+THROTTLED: Final = frozenset(
+    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+"""Topic configurations whose value is `partition:broker,partition:broker`, or `*` for all."""
+Pair = tuple[int, int]
+
+
+async def handle_describe_configs(request: Request, context: Context) -> Buffers:
+    """Ask by the topic's or broker's own name, answer under the one that was asked for."""
+    wanted = request.decode()
+    targets = [await _topic_target(resource, context) for resource in wanted.resources]
+    asked = [
+        _own_name(resource, target, context)
+        for resource, target in zip(wanted.resources, targets, strict=True)
+    ]
+    names = [resource.resource_name for resource in wanted.resources]
+    if asked == names and all(target is None or target.is_plain for target in targets):
+        return await relay(request, context)
+    resources = _renamed(wanted.resources, asked)
+    answer = await ask(request, replace(wanted, resources=resources), context)
+    found = {(int(result.resource_type), result.resource_name): result for result in answer.results}
+    results = []
+    for resource, target, name in zip(wanted.resources, targets, asked, strict=True):
+        result = found.get((int(resource.resource_type), name))
+        if result is not None:
+            result = replace(result, resource_name=resource.resource_name)
+            results.append(_with_values(result, target, _to_lanes))
+    return request.answer_entity(replace(answer, results=tuple(results)))
+
+
+async def handle_alter_configs(request: Request, context: Context) -> Buffers:
+    """AlterConfigs, IncrementalAlterConfigs: change what the name stands for."""
+    wanted = request.decode()
+    targets = [await _topic_target(resource, context) for resource in wanted.resources]
+    asked = [
+        _own_name(resource, target, context)
+        for resource, target in zip(wanted.resources, targets, strict=True)
+    ]
+
+    def real_pairs(target: Target, pair: Pair) -> list[Pair]:
+        return [(partition_of(target, pair[0]), context.placement.real_id(pair[1]))]
+
+    resources = tuple(
+        resource
+        if target is None or (target.is_plain and context.placement.is_alone)
+        else _with_values(resource, target, real_pairs)
+        for resource, target in zip(_renamed(wanted.resources, asked), targets, strict=True)
+    )
+    if resources == tuple(wanted.resources):
+        return await relay(request, context)
+    answer = await ask(request, replace(wanted, resources=resources), context)
+    found = {(int(entry.resource_type), entry.resource_name): entry for entry in answer.responses}
+    responses = tuple(
+        replace(found[int(resource.resource_type), name], resource_name=resource.resource_name)
+        for resource, name in zip(wanted.resources, asked, strict=True)
+        if (int(resource.resource_type), name) in found
+    )
+    return request.answer_entity(replace(answer, responses=responses))
+
+
+async def _topic_target(resource: Any, context: Context) -> Target | None:
+    """What a kio config resource that is a topic stands for; None for other kinds."""
+    if int(resource.resource_type) != TOPIC_RESOURCE:
+        return None
+    name = resource.resource_name
+    if context.registry.rule_of(name) is None or not _names_throttled(resource):
+        return Target(name)
+    return await find_target(name, context)
+
+
+def _names_throttled(resource: Any) -> bool:
+    """Whether lanes matter: a request that reads all values, or changes one that names lanes."""
+    configs = getattr(resource, "configs", None)
+    if configs is not None:
+        return any(config.name in THROTTLED for config in configs)
+    keys = resource.configuration_keys
+    return keys is None or any(key in THROTTLED for key in keys)
+
+
+def _own_name(resource: Any, target: Target | None, context: Context) -> str:
+    """What brokers call a resource."""
+    if target is None:
+        return real_name(resource, context)
+    return context.registry.physical_name(resource.resource_name)
+
+
+def _renamed(resources: Any, names: list[str]) -> list[Any]:
+    return [
+        replace(resource, resource_name=name)
+        for resource, name in zip(resources, names, strict=True)
+    ]
+
+
+def partition_of(target: Target, index: int) -> int:
+    """The broker's partition of an index; what is no lane stays, and means nothing to it."""
+    view = target.view
+    return index if view is None or view.error_of(index) else view.partition_of(index)
+
+
+def _to_lanes(target: Target, pair: Pair) -> list[Pair]:
+    if target.view is None:
+        return [pair]
+    return [(lane, pair[1]) for lane in lanes_of([pair[0]], target.view)]
+
+
+def _with_values(
+    resource: Any, target: Target | None, translate: Callable[[Target, Pair], list[Pair]]
+) -> Any:
+    """A kio resource with each pair of throttled replicas translated; others as they are."""
+    if target is None or not any(config.name in THROTTLED for config in resource.configs):
+        return resource
+    configs = tuple(
+        replace(config, value=translated(config.value, lambda pair: translate(target, pair)))
+        if config.name in THROTTLED
+        else config
+        for config in resource.configs
+    )
+    return replace(resource, configs=configs)
+
+
+def translated(value: str | None, translate: Callable[[Pair], list[Pair]]) -> str | None:
+    """A list of throttled replicas in other numbers, each once; one that is none stays."""
+    parts = [] if value is None else [part.split(":") for part in value.split(",")]
+    if not parts or not all(len(part) == 2 and all(map(_is_number, part)) for part in parts):
+        return value
+    pairs = (pair for p, b in parts for pair in translate((int(p), int(b))))
+    return ",".join(f"{partition}:{broker}" for partition, broker in dict.fromkeys(pairs))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 10

@@ -1,0 +1,186 @@
+"""AlterPartitionReassignments v0-1, ListPartitionReassignments v0: replicas of lanes' partitions.
+
+Behaviour: a lane has the replicas of its partition, so to move a lane is to move its partition,
+and all lanes of a partition show as moving with it. Lanes of one partition that one request sends
+to different brokers are refused with INVALID_REPLICA_ASSIGNMENT and a reason. Among many nodes ids
+of brokers are those of any pair on the way in, and of the partition's node on the way out.
+Not done: a plan of kafka-reassign-partitions that names another node's pairs than the partition's
+is carried out, but its `--verify` compares ids.
+
+In:    requests and answers.  Out: the same by partitions, and by lanes.
+Source: KIP-455.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+from kio.static.primitive import i32
+
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.lane_wishes import (
+    LaneWishes,
+    Refusal,
+    any_lane,
+    ask,
+    by_place,
+    find_target,
+    find_targets,
+    lanes_text,
+    show_lanes,
+    shows_lanes,
+)
+from keylane.proxy.apis.shared.places import place_partition, real_ids
+from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.registry import LaneView
+
+Replicas = tuple[Any, ...] | None
+"""Target replicas; None cancels what is under way."""
+
+
+async def handle_alter_reassignments(request: Request, context: Context) -> Buffers:
+    """Move the partitions of lanes; the broker is asked always, since it judges the right."""
+    wanted = request.decode()
+    targets = await find_targets((topic.name for topic in wanted.topics), context)
+    if all(target.is_plain for target in targets):
+        if context.placement.is_alone:
+            return await relay(request, context)
+        topics = tuple(_with_real_ids(topic, context) for topic in wanted.topics)
+        pending = context.send((request.with_entity(replace(wanted, topics=topics)),))
+        context.release()
+        return (await pending,)
+    wishes = LaneWishes(equal_replicas)
+    for target, topic in zip(targets, wanted.topics, strict=True):
+        real = _with_real_ids(topic, context)
+        wishes.add(target, ((int(e.partition_index), e.replicas) for e in real.partitions))
+    answer = await ask(request, replace(wanted, topics=_topics(wanted, wishes.settle())), context)
+    if answer.error_code != ErrorCode.none:
+        return request.answer_entity(answer)
+    return request.answer_entity(_build(request, wishes, answer))
+
+
+def equal_replicas(
+    view: LaneView, partition: int, wishes: Mapping[int, Replicas]
+) -> Replicas | Refusal:
+    """The replicas that all lanes of a partition are to have."""
+    first = next(iter(wishes.values()))
+    if all(replicas == first for replicas in wishes.values()):
+        return first
+    return Refusal(
+        ErrorCode.invalid_replica_assignment,
+        f"{lanes_text(view)}: lanes {', '.join(map(str, wishes))} are one partition, {partition}, "
+        "and cannot have different replicas; give all of them the same, or ask a broker's own "
+        "address",
+    )
+
+
+def _topics(wanted: Any, asked: Mapping[str, Mapping[int, Replicas]]) -> tuple[Any, ...]:
+    of_topic = wanted.topics[0]
+    found: Iterator[Any] = (each.partitions[0] for each in wanted.topics if each.partitions)
+    of_partition: Any = next(found, None)
+    return tuple(
+        replace(
+            of_topic,
+            name=type(of_topic.name)(name),
+            partitions=tuple(
+                replace(of_partition, partition_index=i32(partition), replicas=replicas)
+                for partition, replicas in partitions.items()
+            ),
+        )
+        for name, partitions in asked.items()
+    )
+
+
+def _build(request: Request, wishes: LaneWishes[Replicas], answer: Any) -> Any:
+    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+
+    def refused(index: int, refusal: Refusal) -> Any:
+        return module.ReassignablePartitionResponse(
+            partition_index=i32(index), error_code=refusal.code, error_message=refusal.message
+        )
+
+    found = by_place(answer.responses, "name", "partitions", "partition_index")
+    responses = tuple(
+        module.ReassignableTopicResponse(name=target.name, partitions=entries)
+        for target, entries in wishes.answers(found, refused)
+    )
+    return replace(answer, responses=responses)
+
+
+async def handle_list_reassignments(request: Request, context: Context) -> Buffers:
+    """What is under way, as Metadata shows it; of all topics, or of those that are named."""
+    wanted = request.decode()
+    if wanted.topics is None and context.placement.is_alone and not shows_lanes(context):
+        return await relay(request, context)
+    if wanted.topics is None:
+        pending = context.send((request.frame,))
+        context.release()
+        answer = request.decode_answer(await pending)
+        shown = [await _present(topic, context) for topic in _placed(answer, context)]
+        return request.answer_entity(replace(answer, topics=tuple(shown)))
+    targets = await find_targets((topic.name for topic in wanted.topics), context)
+    if all(target.is_plain for target in targets) and context.placement.is_alone:
+        return await relay(request, context)
+    wishes: LaneWishes[None] = LaneWishes(any_lane)
+    for target, topic in zip(targets, wanted.topics, strict=True):
+        wishes.add(target, ((int(index), None) for index in topic.partition_indexes))
+    of_topic: Any = wanted.topics[0] if wanted.topics else None
+    topics = tuple(
+        replace(
+            of_topic, name=type(of_topic.name)(name), partition_indexes=tuple(map(i32, partitions))
+        )
+        for name, partitions in wishes.settle().items()
+    )
+    answer = await ask(request, replace(wanted, topics=topics), context)
+    found = by_place(_placed(answer, context), "name", "partitions", "partition_index")
+    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+    shown = [
+        module.OngoingTopicReassignment(name=target.name, partitions=entries)
+        for target, entries in wishes.answers(found, lambda _index, _refusal: None)
+    ]
+    return request.answer_entity(replace(answer, topics=tuple(_without_gaps(shown))))
+
+
+def _without_gaps(topics: Iterable[Any]) -> Iterable[Any]:
+    """Topics with a reassignment under way; brokers say nothing of others, known or not."""
+    for topic in topics:
+        partitions = tuple(entry for entry in topic.partitions if entry is not None)
+        if partitions:
+            yield replace(topic, partitions=partitions)
+
+
+async def _present(topic: Any, context: Context) -> Any:
+    view = (await find_target(topic.name, context)).view
+    if view is None:
+        return topic
+    return replace(topic, partitions=show_lanes(topic.partitions, view, "partition_index"))
+
+
+def _placed(answer: Any, context: Context) -> list[Any]:
+    """The topics of an answer, with replicas as Metadata shows them."""
+    topics = []
+    for topic in answer.topics:
+        counts = (int(entry.partition_index) + 1 for entry in topic.partitions)
+        count = max(context.registry.count_of(topic.name), *counts, 0)
+        partitions = tuple(
+            place_partition(entry, topic.name, count, context) for entry in topic.partitions
+        )
+        topics.append(replace(topic, partitions=partitions))
+    return topics
+
+
+def _with_real_ids(topic: Any, context: Context) -> Any:
+    """A kio topic entry with replicas by the brokers' own ids; None, which cancels, stays."""
+    partitions = tuple(
+        entry
+        if entry.replicas is None
+        else replace(entry, replicas=real_ids(entry.replicas, context))
+        for entry in topic.partitions
+    )
+    return replace(topic, partitions=partitions)

@@ -1,0 +1,77 @@
+"""Offsets that brokers have expired under a running group: kept, and soon pushed again.
+
+Behaviour: a missing offset is a deletion, and lanes start from nothing, unless the group has had
+members since before this process looked at it, and the offset was missing from the start. Then it
+has expired: members that joined through a keylane that did not show the topic behind a lane name
+to the broker are no subscribers of it there.
+Not done: nothing.
+
+In:    states of a group whose offset the broker does not have.  Out: the offset that it had.
+Source: docs/decisions/025; KIP-211; OffsetMetadataManager.cleanupExpiredOffsets.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kio.schema.errors import ErrorCode
+
+from keylane.offsets.records.journal import StateKey
+from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.group_state import CONSUMER, GroupState, ask_group_state
+from keylane.proxy.groups.group_names import Place
+from keylane.proxy.topics.registry import View
+
+log = logging.getLogger("keylane.offsets")
+
+
+class ExpiredOffsets:
+    """Missing offsets of one group, judged for one request; the group's lock is held."""
+
+    def __init__(self, group: str, context: Context) -> None:
+        self._group, self._context = group, context
+        self._found: GroupState | None = None
+
+    def note_seen(self, view: View, partition: int) -> None:
+        """The broker has an offset there."""
+        self._context.group_names.note_seen(self._group, (view.topic, partition))
+
+    async def kept(self, view: View, partition: int) -> tuple[int | None, ErrorCode]:
+        """As `kept_of`; the next heartbeat of the group puts it back, if no commit does before."""
+        state = self._context.groups.state_of(self._group, view, partition)
+        kept, code = await self.kept_of(StateKey(self._group, view.topic_id, partition), state)
+        if kept is not None:
+            self._context.refreshes.set_due(self._group, self._context.clock())
+        return kept, code
+
+    async def kept_of(
+        self, key: StateKey, state: OffsetState | None
+    ) -> tuple[int | None, ErrorCode]:
+        """The offset to go on from as if the broker had it; None: it is gone.
+
+        The code, where it is not 0, is why that cannot be said now.
+        """
+        if state is None or state.pushed is None:
+            return None, ErrorCode.none
+        if self._context.groups.push_journal(self._group).is_deleting(key):
+            return None, ErrorCode.none
+        place = state.topic_name, key.partition
+        if not self._context.group_names.may_have_expired(self._group, place):
+            return None, ErrorCode.none
+        if self._found is None:
+            self._found = await ask_group_state(self._group, self._context)
+        if self._found.error_code != ErrorCode.none:
+            return None, self._found.error_code
+        if not self._found.has_members or self._found.protocol_type != CONSUMER:
+            return None, ErrorCode.none
+        self._note(place, state.pushed)
+        return state.pushed, ErrorCode.none
+
+    def _note(self, place: Place, offset: int) -> None:
+        self._context.stats.offsets_kept += 1
+        log.warning(
+            "offset of a running group is missing at the broker and is kept group=%s topic=%s "
+            "partition=%d offset=%d; it expired, the group's next commit or heartbeat puts it back",
+            self._group, *place, offset,
+        )  # fmt: skip

@@ -1,0 +1,293 @@
+"""What the offset calls share: views of their topics, states of a group, errors.
+
+In:    kio topic entries, a group.  Out: views, copies of `OffsetState`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32
+
+from keylane.errors import UpstreamLost
+from keylane.offsets.pushes import Writer
+from keylane.offsets.records.journal import StateKey, state_key
+from keylane.offsets.state import OffsetState
+from keylane.offsets.txn_metadata import LaneCommit, apply_commit
+from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
+from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.unresolved import resolve_view
+from keylane.proxy.topics.registry import View
+
+log = logging.getLogger("keylane.offsets")
+
+NONE: Final = ErrorCode.none
+UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
+UNSTABLE: Final = ErrorCode.unstable_offset_commit
+"""A transaction that is not over has an offset there; an answer to OffsetFetch only."""
+BUSY: Final = ErrorCode.coordinator_load_in_progress
+"""The error that clients get for it: all of them retry, and look for no other coordinator."""
+TOO_MANY_GROUPS: Final = ErrorCode.policy_violation
+NO_OFFSET: Final = -1
+
+Place = tuple[str, int]
+"""(physical topic name, partition)."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A state that is being changed; it takes the place of the old one when Kafka agrees."""
+
+    view: View
+    """One of the views that the request named; states are the same under all of them."""
+    partition: int
+    state: OffsetState
+
+    group: str
+    begun: OffsetState | None = field(default=None, compare=False)
+    """The state as it was, where the group has none yet: it is kept with the first push."""
+    steps_back: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
+    """Lanes that a member commits lower than they stand: index, from, to."""
+    left_over: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
+    """The same of an earlier turn of the member, which its lanes do not follow."""
+    said: list[LaneCommit] = field(default_factory=list, compare=False)
+    """What members have said in this request, as far as it was taken into the state."""
+    key: StateKey = field(init=False, compare=False)
+    """Under which the state is kept."""
+    place: Place = field(init=False, compare=False)
+    """Topic and partition."""
+
+    def __post_init__(self) -> None:
+        self.key = state_key(self.group, self.view.topic_id, self.partition)
+        self.place = self.view.topic, self.partition
+
+
+async def find_views(
+    topics: Iterable[Any], context: Context, client_id: str | None = None
+) -> list[View | None]:
+    """The view of each kio topic entry, by its id where it has one, else by its name.
+
+    None: the topic is plain for certain. What cannot be resolved is a view that refuses all.
+    client_id: of the request; without, a client's key ranges do not count.
+    """
+    views: list[View | None] = []
+    for topic in topics:
+        if not hasattr(topic, "topic_id"):
+            views.append(await resolve_view(client_id, str(topic.name), None, context))
+        elif topic.topic_id is None:  # the zero id, which is no topic's: the broker says so
+            views.append(None)
+        else:
+            views.append(await resolve_view(client_id, None, topic.topic_id, context))
+    return views
+
+
+async def denied_places(places: Mapping[Place, View], context: Context) -> dict[Place, ErrorCode]:
+    """Places of topics that the client may not read, which is what commits ask for.
+
+    Looked at before anything of a group's state is answered or changed. The broker has the last
+    word on the group too, and is asked only with what comes of the state.
+    """
+    codes: dict[str, ErrorCode] = {}
+    for topic, view in {view.topic: view for view in places.values()}.items():
+        if code := await context.right_error(view, Operation.READ):
+            codes[topic] = ErrorCode(code)
+    return {place: codes[place[0]] for place in places if place[0] in codes}
+
+
+async def open_drafts(
+    group: str,
+    views: Mapping[Place, View],
+    context: Context,
+    *,
+    writer: Writer | None = None,
+    trusts_own: bool = True,
+) -> tuple[dict[Place, Draft], dict[Place, ErrorCode]]:
+    """A copy of the group's state per partition, and the errors of those that have none.
+
+    Where the state is new, or a transaction may have moved Kafka's own offset, Kafka is asked
+    first. UNSTABLE: the transaction of somebody else than `writer` is under way there.
+    trusts_own: what is pending where `writer` had a transaction is of that one; without, it is
+    UNSTABLE as well.
+    TOO_MANY_GROUPS: the group has no offsets of lanes, and its client may begin no more.
+    BUSY: the log start of the partition is needed, and its leader cannot be asked.
+    """
+    drafts: dict[Place, Draft] = {}
+    unsure: list[Place] = []
+    is_known = False
+    for place, view in views.items():
+        key = state_key(group, view.topic_id, place[1])
+        state = context.groups.state_of(group, view, place[1])
+        is_known |= state is not None
+        # A transaction is applied to what the journal says: an offset that somebody has moved at
+        # Kafka, and an OffsetFetch has found, must stand there first.
+        is_lacking = state is not None and writer is not None and bool(state.unsaved())
+        if state is None or is_lacking or not context.groups.pushes.is_sure(key):
+            unsure.append(place)
+        else:
+            drafts[place] = Draft(view, place[1], state.copy(), group)
+    if not unsure:
+        return drafts, {}
+    if not is_known and not context.may_begin_group(group):
+        return {}, dict.fromkeys(views, TOO_MANY_GROUPS)
+    committed, errors = await fetch_committed(group, unsure, context)
+    await _keep_expired(group, views, committed, errors, context)
+    adopted = await _adopt_all(group, views, committed, errors, context)
+    await _save_before_push(group, views, adopted, context, is_transaction=writer is not None)
+    context.groups.check_tenure(group)  # else nothing may be noted of what Kafka has said
+    for place, state in adopted.items():
+        kept = context.groups.state_of(group, views[place], place[1])
+        begun = state if kept is None else None
+        draft = Draft(views[place], place[1], state.copy(), group, begun)
+        is_late = context.groups.pushes.may_still_come(draft.key, writer, context.clock())
+        if writer is not None and not is_late:
+            # It would take the transaction's note out of Kafka's metadata.
+            is_late = context.groups.push_journal(group).may_come_late(draft.key)
+        if is_late:
+            errors[place] = UNSTABLE
+            continue
+        context.groups.pushes.note_sure(draft.key)
+        drafts[place] = draft
+    for place in [place for place, code in errors.items() if code == UNSTABLE]:
+        own = _own_draft(group, views[place], place[1], writer if trusts_own else None, context)
+        if own is not None:
+            del errors[place]
+            drafts[place] = own
+    return drafts, errors
+
+
+async def _adopt_all(
+    group: str,
+    views: Mapping[Place, View],
+    committed: Mapping[Place, tuple[int | None, str | None]],
+    errors: dict[Place, ErrorCode],
+    context: Context,
+) -> dict[Place, OffsetState]:
+    """States in line with Kafka's own offsets; BUSY among `errors` where that cannot be known."""
+    adopted: dict[Place, OffsetState] = {}
+    for place, (offset, metadata) in committed.items():
+        try:
+            adopted[place] = await context.groups.adopt(
+                group, views[place], place[1], offset, metadata
+            )
+        except UpstreamLost as error:
+            note_unknown_start(group, place, error)
+            errors[place] = BUSY
+    # A scan may be of a later epoch than a note that is news: the note's is compared first.
+    await context.groups.repair(group)
+    for place, state in adopted.items():
+        adopted[place] = context.groups.state_of(group, views[place], place[1]) or state
+    return adopted
+
+
+def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:
+    """What only its leader knows cannot be learnt, so its lanes have to wait; others go on."""
+    log.warning(
+        "lanes wait for the leader of their partition group=%s topic=%s partition=%d reason=%s",
+        group, *place, error,
+    )  # fmt: skip
+
+
+async def _keep_expired(
+    group: str,
+    views: Mapping[Place, View],
+    committed: dict[Place, tuple[int | None, str | None]],
+    errors: dict[Place, ErrorCode],
+    context: Context,
+) -> None:
+    """Put back what a broker has expired under the group's running members."""
+    expired = ExpiredOffsets(group, context)
+    for place, (found, _) in list(committed.items()):
+        if found is not None:
+            context.group_names.note_seen(group, place)
+            continue
+        offset, code = await expired.kept(views[place], place[1])
+        if code != NONE:
+            del committed[place]
+            errors[place] = code
+        elif offset is not None:
+            committed[place] = offset, None
+
+
+async def _save_before_push(
+    group: str,
+    views: Mapping[Place, View],
+    adopted: Mapping[Place, OffsetState],
+    context: Context,
+    *,
+    is_transaction: bool,
+) -> None:
+    """Put into the journal what the next push takes out of Kafka's metadata.
+
+    A transaction's push leaves the journal as it is until it is over. What is not there by then
+    could not be kept apart from what the transaction brings.
+    """
+    unsaved = context.groups.pushes.unsaved
+    lacking = [
+        (views[place], place[1], state)
+        for place, state in adopted.items()
+        if is_transaction or StateKey(group, views[place].topic_id, place[1]) in unsaved
+    ]
+    if lacking:
+        await context.groups.save(group, lacking)
+
+
+def _own_draft(
+    group: str, view: View, partition: int, writer: Writer | None, context: Context
+) -> Draft | None:
+    """The state as it is, with what `writer`'s open transaction has committed on top."""
+    pushes = context.groups.pushes
+    state = context.groups.state_of(group, view, partition)
+    key = StateKey(group, view.topic_id, partition)
+    if writer is None or state is None or not pushes.is_own(key, writer):
+        return None
+    draft = Draft(view, partition, state.copy(), group)
+    for commit in pushes.commits_of(key, writer):
+        apply_commit(draft.state, commit, context.groups.sure_scan(key, view))
+    return draft
+
+
+async def fetch_committed(
+    group: str, places: Sequence[Place], context: Context
+) -> tuple[dict[Place, tuple[int | None, str | None]], dict[Place, ErrorCode]]:
+    """Kafka's own stable offsets of the group (None: none) with metadata; errors, by place."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in places:
+        by_topic.setdefault(topic, []).append(partition)
+    answer = await context.ask(
+        OffsetFetchRequest(
+            group_id=GroupId(group),
+            topics=tuple(
+                OffsetFetchRequestTopic(
+                    name=TopicName(topic), partition_indexes=tuple(map(i32, partitions))
+                )
+                for topic, partitions in by_topic.items()
+            ),
+            require_stable=True,
+        )
+    )
+    committed: dict[Place, tuple[int | None, str | None]] = {}
+    missing = answer.error_code if answer.error_code != NONE else UNKNOWN_PARTITION
+    errors = dict.fromkeys(places, missing)
+    for topic in answer.topics:
+        for entry in topic.partitions:
+            place = (str(topic.name), int(entry.partition_index))
+            if place not in errors and place not in committed:
+                continue  # it was not asked for
+            if entry.error_code != NONE:
+                errors[place] = entry.error_code
+            elif answer.error_code == NONE:
+                errors.pop(place, None)
+                committed[place] = known_offset(entry), entry.metadata
+    return committed, errors
+
+
+def known_offset(entry: Any) -> int | None:
+    """The committed offset of a kio OffsetFetch entry; None for "no commit"."""
+    offset = int(entry.committed_offset)
+    return None if offset == NO_OFFSET else offset

@@ -1,0 +1,481 @@
+"""OffsetFetch v1-10: where each lane of a group stands.
+
+Behaviour: the broker is asked for the physical partitions with the caller's principal; what it
+says is compared with the state (a group that went on direct, a reset, an expired offset), and
+each lane is answered its own position, -1 where nobody has committed. "All topics" lists lane
+topics under their own name, and under the lane names that the group has used since the start.
+A lane index never reaches the broker, which would answer "no offset" for it: where a topic cannot
+be resolved, or a partition's log start not be learnt, clients are told to ask again.
+A client id with key ranges is answered the least position of its ranges of a partition; one that
+it was not given is refused with TOPIC_AUTHORIZATION_FAILED.
+Not done: offset ranges for native consumers (tagged fields).
+
+In:    requests and answers.  Out: answers per lane.
+Source: KIP-709 (many groups), KIP-447.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+from kio.static.primitive import i32, i64
+
+from keylane.errors import GroupDenied, UpstreamLost
+from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
+from keylane.proxy.apis.commits.lane_offsets import (
+    BUSY,
+    NONE,
+    UNSTABLE,
+    Place,
+    find_views,
+    known_offset,
+    note_unknown_start,
+)
+from keylane.proxy.apis.commits.stable_offsets import (
+    STABLE_PAUSE_S,
+    STABLE_PAUSE_S_MAX,
+    STABLE_VERSION,
+    STABLE_WAIT_S,
+    pending_places,
+)
+from keylane.proxy.apis.commits.steps_back import note_answered
+from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.large import (
+    ENTRIES_AT_ONCE,
+    check_entries,
+    check_partitions,
+    count_partitions,
+    read_answer,
+    write_answer,
+)
+from keylane.proxy.apis.shared.refusals import GROUP_DENIED, refused_offsets, refused_topics
+from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.unresolved import UnresolvedView
+from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.registry import View
+
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+UNKNOWN_TOPIC_ID: Final = 100
+MANY_GROUPS_VERSION: Final = 8
+TOPIC_ID_VERSION: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuestion:
+    """One group of a request; `topics` is None for all topics that it has offsets of."""
+
+    group: str
+    entry: Any
+    """The kio value that holds `topics`: a group entry, or before v8 the request itself."""
+    views: Sequence[View | None]
+    client_id: str | None
+    """Of the request."""
+
+
+async def handle_offset_fetch(request: Request, context: Context) -> Buffers:
+    """Ask the broker for physical partitions, answer lanes."""
+    wanted = request.decode()
+    questions = await _questions(wanted, request, context)
+    if all(question.entry.topics is not None and not any(question.views) for question in questions):
+        return await relay(request, context)
+    denied = await _denied_groups(request, wanted, questions, context)
+    if len(denied) == len(questions):
+        raise GroupDenied("the client may not describe the groups")
+    names = {question.group for question in denied}
+    allowed = [question for question in questions if question.group not in names]
+    answer = await _answer_stable(request, wanted, allowed, context)
+    if denied:
+        refused = tuple(_denied(request.api_version, question) for question in denied)
+        answer = replace(answer, groups=(*answer.groups, *refused))
+    groups = answer.groups if request.api_version >= MANY_GROUPS_VERSION else (answer,)
+    entries = sum(count_partitions(group.topics) for group in groups)
+    return await write_answer(request, answer, entries, context)
+
+
+async def _denied_groups(
+    request: Request, wanted: Any, questions: list[GroupQuestion], context: Context
+) -> list[GroupQuestion]:
+    """Those of groups that the client may not describe: asked of all at once, for no topic."""
+    if len(questions) == 1:
+        group = questions[0].group
+        return questions if await context.group_error(group, Operation.DESCRIBE) else []
+    nothing = tuple(replace(question.entry, topics=()) for question in questions)
+    asked = request.with_entity(replace(wanted, groups=nothing))
+    answer = request.decode_answer(await context.send((asked,)))
+    denied = {str(entry.group_id) for entry in answer.groups if entry.error_code == GROUP_DENIED}
+    return [question for question in questions if question.group in denied]
+
+
+async def _answer_stable(
+    request: Request, wanted: Any, questions: list[GroupQuestion], context: Context
+) -> Any:
+    """The answer, once no transaction has offsets under way: before v7 clients cannot be told."""
+    await context.caught_up()
+    until_s, pause_s = context.clock() + STABLE_WAIT_S, STABLE_PAUSE_S
+    while True:
+        async with AsyncExitStack() as stack:
+            # A commit that is under way moves Kafka's offset before ours: look between commits.
+            for group in sorted({question.group for question in questions}):
+                context.groups.note_asked(group)
+                await stack.enter_async_context(context.hold(group))
+            pending: frozenset[Place] = frozenset()
+            if request.api_version < STABLE_VERSION:
+                pending = await pending_places(questions[0].group, _places(questions[0]), context)
+            if not pending or context.clock() >= until_s:
+                return await _answer(request, wanted, questions, pending, context)
+        context.stats.offsets_unstable_waits += 1
+        await context.pause(pause_s)
+        pause_s = min(2 * pause_s, STABLE_PAUSE_S_MAX)
+
+
+def _denied(api_version: int, question: GroupQuestion) -> Any:
+    """The answer entry of one group of many; brokers name no partitions in it."""
+    module: Any = load_payload_module(9, api_version, EntityType.response)
+    return module.OffsetFetchResponseGroup(
+        group_id=question.entry.group_id, topics=(), error_code=GROUP_DENIED
+    )
+
+
+async def _answer(
+    request: Request,
+    wanted: Any,
+    questions: list[GroupQuestion],
+    pending: frozenset[Place],
+    context: Context,
+) -> Any:
+    """Ask the broker and put lanes in place; the groups' locks are held."""
+    upstream = _upstream(wanted, questions, request.api_version)
+    answered = context.send((request.with_entity(upstream),))
+    context.release()
+    answer = await read_answer(request, await answered, context)
+    if request.api_version < MANY_GROUPS_VERSION:
+        marked = _marked(answer, pending)
+        return await _present(request.api_version, questions[0], marked, context)
+    asked = {question.group: question for question in questions}
+    groups = [
+        await _present(request.api_version, asked[str(entry.group_id)], entry, context)
+        for entry in answer.groups
+        if str(entry.group_id) in asked
+    ]
+    return replace(answer, groups=tuple(groups))
+
+
+def _marked(answer: Any, pending: frozenset[Place]) -> Any:
+    """The broker's answer, with "later" where a transaction is not over."""
+    if not pending:
+        return answer
+    return replace(
+        answer,
+        topics=tuple(
+            replace(
+                topic,
+                partitions=tuple(
+                    replace(entry, committed_offset=i64(-1), error_code=BUSY)
+                    if (str(topic.name), int(entry.partition_index)) in pending
+                    else entry
+                    for entry in topic.partitions
+                ),
+            )
+            for topic in answer.topics
+        ),
+    )
+
+
+async def _questions(wanted: Any, request: Request, context: Context) -> list[GroupQuestion]:
+    client_id = request.header.client_id
+    entries = wanted.groups if request.api_version >= MANY_GROUPS_VERSION else (wanted,)
+    check_entries(len(entries))
+    named = (topic for entry in entries for topic in entry.topics or ())
+    check_partitions(named, "partition_indexes")
+    return [
+        GroupQuestion(
+            str(entry.group_id),
+            entry,
+            await find_views(entry.topics or (), context, client_id),
+            client_id,
+        )
+        for entry in entries
+    ]
+
+
+def _places(question: GroupQuestion) -> dict[Place, View]:
+    """Partitions behind the lanes that are asked for."""
+    return {
+        (view.topic, view.partition_of(index)): view
+        for topic, view in zip(question.entry.topics or (), question.views, strict=False)
+        if view is not None
+        for index in topic.partition_indexes
+        if not view.error_of(index)
+    }
+
+
+def _upstream(wanted: Any, questions: list[GroupQuestion], api_version: int) -> Any:
+    """The request with physical partitions, each named once."""
+    if api_version >= MANY_GROUPS_VERSION:
+        return replace(
+            wanted,
+            groups=tuple(_physical_question(question, api_version) for question in questions),
+        )
+    return _physical_question(questions[0], api_version)
+
+
+def _physical_question(question: GroupQuestion, api_version: int) -> Any:
+    if not any(question.views):
+        return question.entry
+    topics: dict[Any, Any] = {}
+    wanted: dict[Any, dict[i32, None]] = {}
+    for topic, view in zip(question.entry.topics, question.views, strict=True):
+        if isinstance(view, UnresolvedView):
+            continue  # the broker would answer "no offset"
+        indexes = topic.partition_indexes
+        if view is None:
+            key = topic.topic_id if api_version >= TOPIC_ID_VERSION else topic.name
+        else:
+            key = view.topic_id if api_version >= TOPIC_ID_VERSION else view.topic
+            indexes = [i32(view.partition_of(i)) for i in indexes if _is_asked(view, i)]
+            field = "topic_id" if api_version >= TOPIC_ID_VERSION else "name"
+            topic = replace(topic, **{field: key})
+        topics.setdefault(key, topic)
+        wanted.setdefault(key, {}).update(dict.fromkeys(indexes))
+    return replace(
+        question.entry,
+        topics=tuple(
+            replace(topic, partition_indexes=tuple(wanted[key])) for key, topic in topics.items()
+        ),
+    )
+
+
+def _is_asked(view: View, index: int) -> bool:
+    """Whether the broker is: it has no lane that is not there, but partitions not given."""
+    return view.layout is None or not view.error_of(index)
+
+
+async def _present(api_version: int, question: GroupQuestion, answer: Any, context: Context) -> Any:
+    """A group's answer with lanes in place of lane topics' partitions."""
+    code = getattr(answer, "error_code", NONE)
+    if code != NONE and not answer.topics:
+        if api_version >= MANY_GROUPS_VERSION:
+            return answer
+        # A coordinator that moved, say: see there why each partition is named.
+        module = load_payload_module(9, api_version, EntityType.response)
+        return replace(answer, topics=refused_offsets(question.entry, module, code))
+    by_id = api_version >= TOPIC_ID_VERSION
+    found = {topic.topic_id if by_id else str(topic.name): topic for topic in answer.topics}
+    if question.entry.topics is None:
+        return replace(
+            answer, topics=tuple(await _present_all(api_version, question, answer, context))
+        )
+    if not any(question.views):
+        return answer
+    topics = []
+    for topic, view in zip(question.entry.topics, question.views, strict=True):
+        if view is None:
+            key = topic.topic_id if by_id else str(topic.name)
+            if key in found:
+                topics.append(_only(found[key], topic.partition_indexes))
+            continue
+        physical = found.get(view.topic_id if by_id else view.topic)
+        code = view.error_code if isinstance(view, UnresolvedView) else 0
+        if code or physical is None or _lacks(physical, view, topic.partition_indexes):
+            topics.append(_refused_topic(api_version, topic, refusal_code(api_version, code)))
+            continue
+        lanes = await _lanes(
+            question.group, view, physical, topic.partition_indexes, api_version, context
+        )
+        note_answered(question.group, view, lanes, context)
+        topics.append(_named(physical, view, lanes, by_id=by_id))
+    return replace(answer, topics=tuple(topics))
+
+
+def _lacks(physical: Any, view: View, indexes: Sequence[int]) -> bool:
+    """Whether the broker has left out a partition that it was asked for: no offset is known."""
+    found = {int(entry.partition_index) for entry in physical.partitions}
+    return any(view.partition_of(i) not in found for i in indexes if _is_asked(view, i))
+
+
+def refusal_code(api_version: int, code: int = 0) -> ErrorCode:
+    """What says that an offset is not known now, so that clients ask again.
+
+    Of a partition with any other error Java gives up, and librdkafka waits for ever; a partition
+    that is left out, or without an offset, they start by their reset policy.
+    code: what was said of the topic; a missing right, and an id that is no topic's, stay as said.
+    """
+    if code in (TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID):
+        return ErrorCode(code)
+    return UNSTABLE if api_version >= STABLE_VERSION else BUSY
+
+
+def _refused_topic(api_version: int, topic: Any, code: ErrorCode) -> Any:
+    """The answer entry of a topic entry of the request, refused for all that it names."""
+    module: Any = load_payload_module(9, api_version, EntityType.response)
+    suffix = "s" if api_version >= MANY_GROUPS_VERSION else ""
+    of_topic = getattr(module, f"OffsetFetchResponseTopic{suffix}")
+    of_partition = getattr(module, f"OffsetFetchResponsePartition{suffix}")
+    return refused_topics((topic,), of_topic, of_partition, code)[0]
+
+
+def _only(topic: Any, indexes: Sequence[int]) -> Any:
+    """A plain topic's answer, for the partitions that were asked under this name."""
+    wanted = set(indexes)
+    return replace(
+        topic, partitions=tuple(e for e in topic.partitions if e.partition_index in wanted)
+    )
+
+
+async def _present_all(
+    api_version: int, question: GroupQuestion, answer: Any, context: Context
+) -> list[Any]:
+    """All that the group has offsets of: lanes where the topic's own name means lanes."""
+    topics = []
+    by_id = api_version >= TOPIC_ID_VERSION
+    lane_names = [
+        await context.find_view(name)
+        for name in context.groups.lane_names_of(question.group)
+        if not context.registry.is_refused(name)
+    ]
+    for physical in answer.topics:
+        registry = context.registry
+        name = registry.name_of_id(physical.topic_id) if by_id else str(physical.name)
+        if name is not None and registry.is_refused(name):
+            continue  # its lanes are not served, and its partitions are not what the name means
+        (own,) = await find_views((physical,), context, question.client_id)
+        if own is None:
+            topics.append(physical)
+        elif isinstance(own, UnresolvedView):
+            # Offsets of partitions, shown as they are, would pass for those of lanes.
+            topics.append(_unknown(physical, refusal_code(api_version, own.error_code)))
+            continue
+        known_id = context.registry.id_of_name
+        topic_id = physical.topic_id if by_id else known_id(str(physical.name))
+        for view in (own, *lane_names):
+            if (
+                view is None
+                or view.topic_id != topic_id
+                or (view is not own and not view.is_renamed)
+            ):
+                continue
+            indexes = view.indexes
+            lanes = await _lanes(question.group, view, physical, indexes, api_version, context)
+            known = [entry for entry in lanes if entry.committed_offset >= 0 or entry.error_code]
+            if known:
+                topics.append(_named(physical, view, known, by_id=by_id))
+    return topics
+
+
+def _unknown(physical: Any, code: ErrorCode) -> Any:
+    """The broker's topic entry with no offset in it."""
+    partitions = tuple(
+        replace(entry, committed_offset=i64(-1), metadata="", error_code=code)
+        for entry in physical.partitions
+    )
+    return replace(physical, partitions=partitions)
+
+
+def _named(physical: Any, view: View, lanes: list[Any], *, by_id: bool) -> Any:
+    key = {"topic_id": view.view_id} if by_id else {"name": view.name}
+    return replace(physical, partitions=tuple(lanes), **key)
+
+
+async def _lanes(
+    group: str,
+    view: View,
+    physical: Any,
+    indexes: Sequence[int],
+    api_version: int,
+    context: Context,
+) -> list[Any]:
+    """Answer entries of the lanes `indexes`; the group's lock is held."""
+    by_partition = {int(entry.partition_index): entry for entry in physical.partitions}
+    states: dict[int, OffsetState | None] = {}
+    expired = ExpiredOffsets(group, context)
+    lanes: list[Any] = []
+    for index in indexes:
+        if len(lanes) % ENTRIES_AT_ONCE == ENTRIES_AT_ONCE - 1:
+            await context.pause(0.0)  # others go on meanwhile
+        if not _is_asked(view, index):
+            continue  # a broker leaves out what it does not know as well
+        partition = view.partition_of(index)
+        entry = by_partition.get(partition)
+        if entry is None:
+            continue
+        if code := view.error_of(index):
+            lanes.append(replace(entry, committed_offset=i64(-1), error_code=ErrorCode(code)))
+            continue
+        if entry.error_code == NONE and partition not in states:
+            entry = by_partition[partition] = await _with_kept(entry, view, partition, expired)
+        if entry.error_code == NONE and partition not in states:
+            committed = known_offset(entry)
+            if committed is None and context.groups.state_of(group, view, partition) is None:
+                # No offset there, none here: the broker's own "no commit" fits every lane.
+                lanes.append(replace(entry, partition_index=i32(index)))
+                continue
+            states[partition] = await _adopted(
+                group, view, partition, committed, entry.metadata, context
+            )
+        if entry.error_code == NONE:
+            state = states[partition]
+            if state is None:
+                code = refusal_code(api_version)
+                entry = replace(entry, committed_offset=i64(-1), metadata="", error_code=code)
+            else:
+                entry = _positioned(entry, state, view, index)
+        lanes.append(replace(entry, partition_index=i32(index)))
+    return lanes
+
+
+async def _adopted(
+    group: str,
+    view: View,
+    partition: int,
+    committed: int | None,
+    metadata: str | None,
+    context: Context,
+) -> OffsetState | None:
+    """The state in line with Kafka's offset; None: that cannot be told now (no leader, say)."""
+    before = context.groups.state_of(group, view, partition)
+    try:
+        state = await context.groups.adopt(group, view, partition, committed, metadata)
+    except UpstreamLost as error:
+        note_unknown_start(group, (view.topic, partition), error)
+        return None
+    if before is not None and state.unsaved():
+        # Kafka's offset was moved. The next move is judged beside this one, also by a node that
+        # takes over: what lanes are answered has to outlive this process.
+        state = state.copy()
+        try:
+            await context.groups.save(group, [(view, partition, state)])
+        except UpstreamLost:
+            return None  # the journal logs the reason; the client asks again
+    if context.groups.is_unsure(group, view, partition):
+        state = state.copy()
+        state.cut(0)
+    return state
+
+
+async def _with_kept(entry: Any, view: View, partition: int, expired: ExpiredOffsets) -> Any:
+    """The broker's entry, with the offset that it has expired under running members."""
+    if known_offset(entry) is not None:
+        expired.note_seen(view, partition)
+        return entry
+    kept, code = await expired.kept(view, partition)
+    if code != NONE:
+        return replace(entry, error_code=code)
+    return entry if kept is None else replace(entry, committed_offset=i64(kept))
+
+
+def _positioned(entry: Any, state: OffsetState, view: View, index: int) -> Any:
+    position = state.position_of(*view.key_ranges(index))
+    changes: dict[str, Any] = {
+        "committed_offset": i64(position.offset),
+        "metadata": position.metadata,
+    }
+    if hasattr(entry, "committed_leader_epoch"):
+        changes["committed_leader_epoch"] = i32(position.leader_epoch)
+    return replace(entry, **changes)

@@ -1,0 +1,148 @@
+"""Pushes of stable offsets: what the journal has to know first, and what came of them.
+
+In:    drafts, the broker's codes.  Out: drafts that may be pushed, and those that Kafka took.
+Source: docs/decisions/027, 042; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that
+timed out is answered as one that failed, and may be written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from keylane.errors import UpstreamLost
+from keylane.offsets.txn_metadata import LaneNote, merged, said_note, write_note
+from keylane.proxy.apis.commits.lane_offsets import BUSY, NONE, Draft, Place
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.commits.push_journal import Pushing
+
+log = logging.getLogger("keylane.offsets")
+
+TOO_LONG: Final = ErrorCode.offset_metadata_too_large
+NOT_SAVED: Final = ErrorCode.coordinator_not_available
+UNKNOWN_OUTCOMES: Final = frozenset(
+    {
+        None,
+        ErrorCode.unknown_server_error,
+        ErrorCode.request_timed_out,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+    }
+)
+"""After these the offset may be in the broker's log, and come into effect. None: no answer."""
+
+
+class SentPushes:
+    """The pushes of one request; the group's lock is held from `prepare` to `settle`."""
+
+    def __init__(self, group: str, context: Context) -> None:
+        """Nothing is sent yet."""
+        self._group, self._context = group, context
+        self._journal = context.groups.push_journal(group)
+        self._pushes: dict[Place, Pushing] = {}
+
+    async def prepare(
+        self, drafts: Sequence[Draft], *, offset: int | None = -1
+    ) -> dict[Place, ErrorCode]:
+        """Have the journal ready; drafts that must not be pushed now, and why.
+
+        offset: what is pushed; -1: the stable position of each.
+        """
+        pushes = {
+            d.place: Pushing(
+                d.key, d.state, d.state.stable_position if offset == -1 else offset, d.begun
+            )
+            for d in drafts
+        }
+        try:
+            waiting = await self._journal.prepare(list(pushes.values()))
+        except UpstreamLost:
+            # The journal logs the reason.
+            return dict.fromkeys(pushes, NOT_SAVED)
+        held = {place: BUSY for place, push in pushes.items() if push.key in waiting}
+        self._pushes = {place: push for place, push in pushes.items() if place not in held}
+        return held
+
+    def note_of(self, draft: Draft) -> str:
+        """The metadata that goes beside a draft's stable position."""
+        groups, state = self._context.groups, draft.state
+        if not groups.pushes.has_notes:
+            return ""
+        topic_id, position = draft.view.topic_id, state.stable_position
+        pusher = self._journal.pusher
+        if state.is_said:
+            return said_note(topic_id, position, pusher)
+        seen = groups.concluded_epoch(draft.key, state)
+        said = merged((), draft.said) if groups.pushes.notes_have_lanes else ()
+        return write_note(topic_id, LaneNote(position, (), seen, pusher, said=said))
+
+    async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
+        """As `prepare`, for offsets that Kafka's own group has already, or has lost.
+
+        Raises: UpstreamLost, NotCoordinator: none of them may be sent.
+        """
+        await self._journal.prepare(list(pushes.values()))
+        self._pushes = dict(pushes)
+
+    def note_repeated(self, codes: Mapping[Place, ErrorCode]) -> None:
+        """The broker has answered what was repeated: no state has changed by it."""
+        found = [(push, codes.get(place)) for place, push in self._pushes.items()]
+        self._journal.note_taken([push for push, code in found if code == NONE])
+        self._note_unanswered([push for push, code in found if code in UNKNOWN_OUTCOMES])
+
+    def note_lost(self) -> None:
+        """They were sent, and there will be no answer."""
+        self._note_unanswered(self._pushes.values())
+
+    async def settle(
+        self, drafts: Sequence[Draft], codes: Sequence[ErrorCode | None]
+    ) -> list[Draft]:
+        """The broker has answered: those that it took, `pushed` noted. Raises: NotCoordinator.
+
+        Where it refused the note beside the offset, the next ones are shorter, or there are none.
+        """
+        if TOO_LONG in codes:
+            self._shorten_notes()
+        taken, lost, refused = [], [], []
+        for draft, code in zip(drafts, codes, strict=True):
+            push = self._pushes.get(draft.place)
+            if push is None:
+                continue
+            if code == NONE:
+                draft.state.mark_pushed(push.offset)
+                taken.append(draft)
+            elif code in UNKNOWN_OUTCOMES:
+                lost.append(push)
+            else:
+                refused.append(push)
+        self._journal.note_taken([self._pushes[draft.place] for draft in taken])
+        self._note_unanswered(lost)
+        if refused:
+            await self._journal.withdraw(refused)
+        return taken
+
+    def _shorten_notes(self) -> None:
+        pushes = self._context.groups.pushes
+        if not pushes.has_notes:
+            return
+        log.warning(
+            "broker refuses the note beside an offset; offsets are committed %s from now on "
+            "group=%s. Set the brokers' offset.metadata.max.bytes back to its default, 4096",
+            "with shorter notes" if pushes.notes_have_lanes else "without notes",
+            self._group,
+        )
+        if pushes.notes_have_lanes:
+            pushes.notes_have_lanes = False
+        else:
+            pushes.has_notes = False
+
+    def _note_unanswered(self, pushes: Collection[Pushing]) -> None:
+        self._journal.note_unanswered(pushes)
+        for push in pushes:
+            self._context.groups.pushes.note_moved(push.key)
+            self._context.groups.late.note_unanswered(push.key)

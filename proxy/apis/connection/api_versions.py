@@ -1,0 +1,73 @@
+"""ApiVersions v0-4: the broker's offer, clamped to what keylane serves.
+
+Behaviour: both ends of each range are clamped, unknown keys are hidden; features stay. Produce and
+SaslHandshake are offered from the broker's own lowest version on, which older librdkafka takes for
+features. A version that is too new is answered in v0 with UNSUPPORTED_VERSION, as a broker does.
+Not done: nothing.
+
+In:    the broker's answer.  Out: the clamped one.
+Source: KIP-35, KIP-511.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i16
+
+from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.net.framing import Frame
+from keylane.proxy.net.response_order import Buffers
+from keylane.wire.messages import read_response, write_message
+
+SOFTWARE_VERSION: Final = 3
+UNSUPPORTED_VERSION: Final = 35
+TOO_NEW: Final = UNSUPPORTED_VERSION.to_bytes(2)
+
+Ranges = Mapping[int, tuple[int, int]]
+
+
+def names_librdkafka(request: Request) -> bool:
+    """Whether the client's software is librdkafka or built on it, as far as it says (v3+).
+
+    The body is the software's name and version and nothing else; the builds for Python, .NET,
+    Go and others put `rdkafka` into one of both.
+    """
+    return request.api_version >= SOFTWARE_VERSION and b"rdkafka" in bytes(request.body)
+
+
+def clamp(request: Request, frame: Frame, served: Ranges) -> Buffers:
+    """The broker's answer, with only what both sides serve."""
+    body = request.answer_body(frame)
+    if request.api_version > 0 and bytes(body[:2]) == TOO_NEW:
+        # An older broker answers a version that it does not know in v0, whatever was asked.
+        refusal = read_response(request.api_key, 0, body)
+        api_keys = _clamp_keys(refusal.api_keys, served)
+        return request.answer_entity(replace(refusal, api_keys=api_keys))
+    answer = request.decode_answer(frame)
+    return request.answer_entity(replace(answer, api_keys=_clamp_keys(answer.api_keys, served)))
+
+
+def refuse_version(request: Request, version_max: int) -> Buffers:
+    """Tell a client from the future which versions of ApiVersions there are (KIP-511).
+
+    The broker is not asked: before the login it answers ApiVersions once, and that is the
+    client's.
+    """
+    own = ApiVersion(api_key=i16(request.api_key), min_version=i16(0), max_version=i16(version_max))
+    refusal = ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=(own,))
+    return request.answer((write_message(refusal),), header_version=0)
+
+
+def _clamp_keys(api_keys: Any, served: Ranges) -> tuple[Any, ...]:
+    clamped = []
+    for entry in api_keys:
+        low, high = served.get(int(entry.api_key), (0, -1))
+        low, high = max(low, int(entry.min_version)), min(high, int(entry.max_version))
+        if low <= high:
+            clamped.append(replace(entry, min_version=i16(low), max_version=i16(high)))
+    return tuple(clamped)

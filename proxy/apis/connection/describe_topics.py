@@ -1,0 +1,71 @@
+"""DescribeTopicPartitions v0: topics by the names that clients use.
+
+Behaviour: shows a lane per partition, as Metadata does; it is paged, and a page holds all lanes
+of the partitions in it; keylane's own topics are internal.
+Not done: nothing.
+
+In:    requests and answers.  Out: the answer as the client is to see it.
+Source: KIP-966 (DescribeTopicPartitions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kio.schema.types import TopicName
+
+from keylane.proxy.apis.connection.metadata import mark_own, show_names
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.large import (
+    LaneRoom,
+    Shown,
+    count_partitions,
+    expand_all,
+    read_answer,
+    write_answer,
+)
+from keylane.proxy.apis.shared.places import place_topic
+from keylane.proxy.net.response_order import Buffers
+
+
+async def handle_describe_topic_partitions(request: Request, context: Context) -> Buffers:
+    """Translate names, relay, show lanes."""
+    wanted = request.decode()
+    names: dict[str, list[str]] = {}
+    entries: dict[str, Any] = {}
+    for topic in wanted.topics:
+        physical = context.registry.physical_name(topic.name)
+        names.setdefault(physical, []).append(topic.name)
+        entries.setdefault(physical, replace(topic, name=TopicName(physical)))
+    cursor, frame = wanted.cursor, request.frame
+    if cursor is not None:
+        name = TopicName(context.registry.physical_name(cursor.topic_name))
+        cursor = replace(cursor, topic_name=name)
+    if cursor != wanted.cursor or any(topic.name not in entries for topic in wanted.topics):
+        upstream = replace(wanted, topics=tuple(entries.values()), cursor=cursor)
+        frame = request.with_entity(upstream)
+    pending = context.send((frame,))
+    context.release()
+    answer = await read_answer(request, await pending, context)
+    shown: list[Shown] = []
+    room = LaneRoom()
+    for topic in answer.topics:
+        shown.extend(await _present(topic, names, room, context))
+    topics = await expand_all(shown, context)
+    following = answer.next_cursor
+    if following is not None and following.topic_name in names:
+        name = TopicName(names[following.topic_name][0])
+        following = replace(following, topic_name=name)
+    shown_answer = replace(answer, topics=topics, next_cursor=following)
+    return await write_answer(request, shown_answer, count_partitions(topics), context)
+
+
+async def _present(
+    topic: Any, names: dict[str, list[str]], room: LaneRoom, context: Context
+) -> list[Shown]:
+    """The topic once per name that the client asked for."""
+    if topic.name is None:
+        return [(topic, None)]
+    topic = mark_own(place_topic(topic, context))
+    return await show_names(topic, names.get(topic.name, [topic.name]), room, context)

@@ -1,0 +1,74 @@
+"""SaslHandshake v1, SaslAuthenticate v0-2: the client's own login, live at its own broker.
+
+Behaviour: mechanisms, tokens and answers pass as bytes, also when a client logs in again before
+its session ends (KIP-368); keylane keeps neither passwords nor tokens. Between a handshake
+and the last token a broker takes nothing else, so a handshake waits until keylane has answered
+what the client asked before, and asks nothing more for it. Where keylane logs in itself, or has a
+certificate of its own for the brokers, a client's first requests must be its login.
+The name in a token counts as the client's once the broker has said that the login is over, and
+for bounds only (`login_watch`).
+Not done: SaslHandshake v0, whose tokens have no request header; every client since 2018 has v1.
+
+In:    requests and answers.  Out: the same.
+Source: KIP-43, KIP-152, KIP-368.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from keylane.errors import FrameInvalid
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.net.framing import Frame
+from keylane.proxy.net.response_order import Buffers
+
+ERROR_CODE: Final = struct.Struct(">h")
+LIFETIME_VERSION: Final = 1
+TOKEN_BYTES_MAX: Final = 512 * 1024
+"""Kafka's `sasl.server.max.receive.size` default, also of a client that logs in again."""
+
+
+async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
+    """Relay once nothing of keylane's own can come between it and the tokens.
+
+    Nor anything of the client's: no token of an earlier login can be taken for one of this.
+    """
+    await context.others_done()
+    await context.caught_up()
+    context.login.begin(request.decode().mechanism)
+    return (await context.send((request.frame,)),)
+
+
+def relays_sasl_authenticate(request: Request, _context: Context) -> bool:
+    """Every token, as bytes. Raises: FrameInvalid, for one that no broker takes."""
+    if len(request.frame) > TOKEN_BYTES_MAX:
+        raise FrameInvalid(f"SaslAuthenticate has {len(request.frame)} bytes")
+    return True
+
+
+def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
+    """See whether the broker took a token, and whether the login is over by that.
+
+    It takes tokens on a listener with SASL only, and there nothing else until the last one.
+    """
+    start = request.answer_position(frame)
+    if len(frame) < start + ERROR_CODE.size:
+        raise FrameInvalid("answer to SaslAuthenticate is too short")
+    error_code = ERROR_CODE.unpack_from(frame, start)[0]
+    if error_code != 0:
+        context.login.answered(b"", error_code, b"")
+        return (frame,)
+    answer = request.decode_answer(frame)
+    token = request.decode().auth_bytes if context.login.is_watching else b""
+    step = context.login.answered(token, error_code, answer.auth_bytes, lifetime_ms_of(answer))
+    context.note_login(is_over=step.is_over)
+    if step.principal is not None:
+        context.note_principal(step.principal)
+    return (frame,)
+
+
+def lifetime_ms_of(answer: Any) -> int:
+    """How long the login is good for, in ms; 0: for as long as the connection, or not over."""
+    lifetime = getattr(answer, "session_lifetime", None)  # from v1 on
+    return 0 if lifetime is None else int(lifetime.total_seconds() * 1000)

@@ -1,0 +1,209 @@
+"""Heartbeat v0-4: passed on as bytes; now and then the group's stable offsets are committed again.
+
+Behaviour: brokers expire offsets without a commit for `offsets.retention.minutes`, unless they
+know the group as subscribed to the topic. What a running group has committed of lanes is committed
+again well before, just as the broker has it, in the name of the member whose heartbeat it is and
+over its connection. What the broker refuses is tried again at a later heartbeat. So is a stable
+offset that is known late, and could not be pushed in the name of the last committer. A node that
+has taken the group over loads its offsets for that, with the first heartbeat.
+Not done: groups without members, whose offsets expire as they do direct.
+
+In:    heartbeats.  Out: OffsetCommits of keylane's own.
+Source: docs/decisions/025; Kafka protocol guide, Heartbeat.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v8.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32, i64
+
+from keylane.errors import FrameInvalid, GroupDenied, KeylaneError, NotCoordinator
+from keylane.offsets.records.journal import StateKey
+from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
+from keylane.proxy.apis.commits.lane_offsets import NONE, Place, fetch_committed
+from keylane.proxy.apis.commits.late_offsets import push_owed
+from keylane.proxy.apis.commits.pushes_sent import SentPushes
+from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.member_ids import FLEXIBLE_VERSIONS
+from keylane.proxy.apis.shared.refusals import expect_right
+from keylane.proxy.commits.push_journal import Pushing
+from keylane.proxy.commits.refreshes import Beat
+from keylane.wire.primitives import Reader
+
+log = logging.getLogger("keylane.offsets")
+
+HEARTBEAT: Final = 12
+PLACES_AT_ONCE: Final = 1_000
+"""In one request: some 50 kB."""
+NO_LEADER_EPOCH: Final = -1
+FINAL: Final = frozenset(
+    {NONE, ErrorCode.unknown_topic_or_partition, ErrorCode.topic_authorization_failed}
+)
+"""Of topics that are gone, or that the member may not read: the next turn is soon enough."""
+Offset = tuple[Place, int, str]
+"""Place, offset and metadata, as the broker has them."""
+
+
+def relays_heartbeat(request: Request, context: Context) -> bool:
+    """Every heartbeat, as bytes; a group whose offsets are due is noted."""
+    try:
+        beat = read_beat(request)
+        if _is_due(beat.group, context):
+            context.aside(partial(refresh_offsets, beat, context))
+        push_owed(beat, context)
+        if context.groups.lacks(beat.group):
+            context.aside(partial(load_offsets, beat, context))
+    except FrameInvalid:
+        pass  # the broker says so
+    return True
+
+
+async def load_offsets(beat: Beat, context: Context) -> None:
+    """Load what nothing else would: members of a quiet group send heartbeats only.
+
+    Until then its stable offset is not led on, and not committed again.
+    """
+    try:
+        # Any client can name a group in a heartbeat.
+        await expect_right(beat.group, Operation.READ, context)
+        await context.groups.ready(beat.group)
+    except KeylaneError as error:
+        log.debug("offsets not loaded group=%s reason=%s", beat.group, error)
+
+
+def read_beat(request: Request) -> Beat:
+    """The member of a heartbeat. Raises: FrameInvalid."""
+    reader = Reader(request.body, flexible=request.api_version >= FLEXIBLE_VERSIONS[HEARTBEAT])
+    group, generation_id, member_id = reader.string(), reader.int32(), reader.string()
+    instance_id = reader.nullable_string() if request.api_version >= 3 else None
+    return Beat(group, generation_id, member_id, instance_id)
+
+
+def _is_due(group: str, context: Context) -> bool:
+    if not context.refreshes.knows(group):
+        try:
+            if not context.groups.has_offsets(group):
+                return False
+        except NotCoordinator:
+            return False  # its states are not loaded, or another node's
+    return context.refreshes.is_due(group, context.clock())
+
+
+async def refresh_offsets(beat: Beat, context: Context) -> None:
+    """Commit again what the broker has of the group's lanes."""
+    try:
+        # Any client can name a group in a heartbeat.
+        await expect_right(beat.group, Operation.READ, context)
+        await context.caught_up()
+        async with context.hold(beat.group):
+            codes = await _refresh(beat, context)
+    except GroupDenied:
+        context.refreshes.set_due(beat.group, context.clock())
+        return
+    except KeylaneError as error:
+        log.info("offsets not committed again group=%s reason=%s", beat.group, error)
+        codes = {ErrorCode.unknown_server_error}
+    if codes - FINAL:
+        context.refreshes.try_again(beat.group, context.clock())
+
+
+async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
+    states = {
+        (state.topic_name, key.partition): (key, state)
+        for key, state in context.groups.states_of(beat.group).items()
+        # Of a topic that was made anew the states of the old one say nothing.
+        if state.pushed is not None
+        and context.registry.id_of_name(state.topic_name) == key.topic_id
+    }
+    codes: set[ErrorCode] = set()
+    count = 0
+    for places in _batches(list(states)):
+        offsets = await _offsets_of(beat.group, places, states, context)
+        if not offsets:
+            continue
+        sent = SentPushes(beat.group, context)
+        await sent.repeat({place: Pushing(*states[place], at) for place, at, _ in offsets})
+        context.groups.check_tenure(beat.group)
+        try:
+            answer = await context.ask(_commit_of(beat, offsets))
+        except BaseException:
+            sent.note_lost()
+            raise
+        said = {
+            (str(topic.name), int(entry.partition_index)): entry.error_code
+            for topic in answer.topics
+            for entry in topic.partitions
+        }
+        sent.note_repeated(said)
+        codes.update(said.values())
+        count += list(said.values()).count(NONE)
+    context.stats.offsets_refreshed += count
+    shown = ",".join(sorted(code.name for code in codes - {NONE}))
+    log.debug("committed again group=%s offsets=%d errors=%s", beat.group, count, shown or "none")
+    return codes
+
+
+def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
+    remaining = iter(places)
+    while batch := list(islice(remaining, PLACES_AT_ONCE)):
+        yield batch
+
+
+async def _offsets_of(
+    group: str,
+    places: Sequence[Place],
+    states: Mapping[Place, tuple[StateKey, OffsetState]],
+    context: Context,
+) -> list[Offset]:
+    """What the broker holds, as the states know it; what it has expired is put back.
+
+    What somebody else has moved is left to the group's next call, which follows it.
+    """
+    committed, _ = await fetch_committed(group, places, context)
+    expired = ExpiredOffsets(group, context)
+    offsets: list[Offset] = []
+    for place, (offset, metadata) in committed.items():
+        key, state = states[place]
+        if offset is not None:
+            context.group_names.note_seen(group, place)
+        else:
+            offset, _ = await expired.kept_of(key, state)
+            metadata = None
+        if offset is not None and offset == state.pushed:
+            offsets.append((place, offset, metadata or ""))
+    return offsets
+
+
+def _commit_of(beat: Beat, offsets: Sequence[Offset]) -> OffsetCommitRequest:
+    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for (topic, partition), offset, metadata in offsets:
+        entry = OffsetCommitRequestPartition(
+            partition_index=i32(partition),
+            committed_offset=i64(offset),
+            committed_leader_epoch=i32(NO_LEADER_EPOCH),
+            committed_metadata=metadata,
+        )
+        by_topic.setdefault(topic, []).append(entry)
+    return OffsetCommitRequest(
+        group_id=GroupId(beat.group),
+        generation_id_or_member_epoch=i32(beat.generation_id),
+        member_id=beat.member_id,
+        group_instance_id=beat.instance_id,
+        topics=tuple(
+            OffsetCommitRequestTopic(name=TopicName(name), partitions=tuple(entries))
+            for name, entries in by_topic.items()
+        ),
+    )

@@ -1,0 +1,423 @@
+"""JoinGroup v0-9: members whose topics have lanes, and what the coordinator answers to them.
+
+Behaviour: a member that names lanes (`orders.lanes-8`) is made known to the broker as subscribed
+to the topic behind them as well: the broker keeps offsets of subscribed topics only, and refuses
+to delete them. The names are taken out again where a leader is answered. Everything else of the
+metadata, of the request and of the answer stays byte for byte; where no lane name is in either,
+both pass as they are.
+A group means a topic by one name. A member that means it by another one than the members that are
+there is refused with INCONSISTENT_GROUP_PROTOCOL before the broker sees it, so that these go on.
+Where one came in past this node, it is left out of what the leader deals out.
+An answer with a generation and no leader is of a group that the broker deals out partitions in
+(KIP-848): to a member of lanes these would be lanes. It is refused the same way.
+Of groups that a rule gives the key-range assignor the generation is noted for SyncGroup.
+Not done: Kafka Streams (protocol `stream`) and Connect keep their own assignors, whose
+assignments carry more than partitions.
+
+In:    requests, the broker's answers.  Out: the same with names added and taken out, or refusals.
+Source: Kafka protocol guide, JoinGroup; docs/decisions/024; ClassicGroup.computeSubscribedTopics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.leave_group.v4.request import LeaveGroupRequest, MemberIdentity
+from kio.schema.types import GroupId
+
+from keylane.assignor.subscribed_names import (
+    PhysicalName,
+    add_hidden_names,
+    read_names,
+    shown_names,
+    split_names,
+)
+from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
+from keylane.proxy.apis.shared.context import SIZE, Context, Operation, Request
+from keylane.proxy.apis.shared.group_state import (
+    CONSUMER,
+    STABLE,
+    ask_group_state,
+    has_brokers_members,
+)
+from keylane.proxy.apis.shared.member_ids import note_joining, planned_group
+from keylane.proxy.apis.shared.refusals import refuse_join
+from keylane.proxy.groups.group_names import (
+    NO_NAMES,
+    Clash,
+    Names,
+    choose_names,
+    clashes_of,
+    own_clash,
+)
+from keylane.proxy.groups.group_plans import Joined, JoinedMember, identity_of
+from keylane.proxy.net.framing import Frame
+from keylane.proxy.net.response_order import Buffers
+from keylane.wire.group_members import (
+    JOIN_FLEXIBLE_VERSION,
+    JoinAnswer,
+    JoinRequest,
+    MemberEntry,
+    keep_members,
+    read_join_answer,
+    read_join_request,
+    replace_bytes,
+    splice,
+)
+
+log = logging.getLogger("keylane.groups")
+
+STREAMS: Final = "stream"
+INCONSISTENT: Final = ErrorCode.inconsistent_group_protocol
+"""All stock clients raise it; it is what brokers say to a member that does not fit a group."""
+LATER: Final = ErrorCode.coordinator_load_in_progress
+"""All stock clients join again after it."""
+REMEDY: Final = "stop the whole group first, or give the new members a group id of their own"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A JoinGroup of a consumer."""
+
+    join: JoinRequest
+    names: Names
+
+    @property
+    def identity(self) -> str:
+        """The member, as `GroupNames` knows it; a new one has no name yet."""
+        join = self.join
+        if not join.member_id and join.instance_id is None:
+            return f"new {id(self)}"
+        return identity_of(join.member_id, join.instance_id)
+
+
+class PhysicalNames(dict[str, str]):
+    """The broker's name of each name, looked up once."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._registry = context.registry
+
+    def __missing__(self, name: str) -> str:
+        found = self[name] = self._registry.physical_name(name)
+        return found
+
+
+def read_asked(request: Request) -> Asked | None:
+    """What a consumer joins with; None: it is another's, or the broker's to refuse."""
+    if not request.parsed:
+        request.parsed.append(_read_asked(request))
+    found: Asked | None = request.parsed[0]
+    return found
+
+
+def _read_asked(request: Request) -> Asked | None:
+    try:
+        join = read_join_request(request.body, request.api_version)
+    except FrameInvalid:
+        return None
+    if join.protocol_type != CONSUMER:
+        return None
+    said = (read_names(span.data) or () for _, span in join.protocols)
+    return Asked(join, NO_NAMES.union(*said))
+
+
+def relays_join_group(request: Request, context: Context) -> bool:
+    """Whether neither the member nor, as far as is known, its group has to do with lanes."""
+    note_joining(request, context)
+    asked = read_asked(request)
+    if asked is None:
+        return True
+    if _lane_names(asked, context):
+        return False
+    group = asked.join.group_id
+    if group in context.group_names:
+        return False
+    try:
+        return context.groups.topics_of(group).isdisjoint(asked.names)
+    except NotCoordinator:
+        return True  # not loaded yet; what the leader is answered shows the group's names
+
+
+async def handle_join_group(request: Request, context: Context) -> Buffers:
+    """Refuse a member that does not fit, else pass it on; judge the answer."""
+    asked = read_asked(request)
+    if asked is None:
+        pending = context.send((request.frame,))
+        context.release()
+        return (await pending,)
+    group = asked.join.group_id
+    # Else the names of a stranger, whose broker may be long in refusing it, would keep members out.
+    code = ErrorCode(await context.group_error(group, Operation.READ))
+    if code == ErrorCode.none:
+        code = await _find_refusal(asked, context)
+    if code != ErrorCode.none:
+        return request.answer_entity(refuse_join(request, code, asked.join.member_id))
+    join = context.group_names.begin_join(group, asked.identity, asked.names)
+    member: str | None = None
+    try:
+        pending = context.send((_with_hidden_names(request, asked.join, context),))
+        context.release()
+        frame = await pending
+        member = _member_of(request, frame, asked)
+    finally:
+        context.group_names.end_join(group, join, member)
+    return judge_join_answer(request, frame, context)
+
+
+def judge_join_answer(request: Request, frame: Frame, context: Context) -> Buffers:
+    """The answer to a member: without the names that keylane has added, or a refusal."""
+    asked = read_asked(request)
+    if asked is None:
+        return (frame,)
+    try:
+        answer = read_join_answer(request.answer_body(frame), request.api_version)
+    except FrameInvalid as error:
+        # The client may well read it: what cannot be judged is left to its own assignor.
+        log.warning("JoinGroup not read session_id=%s reason=%s", context.session_id, error)
+        return (frame,)
+    if answer.error_code != 0:
+        return (frame,)
+    if not answer.leader and not answer.members:
+        return _judge_leaderless(request, frame, asked, answer, context)
+    if not answer.members:
+        return (frame,)
+    return _judge_leader(request, frame, asked, answer, context)
+
+
+async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
+    """Why a member may not join: `INCONSISTENT`, or `LATER` while that cannot be said."""
+    names, physical = context.group_names, PhysicalNames(context).__getitem__
+    group = asked.join.group_id
+    clash = own_clash(asked.names, physical)
+    if clash is not None:
+        _refuse(asked, clash, context)
+        return INCONSISTENT
+    if await _is_brokers(asked, context):
+        _note_brokers(asked, context)
+        return INCONSISTENT
+    find = partial(names.find_clash, group, asked.identity, asked.names, physical)
+    if names.is_complete(group) and find() is None:
+        return ErrorCode.none
+    is_known = await _learn_members(asked, context)
+    clash = find()
+    if clash is not None:
+        _refuse(asked, clash, context)
+        return INCONSISTENT
+    return ErrorCode.none if is_known else LATER
+
+
+async def _is_brokers(asked: Asked, context: Context) -> bool:
+    """Whether the broker deals out the group's partitions, as the last answer has shown.
+
+    The members that it deals out to are then not even rebalanced by one that comes again and again.
+    """
+    names, group = context.group_names, asked.join.group_id
+    if not names.is_brokers(group) or not _lane_names(asked, context):
+        return False
+    is_brokers = await has_brokers_members(group, context)
+    names.note_brokers(group, is_brokers=is_brokers)
+    return is_brokers
+
+
+async def _learn_members(asked: Asked, context: Context) -> bool:
+    """Ask the coordinator who is in the group; False: a new member has to wait for that.
+
+    While a group rebalances, a coordinator names its members and not what they subscribe to.
+    """
+    names, group = context.group_names, asked.join.group_id
+    found = await ask_group_state(group, context)
+    if found.error_code != ErrorCode.none:
+        return True  # the coordinator says the same to the JoinGroup
+    if not found.has_members:
+        names.note_empty(group)
+        return True
+    if found.protocol_type != CONSUMER:
+        return True  # the coordinator refuses it
+    members = {
+        identity_of(str(one.member_id), one.group_instance_id): bytes(one.member_metadata)
+        for one in found.members
+    }
+    if found.state == STABLE:
+        physical = PhysicalNames(context).__getitem__
+        said = {key: shown_names(data, physical) for key, data in members.items()}
+        names.note_members(group, said)
+        return True
+    return names.keep_only(group, members) or asked.identity in members
+
+
+def _refuse(asked: Asked, clash: Clash, context: Context) -> None:
+    join = asked.join
+    _log_clash(join.group_id, identity_of(join.member_id, join.instance_id), clash, context)
+    context.stats.joins_refused += 1
+
+
+def _log_clash(group: str, member: str, clash: Clash, context: Context) -> None:
+    if context.group_names.log_once(group, clash):
+        log.warning(
+            "member refused, its group reads the topic by another name group=%s member_id=%s "
+            "topic=%s running=%s refused=%s; %s",
+            group, member, clash.topic, clash.name, clash.other, REMEDY,
+        )  # fmt: skip
+
+
+def _with_hidden_names(request: Request, join: JoinRequest, context: Context) -> bytes:
+    """The request with the topics behind lane names beside them, in all protocols."""
+    flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
+    physical = PhysicalNames(context).__getitem__
+    changed = [(span, add_hidden_names(span.data, physical)) for _, span in join.protocols]
+    edits = [
+        replace_bytes(span, data, flexible=flexible) for span, data in changed if data is not None
+    ]
+    return request.with_body(splice(request.body, edits)) if edits else bytes(request.frame)
+
+
+def _member_of(request: Request, frame: Frame, asked: Asked) -> str | None:
+    """The member that an answer has let in; None: none, or a leader, which is judged."""
+    try:
+        answer = read_join_answer(request.answer_body(frame), request.api_version)
+    except FrameInvalid:
+        return None
+    is_follower = answer.error_code == 0 and answer.leader and not answer.members
+    return identity_of(answer.member_id, asked.join.instance_id) if is_follower else None
+
+
+def _judge_leaderless(
+    request: Request, frame: Frame, asked: Asked, answer: JoinAnswer, context: Context
+) -> Buffers:
+    """Of a group whose partitions the broker deals out: nothing for a member of lanes."""
+    if not _lane_names(asked, context):
+        return (frame,)
+    _note_brokers(asked, context)
+    return _refuse_member(request, asked, answer, context)
+
+
+def _note_brokers(asked: Asked, context: Context) -> None:
+    names, join = context.group_names, asked.join
+    names.note_brokers(join.group_id, is_brokers=True)
+    context.stats.joins_refused += 1
+    topic = _lane_names(asked, context)[0]
+    if names.log_once(join.group_id, Clash(topic, "", topic)):
+        log.warning(
+            "member refused, the broker deals out partitions in its group group=%s member_id=%s "
+            "topic=%s; stop the members with group.protocol=consumer, which connect to brokers "
+            "directly, or give them a group id of their own",
+            join.group_id, identity_of(join.member_id, join.instance_id), topic,
+        )  # fmt: skip
+
+
+def _lane_names(asked: Asked, context: Context) -> list[str]:
+    """Topics of a member that are lanes to it, in order."""
+    return sorted(name for name in asked.names if context.registry.rule_of(name) is not None)
+
+
+def _refuse_member(request: Request, asked: Asked, answer: JoinAnswer, context: Context) -> Buffers:
+    """Answer with the refusal, and have the member leave: nothing is to be dealt out to it."""
+    context.aside(partial(_leave, asked.join, answer.member_id, context))
+    return request.answer_entity(refuse_join(request, INCONSISTENT, answer.member_id))
+
+
+async def _leave(join: JoinRequest, member_id: str, context: Context) -> None:
+    member = MemberIdentity(member_id=member_id, group_instance_id=join.instance_id)
+    try:
+        await context.ask(LeaveGroupRequest(group_id=GroupId(join.group_id), members=(member,)))
+    except KeylaneError as error:
+        # The broker misses the member by its session time-out.
+        log.info("member did not leave group=%s reason=%s", join.group_id, error)
+
+
+def _judge_leader(
+    request: Request, frame: Frame, asked: Asked, answer: JoinAnswer, context: Context
+) -> Buffers:
+    """What a leader is answered: members by their own names, those that do not fit left out."""
+    flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
+    physical = PhysicalNames(context).__getitem__
+    metadata: dict[str, bytes] = {}
+    members: dict[str, Names] = {}
+    edits = []
+    for one in answer.members:
+        members[_identity(one)], taken = split_names(one.metadata.data, physical)
+        if taken is not None:
+            edits.append(replace_bytes(one.metadata, taken, flexible=flexible))
+        metadata[one.member_id] = bytes(one.metadata.data) if taken is None else taken
+    refused = _note_names(asked.join.group_id, answer, members, physical, context)
+    if answer.member_id in refused:
+        context.stats.joins_refused += 1
+        return _refuse_member(request, asked, answer, context)
+    dropped = [one for one in answer.members if one.member_id in refused]
+    if dropped:
+        places = {one.metadata.start for one in dropped}
+        edits = [edit for edit in edits if edit[0] not in places]
+        edits += keep_members(answer, dropped, flexible=flexible)
+    _note_planned(request, asked.join.group_id, answer, metadata, refused, context)
+    if not edits:
+        return (frame,)
+    body = splice(request.answer_body(frame), edits)
+    head = memoryview(frame)[SIZE.size : request.answer_position(frame)]
+    return (SIZE.pack(len(head) + len(body)), head.tobytes(), body)
+
+
+def _note_names(
+    group: str,
+    answer: JoinAnswer,
+    members: Mapping[str, Names],
+    physical: PhysicalName,
+    context: Context,
+) -> frozenset[str]:
+    """Take note of a generation that has lanes; member ids that go by another name."""
+    names = context.group_names
+    has_lanes = any(
+        context.registry.rule_of(name) is not None for name in NO_NAMES.union(*members.values())
+    )
+    if not has_lanes and group not in names:
+        return frozenset()
+    chosen = choose_names(members.values(), physical, names.chosen(group))
+    clashes = dict(clashes_of(members, chosen, physical))
+    refused = frozenset(one.member_id for one in answer.members if _identity(one) in clashes)
+    for identity, clash in clashes.items():
+        _log_clash(group, identity, clash, context)
+    kept = {key: said for key, said in members.items() if key not in clashes}
+    names.note_generation(group, kept, chosen, [m.member_id for m in answer.members], refused)
+    return refused
+
+
+def _identity(one: MemberEntry) -> str:
+    return identity_of(one.member_id, one.instance_id)
+
+
+def _note_planned(
+    request: Request,
+    group: str,
+    answer: JoinAnswer,
+    metadata: Mapping[str, bytes],
+    refused: frozenset[str],
+    context: Context,
+) -> None:
+    """Remember who is in a generation that keylane deals out lanes to."""
+    if planned_group(request, context) is None or answer.leader != answer.member_id:
+        return
+    if answer.protocol_name in {None, STREAMS}:
+        return
+    members = tuple(
+        JoinedMember(
+            member_id=one.member_id,
+            instance_id=one.instance_id,
+            metadata=metadata[one.member_id],
+        )
+        for one in answer.members
+        if one.member_id not in refused
+    )
+    context.generations.note_joined(
+        group,
+        Joined(
+            generation_id=answer.generation_id,
+            leader_id=answer.leader,
+            protocol_name=str(answer.protocol_name),
+            members=members,
+        ),
+    )

@@ -1,0 +1,277 @@
+"""ShareGroupHeartbeat v1, offsets of share groups v0-1 (KIP-932): whole partitions.
+
+Behaviour: a share group has the whole partitions of a topic, and its assignments, fetches and
+offsets name partitions, also of a topic whose own name means lanes. Its start offsets are set
+there by the partitions' numbers. A tool that goes by Metadata names all lanes: those beyond the
+partitions are answered as their partition where the request sets it to the same offset, and else
+refused with POLICY_VIOLATION and a reason. A lane name, to which a share group would wait for
+records for ever, is refused in heartbeats with INVALID_REQUEST and in offset calls with
+POLICY_VIOLATION, each with a message. Its topic id is unknown to brokers, which say so.
+Not done: share groups in the order of keys.
+
+In:    requests and answers.  Out: the same, with refusals.
+Source: KIP-932; decision 028 (docs/decisions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+from kio.static.primitive import i32, i64
+
+from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.lane_wishes import (
+    REFUSED,
+    UNKNOWN_PARTITION,
+    Refusal,
+    Target,
+    ask,
+    find_target,
+    find_targets,
+    lanes_text,
+)
+from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.registry import LaneView
+
+LANE_NAME: Final = (
+    "keylane: {name} means lanes of the topic {topic}, which share groups do not know: they have "
+    "its whole partitions; name {topic} itself"
+)
+NO_OFFSET: Final = -1
+
+
+async def handle_share_group_heartbeat(request: Request, context: Context) -> Buffers:
+    """Refuse lane names, relay the rest."""
+    wanted = request.decode()
+    names = (str(name) for name in wanted.subscribed_topic_names or ())
+    refused = next((name for name in names if _is_lane_name(name, context)), None)
+    if refused is None or wanted.member_epoch < 0:
+        return await relay(request, context)
+    return request.answer_entity(
+        _module(request).ShareGroupHeartbeatResponse(
+            throttle_time=timedelta(0),
+            error_code=ErrorCode.invalid_request,
+            error_message=_lane_name_text(refused, context),
+            member_id=wanted.member_id,
+            member_epoch=wanted.member_epoch,
+            heartbeat_interval=timedelta(0),
+            assignment=None,
+        )
+    )
+
+
+def _is_lane_name(name: str, context: Context) -> bool:
+    return context.registry.physical_name(name) != name
+
+
+def _lane_name_text(name: str, context: Context) -> str:
+    return LANE_NAME.format(name=name, topic=context.registry.physical_name(name))
+
+
+async def handle_alter_share_offsets(request: Request, context: Context) -> Buffers:
+    """Set start offsets of partitions; the broker is asked always, since it judges the right."""
+    wanted = request.decode()
+    targets = await find_targets((topic.topic_name for topic in wanted.topics), context)
+    if all(target.is_plain for target in targets):
+        return await relay(request, context)
+    refusals: list[dict[int, Refusal]] = []
+    kept: list[Any] = []
+    for target, topic in zip(targets, wanted.topics, strict=True):
+        offsets = {int(e.partition_index): int(e.start_offset) for e in topic.partitions}
+        refused = await _refused_offsets(target, offsets, context)
+        refusals.append(refused)
+        entries = [
+            e for e in topic.partitions if _is_asked(target, int(e.partition_index), refused)
+        ]
+        if entries:
+            kept.append(replace(topic, partitions=tuple(entries)))
+    answer = await ask(request, replace(wanted, topics=tuple(kept)), context)
+    if answer.error_code != ErrorCode.none:
+        return request.answer_entity(answer)
+    return request.answer_entity(_build_altered(request, wanted, targets, refusals, answer))
+
+
+def _is_asked(target: Target, index: int, refused: Mapping[int, Refusal]) -> bool:
+    """Whether an entry goes to the broker: not what is refused, nor what repeats a partition."""
+    view = target.view
+    return index not in refused and (view is None or index < view.layout.partition_count)
+
+
+async def _refused_offsets(
+    target: Target, offsets: Mapping[int, int], context: Context
+) -> dict[int, Refusal]:
+    """By index, why a start offset is not set."""
+    view = target.view
+    if view is None:
+        return {} if target.refusal is None else dict.fromkeys(offsets, target.refusal)
+    refused: dict[int, Refusal] = {}
+    if view.is_renamed:
+        text = LANE_NAME.format(name=view.name, topic=view.topic)
+        refused = dict.fromkeys(offsets, Refusal(REFUSED, text))
+    else:
+        refused = {i: refusal for i in offsets if (refusal := beyond(view, i, offsets))}
+    code = await context.right_error(view, Operation.READ) if refused else 0
+    return dict.fromkeys(refused, Refusal(ErrorCode(code), None)) if code else refused
+
+
+def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> Refusal | None:
+    """Why a lane beyond the partitions does not stand for its partition; None: it does."""
+    count = view.layout.partition_count
+    if index < count:
+        return None
+    if view.error_of(index):
+        return Refusal(UNKNOWN_PARTITION, f"{lanes_text(view)}; there is no lane {index}")
+    if offsets.get(view.partition_of(index)) == offsets[index]:
+        return None
+    return Refusal(
+        REFUSED,
+        f"{lanes_text(view)}, but a share group has the whole partitions 0 to {count - 1}: "
+        f"name partition {view.partition_of(index)} in the place of lane {index}",
+    )
+
+
+def _build_altered(
+    request: Request,
+    wanted: Any,
+    targets: list[Target],
+    refusals: list[dict[int, Refusal]],
+    answer: Any,
+) -> Any:
+    module = _module(request)
+    answered = {str(topic.topic_name): topic for topic in answer.responses}
+    responses = []
+    for topic, target, refused in zip(wanted.topics, targets, refusals, strict=True):
+        known = answered.get(str(topic.topic_name))
+        found = {int(e.partition_index): e for e in (known.partitions if known else ())}
+        entries = []
+        for entry in topic.partitions:
+            index = int(entry.partition_index)
+            if index in refused:
+                code, message = refused[index]
+                entries.append(
+                    module.AlterShareGroupOffsetsResponsePartition(
+                        partition_index=i32(index), error_code=code, error_message=message
+                    )
+                )
+                continue
+            partition = index if target.view is None else target.view.partition_of(index)
+            if partition in found:
+                entries.append(replace(found[partition], partition_index=i32(index)))
+        responses.append(
+            module.AlterShareGroupOffsetsResponseTopic(
+                topic_name=topic.topic_name,
+                topic_id=known.topic_id if known else _id_of(target),
+                partitions=tuple(entries),
+            )
+        )
+    return replace(answer, responses=tuple(responses))
+
+
+async def handle_describe_share_offsets(request: Request, context: Context) -> Buffers:
+    """Refuse lane names; the rest are partitions in the request and the answer."""
+    wanted = request.decode()
+    refused: dict[tuple[int, int], Target] = {}
+    groups = []
+    for number, group in enumerate(wanted.groups):
+        for place, topic in enumerate(group.topics or ()):
+            if _is_lane_name(topic.topic_name, context):
+                refused[number, place] = await find_target(topic.topic_name, context)
+        if group.topics is not None:
+            left = (topic for p, topic in enumerate(group.topics) if (number, p) not in refused)
+            group = replace(group, topics=tuple(left))
+        groups.append(group)
+    if not refused:
+        return await relay(request, context)
+    answer = await ask(request, replace(wanted, groups=tuple(groups)), context)
+    found = {str(group.group_id): group for group in answer.groups}
+    shown = []
+    for number, group in enumerate(wanted.groups):
+        described = found.get(str(group.group_id))
+        if described is not None and described.error_code == ErrorCode.none:
+            lanes = [
+                await _refused_topic(request, topic, refused[number, place], context)
+                for place, topic in enumerate(group.topics or ())
+                if (number, place) in refused
+            ]
+            described = replace(described, topics=(*described.topics, *lanes))
+        if described is not None:
+            shown.append(described)
+    return request.answer_entity(replace(answer, groups=tuple(shown)))
+
+
+async def _refused_topic(request: Request, topic: Any, target: Target, context: Context) -> Any:
+    module = _module(request)
+    refusal = await _lane_name_refusal(target, Operation.DESCRIBE, context)
+    return module.DescribeShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name,
+        topic_id=_id_of(target),
+        partitions=tuple(
+            module.DescribeShareGroupOffsetsResponsePartition(
+                partition_index=index,
+                start_offset=i64(NO_OFFSET),
+                leader_epoch=i32(0),
+                error_code=refusal.code,
+                error_message=refusal.message,
+            )
+            for index in topic.partitions
+        ),
+    )
+
+
+async def handle_delete_share_offsets(request: Request, context: Context) -> Buffers:
+    """Refuse lane names; all offsets of a topic are those of its partitions."""
+    wanted = request.decode()
+    names = [str(topic.topic_name) for topic in wanted.topics]
+    refused = {name for name in names if _is_lane_name(name, context)}
+    if not refused:
+        return await relay(request, context)
+    kept = tuple(topic for topic in wanted.topics if str(topic.topic_name) not in refused)
+    answer = await ask(request, replace(wanted, topics=kept), context)
+    if answer.error_code != ErrorCode.none:
+        return request.answer_entity(answer)
+    lanes = [
+        await _refused_deletion(request, name, context)
+        for name in _unique(name for name in names if name in refused)
+    ]
+    return request.answer_entity(replace(answer, responses=(*answer.responses, *lanes)))
+
+
+async def _refused_deletion(request: Request, name: str, context: Context) -> Any:
+    target = await find_target(name, context)
+    refusal = await _lane_name_refusal(target, Operation.READ, context)
+    return _module(request).DeleteShareGroupOffsetsResponseTopic(
+        topic_name=name,
+        topic_id=_id_of(target),
+        error_code=refusal.code,
+        error_message=refusal.message,
+    )
+
+
+async def _lane_name_refusal(target: Target, operation: Operation, context: Context) -> Refusal:
+    view = target.view
+    if view is None:
+        assert target.refusal is not None, "a lane name has a view, or a reason why not"
+        return target.refusal
+    code = await context.right_error(view, operation)
+    if code:
+        return Refusal(ErrorCode(code), None)
+    return Refusal(REFUSED, LANE_NAME.format(name=view.name, topic=view.topic))
+
+
+def _id_of(target: Target) -> Any:
+    return None if target.view is None else target.view.view_id
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _module(request: Request) -> Any:
+    return load_payload_module(request.api_key, request.api_version, EntityType.response)

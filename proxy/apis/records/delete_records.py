@@ -1,0 +1,108 @@
+"""DeleteRecords v0-2: a log is cut where the last of its lanes allows.
+
+Behaviour: to delete the records of a lane before an offset is to cut the log of its partition,
+and with it the records of the other lanes. So lanes are refused with POLICY_VIOLATION, and the
+reason is logged, unless one request names all lanes of a partition; then the log is cut at the
+lowest of their offsets, and each lane is answered the new log start. An offset of -1 is the high
+watermark, above all others. Topics without lanes pass as they are.
+Not done: nothing.
+
+In:    requests and answers.  Out: an answer per lane.
+Source: KIP-107; decision 028 (docs/decisions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+from kio.static.primitive import i32, i64
+
+from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.lane_wishes import (
+    REFUSED,
+    LaneWishes,
+    Refusal,
+    ask,
+    by_place,
+    find_targets,
+    lanes_text,
+)
+from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.registry import LaneView
+
+HIGH_WATERMARK: Final = -1
+NO_WATERMARK: Final = -1
+"""What brokers answer beside an error."""
+
+
+async def handle_delete_records(request: Request, context: Context) -> Buffers:
+    """Cut partitions whose lanes are all named; refuse the rest of the lanes."""
+    wanted = request.decode()
+    targets = await find_targets((topic.name for topic in wanted.topics), context)
+    if all(target.is_plain for target in targets):
+        return await relay(request, context)
+    wishes = LaneWishes(lowest_offset)
+    for target, topic in zip(targets, wanted.topics, strict=True):
+        wishes.add(target, ((int(e.partition_index), int(e.offset)) for e in topic.partitions))
+    asked = wishes.settle()
+    await wishes.judge(Operation.DELETE, context)
+    wishes.log_refusals("DeleteRecords", context)
+    answer = None
+    if asked:
+        answer = await ask(request, replace(wanted, topics=_topics(wanted, asked)), context)
+    return request.answer_entity(_build(request, wishes, answer))
+
+
+def lowest_offset(view: LaneView, partition: int, offsets: Mapping[int, int]) -> int | Refusal:
+    """Where a partition may be cut for all of its lanes. Offsets are those that lanes may lose."""
+    count = view.layout.lane_count
+    if len(offsets) < count:
+        first, step = partition, view.layout.partition_count
+        return Refusal(
+            REFUSED,
+            f"{lanes_text(view)}, which share one log: name all {count} lanes of partition "
+            f"{partition} ({first}, {first + step}, ...), or ask a broker's own address",
+        )
+    return min((each for each in offsets.values() if each != HIGH_WATERMARK),
+               default=HIGH_WATERMARK)  # fmt: skip
+
+
+def _topics(wanted: Any, asked: Mapping[str, Mapping[int, int]]) -> tuple[Any, ...]:
+    of_topic = wanted.topics[0]
+    of_partition = next(topic.partitions[0] for topic in wanted.topics if topic.partitions)
+    return tuple(
+        replace(
+            of_topic,
+            name=type(of_topic.name)(name),
+            partitions=tuple(
+                replace(of_partition, partition_index=i32(partition), offset=i64(offset))
+                for partition, offset in offsets.items()
+            ),
+        )
+        for name, offsets in asked.items()
+    )
+
+
+def _build(request: Request, wishes: LaneWishes[int], answer: Any) -> Any:
+    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+
+    def refused(index: int, refusal: Refusal) -> Any:
+        return module.DeleteRecordsPartitionResult(
+            partition_index=i32(index), low_watermark=i64(NO_WATERMARK), error_code=refusal.code
+        )
+
+    answered = () if answer is None else answer.topics
+    found = by_place(answered, "name", "partitions", "partition_index")
+    topics = tuple(
+        module.DeleteRecordsTopicResult(name=target.name, partitions=entries)
+        for target, entries in wishes.answers(found, refused)
+    )
+    if answer is not None:
+        return replace(answer, topics=topics)
+    return module.DeleteRecordsResponse(throttle_time=timedelta(0), topics=topics)

@@ -1,0 +1,313 @@
+"""Fetch v4-17: lanes from keylane's reader and cache, all else from the broker.
+
+Behaviour: a request without lanes passes as bytes, and so does its answer but for broker
+addresses (v16+). With lanes, fetch sessions (KIP-227) end here: the answer has session id 0,
+so the client names everything in each request; lanes that join a broker's session are
+answered with FETCH_SESSION_ID_NOT_FOUND, so that it starts over. A client is given lanes
+only after its own principal was seen to have READ, and where the switch `accept.range.fetch`
+of the topic is on: TOPIC_AUTHORIZATION_FAILED otherwise (S004-61). An empty batch still moves
+the client past other lanes' records; errors stay per partition. To librdkafka it is an empty
+control batch: of any other it concludes that its fetch size was too small, and at the tenth it
+tells its application MSG_SIZE_TOO_LARGE (`rd_kafka_msgset_reader_run`). Not to others: Sarama and
+aiokafka (read_committed) take an empty control batch for damage.
+A client id that was given key ranges of a topic fetches its physical partitions, and gets its
+own keys of them; a partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED,
+and logged once. Such clients get no fetch sessions. Ranges that change while a request waits:
+NOT_LEADER_OR_FOLLOWER, so that it asks again.
+A request that names lanes and plain topics is answered as soon as either has data.
+Not done: follower fetch of lanes (KIP-392), leader epochs of lanes are not fenced.
+
+In:    requests and answers.  Out: answers per lane.
+Source: protocol guide, Fetch; KIP-227, KIP-516, KIP-951.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.endpoints import with_own_endpoints
+from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
+from keylane.proxy.apis.shared.unresolved import unresolved_lanes
+from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.range_views import RangeView
+from keylane.proxy.topics.registry import View
+from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD
+from keylane.wire.endpoints import tag_with_endpoints
+from keylane.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicAnswer,
+    PartitionAnswer,
+    read_fetch_request,
+    read_fetch_response,
+    write_fetch_request,
+    write_fetch_response,
+)
+from keylane.wire.leader_hints import show_fetch_ids
+from keylane.wire.primitives import NO_TAGS
+
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+NOT_LEADER_OR_FOLLOWER: Final = 6
+FETCH_SESSION_ID_NOT_FOUND: Final = 70
+SESSION_VERSION: Final = 7
+ZSTD_VERSION: Final = 10
+"""Clients that ask in an earlier one know no zstd (KIP-110)."""
+SESSIONLESS_EPOCH: Final = -1
+MIXED_WAIT_MS_MAX: Final = 100
+"""Lanes and plain topics in one request are waited for in turns of this length."""
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """A fetch request taken apart."""
+
+    plain: list[FetchTopic] = field(default_factory=list)
+    """Topics that the broker answers."""
+    lanes: list[LaneFetch] = field(default_factory=list)
+    answered: list[tuple[FetchTopic, list[PartitionAnswer | int]]] = field(default_factory=list)
+    """Lane topics: per partition its answer if it is known, else its place in `lanes`."""
+    views: list[View] = field(default_factory=list)
+    """One per entry of `answered`."""
+
+
+def relays_fetch(request: Request, context: Context) -> bool:
+    """Whether no topic of the request has lanes, for all that is known."""
+    if context.range_views.has_ranges(request.header.client_id):
+        return False
+    return are_plain(_read(request).topics, context.registry)
+
+
+def _read(request: Request) -> FetchRequest:
+    """Read the request once: its route asks what it is for, its handler serves it."""
+    if not request.parsed:
+        found = read_fetch_request(request.frame, request.body_position, request.api_version)
+        request.parsed.append(found)
+    wanted: FetchRequest = request.parsed[0]
+    return wanted
+
+
+async def handle_fetch(request: Request, context: Context) -> Buffers:
+    """Plan, fetch lanes and plain topics, build one answer."""
+    wanted = _read(request)
+    client_id = request.header.client_id
+    reads_zstd = request.api_version >= ZSTD_VERSION
+    plan = await plan_fetch(wanted, context, client_id, reads_zstd=reads_zstd)
+    _note_fetched(plan, client_id or "", context)
+    # In a session a request need not name what it fetches, and so a broker would go on with whole
+    # partitions of which the client has since been given ranges.
+    is_sessionless = context.range_views.has_ranges(client_id)
+    if not plan.answered and not is_sessionless:
+        pending = context.send((request.frame,))
+        context.release()
+        return with_own_endpoints(request, await pending, context)
+    if wanted.session_id != 0:
+        refusal = FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, topics=())
+        return request.answer(write_fetch_response(refusal, request.api_version))
+    if not plan.answered:
+        pending = context.send((_plain_frame(request, wanted, plan, wanted.max_wait_ms),))
+        context.release()
+        return with_own_endpoints(request, await pending, context)
+    if not plan.plain:
+        lanes = await _fetch_lanes(wanted, plan, context, wanted.max_wait_ms)
+        await _refuse_revoked(plan, context)
+        response = FetchResponse(topics=build_lane_topics(plan, lanes))
+        return request.answer(write_fetch_response(response, request.api_version))
+    return await _fetch_mixed(request, wanted, plan, context)
+
+
+async def plan_fetch(
+    wanted: FetchRequest,
+    context: Context,
+    client_id: str | None = None,
+    *,
+    reads_zstd: bool = True,
+) -> FetchPlan:
+    """Tell lanes and key ranges from plain topics; refuse what is not there or not allowed."""
+    plan = FetchPlan()
+    for topic in wanted.topics:
+        topic_id = None if topic.topic_id is None else uuid.UUID(bytes=topic.topic_id)
+        view = await find_shared(client_id, topic.name, topic_id, context)
+        hidden = unresolved_lanes(topic.name, context) if view is None else None
+        if hidden is not None:
+            # Relayed, a broker that learns of the topic now would give whole partitions for lanes.
+            refused = [_refused(e.partition, hidden.error_code) for e in topic.partitions]
+            plan.answered.append((topic, list(refused)))
+            plan.views.append(hidden)
+            continue
+        if view is None:
+            plan.plain.append(topic)
+            continue
+        is_lane_view = view.layout is not None
+        if context.switches.accepts_range_fetch(view.topic, is_lane_view=is_lane_view):
+            read_error = await context.fetch_error(view)
+        else:
+            read_error = TOPIC_AUTHORIZATION_FAILED  # S004-61, K-01b
+        codec = CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec
+        chosen_name, places = _chosen_name(view), list[PartitionAnswer | int]()
+        for entry in topic.partitions:
+            if read_error:
+                places.append(_refused(entry.partition, read_error))
+            elif error_code := view.error_of(entry.partition):
+                if isinstance(view, RangeView):
+                    context.range_views.tell_refusal(view, entry.partition)
+                places.append(_refused(entry.partition, error_code))
+            else:
+                places.append(len(plan.lanes))
+                plan.lanes.append(_lane_fetch(entry, view, codec, chosen_name))
+        plan.answered.append((topic, places))
+        plan.views.append(view)
+    return plan
+
+
+def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
+    """Where a client reads, for those that have been given lanes just now (see `steps_back`)."""
+    if client_id not in context.gained_lanes.by_client:
+        return
+    for (topic, _), view in zip(plan.answered, plan.views, strict=True):
+        positions = ((entry.partition, entry.fetch_offset) for entry in topic.partitions)
+        context.gained_lanes.note_fetched(client_id, view.name, positions)
+
+
+def lane_request(
+    wanted: FetchRequest, plan: FetchPlan, context: Context, max_wait_ms: int
+) -> LaneFetchRequest:
+    """What `lane_fetch` is asked for; an answer is bounded whatever the client allows."""
+    return LaneFetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=wanted.min_bytes,
+        max_bytes=min(wanted.max_bytes, context.config.fetch_answer_bytes_max),
+        isolation_level=wanted.isolation_level,
+        lanes=tuple(plan.lanes),
+        cursor_id=context.session_id,
+        user=context.user,
+        empty_as_control=context.is_librdkafka,
+    )
+
+
+def build_lane_topics(plan: FetchPlan, lanes: Sequence[LaneAnswer]) -> tuple[FetchTopicAnswer, ...]:
+    """Answers of the lane topics, in the order of the request."""
+    return tuple(
+        FetchTopicAnswer(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=tuple(
+                _lane_answer(entry.partition, lanes[place]) if isinstance(place, int) else place
+                for entry, place in zip(topic.partitions, places, strict=True)
+            ),
+        )
+        for topic, places in plan.answered
+    )
+
+
+async def _fetch_lanes(
+    wanted: FetchRequest, plan: FetchPlan, context: Context, max_wait_ms: int
+) -> list[LaneAnswer]:
+    if not plan.lanes:
+        return []  # all were refused: nothing to wait for
+    return await context.fetch_lanes(lane_request(wanted, plan, context, max_wait_ms))
+
+
+async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
+    """Give nothing to who lost the right to read while he waited: a wait may be long.
+
+    Who was given other ranges meanwhile asks again, for those.
+    """
+    for number, ((topic, places), view) in enumerate(zip(plan.answered, plan.views, strict=True)):
+        if not any(isinstance(place, int) for place in places):
+            continue  # nothing is given
+        error_code = await context.fetch_error(view)
+        if isinstance(view, RangeView) and not context.range_views.is_current(view):
+            error_code = NOT_LEADER_OR_FOLLOWER
+        if error_code:
+            refused = [_refused(entry.partition, error_code) for entry in topic.partitions]
+            plan.answered[number] = topic, list(refused)
+
+
+async def _fetch_mixed(
+    request: Request, wanted: FetchRequest, plan: FetchPlan, context: Context
+) -> Buffers:
+    """Ask for both in turns until one has data: neither side can wake the other's long poll."""
+    version = request.api_version
+    deadline_s = context.clock() + wanted.max_wait_ms / 1000
+    while True:
+        left_ms = max(0, int((deadline_s - context.clock()) * 1000))
+        wait_ms = min(left_ms, MIXED_WAIT_MS_MAX)
+        frame = await context.send((_plain_frame(request, wanted, plan, wait_ms),))
+        plain = read_fetch_response(frame, request.answer_position(frame), version)
+        has_plain = plain.error_code != 0 or any(map(_has_news, plain.topics))
+        lane_wait_ms = 0 if has_plain else wait_ms
+        lanes = await _fetch_lanes(wanted, plan, context, lane_wait_ms)
+        has_lanes = any(lane.error_code or lane.size_bytes for lane in lanes)
+        if has_plain or has_lanes or left_ms == 0:
+            await _refuse_revoked(plan, context)
+            if not context.placement.is_alone:
+                plain = show_fetch_ids(plain, context.placement.own_id)
+            topics = plain.topics + build_lane_topics(plan, lanes)
+            # The broker's addresses among the tags would lead the client around keylane.
+            tags = tag_with_endpoints(plain.tags, ())
+            merged = replace(plain, session_id=0, topics=topics, tags=tags)
+            return request.answer(write_fetch_response(merged, version))
+
+
+def _plain_frame(request: Request, wanted: FetchRequest, plan: FetchPlan, wait_ms: int) -> bytes:
+    upstream = replace(
+        wanted,
+        max_wait_ms=wait_ms,
+        session_id=0,
+        session_epoch=SESSIONLESS_EPOCH,
+        topics=tuple(plan.plain),
+        forgotten=(),
+    )
+    return request.with_body(write_fetch_request(upstream))
+
+
+def _has_news(topic: FetchTopicAnswer) -> bool:
+    # Tags tell a diverging epoch or a new leader, a preferred replica where to go instead.
+    return any(
+        answer.error_code
+        or answer.preferred_read_replica >= 0
+        or answer.tags != NO_TAGS
+        or any(map(len, answer.records or ()))
+        for answer in topic.partitions
+    )
+
+
+def _chosen_name(view: View) -> str:
+    """The lane name, where it is the client that has chosen how many lanes there are; else none."""
+    is_even = view.layout is not None and view.layout.cuts is None
+    return view.name if view.is_renamed and is_even else ""
+
+
+def _lane_fetch(entry: FetchPartition, view: View, codec: int, chosen_name: str) -> LaneFetch:
+    index = entry.partition
+    partition = view.partition_of(index)
+    # By position: names cost as much again as the tuple.
+    return LaneFetch(
+        view.topic,
+        view.topic_id,
+        partition,
+        view.output_of(index),
+        view.key_split(partition),
+        entry.fetch_offset,
+        entry.partition_max_bytes,
+        view.reserve,
+        codec,
+        chosen_name,
+    )
+
+
+def _lane_answer(index: int, lane: LaneAnswer) -> PartitionAnswer:
+    error_code, high_watermark, last_stable_offset, log_start_offset, aborted, records, _ = lane
+    offsets = high_watermark, last_stable_offset, log_start_offset
+    return PartitionAnswer(index, error_code, *offsets, aborted, -1, records)
+
+
+def _refused(index: int, error_code: int) -> PartitionAnswer:
+    return PartitionAnswer(index, error_code, -1, -1, -1, None, -1, ())

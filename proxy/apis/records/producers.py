@@ -1,0 +1,104 @@
+"""DescribeProducers v0, DescribeTransactions v0: producers and transactions of lanes.
+
+Behaviour: the producers of a lane are those of its partition, which has one log. A transaction
+that wrote to a partition of a topic whose own name means lanes is answered with all lanes of it,
+so that a tool that looks for hanging transactions lane by lane finds each lane in it.
+Not done: transactions do not name the lanes of lane names, of which there may be any number: by
+`kafka-transactions find-hanging`, look at the topic under its own name. To abort one, ask a
+broker's own address (WriteTxnMarkers is not served).
+
+In:    requests and answers.  Out: answers per lane.
+Source: KIP-664.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+from kio.static.primitive import i32
+
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.lane_wishes import (
+    LaneWishes,
+    Refusal,
+    any_lane,
+    ask,
+    by_place,
+    find_target,
+    find_targets,
+    lanes_of,
+    shows_lanes,
+)
+from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.net.response_order import Buffers
+
+
+async def handle_describe_producers(request: Request, context: Context) -> Buffers:
+    """Ask for partitions, answer for lanes."""
+    wanted = request.decode()
+    targets = await find_targets((topic.name for topic in wanted.topics), context)
+    if all(target.is_plain for target in targets):
+        return await relay(request, context)
+    wishes: LaneWishes[None] = LaneWishes(any_lane)
+    for target, topic in zip(targets, wanted.topics, strict=True):
+        wishes.add(target, ((int(index), None) for index in topic.partition_indexes))
+    of_topic = wanted.topics[0]
+    topics = tuple(
+        replace(
+            of_topic, name=type(of_topic.name)(name), partition_indexes=tuple(map(i32, partitions))
+        )
+        for name, partitions in wishes.settle().items()
+    )
+    answer = None
+    if topics:
+        answer = await ask(request, replace(wanted, topics=topics), context)
+    return request.answer_entity(_build(request, wishes, answer))
+
+
+def _build(request: Request, wishes: LaneWishes[None], answer: Any) -> Any:
+    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+
+    def refused(index: int, refusal: Refusal) -> Any:
+        return module.PartitionResponse(
+            partition_index=i32(index),
+            error_code=refusal.code,
+            error_message=refusal.message,
+            active_producers=(),
+        )
+
+    answered = () if answer is None else answer.topics
+    found = by_place(answered, "name", "partitions", "partition_index")
+    topics = tuple(
+        module.TopicResponse(name=target.name, partitions=entries)
+        for target, entries in wishes.answers(found, refused)
+    )
+    if answer is not None:
+        return replace(answer, topics=topics)
+    return module.DescribeProducersResponse(throttle_time=timedelta(0), topics=topics)
+
+
+async def handle_describe_transactions(request: Request, context: Context) -> Buffers:
+    """Show the partitions of transactions as the lanes that clients know."""
+    if not shows_lanes(context):
+        return await relay(request, context)
+    pending = context.send((request.frame,))
+    context.release()
+    frame = await pending
+    answer = request.decode_answer(frame)
+    states = tuple([await _in_lanes(state, context) for state in answer.transaction_states])
+    if states == tuple(answer.transaction_states):
+        return (frame,)
+    return request.answer_entity(replace(answer, transaction_states=states))
+
+
+async def _in_lanes(state: Any, context: Context) -> Any:
+    topics = []
+    for topic in state.topics:
+        view = (await find_target(topic.topic, context)).view
+        lanes = topic.partitions if view is None else lanes_of(topic.partitions, view)
+        topics.append(replace(topic, partitions=tuple(map(i32, lanes))))
+    return replace(state, topics=tuple(topics))

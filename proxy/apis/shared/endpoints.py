@@ -1,0 +1,43 @@
+"""Broker addresses in answers that are otherwise relayed: Produce, Fetch, ShareFetch and co.
+
+Behaviour: an answer that names a partition's new leader brings the leader's address along
+(KIP-951); it is replaced by keylane's. An answer without addresses stays as it is. Among many
+nodes ids are those of this node's pairs, also of the replica that a client is to read from
+(KIP-392): the client came here since the partition is placed here, with its replicas.
+Not done: nothing.
+
+In:    a request and the frame of its answer.  Out: buffers to write.
+Source: KIP-951, KIP-932, KIP-392; NodeEndpoints in the message schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.net.framing import Frame
+from keylane.proxy.net.response_order import Buffers
+from keylane.wire.endpoints import rewrite_endpoints
+from keylane.wire.leader_hints import may_name_replica, rewrite_ids
+from keylane.wire.primitives import Buffer
+
+
+def with_own_endpoints(request: Request, answer: Frame, context: Context) -> Buffers:
+    """The answer with keylane's addresses; the frame itself when it has none."""
+    rewritten = show_endpoints(request, request.answer_body(answer), context)
+    return (answer,) if rewritten is None else request.answer(rewritten)
+
+
+def show_endpoints(request: Request, body: Buffer, context: Context) -> Sequence[Buffer] | None:
+    """The body of an answer with keylane's addresses; None when it names no broker."""
+    api_key, api_version = request.api_key, request.api_version
+    if context.placement.is_alone:
+        return rewrite_endpoints(api_key, api_version, body, context.address_of)
+    return rewrite_ids(
+        api_key,
+        api_version,
+        body,
+        id_of=context.placement.own_id,
+        address_of=context.address_of,
+        names_replica=may_name_replica(api_key, api_version, request.body),
+    )

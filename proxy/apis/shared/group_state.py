@@ -1,0 +1,67 @@
+"""A group as its coordinator sees it, asked with the client's own connection.
+
+In:    a group.  Out: its state and members.
+Source: Kafka protocol guide, DescribeGroups. Its right, DESCRIBE on the group, comes with the right
+to join it. A group of KIP-848 is Dead to it, as a group that does not exist; ConsumerGroupDescribe
+knows the one from the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.types import GroupId
+
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.commits.group_survey import GONE
+
+CONSUMER: Final = "consumer"
+STABLE: Final = "Stable"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What the coordinator answered."""
+
+    error_code: ErrorCode
+    state: str
+    protocol_type: str
+    members: tuple[Any, ...]
+    """kio entries; their metadata is there while the group is stable."""
+
+    @property
+    def has_members(self) -> bool:
+        """Whether the group is there, and somebody in it."""
+        return self.error_code == ErrorCode.none and self.state not in GONE
+
+
+async def has_brokers_members(group: str, context: Context) -> bool:
+    """Whether a group of KIP-848 has members. Brokers that know no such groups are not to be asked.
+
+    False also where the client may not know: then the answer to its JoinGroup shows it.
+    """
+    answer = await context.ask(
+        ConsumerGroupDescribeRequest(
+            group_ids=(GroupId(group),), include_authorized_operations=False
+        )
+    )
+    found = answer.groups[0]
+    return bool(found.error_code == ErrorCode.none and found.members)
+
+
+async def ask_group_state(group: str, context: Context) -> GroupState:
+    """Ask the broker that the client is connected with."""
+    answer = await context.ask(
+        DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
+    )
+    found = answer.groups[0]
+    return GroupState(
+        error_code=found.error_code,
+        state=str(found.group_state),
+        protocol_type=str(found.protocol_type),
+        members=tuple(found.members),
+    )

@@ -1,0 +1,76 @@
+"""What JoinGroup and SyncGroup share: the group and the member that they name.
+
+In:    requests.  Out: groups, members; how long rounds take.
+Source: Kafka protocol guide, JoinGroup, SyncGroup; KIP-62, KIP-345.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keylane.errors import FrameInvalid
+from keylane.proxy.apis.shared.context import Context, Request
+from keylane.wire.primitives import Reader
+
+JOIN_GROUP: Final = 11
+FLEXIBLE_VERSIONS: Final = {JOIN_GROUP: 6, 12: 4, 14: 4}
+
+
+def planned_group(request: Request, context: Context) -> str | None:
+    """The group that a JoinGroup or SyncGroup names, when keylane deals out its lanes.
+
+    Raises: FrameInvalid, when there is no group id to be read.
+    """
+    if not context.config.groups:
+        return None
+    group = read_group(request)
+    return group if context.config.has_key_range_assignor(group) else None
+
+
+def read_group(request: Request) -> str:
+    """The group that a JoinGroup, SyncGroup or Heartbeat names. Raises: FrameInvalid."""
+    flexible = request.api_version >= FLEXIBLE_VERSIONS[request.api_key]
+    return Reader(request.body, flexible=flexible).string()
+
+
+def read_member(request: Request) -> tuple[str, int, str]:
+    """Group, generation, member id of a SyncGroup or Heartbeat. Raises: FrameInvalid."""
+    flexible = request.api_version >= FLEXIBLE_VERSIONS[request.api_key]
+    reader = Reader(request.body, flexible=flexible)
+    return reader.string(), reader.int32(), reader.string()
+
+
+def is_elsewhere(request: Request, context: Context) -> bool:
+    """Whether another node serves the group that a JoinGroup, SyncGroup or Heartbeat names.
+
+    The broker would take it here as well. But a member that joins here asks for its offsets here
+    next, and librdkafka takes nothing but a repetition for an answer to that: so it is sent to
+    the other node before, by what every client knows.
+    """
+    if context.placement.is_alone:
+        return False
+    try:
+        number = context.placement.node_of_group(read_group(request))
+    except FrameInvalid:
+        return False  # the broker says so
+    return number is not None and number != context.placement.number
+
+
+def note_joining(request: Request, context: Context) -> None:
+    """Take note of a member that begins a round."""
+    try:
+        group = read_group(request)
+    except FrameInvalid:
+        return  # the broker says so
+    context.stats.rebalances += context.generations.rounds.joins(group, context.clock())
+
+
+def note_syncing(request: Request, context: Context) -> None:
+    """Take note of how long a member had nothing to read."""
+    try:
+        group = read_group(request)
+    except FrameInvalid:
+        return  # the same
+    seconds = context.generations.rounds.syncs(group, context.clock())
+    if seconds is not None:
+        context.stats.rebalance_seconds.observe(seconds)

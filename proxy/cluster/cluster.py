@@ -1,0 +1,383 @@
+"""What keylane itself knows of the cluster: brokers, topics, leaders; its own connections.
+
+In:    bootstrap addresses.  Out: `Broker`s, a filled `TopicRegistry`, `ServiceLink`s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from kio.index import load_request_schema
+from kio.schema.metadata.v12.request import MetadataRequestTopic as Topic12
+from kio.schema.metadata.v13.request import MetadataRequestTopic as Topic13
+from kio.schema.types import TopicName
+
+from keylane.config.node import ProxyConfig
+from keylane.errors import ConfigInvalid, KeylaneError, UpstreamLost
+from keylane.proxy.cluster.broker_links import BrokerLinks, link_of, outcome_of
+from keylane.proxy.cluster.lane_plans import load_plans
+from keylane.proxy.net.security.node_security import Security
+from keylane.proxy.net.upstream import ServiceLink
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.topics.agreement import LaneMeanings, node_rules
+from keylane.proxy.topics.node_values import Membership, NodeInfo, NodeRule
+from keylane.proxy.topics.registry import TopicRegistry
+from keylane.tasks import spawn
+
+log = logging.getLogger("keylane.cluster")
+
+DISPUTES_TOLD_MAX: Final = 20
+"""Topics that are named in the log when nodes do not agree; a glob may mean thousands."""
+METADATA: Final = 3
+METADATA_VERSION_MIN: Final = 12
+"""Asks by topic id (KIP-516); Kafka 3.1 and later."""
+METADATA_VERSION_MAX: Final = 13
+SEEK_PAUSES_S: Final = (0.0, 0.1, 0.3, 1.0)
+"""Before each try to learn of a new leader: brokers have its name a moment after it was elected.
+Then it is learnt when the partition is read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """One upstream broker as it advertises itself."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Cluster:
+    """The service principal's view of the cluster, refreshed on demand.
+
+    What any broker can answer is asked of the one that answered last, and beside it of others
+    when it is slow. Invariant: one such Metadata request is under way at most.
+    """
+
+    def __init__(self, config: ProxyConfig, stats: ProxyStats | None = None) -> None:
+        self._config = config
+        self.security = Security(config)
+        pattern = config.lane_name_pattern
+        plans = load_plans(config.lanes, lane_name_pattern=pattern)
+        self.node_rules: tuple[NodeRule, ...] = node_rules(config.lanes, plans)
+        """This node's lane rules, as other nodes are told them."""
+        self.registry = TopicRegistry(config.lanes, lane_name_pattern=pattern, plans=plans)
+        self.brokers: dict[int, Broker] = {}
+        self.cluster_id = ""
+        """As brokers tell it."""
+        self.links = BrokerLinks(
+            config,
+            self.security,
+            stats or ProxyStats(),
+            where=lambda: [(broker.host, broker.port) for broker in self.brokers.values()],
+            id_of=self._id_of,
+        )
+        self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
+        self.on_brokers: Callable[[Iterable[Broker]], Awaitable[None]] | None = None
+        """Told of the brokers of each answer, before any client is."""
+        self.on_leader: list[Callable[[tuple[uuid.UUID, int], int], None]] = []
+        """Told of a later leader epoch of a partition (topic id, index) than was known."""
+        self.on_grown: Callable[[], None] | None = None
+        """Called when `pins` has changed, but for what other nodes told."""
+        self._to_leaders: dict[asyncio.Task[ServiceLink | KeylaneError], tuple[Any, int]] = {}
+        """Connections being opened to leaders: of which place, by which epoch."""
+        self._told_grown: dict[str, int] = {}
+        self._told_refused: dict[str, set[tuple[str, int]]] = {}
+        """By topic."""
+        self._refreshing: asyncio.Lock = asyncio.Lock()
+        self._seeking: dict[str, asyncio.Task[None]] = {}
+        """By topic: who leads a partition of it is being learnt, beside all requests."""
+
+    async def start(self) -> None:
+        """Learn brokers and topics. Raises: UpstreamLost, ConfigInvalid (a lane name clash)."""
+        await self.refresh(strict=True)
+
+    def stop(self) -> None:
+        """Drop the service connections."""
+        for seeking in list(self._seeking.values()):
+            seeking.cancel()
+        self.links.stop()
+
+    async def refresh(self, *, strict: bool = False) -> None:
+        """Learn all brokers and topics anew. Raises: UpstreamLost."""
+        async with self._refreshing:
+            await self._learn(await self._metadata(topics=None), strict=strict, complete=True)
+
+    async def refresh_topic(self, name: str) -> None:
+        """Learn one topic by its physical name. Raises: UpstreamLost."""
+        async with self._refreshing:
+            await self._learn(await self._metadata(topics=((name, None),)))
+
+    def seek_leader(self, topic: str, topic_id: uuid.UUID, partition: int, epoch: int) -> None:
+        """Its leader of that epoch leads no more: learn now of the next, and not with a request.
+
+        It may have another log, and until it is known offsets are led on by the old one.
+        """
+        if topic not in self._seeking:
+            seeking = self._seek(topic, (topic_id, partition), epoch)
+            task = self._seeking[topic] = spawn(seeking, "next leader")
+            task.add_done_callback(lambda _: self._seeking.pop(topic))
+
+    async def _seek(self, topic: str, place: tuple[uuid.UUID, int], epoch: int) -> None:
+        for pause_s in SEEK_PAUSES_S:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.refresh_topic(topic)
+            except KeylaneError as error:
+                log.debug("next leader is not known yet topic=%s reason=%s", topic, error)
+            if place not in self.leaders or self.leaders[place][1] > epoch:
+                return
+
+    async def refresh_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Learn one topic by id. Raises: UpstreamLost."""
+        async with self._refreshing:
+            await self._learn(await self._metadata(topics=((None, topic_id),)))
+
+    async def link_to(self, node_id: int) -> ServiceLink:
+        """A new service connection to a broker. Raises: UpstreamLost."""
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise UpstreamLost(f"broker {node_id} is unknown")
+        return await self.links.open((broker.host, broker.port))
+
+    async def leader_of(self, topic: str, topic_id: uuid.UUID, partition: int) -> tuple[int, int]:
+        """(broker id, leader epoch), learnt anew. Raises: UpstreamLost."""
+        await self.refresh_topic(topic)
+        found = self.leaders.get((topic_id, partition))
+        if found is None or found[0] < 0:
+            raise UpstreamLost(f"topic {topic} partition {partition} has no leader")
+        return found
+
+    async def link_to_leader(
+        self, topic: str, topic_id: uuid.UUID, partition: int
+    ) -> tuple[ServiceLink, int, int]:
+        """A new connection to a leader, its id and epoch. Raises: UpstreamLost.
+
+        When another one leads meanwhile, as the old one hangs, that is not waited for.
+        """
+        leader_id, epoch = await self.leader_of(topic, topic_id, partition)
+        opening = spawn(outcome_of(self.link_to(leader_id)), "link to a leader")
+        self._to_leaders[opening] = (topic_id, partition), epoch
+        try:
+            await asyncio.wait({opening})
+        finally:
+            del self._to_leaders[opening]
+            opening.cancel()
+        if opening.cancelled():
+            raise UpstreamLost(f"broker {leader_id} leads topic {topic} no more")
+        return link_of(opening.result()), leader_id, epoch
+
+    async def ask_broker(self, node_id: int, entity: Any) -> Any:
+        """Ask one broker, over a connection that is kept for such. Raises: UpstreamLost."""
+        link = await self._kept_link(node_id)
+        return await link.request(int(entity.__api_key__), entity)
+
+    async def versions_of(self, node_id: int) -> Mapping[int, int]:
+        """The highest version of each API that a broker speaks. Raises: UpstreamLost."""
+        return (await self._kept_link(node_id)).version_max
+
+    async def _kept_link(self, node_id: int) -> ServiceLink:
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise UpstreamLost(f"broker {node_id} is unknown")
+        return await self.links.kept((broker.host, broker.port))
+
+    async def request(self, entity: Any) -> Any:
+        """Ask any broker with a kio request. Raises: UpstreamLost."""
+        return await self.links.ask_any(lambda link: link.request(int(entity.__api_key__), entity))
+
+    def _id_of(self, host: str, port: int) -> int | None:
+        for broker in self.brokers.values():
+            if (broker.host, broker.port) == (host, port):
+                return broker.node_id
+        return None
+
+    async def _metadata(
+        self, *, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None
+    ) -> Any:
+        return await self.links.ask_any(partial(self._ask_metadata, topics))
+
+    async def _ask_metadata(
+        self, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None, link: ServiceLink
+    ) -> Any:
+        version = min(link.version_max.get(METADATA, 0), METADATA_VERSION_MAX)
+        if version < METADATA_VERSION_MIN:
+            raise ConfigInvalid(
+                f"bootstrap: brokers speak Metadata v{version}, need v12 (Kafka 3.1)"
+            )
+        schema: Any = load_request_schema(METADATA, version)
+        topic_schema = Topic12 if version == METADATA_VERSION_MIN else Topic13
+        wanted = (
+            None
+            if topics is None
+            else tuple(
+                topic_schema(topic_id=topic_id, name=TopicName(name) if name else None)
+                for name, topic_id in topics
+            )
+        )
+        entity = schema(
+            topics=wanted,
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        return await link.request(METADATA, entity)
+
+    async def _learn(self, answer: Any, *, strict: bool = False, complete: bool = False) -> None:
+        self.cluster_id = answer.cluster_id or self.cluster_id
+        await self.learn_brokers(answer.brokers)
+        for topic in answer.topics:
+            self.learn_topic(topic, strict=strict)
+        if complete:
+            present = {topic.name for topic in answer.topics}
+            for name in [name for name in self.registry.topics if name not in present]:
+                self.registry.forget(name)
+
+    async def learn_brokers(self, brokers: Any) -> None:
+        """Take note of brokers in a kio answer and have listeners bound for new ones."""
+        found = []
+        for entry in brokers:
+            node_id = int(getattr(entry, "node_id", getattr(entry, "broker_id", -1)))
+            known = self.brokers.get(node_id)
+            # FindCoordinator tells no rack; that is no news about it.
+            rack = getattr(entry, "rack", known.rack if known is not None else None)
+            broker = Broker(node_id=node_id, host=entry.host, port=int(entry.port), rack=rack)
+            if known != broker:
+                self.brokers[node_id] = broker
+                if known is not None:
+                    self.links.leave((known.host, known.port))
+            found.append(broker)
+        if self.on_brokers is not None:
+            await self.on_brokers(found)
+
+    def read_racks(self, topic_id: uuid.UUID, partition_count: int) -> tuple[frozenset[str], ...]:
+        """By partition, the rack that it is read from: its leader's. Empty: none is known."""
+        racks = []
+        for partition in range(partition_count):
+            leader_id, _ = self.leaders.get((topic_id, partition), (-1, -1))
+            broker = self.brokers.get(leader_id)
+            racks.append(frozenset({broker.rack} if broker and broker.rack else ()))
+        return tuple(racks) if any(racks) else ()
+
+    def learn_topic(self, topic: Any, *, strict: bool = False) -> None:
+        """Take note of a topic in a kio Metadata answer."""
+        if topic.error_code != 0:
+            # UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID: it was deleted.
+            if int(topic.error_code) in (3, 100) and topic.name:
+                self.registry.forget(topic.name)
+            return
+        try:
+            self.registry.learn(topic.name, topic.topic_id, len(topic.partitions))
+        except ConfigInvalid as error:
+            if strict:
+                raise
+            log.error("topic is hidden by lanes topic=%s reason=%s", topic.name, error)
+            return
+        self._tell_grown(topic.name)
+        self._tell_refused(topic.name)
+        for partition in topic.partitions:
+            place = topic.topic_id, int(partition.partition_index)
+            known, epoch = self.leaders.get(place), int(partition.leader_epoch)
+            self.leaders[place] = int(partition.leader_id), epoch
+            if known is not None and known[1] < epoch:
+                self._note_leader(place, epoch)
+
+    def _note_leader(self, place: tuple[uuid.UUID, int], epoch: int) -> None:
+        """A partition has a later leader."""
+        for opening, (of_place, of_epoch) in list(self._to_leaders.items()):
+            if of_place == place and of_epoch < epoch:
+                opening.cancel()
+        for tell in self.on_leader:
+            tell(place, epoch)
+
+    def topic_ids(self) -> set[uuid.UUID]:
+        """Topics of which something is known."""
+        known = {topic.topic_id for topic in self.registry.topics.values()}
+        return known | {topic_id for topic_id, _ in self.leaders}
+
+    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> None:
+        """They are surely gone: not only unknown to a broker that lags behind."""
+        for topic_id in topic_ids:
+            name = self.registry.name_of_id(topic_id)
+            if name is not None:
+                self.registry.forget(name)
+                self.registry.grown.pop(name, None)
+                self._told_grown.pop(name, None)
+                self._told_refused.pop(name, None)
+        for place in [place for place in self.leaders if place[0] in topic_ids]:
+            del self.leaders[place]
+
+    def hear_nodes(self, number: int, membership: Membership) -> None:
+        """Take note of other nodes' lane rules and pins; say what nodes do not agree on.
+
+        number: of this node.
+        """
+        self._hear_pins([node for node in membership.nodes if node.number != number])
+        before, dissenters = self.registry.disputes(), self.registry.dissenters
+        others = {
+            node.number: LaneMeanings(node.rules, node.lane_name_pattern)
+            for node in membership.nodes
+            if node.number != number
+        }
+        self.registry.hear_nodes(number, others)
+        disputes = self.registry.disputes()
+        if self.registry.dissenters not in (dissenters, ()):
+            log.warning("nodes have other lane rules nodes=%s", self.registry.dissenters)
+        for name, reason in islice(disputes.items(), DISPUTES_TOLD_MAX):
+            if before.get(name) != reason:
+                log.error("topic is not served topic=%s reason=%s", name, reason)
+        if len(disputes) > DISPUTES_TOLD_MAX:
+            log.error("topics are not served topics=%d, some were named", len(disputes))
+        for name, reason in disputes.items():
+            count = self.registry.topics[name].partition_count
+            self._told_refused.setdefault(name, set()).add((reason, count))
+        settled = [name for name in before if name not in disputes]
+        if settled:
+            log.info("nodes agree again topics=%d first=%s", len(settled), settled[0])
+
+    @property
+    def pins(self) -> dict[str, int]:
+        """As `TopicRegistry.pins`: what other nodes are told to keep to."""
+        return self.registry.pins()
+
+    def _hear_pins(self, others: Iterable[NodeInfo]) -> None:
+        """What is to get another layout now (`accept_layout`) is not kept to, whoever does."""
+        topics = (self.registry.topics.get(name) for name in self._config.accept_layout)
+        accepted = {str(topic.topic_id) for topic in topics if topic is not None}
+        pins: dict[str, int] = {}
+        for node in others:
+            for topic_id, count in node.pinned.items():
+                if topic_id not in accepted:
+                    pins[topic_id] = min(count, pins.get(topic_id, count))
+        self.registry.hear_pins(pins)
+        for name in self.registry.grown:
+            self._tell_grown(name, is_heard=True)
+
+    def _tell_refused(self, name: str) -> None:
+        """Say once per count that a plan does not fit, under each name that stands for it."""
+        count = self.registry.topics[name].partition_count
+        for refusal in self.registry.refusals_of(name):
+            told = self._told_refused.setdefault(name, set())
+            if (refusal, count) not in told:
+                told.add((refusal, count))
+                log.error("topic is not served topic=%s reason=%s", name, refusal)
+
+    def _tell_grown(self, name: str, *, is_heard: bool = False) -> None:
+        """Say once per count that partitions of a lane topic are not read by its lanes."""
+        count = self.registry.grown.get(name)
+        if count is None or self._told_grown.get(name) == count:
+            return
+        self._told_grown[name] = count
+        if self.on_grown is not None and not is_heard:
+            self.on_grown()
+        log.warning(
+            "partitions were added, lanes do not read them topic=%s partitions=%d seen=%d "
+            "remedy=stop the topic's groups, start once with accept_layout",
+            name, count, self.registry.topics[name].partition_count,
+        )  # fmt: skip

@@ -1,0 +1,103 @@
+"""Which brokers cannot be reached: told once when it begins, and once when it has ended.
+
+In:    how each try to connect to a broker ended.  Out: log lines.
+
+While a broker is away every client tries again and again, some tens of times a second. That one
+more could not be served says nothing new, so sessions tell of it at the level debug only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from keylane.errors import BrokerUnreachable
+
+log = logging.getLogger("keylane.brokers")
+Link = TypeVar("Link")
+
+PAUSE_S: Final = 10.0
+"""Between two losses of one broker that are told: it may come and go, as behind a balancer."""
+ADDRESSES_MAX: Final = 1000
+"""Brokers get new addresses, and nobody asks for the old ones again."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of one address; times are the clock's."""
+
+    since_s: float | None = None
+    """When it could not be reached any more; None: it can be."""
+    is_told: bool = False
+    """Whether this loss is in the log."""
+    told_s: float = float("-inf")
+    reached_s: float = float("-inf")
+    turned_away: int = 0
+    """Clients, since the last line that told of them."""
+
+
+class Reach:
+    """Tells which brokers can be reached, by the tries that are made anyway."""
+
+    def __init__(
+        self,
+        id_of: Callable[[str, int], int | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`id_of` tells the id of the broker at an address, if one is known; `clock` in seconds."""
+        self._id_of, self._clock = id_of, clock
+        self._states: dict[tuple[str, int], _State] = {}
+
+    async def watch(self, host: str, port: int, opening: Awaitable[Link]) -> Link:
+        """Await a connection and note how it ended. Raises: what it raises."""
+        began_s = self._clock()
+        try:
+            link = await opening
+        except BrokerUnreachable as error:
+            self._failed(host, port, began_s, str(error))
+            raise
+        self._reached(host, port)
+        return link
+
+    def turn_away(self, host: str, port: int) -> None:
+        """A client was not served since this broker could not be reached."""
+        self._state(host, port).turned_away += 1
+
+    def _failed(self, host: str, port: int, began_s: float, reason: str) -> None:
+        state = self._state(host, port)
+        if began_s < state.reached_s:
+            return  # a try that timed out tells less than a later one that did not
+        now_s = self._clock()
+        if state.since_s is None:
+            state.since_s = now_s
+        if state.is_told or now_s - state.told_s < PAUSE_S:
+            return
+        state.is_told, state.told_s = True, now_s
+        log.warning(
+            "broker cannot be reached broker=%s address=%s:%d reason=%s",
+            self._name(host, port), host, port, reason.removeprefix(f"broker at {host}:{port}: "),
+        )  # fmt: skip
+
+    def _reached(self, host: str, port: int) -> None:
+        state = self._state(host, port)
+        state.reached_s = self._clock()
+        if state.is_told and state.since_s is not None:
+            log.warning(
+                "broker can be reached again broker=%s address=%s:%d away_s=%.0f turned_away=%d",
+                self._name(host, port), host, port,
+                state.reached_s - state.since_s, state.turned_away,
+            )  # fmt: skip
+            state.turned_away = 0
+        state.since_s, state.is_told = None, False
+
+    def _state(self, host: str, port: int) -> _State:
+        if (host, port) not in self._states and len(self._states) >= ADDRESSES_MAX:
+            self._states.clear()
+        return self._states.setdefault((host, port), _State())
+
+    def _name(self, host: str, port: int) -> str:
+        found = self._id_of(host, port)
+        return "?" if found is None else str(found)

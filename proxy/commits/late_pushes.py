@@ -1,0 +1,225 @@
+"""Stable offsets that could stand further, were it known what lies behind them.
+
+In:    what commits leave behind; what is scanned.  Out: pushes that are due, places to read.
+Source: docs/decisions/021.
+
+A commit settles positions over what is known to hold no record of their lanes. Where the scan
+becomes known after the commit (another node reads the partition), or is forgotten (a restart), the
+stable offset stays in front of it; and when it was the group's last commit, it stays for good.
+So each commit that leaves such a place is remembered until the place is known. Then the push is
+owed, until one is taken: that of the last committer may be refused, since the group has rebalanced
+meanwhile, or its connection is gone. Any member's heartbeat may push it.
+
+A node that takes a group over, or starts, has none of that: what it loads with lanes beyond their
+stable offset is looked at with the first heartbeat of the group. So is what goes back since the log
+was cut: Kafka's own offset may stand behind what a scan of the old log had led to. So is what an
+admin has set or deleted: a lane without a record is led on by no commit of its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Final, TypeVar
+
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.records.journal import StateKey
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.proxy.topics.registry import View
+
+PLACES_MAX: Final = 10_000
+"""Groups and partitions that are remembered, some 500 bytes each; the longest is forgotten."""
+READS_MAX: Final = 4
+"""At once: a restart under many groups must not read all of their partitions together."""
+PATIENCE_S: Final = 3.0
+"""After a commit: so long another commit, or news of the place, may come by themselves."""
+
+Key = TypeVar("Key")
+ScanKey = tuple[uuid.UUID, int, KeySplit]
+"""Topic id, partition, how it is split."""
+Keys = dict[StateKey, None]
+"""In the order in which they came, so that pushes go in it as well."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LatePush:
+    """A group's stable offset on a partition, with nothing known behind it."""
+
+    view: View
+    partition: int
+    position: int
+    """The stable position; what follows it is not known."""
+    since_s: float
+    push: Callable[[], None]
+    """Has the group's offset pushed again, as its last committer."""
+    is_read: bool = False
+    """It was asked for here already, and not in vain so far."""
+    is_owed: bool = False
+    """The place is known."""
+    scan_key: ScanKey = field(init=False)
+    """Where it is."""
+
+    def __post_init__(self) -> None:
+        key_split = self.view.key_split(self.partition)
+        self.scan_key = self.view.topic_id, self.partition, key_split
+
+    def want_read(self, now_s: float) -> None:
+        """It was asked for in vain: again in a while, unless news comes by itself."""
+        self.is_read, self.since_s = False, now_s
+
+
+class LatePushes:
+    """Invariants: each state is in one index, by its scan key or, once that is known, its group."""
+
+    def __init__(self) -> None:
+        self._pushes: OrderedDict[StateKey, LatePush] = OrderedDict()
+        self._by_scan: dict[ScanKey, Keys] = {}
+        self._owed: dict[str, Keys] = {}
+        """By group: their places are known."""
+        self._loaded: dict[str, Keys] = {}
+        """By group: states whose stable offset was not looked at yet."""
+
+    def __len__(self) -> int:
+        return len(self._pushes)
+
+    def note_loaded(self, key: StateKey, state: OffsetState) -> None:
+        """A state was loaded, adopted or set, or its log cut: Kafka's offset may be elsewhere."""
+        pushed, stable = state.pushed, state.stable_position
+        if pushed is not None and (stable != pushed or stable < state.fastest_position):
+            self._want_look(key)
+
+    def note_unanswered(self, key: StateKey) -> None:
+        """A push may still come into effect, and leave Kafka's offset elsewhere."""
+        self._want_look(key)
+
+    def loaded(self, group: str) -> list[StateKey]:
+        """States of a group that are to be looked at."""
+        return list(self._loaded.get(group, ()))
+
+    def note_looked_at(self, key: StateKey) -> None:
+        """It needs no look any more."""
+        if key in self._loaded.get(key.group, ()):
+            _leave(self._loaded, key.group, key)
+
+    def note_commit(
+        self, key: StateKey, state: OffsetState, scan: ScanIndex, make_late: Callable[[], LatePush]
+    ) -> None:
+        """A group has committed; what is made is remembered, if it leaves something behind."""
+        earlier = self._pushes.get(key)
+        self.forget(key)
+        # If not: while the broker was asked, the log was found to begin further on.
+        is_pushed = state.pushed in {None, state.stable_position}
+        if is_pushed and state.stable_position >= state.fastest_position:
+            return
+        if is_pushed and not scan.has_passed(state.stable_position):
+            late = make_late()
+            self._by_scan.setdefault(late.scan_key, {})[key] = None
+            self._put(key, late, earlier)
+        elif not is_pushed or _is_led_on(state, scan):
+            # The news came while the broker was asked.
+            late = make_late()
+            late.is_owed = True
+            self._owed.setdefault(key.group, {})[key] = None
+            self._put(key, late, earlier)
+            late.push()
+
+    def note_transaction(self, key: StateKey, state: OffsetState, late: LatePush) -> None:
+        """Offsets are in a transaction: what it leaves behind is looked at when it has ended.
+
+        That passes no handler, so it is owed, and heartbeats try.
+        """
+        earlier = self._pushes.get(key)
+        self.forget(key)
+        if state.stable_position < state.fastest_position:
+            late.is_owed = True
+            self._owed.setdefault(key.group, {})[key] = None
+            self._put(key, late, earlier)
+
+    def _want_look(self, key: StateKey) -> None:
+        self._loaded.setdefault(key.group, {})[key] = None
+
+    def _put(self, key: StateKey, late: LatePush, earlier: LatePush | None) -> None:
+        self._pushes[key] = late
+        if earlier is not None and earlier.position == late.position and not earlier.is_read:
+            # The place is the same: commits and looks that come again and again must not keep it
+            # from being read.
+            late.since_s = earlier.since_s
+        if len(self._pushes) > PLACES_MAX:
+            self.forget(next(iter(self._pushes)))
+
+    def forget(self, key: StateKey) -> None:
+        """It is pushed, or a member committed anew, or the state is gone."""
+        self.note_looked_at(key)
+        late = self._pushes.pop(key, None)
+        if late is not None and late.is_owed:
+            _leave(self._owed, key.group, key)
+        elif late is not None:
+            _leave(self._by_scan, late.scan_key, key)
+
+    def forget_where(self, is_lost: Callable[[str], bool]) -> None:
+        """Another node serves these groups."""
+        for key in [key for key in self._pushes if is_lost(key.group)]:
+            self.forget(key)
+        for group in [group for group in self._loaded if is_lost(group)]:
+            del self._loaded[group]
+
+    def owed(self, group: str) -> list[LatePush]:
+        """Pushes of a group whose places are known, and that no broker has taken yet."""
+        return [self._pushes[key] for key in self._owed.get(group, ())]
+
+    def note_scanned(self, scan_key: ScanKey, scan: ScanIndex, log_start: int = 0) -> None:
+        """Something was scanned; what is known now is owed, and pushed.
+
+        log_start: what is below it was deleted, as far as that is known.
+        """
+        for key in list(self._by_scan.get(scan_key, ())):
+            late = self._pushes[key]
+            if scan.has_passed(max(late.position, log_start)):
+                _leave(self._by_scan, scan_key, key)
+                late.is_owed = True
+                self._owed.setdefault(key.group, {})[key] = None
+                late.push()
+
+    def overdue(self, now_s: float) -> list[LatePush]:
+        """Places of which no news comes: to be read here, each once, a few at a time."""
+        overdue = (
+            late
+            for late in self._pushes.values()
+            if not late.is_read and not late.is_owed and now_s - late.since_s > PATIENCE_S
+        )
+        # What waits longest: places that are read in vain must not keep the others from it.
+        due = nsmallest(READS_MAX, overdue, key=lambda late: late.since_s)
+        for late in due:
+            late.is_read = True
+        return due
+
+    def check(self) -> None:
+        """Assert the invariant; tests call it after every step."""
+        waiting = {(scan, key) for scan, keys in self._by_scan.items() for key in keys}
+        owed = {(group, key) for group, keys in self._owed.items() for key in keys}
+        pushes = self._pushes.items()
+        assert waiting == {(late.scan_key, key) for key, late in pushes if not late.is_owed}
+        assert owed == {(key.group, key) for key, late in pushes if late.is_owed}
+        indexes = self._by_scan, self._owed, self._loaded
+        assert all(keys for index in indexes for keys in index.values())
+        assert len(self._pushes) <= PLACES_MAX
+
+
+def _leave(index: dict[Key, Keys], at: Key, key: StateKey) -> None:
+    """Take a state out of an index."""
+    index[at].pop(key, None)
+    if not index[at]:
+        del index[at]
+
+
+def _is_led_on(state: OffsetState, scan: ScanIndex) -> bool:
+    """Whether the stable offset would move by what is known now."""
+    if state.is_settled(scan):
+        return False  # nothing was scanned since the commit was settled, as a rule
+    led_on = state.copy()
+    led_on.settle(scan)
+    return led_on.stable_position > state.stable_position

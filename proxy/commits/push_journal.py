@@ -1,0 +1,166 @@
+"""What the journal is told before and after Kafka's own group offset is pushed.
+
+In:    drafts of states and what is about to be pushed of them; what came of it.
+Out:   records in the journal; which pushes have to wait.
+Source: docs/decisions/027, 042.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from keylane.errors import UpstreamLost
+from keylane.offsets.intents import intent_of, needs_intent
+from keylane.offsets.lineage import EpochStart
+from keylane.offsets.records.journal import IntentKey, JournalRecord, StateKey
+from keylane.offsets.state import OffsetState
+from keylane.offsets.table import OffsetTable
+from keylane.offsets.values import Pusher
+
+log = logging.getLogger("keylane.offsets")
+
+
+class Journal(Protocol):
+    """Where records go: `offsets.store` of the only node, `offsets.fenced` of one among many."""
+
+    def append(self, records: Sequence[JournalRecord]) -> Awaitable[None]:
+        """Write in order and wait. Raises: NotCoordinator, UpstreamLost."""
+
+
+class Pushing(NamedTuple):
+    """A push that is about to be sent, or was."""
+
+    key: StateKey
+    draft: OffsetState
+    """The state as it will be, but for `pushed`."""
+    offset: int | None
+    """What Kafka's own offset will be; None: it will be deleted."""
+    begun: OffsetState | None = None
+    """The state before the draft, where the table has none yet: nothing is committed."""
+
+
+class PushJournal:
+    """For one group, whose lock is held. Use: `prepare`, send, then one of the other three.
+
+    A push that goes forward costs nothing here.
+    """
+
+    def __init__(
+        self,
+        table: OffsetTable,
+        journal: Journal,
+        concluded: Callable[[StateKey, OffsetState], EpochStart | None],
+        *,
+        wall_clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """wall_clock: seconds since 1970, for timestamps of records.
+
+        concluded: the leader epoch before the furthest conclusion of a state; None: not known.
+        """
+        self._table, self._journal, self._concluded = table, journal, concluded
+        self._wall_clock, self._clock = wall_clock, clock
+
+    async def prepare(self, pushes: Sequence[Pushing]) -> set[StateKey]:
+        """Write what the journal has to hold before they are sent; those that have to wait.
+
+        Raises: UpstreamLost, NotCoordinator: none of them may be sent.
+        """
+        now_ms = int(self._wall_clock() * 1000)
+        records: list[JournalRecord] = []
+        intents, written, waiting = [], [], set()
+        for push in pushes:
+            state, intent = self._table.get(push.key), None
+            if state is None and push.offset is not None:
+                state = push.begun
+            if state is not None and needs_intent(state, push.offset):
+                intent = intent_of(state, push.draft, push.offset, now_ms)
+                if not self._table.intents.may_open(push.key, intent, self._clock()):
+                    waiting.add(push.key)
+                    continue
+                self._ready(push, state)
+                intents.append((push.key, intent))
+            elif push.offset is None or not self._table.lacks_before_push(push.key, push.offset):
+                continue
+            written.append(push.key)
+            records += self._table.records_before_push(push.key, intent, now_ms=now_ms)
+        for key, intent in intents:  # it may be there whatever comes of the append
+            self._table.intents.note_stored(key, intent.after.pushed)
+        if records:
+            await self._journal.append(records)
+        for key in written:
+            self._table.mark_written(key)
+        for key, intent in intents:
+            self._table.intents.open(key, intent)
+        return waiting
+
+    def note_taken(self, pushes: Collection[Pushing]) -> None:
+        """The broker took them."""
+        at_s = int(self._wall_clock())
+        for push in pushes:
+            self._table.note_taken(push.key, push.offset, self._clock(), at_s)
+
+    @property
+    def pusher(self) -> Pusher | None:
+        """Whose a push is that is made now; None: nodes cannot be distinguished."""
+        owner = self._table.owner
+        return None if owner is None else Pusher(owner, int(self._wall_clock()))
+
+    def note_unanswered(self, pushes: Collection[Pushing]) -> None:
+        """They were sent, and what came of them is not known, and will not be."""
+        for push in pushes:
+            self._table.intents.note_unanswered(push.key, push.offset)
+
+    def is_deleting(self, key: StateKey) -> bool:
+        """Whether a deletion of Kafka's own offset was begun, and may have come about."""
+        return self._table.intents.is_open(key, None)
+
+    def may_come_late(self, key: StateKey) -> bool:
+        """Whether a push without an answer may still come into effect."""
+        return self._table.intents.may_come_late(key, self._clock())
+
+    def may_arrive_at_none(self, key: StateKey) -> bool:
+        """Kafka was just seen to have no offset there: whether a push may still come about."""
+        self._table.intents.note_seen(key, None, self._clock())
+        may_arrive = self.may_come_late(key)
+        if not may_arrive:
+            self._table.intents.forget_late(key)
+        return may_arrive
+
+    async def withdraw(self, pushes: Collection[Pushing]) -> None:
+        """The broker has refused them. Raises: NotCoordinator."""
+        intents, records = self._table.intents, []
+        refused = [push for push in pushes if intents.is_stored(push.key, push.offset)]
+        for push in refused:
+            intents.withdraw(push.key, push.offset)
+            if self._is_begun(push):
+                records += self._table.tombstones(push.key)
+            else:
+                records.append(self._table.tombstone(IntentKey(push.key, push.offset)))
+        if not records:
+            return
+        try:
+            await self._journal.append(records)
+        except UpstreamLost as error:
+            # It stays without effect, and goes with the next record of the state.
+            log.warning("intent of a refused push stays in the journal reason=%s", error)
+            return
+        for push in refused:
+            intents.note_withdrawn(push.key, push.offset)
+            if self._is_begun(push):
+                self._table.remove(push.key)
+
+    def _ready(self, push: Pushing, state: OffsetState) -> None:
+        """Have the table hold what an intent stands beside: a state, and the log that it is of."""
+        if state is push.begun:
+            self._table.put(push.key, state)
+        seen = self._concluded(push.key, push.draft)
+        if seen is not None:
+            self._table.note_epoch(push.key, seen)
+
+    def _is_begun(self, push: Pushing) -> bool:
+        """Whether the state is there for this push alone."""
+        return push.begun is not None and self._table.get(push.key) is push.begun

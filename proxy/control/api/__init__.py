@@ -1,0 +1,5 @@
+"""What the control port serves (`proxy.control.server` binds it).
+
+`operations` lists it, `openapi` describes that; `assignments` and `switches` change what
+`proxy.topics.settings_store` keeps.
+"""

@@ -1,0 +1,256 @@
+"""Assignments over HTTP: who reads which key ranges without a group.
+
+In:    requests.  Out: a new `RangeTable` in the store, before they are answered.
+Source: REQUIREMENTS S004-50, 51, 120; docs/control-api.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from keylane.errors import AssignmentInvalid, RangesOverlap
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.proxy.control.api.models import AssignmentIn, AssignmentsIn, AssignmentsPatch, Part
+from keylane.proxy.control.api.problems import Problem, pointer
+from keylane.proxy.control.api.requests import check_version, entity_tag, read_body, read_name
+from keylane.proxy.control.api.settings import Settings, tell
+from keylane.proxy.topics.range_table import (
+    CLIENT_ID_MAX,
+    WHOLE,
+    Assignment,
+    Parts,
+    RangeTable,
+    merge_ranges,
+)
+from keylane.proxy.topics.switches import ACCEPT_RANGE_FETCH, ALLOW_INDIVIDUAL_COMMIT
+
+log = logging.getLogger("keylane.control")
+
+CLIENT_ID: Final = re.compile(rf"(?s).{{1,{CLIENT_ID_MAX}}}")
+Place = tuple[str | int, ...]
+"""Where something stands in the body."""
+Changes = Mapping[str, Sequence[Part] | None]
+
+
+class Topics(Protocol):
+    """What of the cluster an assignment is checked with."""
+
+    async def partition_count(self, topic: str, *, at_least: int) -> int | None:
+        """How many partitions a topic has; None: there is no such topic.
+
+        at_least: what is known is asked again when it is less. Raises: UpstreamLost.
+        """
+
+    def is_lane_name(self, topic: str) -> bool:
+        """Whether the name stands for lanes of another topic."""
+
+
+class AssignmentHandlers:
+    """Handlers of `/assignments`. A change is made of the newest version, or not at all."""
+
+    def __init__(self, settings: Settings, topics: Topics) -> None:
+        self._settings, self._topics = settings, topics
+
+    async def get_all(self, _request: web.Request) -> web.Response:
+        """All assignments."""
+        return _answer_all(self._settings.assignments.table)
+
+    async def replace(self, request: web.Request) -> web.Response:
+        """Put these in the place of all that there are."""
+        body = await read_body(request, AssignmentsIn)
+        changes: dict[str, Sequence[Part] | None] = {**body.assignments}
+        table = await self._change(request, changes, replaces=True)
+        return _answer_all(table)
+
+    async def update(self, request: web.Request) -> web.Response:
+        """Set and delete a set of clients at once."""
+        body = await read_body(request, AssignmentsPatch)
+        return _answer_all(await self._change(request, body.assignments))
+
+    async def clear(self, request: web.Request) -> web.Response:
+        """Delete all."""
+        table = await self._change(request, {}, replaces=True)
+        return web.Response(status=204, headers={"ETag": entity_tag(table.version)})
+
+    async def get(self, request: web.Request) -> web.Response:
+        """The assignment of one client."""
+        client_id = read_name(request, "client_id", CLIENT_ID)
+        table = self._settings.assignments.table
+        return _answer_one(table, client_id)
+
+    async def set(self, request: web.Request) -> web.Response:
+        """Give one client its assignment."""
+        client_id = read_name(request, "client_id", CLIENT_ID)
+        body = await read_body(request, AssignmentIn)
+        table = await self._change(request, {client_id: body.assignment}, root=("assignment",))
+        return _answer_one(table, client_id)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Take the assignment of one client away."""
+        client_id = read_name(request, "client_id", CLIENT_ID)
+        if client_id not in self._settings.assignments.table.clients:
+            raise _no_client(client_id)
+        table = await self._change(request, {client_id: None})
+        return web.Response(status=204, headers={"ETag": entity_tag(table.version)})
+
+    async def _change(
+        self,
+        request: web.Request,
+        changes: Changes,
+        *,
+        replaces: bool = False,
+        root: tuple[str, ...] | None = None,
+    ) -> RangeTable:
+        """Check all that can be checked, then write; `root` is where one client's parts stand."""
+        places: dict[str, Place] = {client: root or ("assignments", client) for client in changes}
+        before = self._settings.assignments.table
+        check_version(request, before.version, is_needed=bool(before.clients))
+        wanted: dict[str, Assignment | None] = {
+            client: None if parts is None else read_parts(parts, places[client])
+            for client, parts in changes.items()
+        }
+        for client, parts in changes.items():
+            await self._check_parts(client, parts or (), places[client])
+
+        def decide(table: RangeTable) -> Mapping[str, Assignment | None]:
+            check_version(request, table.version, is_needed=bool(table.clients))
+            return {**dict.fromkeys(table.clients), **wanted} if replaces else wanted
+
+        try:
+            after = await self._settings.store.change_assignments(decide)
+        except RangesOverlap as error:
+            raise _overlap(error, changes, places) from None
+        except AssignmentInvalid as error:
+            raise _invalid(error, changes, places) from None
+        tell(request, "assignments", after.version, sorted({*wanted}), replaces=replaces)
+        return after
+
+    async def _check_parts(self, client_id: str, parts: Sequence[Part], place: Place) -> None:
+        """Compare with the cluster and the switches. Raises: Problem, UpstreamLost."""
+        for index, part in enumerate(parts):
+            where = (*place, index)
+            if part.topic.startswith("__") or self._topics.is_lane_name(part.topic):
+                kind = "internal" if part.topic.startswith("__") else "lanes of another topic"
+                raise _unprocessable(f"topic {part.topic} is {kind}", *where, "topic")
+            count = await self._topics.partition_count(part.topic, at_least=part.partition + 1)
+            if count is None:
+                raise _unprocessable(f"there is no topic {part.topic}", *where, "topic")
+            if part.partition >= count:
+                detail = f"topic {part.topic} has the partitions 0 to {count - 1}"
+                raise _unprocessable(detail, *where, "partition")
+            if merge_ranges([KeyRange(lo, hi) for lo, hi in part.ranges]) != WHOLE:
+                self._check_switches(client_id, part.topic, (*where, "ranges"))
+
+    def _check_switches(self, client_id: str, topic: str, where: Place) -> None:
+        """A part of a partition needs the topic's and the client's permission."""
+        switches = self._settings.switches
+        if not switches.accepts_range_fetch(topic):
+            detail = f"{ACCEPT_RANGE_FETCH} of topic {topic} is off"
+            raise Problem(HTTPStatus.CONFLICT, detail, field=pointer(*where))
+        if not switches.allows_individual_commit(client_id):
+            detail = f"{ALLOW_INDIVIDUAL_COMMIT} of client {client_id!r} is off"
+            raise Problem(HTTPStatus.CONFLICT, detail, field=pointer(*where))
+
+
+def read_parts(parts: Sequence[Part], place: Place) -> Assignment:
+    """An assignment of one client. Raises: Problem, where it makes no sense."""
+    assignment: dict[str, dict[int, list[KeyRange]]] = {}
+    for index, part in enumerate(parts):
+        partitions = assignment.setdefault(part.topic, {})
+        if part.partition in partitions:
+            detail = f"topic {part.topic} partition {part.partition} stands twice"
+            raise _unprocessable(detail, *place, index, "partition")
+        partitions[part.partition] = []
+        for number, (lo, hi) in enumerate(part.ranges):
+            where = (*place, index, "ranges", number)
+            if hi > HASH_MAX:
+                raise _unprocessable(f"{hi} is beyond the hash space, 2^63-1", *where, 1)
+            if lo > hi:
+                detail = f"the range is inverted: its first hash {lo} is behind its last {hi}"
+                raise _unprocessable(detail, *where)
+            partitions[part.partition].append(KeyRange(lo, hi))
+    return assignment
+
+
+def show_parts(parts: Parts) -> list[dict[str, Any]]:
+    """An assignment as JSON."""
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            "ranges": [[str(part.lo), str(part.hi)] for part in ranges],
+        }
+        for topic, partitions in parts.items()
+        for partition, ranges in partitions.items()
+    ]
+
+
+def _answer_all(table: RangeTable) -> web.Response:
+    return web.json_response(
+        {
+            "version": table.version,
+            "assignments": {client: show_parts(parts) for client, parts in table.clients.items()},
+        },
+        headers={"ETag": entity_tag(table.version)},
+    )
+
+
+def _answer_one(table: RangeTable, client_id: str) -> web.Response:
+    parts = table.clients.get(client_id)
+    if parts is None:
+        raise _no_client(client_id)
+    return web.json_response(
+        {"version": table.version, "client_id": client_id, "assignment": show_parts(parts)},
+        headers={"ETag": entity_tag(table.version)},
+    )
+
+
+def _no_client(client_id: str) -> Problem:
+    return Problem(
+        HTTPStatus.NOT_FOUND, f"client {client_id!r} has no assignment", field="client_id"
+    )
+
+
+def _unprocessable(detail: str, *place: str | int) -> Problem:
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, field=pointer(*place))
+
+
+def _overlap(error: RangesOverlap, changes: Changes, places: Mapping[str, Place]) -> Problem:
+    conflict = {
+        "client_id": error.other_client_id,
+        "topic": error.topic,
+        "partition": error.partition,
+        "range": [str(bound) for bound in error.other_range],
+    }
+    field = _locate(error.client_id, error.topic, error.partition, changes, places, "ranges")
+    return Problem(HTTPStatus.CONFLICT, str(error), field=field, conflict=conflict)
+
+
+def _invalid(error: AssignmentInvalid, changes: Changes, places: Mapping[str, Place]) -> Problem:
+    field = ""
+    if error.client_id is not None:
+        field = _locate(error.client_id, error.topic, error.partition, changes, places)
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field=field)
+
+
+def _locate(
+    client_id: str,
+    topic: str | None,
+    partition: int | None,
+    changes: Changes,
+    places: Mapping[str, Place],
+    *inside: str,
+) -> str:
+    """Where the body says this of a client; as far down as it is known."""
+    if client_id not in places:
+        return ""
+    for index, part in enumerate(changes[client_id] or ()):
+        if part.topic == topic and partition in (None, part.partition):
+            return pointer(*places[client_id], index, *inside)
+    return pointer(*places[client_id])

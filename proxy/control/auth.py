@@ -1,0 +1,187 @@
+"""Who may use the control port, and what for: by a client certificate, or by a bearer token.
+
+In:    requests of the control port.  Out: the same, or 401 and 403 as problem documents.
+Source: RFC 6750 (Bearer), RFC 7617 (Basic), Fetch standard (Origin); REQUIREMENTS issue 7.
+
+Whoever shows a certificate and a token may do what the better of them allows. Probes are open to
+all, since they tell nothing. A browser cannot send a bearer token of itself:
+it is taken as the password of Basic as well, whatever the user name. And since a browser would
+send that, and a certificate, also for a page of somebody else, a change that such a page asks for
+is refused. Without both only this machine gets here, but a name of somebody else that leads here
+does not.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from keylane.config.security import SecurityConfig, is_loopback
+from keylane.errors import ConfigInvalid
+from keylane.proxy.control.api.problems import Handler, Problem
+from keylane.proxy.control.certificate_names import names_of
+from keylane.proxy.net.security.secret_file import read_secret
+
+OPEN: Final = frozenset({"/healthz", "/livez", "/readyz"})
+SAFE: Final = frozenset({"GET", "HEAD"})
+TOKEN_LENGTH_MIN: Final = 16
+"""Shorter ones can be guessed over the network."""
+CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="keylane", Basic realm="keylane"'}
+NAMES_SHOWN_MAX: Final = 10
+"""Of a certificate that may do nothing, to whoever showed it."""
+
+
+class Role(IntEnum):
+    """What somebody may do; a higher one may do what a lower one may."""
+
+    NOBODY = 0
+    READER = 1
+    ADMIN = 2
+
+
+class ControlGuard:
+    """Lets in who shows a certificate with a name that is configured, or a token.
+
+    The files of tokens are read at each request, so a new one needs no restart.
+    """
+
+    def __init__(
+        self,
+        config: SecurityConfig,
+        *,
+        wall_clock: Callable[[], float] = time.time,  # noqa: TID251 - certificates end by it
+    ) -> None:
+        """Raises: ConfigInvalid (a token file cannot be used)."""
+        self._wall_clock = wall_clock
+        self._takes_certificates = config.control_client_ca is not None
+        self._roles = dict.fromkeys(config.control_readers, Role.READER)
+        self._roles |= dict.fromkeys(config.control_admins, Role.ADMIN)
+        self._admin, self._reader = config.control_token_file, config.control_read_token_file
+        if self._admin is not None:
+            tokens = self._tokens()
+            if min(map(len, tokens)) < TOKEN_LENGTH_MIN:
+                raise ConfigInvalid(
+                    f"control_token_file: a token has at least {TOKEN_LENGTH_MIN} characters"
+                )
+            if len(tokens) > len(set(tokens)):
+                raise ConfigInvalid("control_read_token_file: has the token of control_token_file")
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Serve who may. Raises: Problem."""
+        if request.path not in OPEN:
+            self.check(request)
+        return await handler(request)
+
+    def check(self, request: web.Request) -> None:
+        """Raises: Problem, when the request is refused."""
+        if request.method not in SAFE and not _is_same_origin(request):
+            raise Problem(HTTPStatus.FORBIDDEN, "a page of another origin asks for this")
+        if self._admin is None and not self._takes_certificates:
+            if not is_loopback(_host_name(request.host)):
+                raise Problem(
+                    HTTPStatus.FORBIDDEN,
+                    "without control_token_file or control_client_ca: localhost and 127.0.0.1 only",
+                )
+            return
+        names = self._certified(request)
+        role = max((self._roles.get(name, Role.NOBODY) for name in names), default=Role.NOBODY)
+        needed = Role.READER if request.method in SAFE else Role.ADMIN
+        if role < needed:
+            role = max(role, self._role_of_token(request))
+        if role is Role.NOBODY:
+            raise self._refusal(names)
+        if role < needed:
+            raise Problem(
+                HTTPStatus.FORBIDDEN,
+                "control_readers, and the token of control_read_token_file, only read",
+            )
+
+    def _certified(self, request: web.Request) -> frozenset[str]:
+        """Names in the certificate of the connection; none without one, or when its time is over.
+
+        The handshake has checked it, but a connection may live longer than a certificate.
+        """
+        certificate: Mapping[str, Any] | None = request.get_extra_info("peercert")
+        if not self._takes_certificates or not certificate:
+            return frozenset()
+        if ssl.cert_time_to_seconds(certificate["notAfter"]) <= self._wall_clock():
+            return frozenset()
+        return names_of(certificate)
+
+    def _role_of_token(self, request: web.Request) -> Role:
+        """Raises: Problem (a token file cannot be read)."""
+        if self._admin is None:
+            return Role.NOBODY
+        shown = _shown(request.headers.get("Authorization", ""))
+        try:
+            tokens = self._tokens()
+        except ConfigInvalid as error:
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+        # Both are compared, each in constant time: how long it takes tells nothing.
+        data = shown.encode(errors="surrogateescape")  # as the bytes came that are no UTF-8
+        known = [hmac.compare_digest(data, token.encode()) for token in tokens]
+        if known[0]:
+            return Role.ADMIN
+        return Role.READER if any(known) else Role.NOBODY
+
+    def _refusal(self, names: frozenset[str]) -> Problem:
+        """What whoever has no role is told: what is missing."""
+        if names:
+            told = ", ".join(sorted(names)[:NAMES_SHOWN_MAX])
+            needed = f"neither control_admins nor control_readers has a name of yours: {told}"
+        elif self._takes_certificates:
+            tokens = " or a token" if self._admin is not None else ""
+            needed = f"a certificate of control_client_ca{tokens} is needed"
+        else:
+            needed = "a token is needed"
+        if self._admin is None:  # 401 would have a browser ask for a password
+            return Problem(HTTPStatus.FORBIDDEN, needed)
+        return Problem(HTTPStatus.UNAUTHORIZED, needed, headers=CHALLENGE)
+
+    def _tokens(self) -> list[str]:
+        """The admin's token first. Raises: ConfigInvalid."""
+        files = {
+            "control_token_file": self._admin,
+            "control_read_token_file": self._reader,
+        }
+        return [read_secret(key, file) for key, file in files.items() if file is not None]
+
+
+def _shown(authorization: str) -> str:
+    """The token that a request shows; empty for none."""
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip()
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:  # no base64, or no text in it
+        return ""
+
+
+def _is_same_origin(request: web.Request) -> bool:
+    """Whether no browser says that a page of somebody else asks."""
+    origin = request.headers.get("Origin")
+    try:
+        return origin is None or urlsplit(origin).netloc == request.host
+    except ValueError:
+        return False
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,250 @@
+"""What a group does on its lanes: who reads which, how fast, and how far behind.
+
+In:    a group's name.  Out: `GroupReport`, fit for JSON.
+Source: Kafka's kafka-consumer-groups, which shows the same of partitions (KIP-848).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
+from kio.schema.types import GroupId
+
+from keylane.assignor.model import Lane
+from keylane.assignor.protocol import read_assignment
+from keylane.errors import FrameInvalid, UpstreamLost
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.groups.group_plans import Generations, Planned, identity_of
+from keylane.proxy.scans.lag import LaneTallies
+from keylane.proxy.scans.loads import LaneLoads
+from keylane.proxy.topics.registry import LaneView
+
+CONSUMER: Final = "consumer"
+DEAD: Final = "Dead"
+"""What brokers say of groups that they do not know."""
+NO_OFFSET: Final = -1
+LANES_AT_ONCE: Final = 256
+"""Lanes that are looked at, some 5 ms, before others are served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneName:
+    """A lane as clients name it."""
+
+    topic: str
+    lane_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneReport:
+    """One lane of the group."""
+
+    topic: str
+    lane_index: int
+    partition: int
+    key_range: tuple[int, int]
+    """Inclusive bounds in the hash space."""
+    member_id: str | None
+    committed: int | None
+    """Where a member that takes the lane over starts; None: nothing was ever committed."""
+    committed_ms: int | None
+    """When a member last committed the lane, in ms since 1970; None: not since this start."""
+    log_end: int
+    lag: int | None
+    """Records of the lane from `committed` to the log end; None without a commit."""
+    lag_is_exact: bool
+    """False: `lag` is an estimate, or there is none."""
+    offset_lag: int | None
+    """Offsets from `committed` to the log end, those of other lanes too: what Kafka calls lag."""
+    bytes_per_s: float | None
+    records_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReport:
+    """One member of the group."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    lane_count: int
+    bytes_per_s: float
+    lag: int
+    """Records of its lanes that have a commit."""
+    lanes_gained: tuple[LaneName, ...] | None
+    """Of one generation to the next; None: this node did not deal out the group's lanes."""
+    lanes_lost: tuple[LaneName, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """A group and its lanes."""
+
+    group: str
+    state: str
+    """As Kafka says: Stable, Empty, PreparingRebalance ..."""
+    assignor: str
+    coordinator: int
+    generation_id: int | None
+    """The last generation that this node dealt out, if it did."""
+    members: tuple[MemberReport, ...]
+    lanes: tuple[LaneReport, ...]
+
+
+async def ask_group(cluster: Cluster, group: str) -> tuple[int, Any]:
+    """A group's coordinator, and its description of the group. Raises: UpstreamLost."""
+    found = await cluster.request(FindCoordinatorRequest(key=group))
+    if found.error_code != 0:
+        raise UpstreamLost(f"coordinator of group {group}: {found.error_code.name}")
+    coordinator = int(found.node_id)
+    await cluster.learn_brokers((found,))
+    request = DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
+    answer = await cluster.ask_broker(coordinator, request)
+    described = answer.groups[0]
+    if described.error_code != 0:
+        raise UpstreamLost(f"group {group}: {described.error_code.name}")
+    return coordinator, described
+
+
+class GroupDescriber:
+    """Puts together what Kafka, the offset states and the readers know of a group."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        groups: GroupOffsets,
+        loads: LaneLoads,
+        tallies: LaneTallies,
+        generations: Generations,
+    ) -> None:
+        self._cluster, self._groups, self._loads = cluster, groups, loads
+        self._tallies, self._generations = tallies, generations
+
+    async def describe(self, group: str) -> GroupReport | None:
+        """Ask and put together; None: there is no such group.
+
+        Raises: UpstreamLost; NotCoordinator, when another node serves the group.
+        """
+        coordinator, described = await ask_group(self._cluster, group)
+        if described.group_state == DEAD:
+            return None
+        await self._groups.ready(group)
+        owners = read_owners(described)
+        views = await self._views(group, owners)
+        lanes = [lane for view in views for lane in await self._lanes(group, view, owners)]
+        planned = self._generations.planned(group)
+        return GroupReport(
+            group=group,
+            state=str(described.group_state),
+            assignor=str(described.protocol_data),
+            coordinator=coordinator,
+            generation_id=planned.generation_id if planned is not None else None,
+            members=_members(described.members, lanes, planned),
+            lanes=tuple(lanes),
+        )
+
+    async def _views(self, group: str, owners: Mapping[Lane, str]) -> list[LaneView]:
+        """Views that members hold lanes of, or that the group has offsets on."""
+        registry = self._cluster.registry
+        names = {topic for topic, _ in owners} | set(self._groups.topics_of(group))
+        names |= set(self._groups.lane_names_of(group))
+        views = (registry.view(name) for name in sorted(names) if not registry.is_refused(name))
+        return [view for view in views if view is not None]
+
+    async def _lanes(
+        self, group: str, view: LaneView, owners: Mapping[Lane, str]
+    ) -> list[LaneReport]:
+        ends = []
+        for partition in range(view.layout.partition_count):
+            end = await self._groups.log_end(view, partition)
+            # What was scanned since the broker was asked is there as well.
+            ends.append(max(end, self._tallies.scanned_end(view, partition)))
+        bytes_per_s, records_per_s = self._loads.bytes_per_s(view), self._loads.records_per_s(view)
+        times, topic = self._groups.commit_times, (view.topic_id, view.name)
+        reports = []
+        for index in range(view.layout.index_count):
+            if index % LANES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # clients are served between so many lanes
+            partition = view.partition_of(index)
+            (key_range,) = view.key_ranges(index)
+            state = self._groups.state_of(group, view, partition)
+            offset = state.position_of(key_range).offset if state is not None else NO_OFFSET
+            committed = None if offset == NO_OFFSET else offset
+            left = None
+            if committed is not None:
+                left = self._tallies.remaining(view, index, committed, ends[partition])
+            reports.append(
+                LaneReport(
+                    topic=view.name,
+                    lane_index=index,
+                    partition=partition,
+                    key_range=(key_range.lo, key_range.hi),
+                    member_id=owners.get((view.name, index)),
+                    committed=committed,
+                    committed_ms=times.last_ms(group, topic, index),
+                    log_end=ends[partition],
+                    lag=left.count if left is not None else None,
+                    lag_is_exact=left is not None and left.is_exact,
+                    offset_lag=None if committed is None else max(0, ends[partition] - committed),
+                    bytes_per_s=bytes_per_s.get(index),
+                    records_per_s=records_per_s.get(index),
+                )
+            )
+        return reports
+
+
+def read_owners(described: Any) -> dict[Lane, str]:
+    """Member id by lane, from the assignments that Kafka keeps; other protocols have none."""
+    owners: dict[Lane, str] = {}
+    if described.protocol_type != CONSUMER:
+        return owners
+    for member in described.members:
+        if not member.member_assignment:
+            continue
+        try:
+            assignment = read_assignment(bytes(member.member_assignment))
+        except FrameInvalid:
+            continue  # of a client with bytes of its own: shown without lanes
+        for lane in assignment.lanes:
+            owners[lane] = str(member.member_id)
+    return owners
+
+
+def _members(
+    entries: Iterable[Any], lanes: Iterable[LaneReport], planned: Planned | None
+) -> tuple[MemberReport, ...]:
+    owned: dict[str, list[LaneReport]] = {}
+    for lane in lanes:
+        if lane.member_id is not None:
+            owned.setdefault(lane.member_id, []).append(lane)
+    return tuple(_member(entry, owned.get(str(entry.member_id), ()), planned) for entry in entries)
+
+
+def _member(entry: Any, own: Collection[LaneReport], planned: Planned | None) -> MemberReport:
+    member_id, instance_id = str(entry.member_id), entry.group_instance_id
+    gained = lost = None
+    identity = identity_of(member_id, instance_id)
+    if planned is not None and identity in planned.lanes:
+        gained, lost = _names(planned.gained.get(identity)), _names(planned.lost.get(identity))
+    return MemberReport(
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id=str(entry.client_id),
+        host=str(entry.client_host),
+        lane_count=len(own),
+        bytes_per_s=sum(lane.bytes_per_s or 0.0 for lane in own),
+        lag=sum(lane.lag or 0 for lane in own),
+        lanes_gained=gained,
+        lanes_lost=lost,
+    )
+
+
+def _names(lanes: Iterable[Lane] | None) -> tuple[LaneName, ...]:
+    return tuple(LaneName(topic=topic, lane_index=index) for topic, index in sorted(lanes or ()))

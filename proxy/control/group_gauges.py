@@ -1,0 +1,108 @@
+"""How far groups are behind on their lanes, for /metrics: cheap, and bounded in series.
+
+In:    states of offsets, log ends as readers were told.  Out: `Sample`s by group and topic.
+Source: Prometheus, "Do not overuse labels".
+
+A series per lane would be 10,000 series for one group. Here are three per group and topic, of the
+SERIES_MAX that are furthest behind. Lanes and members one by one are told by `GET /groups/NAME`.
+Lag counts offsets, as Kafka's tools do. Only partitions that are being read through this process
+have a log end here: of a group that stopped, ask Kafka (the stable offset is Kafka's own).
+"""
+
+from __future__ import annotations
+
+import heapq
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from keylane.offsets.records.journal import StateKey
+from keylane.offsets.state import OffsetState
+from keylane.proxy.runtime.stats import GAUGE, Sample
+
+SERIES_MAX: Final = 100
+"""Groups and topics that are told one by one: three series each."""
+LABEL_CHARS_MAX: Final = 249
+"""Kafka's bound of a topic name; a group id may be longer, and is cut."""
+
+Ends = Mapping[tuple[uuid.UUID, int], int]
+"""Log end by topic id and partition."""
+
+LANES: Final = "Lanes of the partitions being read."
+GROUPS: Final = "Groups with offsets on lanes."
+STATES: Final = "Groups times partitions whose offsets are kept."
+RANGES: Final = "Committed offset ranges beyond stable offsets, of all groups."
+UNTOLD: Final = "Groups and topics left out of the series by group, the least behind."
+STABLE_LAG: Final = (
+    "Offsets from the stable offset to the log end, over all partitions being read: "
+    "what Kafka's own tools call the lag."
+)
+LANE_LAG: Final = "Offsets from the slowest lane to the log end of its partition."
+SPREAD: Final = "Offsets from the slowest lane to the fastest one of its partition."
+
+
+@dataclass(slots=True)
+class _Behind:
+    stable_lag: int = 0
+    lane_lag: int = 0
+    spread: int = 0
+
+    def add(self, stable: int, fastest: int, end: int) -> None:
+        """Take in one partition: its slowest lane, its fastest, its log end."""
+        lag = max(0, end - stable)
+        self.stable_lag += lag
+        self.lane_lag = max(self.lane_lag, lag)
+        self.spread = max(self.spread, min(end, fastest) - stable)
+
+
+class GroupGauges:
+    """Looks at all states for each scrape; anew at those that a commit has replaced since."""
+
+    def __init__(
+        self,
+        states: Callable[[], Iterable[tuple[StateKey, OffsetState]]],
+        log_ends: Callable[[], Ends],
+        lane_count: Callable[[], int],
+        *,
+        series_max: int = SERIES_MAX,
+    ) -> None:
+        self._states, self._log_ends, self._lane_count = states, log_ends, lane_count
+        self._series_max = series_max
+        self._seen: dict[StateKey, tuple[OffsetState, int, int]] = {}
+        """(state, its slowest lane, its fastest): a state is never changed, but replaced."""
+
+    def samples(self) -> Iterator[Sample]:
+        """All numbers. Cost: 4 microseconds per state, and 0.1 per lane of those replaced."""
+        ends, seen = self._log_ends(), self._seen
+        self._seen = {}
+        groups: set[str] = set()
+        state_count = range_count = 0
+        behind: dict[tuple[str, str], _Behind] = {}
+        for key, state in self._states():
+            groups.add(key.group)
+            state_count += 1
+            range_count += state.range_count
+            end = ends.get((key.topic_id, key.partition))
+            if end is not None and state.committed:
+                known = seen.get(key)
+                if known is None or known[0] is not state:
+                    known = (state, state.stable_position, state.fastest_position)
+                self._seen[key] = known
+                place = (key.group[:LABEL_CHARS_MAX], state.topic_name)
+                behind.setdefault(place, _Behind()).add(known[1], known[2], end)
+        yield Sample("keylane_lanes", GAUGE, LANES, (), self._lane_count())
+        yield Sample("keylane_groups", GAUGE, GROUPS, (), len(groups))
+        yield Sample("keylane_offset_states", GAUGE, STATES, (), state_count)
+        yield Sample("keylane_individual_commits", GAUGE, RANGES, (), range_count)
+        told = heapq.nlargest(self._series_max, behind, key=lambda place: behind[place].lane_lag)
+        untold = len(behind) - len(told)
+        yield Sample("keylane_group_series_left_out", GAUGE, UNTOLD, (), untold)
+        for name, text, field in (
+            ("keylane_group_stable_lag", STABLE_LAG, "stable_lag"),
+            ("keylane_group_lane_lag_max", LANE_LAG, "lane_lag"),
+            ("keylane_group_lane_spread_max", SPREAD, "spread"),
+        ):
+            for group, topic in sorted(told):
+                labels = (("group", group), ("topic", topic))
+                yield Sample(name, GAUGE, text, labels, getattr(behind[group, topic], field))

@@ -1,0 +1,152 @@
+"""What the live page shows: lanes, their load, their members and lag, in a compact form.
+
+In:    views, loads, group reports, counters.  Out: two JSON values, `layout` and `state`.
+
+Lists go by lane index, so that 10,000 lanes are three lists and not 10,000 objects. Hashes are
+decimal strings, because numbers beyond 2^53 do not survive JavaScript.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import keylane
+from keylane.proxy.control.describe import GroupReport, LaneReport
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.scans.loads import LaneLoads
+from keylane.proxy.topics.registry import LaneView
+
+NOBODY: Final = -1
+RATES: Final = {
+    "records_per_s": "records",
+    "upstream_bytes_per_s": "upstream_bytes",
+    "lane_bytes_per_s": "lane_bytes",
+}
+"""Rates that are shown, by the counters that they are taken from."""
+GAUGES: Final = (
+    *("sessions", "readers", "cache_bytes", "cache_bytes_max"),
+    *("filtering_bytes", "filtering_bytes_max"),
+)
+
+
+@dataclass(slots=True)
+class Rates:
+    """Rates of counters between two looks."""
+
+    clock: Callable[[], float]
+    _before: dict[str, float] = field(default_factory=dict)
+    _at_s: float = 0.0
+
+    def take(self, stats: ProxyStats) -> dict[str, float]:
+        """Per second since the last time; 0 the first time."""
+        now_s = self.clock()
+        current = {name: float(getattr(stats, counter)) for name, counter in RATES.items()}
+        elapsed_s = now_s - self._at_s
+        rates = {
+            name: max(0.0, value - self._before.get(name, value)) / elapsed_s if elapsed_s else 0.0
+            for name, value in current.items()
+        }
+        self._before, self._at_s = current, now_s
+        return rates
+
+
+def layout_of(views: Iterable[LaneView]) -> list[dict[str, Any]]:
+    """Topics with the borders of their lanes, by name.
+
+    `borders`: first hashes of all lanes but the first; one list when all partitions are cut alike.
+    """
+    return [
+        {
+            "name": view.name,
+            "partitions": view.layout.partition_count,
+            "lanes": view.layout.lane_count,
+            "borders": _borders(view),
+        }
+        for view in sorted(views, key=lambda view: view.name)
+    ]
+
+
+def state_of(
+    views: Iterable[LaneView],
+    reports: Sequence[GroupReport],
+    *,
+    loads: LaneLoads,
+    stats: ProxyStats,
+    rates: Rates,
+    groups_left_out: int,
+) -> dict[str, Any]:
+    """Figures of the node, loads of all lanes, and what groups do on them."""
+    listed = sorted(views, key=lambda view: view.name)
+    counts = {view.name: view.layout.index_count for view in listed}
+    return {
+        "node": {
+            "version": keylane.__version__,
+            **{name: getattr(stats, name) for name in GAUGES},
+            **{name: round(value, 1) for name, value in rates.take(stats).items()},
+        },
+        "topics": [
+            {"name": view.name, "bytes_per_s": _by_index(loads.bytes_per_s(view), view)}
+            for view in listed
+        ],
+        "groups": [_group(report, counts) for report in reports],
+        "groups_left_out": groups_left_out,
+    }
+
+
+def _borders(view: LaneView) -> list[list[str]]:
+    layout = view.layout
+    splits = [layout.key_split(partition) for partition in range(layout.partition_count)]
+    if all(split == splits[0] for split in splits):
+        splits = splits[:1]
+    return [[str(cut) for cut in split.cuts] for split in splits]
+
+
+def _by_index(rates: dict[int, float], view: LaneView) -> list[int | None]:
+    """Whole bytes per second; None where nothing was measured."""
+    found = (rates.get(index) for index in range(view.layout.index_count))
+    return [None if rate is None else round(rate) for rate in found]
+
+
+def _group(report: GroupReport, counts: dict[str, int]) -> dict[str, Any]:
+    place = {member.member_id: number for number, member in enumerate(report.members)}
+    by_topic: dict[str, list[LaneReport]] = {}
+    for lane in report.lanes:
+        by_topic.setdefault(lane.topic, []).append(lane)
+    return {
+        "name": report.group,
+        "state": report.state,
+        "assignor": report.assignor,
+        "members": [
+            {
+                "id": member.member_id,
+                "label": member.instance_id or member.client_id or member.member_id,
+                "host": member.host,
+                "lanes": member.lane_count,
+                "bytes_per_s": round(member.bytes_per_s),
+                "lag": member.lag,
+                "gained": None if member.lanes_gained is None else len(member.lanes_gained),
+                "lost": None if member.lanes_lost is None else len(member.lanes_lost),
+            }
+            for member in report.members
+        ],
+        "topics": [
+            _lanes(name, lanes, place, counts[name])
+            for name, lanes in by_topic.items()
+            if name in counts
+        ],
+    }
+
+
+def _lanes(
+    name: str, lanes: Sequence[LaneReport], place: dict[str, int], count: int
+) -> dict[str, Any]:
+    owner, is_exact = [NOBODY] * count, [0] * count
+    lag: list[int | None] = [None] * count
+    for lane in lanes:
+        if lane.lane_index < count:
+            owner[lane.lane_index] = place.get(lane.member_id or "", NOBODY)
+            lag[lane.lane_index] = lane.lag
+            is_exact[lane.lane_index] = int(lane.lag_is_exact)
+    return {"name": name, "owner": owner, "lag": lag, "lag_is_exact": is_exact}

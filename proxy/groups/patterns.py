@@ -1,0 +1,120 @@
+"""Patterns of subscriptions (KIP-848) compared with lane topics, at a cost that is bounded.
+
+In:    RE2 patterns as clients send them, names of topics.  Out: which of them a pattern matches.
+Source: KIP-848, KIP-1072 (broker side: RE2/J); github.com/google/re2/wiki/Syntax.
+
+RE2 matches in linear time, and yet a pattern of a KiB can take it seconds to compile, with the
+interpreter's lock held: classes of Unicode under (?i), and repetitions that it writes out. Names of
+topics are ASCII. So a pattern is read as bytes and within bounds; one beyond them is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import re2
+
+from keylane.errors import PatternUnreadable
+
+PATTERN_CHARS_MAX: Final = 1024
+REPEATS_MAX: Final = 1000
+"""Of all counted repetitions together; RE2's own bound is that for one, nested ones included."""
+MEMORY_BYTES_MAX: Final = 256 * 1024
+"""Of one compiled pattern, its automaton included."""
+MEMBERS_MAX: Final = 10_000
+"""Patterns that are kept, 10 MB at most."""
+LITERAL: Final = re.compile(r"[ -\[\]-~]|\\[dDsSwWbBAzQE]|\\[ -/:-@\[-`{-~]")
+"""What a pattern may be made of: ASCII, and escapes that mean ASCII. No \\p, \\x, \\C, \\1."""
+COUNTED: Final = re.compile(r"\{(\d{1,9}),?(\d{0,9})\}")
+
+Member = tuple[str, str]
+"""Group, member id."""
+
+
+def check_pattern(pattern: str) -> None:
+    """Raises: PatternUnreadable, with the reason."""
+    if len(pattern) > PATTERN_CHARS_MAX:
+        raise PatternUnreadable(f"it has {len(pattern)} characters, at most {PATTERN_CHARS_MAX}")
+    position = 0
+    while position < len(pattern):
+        found = LITERAL.match(pattern, position)
+        if found is None:
+            raise PatternUnreadable(
+                f"position {position}: only ASCII, and escapes of it, can be compared"
+            )
+        position = found.end()
+    repeats = sum(max(int(most or 0), int(least)) for least, most in COUNTED.findall(pattern))
+    if repeats > REPEATS_MAX:
+        raise PatternUnreadable(f"it repeats {repeats} times, at most {REPEATS_MAX}")
+
+
+def find_matches(pattern: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The names that a pattern matches in full; takes up to some 0.05 s for each.
+
+    Raises: PatternUnreadable.
+    """
+    check_pattern(pattern)
+    options = re2.Options()
+    options.max_mem = MEMORY_BYTES_MAX
+    options.log_errors = False  # it would write the pattern to stderr
+    options.never_capture = True
+    options.encoding = re2.Options.Encoding.LATIN1
+    try:
+        compiled = re2.compile(pattern.encode("latin-1"), options)
+    except re2.error:
+        raise PatternUnreadable(
+            "RE2 cannot read it, or not in the memory that it may take"
+        ) from None
+    return tuple(name for name in names if compiled.fullmatch(name.encode()))
+
+
+class SubscribedPatterns:
+    """What members subscribe to, since a lane topic may be there later; what patterns match.
+
+    Invariants: at most MEMBERS_MAX members and results; what was used last stays.
+    """
+
+    def __init__(self) -> None:
+        self._patterns: OrderedDict[Member, str] = OrderedDict()
+        self._topics: tuple[str, ...] = ()
+        """The lane topics that `_matches` is of."""
+        self._matches: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def of(self, member: Member) -> str | None:
+        """The pattern of a member."""
+        return self._patterns.get(member)
+
+    def keep(self, member: Member, pattern: str) -> None:
+        """A broker has taken it; "" takes the old one back."""
+        self._patterns.pop(member, None)
+        if pattern:
+            self._patterns[member] = pattern
+            if len(self._patterns) > MEMBERS_MAX:
+                self._patterns.popitem(last=False)
+
+    def forget(self, member: Member) -> None:
+        """It leaves its group."""
+        self._patterns.pop(member, None)
+
+    def matches(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Which of the lane topics a pattern matches; None: it was not compared with these yet."""
+        if topics != self._topics:
+            self._topics = topics
+            self._matches.clear()
+        found = self._matches.get(pattern)
+        if found is not None:
+            self._matches.move_to_end(pattern)
+        return found
+
+    def note_matches(self, pattern: str, topics: tuple[str, ...], matches: tuple[str, ...]) -> None:
+        """A pattern was compared with lane topics."""
+        if topics == self._topics:
+            self._matches[pattern] = matches
+            if len(self._matches) > MEMBERS_MAX:
+                self._matches.popitem(last=False)

@@ -1,0 +1,60 @@
+"""How long members stand still while their group deals out its partitions anew.
+
+In:    JoinGroup and SyncGroup requests, as they pass.  Out: seconds from the first to the second.
+Source: KIP-429: members of an eager group have nothing from their JoinGroup until the answer to
+their SyncGroup, which the coordinator gives as soon as the leader's SyncGroup is there.
+
+A round begins with the first JoinGroup after a SyncGroup. Its members' times are counted from
+there, not from their own JoinGroup: lanes of a member that left have no reader from then on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+GROUPS_MAX: Final = 10_000
+"""Groups that are remembered; the longest unseen are forgotten first."""
+
+
+ABANDONED_S: Final = 600.0
+"""Without a JoinGroup for so long a round is over: twice Java's `max.poll.interval.ms`, which is
+how long the coordinator waits for members."""
+
+
+@dataclass(slots=True)
+class _Round:
+    started_s: float
+    joined_s: float
+    """When the last JoinGroup came."""
+    is_synced: bool = False
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The last round of each group, as seen by one process."""
+
+    groups_max: int = GROUPS_MAX
+    _groups: OrderedDict[str, _Round] = field(default_factory=OrderedDict)
+
+    def joins(self, group: str, now_s: float) -> bool:
+        """A member asks to join; True: this begins a round."""
+        known = self._groups.get(group)
+        if known is not None and not known.is_synced and now_s - known.joined_s < ABANDONED_S:
+            known.joined_s = now_s
+            self._groups.move_to_end(group)
+            return False
+        self._groups[group] = _Round(now_s, now_s)
+        self._groups.move_to_end(group)
+        while len(self._groups) > self.groups_max:
+            self._groups.popitem(last=False)
+        return True
+
+    def syncs(self, group: str, now_s: float) -> float | None:
+        """A member asks for its assignment; seconds since the round began, None: not seen."""
+        known = self._groups.get(group)
+        if known is None:
+            return None
+        known.is_synced = True
+        return max(0.0, now_s - known.started_s)

@@ -1,0 +1,360 @@
+"""Serves fetch requests of lanes, for all clients of a process.
+
+In:    lanes with their offsets and a request's limits.  Out: one answer per lane, in order.
+Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-227 (long polls);
+REQUIREMENTS S004-44 to 49, G-21.
+
+When a request is answered:
+- records of at least `min_bytes` are at hand, or a limit is reached, or a lane cannot be read;
+- or `max_wait_ms` is over. Data that is known to be upstream is still waited for then, as a
+  broker waits for its disk: but for that a client with short waits would never see it.
+Blocks without a record for the lanes that wait do not wake them. Their empty header goes out
+with the next answer, so that positions move. Only what was in the log when the request came is
+told at once, and not twice in a row: so one who reads up to a known end (Spark) does not wait.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Final
+from weakref import WeakSet, WeakValueDictionary
+
+from keylane.cache.lane_log import Taken
+from keylane.cache.slice_cache import SliceCache
+from keylane.kernel.split import split_block
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.lineage import Lineages
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.kernel_clock import KernelClock
+from keylane.proxy.lanes.pending_fetch import Cursor, LanePoll, Turn
+from keylane.proxy.lanes.read_memory import Gates
+from keylane.proxy.lanes.reader import (
+    NOT_LEADER_OR_FOLLOWER,
+    READ_COMMITTED,
+    PartitionReader,
+)
+from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
+from keylane.proxy.lanes.refused_batches import RefusedBatches
+from keylane.proxy.lanes.split_io import (
+    OpenSource,
+    PartitionSource,
+    RawFetch,
+    ReaderKit,
+    ScannedBlock,
+    SplitFunction,
+)
+from keylane.proxy.runtime.stats import ProxyStats
+
+__all__ = [
+    "LaneAnswer", "LaneFetch", "LaneFetchRequest", "LaneFetcher", "PartitionSource", "RawFetch",
+    "ScannedBlock",
+]  # fmt: skip
+
+READER_IDLE_S: Final = 60.0
+"""A partition that nobody fetched for so long is closed; opening it again costs a few ms."""
+CLAIM_S: Final = 30.0
+"""A connection that did not ask for a lane for so long does not hold its slices back."""
+SWEEP_S: Final = 10.0
+
+
+ReaderKey = tuple[uuid.UUID, int, KeySplit, int, int]
+"""Topic id, partition, split, isolation level, codec."""
+
+
+class LaneFetcher:
+    """The process's readers, and the requests that wait for them."""
+
+    def __init__(
+        self,
+        open_source: OpenSource,
+        *,
+        cache_bytes_max: int,
+        filtering_bytes_max: int,
+        batch_bytes_max: int,
+        read_bytes_max: int,
+        gathering_bytes_max: int = sys.maxsize,
+        threads: int,
+        clock: Callable[[], float],
+        on_scanned: Callable[[ScannedBlock], None],
+        stats: ProxyStats,
+        on_truncated: Callable[[uuid.UUID, int, int], None] | None = None,
+        told_end: Callable[[uuid.UUID, int], int] | None = None,
+        lineages: Lineages | None = None,
+        lane_names_max: int = sys.maxsize,
+        lane_name_lanes_max: int = sys.maxsize,
+        split: SplitFunction = split_block,
+        pool: Executor | None = None,
+    ) -> None:
+        """lane_names_max, lane_name_lanes_max: as `ReaderRoom` has them."""
+        stats.cache_bytes_max, stats.filtering_bytes_max = cache_bytes_max, filtering_bytes_max
+        self._pool = pool or ThreadPoolExecutor(
+            threads or os.cpu_count() or 1, thread_name_prefix="split"
+        )
+        self._kit = ReaderKit(
+            open_source=open_source,
+            split=KernelClock(split, stats),
+            pool=self._pool,
+            gates=Gates.of(filtering_bytes_max, batch_bytes_max),
+            refused=RefusedBatches(),
+            cache=SliceCache(bytes_max=cache_bytes_max),
+            clock=clock,
+            stats=stats,
+            on_scanned=on_scanned,
+            on_truncated=self._note_cut,
+            told_end=told_end or (lambda *_: -1),
+            lineages=Lineages() if lineages is None else lineages,
+            read_bytes_max=read_bytes_max,
+            batch_bytes_max=batch_bytes_max,
+        )
+        self._on_truncated = on_truncated or (lambda *_: None)
+        self._readers: dict[ReaderKey, PartitionReader] = {}
+        self._room = ReaderRoom[ReaderKey](
+            names_max=lane_names_max,
+            lanes_max=lane_name_lanes_max,
+            is_busy=lambda key: self._is_busy(self._readers[key]),
+            close=self._close_reader,
+        )
+        self._at: WeakValueDictionary[tuple[uuid.UUID, int], WeakSet[PartitionReader]]
+        self._at = WeakValueDictionary()
+        """By topic id and partition; an entry lives as long as one of its readers (`siblings`)."""
+        self._cursors: dict[str, Cursor] = {}
+        self._polls: set[LanePoll] = set()
+        self._gathering_bytes_max = gathering_bytes_max
+        self._swept_s = clock()
+        self._is_stopped = False
+
+    @property
+    def cache(self) -> SliceCache:
+        """What waits for lanes, of all partitions."""
+        return self._kit.cache
+
+    async def fetch(self, request: LaneFetchRequest) -> list[LaneAnswer]:
+        """Answer every lane of the request, in order. Never raises for what upstream does."""
+        now_s = self._kit.clock()
+        if now_s - self._swept_s >= SWEEP_S:
+            self.sweep(now_s)
+        cursor = self._cursors.setdefault(request.cursor_id, Cursor(now_s))
+        cursor.seen_s = now_s
+        turns, refused = self._turns(request, cursor, now_s)
+        poll = LanePoll(request, cursor, turns, self._note_gathered)
+        if self._is_stopped:
+            poll.fail_all(NOT_LEADER_OR_FOLLOWER)
+        elif not turns or not poll.collect_at_once():  # all refused: not asked again at once
+            self._polls.add(poll)
+            try:
+                await poll.wait()
+            finally:
+                self._polls.discard(poll)
+                self._kit.stats.gathering_bytes -= poll.waiting_bytes
+        return self._answers(poll, refused)
+
+    def _note_gathered(self, added: int) -> None:
+        """A request that waits has got more. Too much in all: answer with what there is."""
+        stats = self._kit.stats
+        stats.gathering_bytes += added
+        if stats.gathering_bytes > self._gathering_bytes_max:
+            for poll in self._polls:
+                poll.press()
+
+    def release(self, cursor_id: str) -> None:
+        """A client's connection is gone: its claims end."""
+        cursor = self._cursors.pop(cursor_id, None)
+        for reader in cursor.readers if cursor is not None else ():
+            reader.log.release(cursor_id)
+
+    def log_end(
+        self,
+        topic_id: uuid.UUID,
+        partition: int,
+        isolation_level: int,
+        *,
+        now_s: float,
+        age_s_max: float,
+    ) -> tuple[int, int] | None:
+        """(log end, log start) as a broker told it no longer than `age_s_max` ago, else None."""
+        told = [
+            reader
+            for key, reader in self._readers.items()
+            if key[0] == topic_id and key[1] == partition and now_s - reader.told_s <= age_s_max
+        ]
+        if not told:
+            return None
+        reader = max(told, key=lambda reader: reader.told_s)
+        end = reader.high_watermark
+        if isolation_level == READ_COMMITTED:
+            end = reader.last_stable_offset
+        return (end, reader.log_start_offset) if min(end, reader.log_start_offset) >= 0 else None
+
+    def log_ends(self) -> dict[tuple[uuid.UUID, int], int]:
+        """Log end by topic id and partition, as readers were told last; -1 is left out."""
+        ends: dict[tuple[uuid.UUID, int], int] = {}
+        for key, reader in self._readers.items():
+            if reader.high_watermark >= 0:
+                ends[key[:2]] = max(reader.high_watermark, ends.get(key[:2], 0))
+        return ends
+
+    def splits_read(self) -> set[tuple[uuid.UUID, int, KeySplit]]:
+        """Partitions and splits of which there is a reader."""
+        return {key[:3] for key in self._readers}
+
+    def lane_count(self) -> int:
+        """Lanes of the partitions being read."""
+        return sum(reader.key_split.output_count for reader in self._readers.values())
+
+    def sweep(self, now_s: float) -> None:
+        """Close readers that nobody asks, and end claims that are not used."""
+        self._swept_s = now_s
+        for poll in self._polls:
+            for turn in poll.turns:
+                turn.claim.seen_s = now_s  # it is being asked for
+        for key, reader in list(self._readers.items()):
+            if not reader.listeners and now_s - reader.used_s > READER_IDLE_S:
+                self._close_reader(key)
+            elif now_s - reader.tidied_s >= SWEEP_S:
+                reader.tidied_s = now_s
+                reader.tidy(now_s - CLAIM_S)
+        self._room.sweep(now_s)
+        self._publish()
+
+    def _is_busy(self, reader: PartitionReader) -> bool:
+        return bool(reader.listeners) or self._kit.clock() - reader.used_s < IDLE_S
+
+    def _close_reader(self, key: ReaderKey) -> None:
+        reader = self._readers.pop(key)
+        reader.close()
+        self._room.leave(key)
+        for cursor in self._cursors.values():
+            cursor.readers.pop(reader, None)
+
+    def _publish(self) -> None:
+        """Bring the gauges of readers up to date."""
+        stats = self._kit.stats
+        stats.readers = len(self._readers)
+        stats.lane_name_readers, stats.lane_name_lanes = len(self._room), self._room.lanes
+        stats.readers_refused = self._room.refused
+
+    async def stop(self) -> None:
+        """Answer who waits, close every connection, end the threads."""
+        self._is_stopped = True
+        for poll in list(self._polls):
+            poll.fail_all(NOT_LEADER_OR_FOLLOWER)
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        self._kit.stats.readers = 0
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def forget_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """The log was cut, as another node has told: readers hold what is there no more."""
+        self._kit.lineages.of((topic_id, partition)).truncate(end)
+        self._kit.refused.forget_from(topic_id, partition, end)
+        for key, reader in self._readers.items():
+            if key[:2] == (topic_id, partition):
+                reader.forget_cut(end)
+
+    def note_leader(self, place: tuple[uuid.UUID, int], leader_epoch: int) -> None:
+        """A partition has a later leader: readers wait for nothing of the one before."""
+        # A broker that ends may change the leaders of thousands, most of which nobody reads.
+        for reader in list(self._at.get(place, ())):
+            reader.leave_leader(leader_epoch)
+
+    def _note_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """One reader has seen the log cut: for the others of the partition, and all that count."""
+        self._kit.stats.logs_cut += 1
+        self.forget_cut(topic_id, partition, end)
+        self._on_truncated(topic_id, partition, end)
+
+    def _turns(
+        self, request: LaneFetchRequest, cursor: Cursor, now_s: float
+    ) -> tuple[list[Turn], dict[int, int]]:
+        """Find the reader of each lane, and claim it. Neighbours mostly have one reader.
+
+        Also, by place in the request, the error codes of lanes that may not have one.
+        """
+        turns: list[Turn] = []
+        refused: dict[int, int] = {}
+        cursor_id, before, reader, refusal = request.cursor_id, None, None, 0
+        for place, lane in enumerate(request.lanes):
+            if before is None or not lane.is_beside(before):
+                reader, refusal = self._reader_of(lane, request, now_s)
+                if reader is not None:
+                    reader.used_s = now_s
+                    cursor.readers[reader] = None
+            before = lane
+            if reader is None:
+                refused[place] = refusal
+                continue
+            reader.is_reserved = lane.reserve
+            offset = lane.fetch_offset
+            claim = reader.log.claim(lane.lane, cursor_id, offset, now_s)
+            turns.append(Turn(lane, reader, claim, Taken(offset), reader.end))
+        return turns, refused
+
+    def _reader_of(
+        self, lane: LaneFetch, request: LaneFetchRequest, now_s: float
+    ) -> tuple[PartitionReader | None, int]:
+        """The reader of a lane; None with an error code: there may be none."""
+        isolation_level = request.isolation_level
+        key = (lane.topic_id, lane.partition, lane.key_split, isolation_level, lane.codec)
+        if lane.chosen_name:
+            lane_count = lane.key_split.output_count
+            refusal = self._room.enter(request.user, lane.chosen_name, key, lane_count, now_s)
+            if refusal:
+                self._publish()
+                return None, refusal
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = PartitionReader(
+                lane.topic,
+                lane.topic_id,
+                lane.partition,
+                lane.key_split,
+                isolation_level,
+                self._kit,
+                lane.codec,
+            )
+            self._readers[key] = reader
+            reader.siblings = self._at.setdefault(key[:2], WeakSet())
+            reader.siblings.add(reader)
+            self._publish()
+        return reader, 0
+
+    def _answers(self, poll: LanePoll, refused: Mapping[int, int]) -> list[LaneAnswer]:
+        request, stats = poll.request, self._kit.stats
+        is_committed = request.isolation_level == READ_COMMITTED
+        answers = []
+        for turn in poll.turns:
+            reader, taken = turn.reader, turn.taken
+            records = taken.records(empty_as_control=request.empty_as_control)
+            error_code = size_bytes = 0
+            if records:
+                size_bytes = sum(map(len, records))
+                stats.lane_bytes += size_bytes
+                turn.claim.is_starved = False
+            else:
+                error_code = turn.error_code
+                turn.claim.is_starved = not error_code and poll.could_have_had(turn)
+            stats.lane_fetches_empty += not taken.has_records
+            # As a broker's error: librdkafka resets to the log start that came with it, if any.
+            is_known = not error_code
+            answers.append(
+                LaneAnswer(
+                    error_code,
+                    reader.high_watermark if is_known else -1,
+                    reader.last_stable_offset if is_known else -1,
+                    reader.log_start_offset if is_known else -1,
+                    tuple(taken.aborted) if is_committed else None,
+                    records,
+                    size_bytes,
+                )
+            )
+        for place, error_code in refused.items():  # ascending
+            answers.insert(place, LaneAnswer(error_code, -1, -1, -1, None, (), 0))
+        poll.cursor.was_empty = not poll.has_records
+        stats.lane_fetches += len(poll.turns)
+        self._kit.publish()
+        return answers

@@ -1,0 +1,144 @@
+"""Bounds the bytes that are being worked on at once; whoever came first goes first.
+
+In:    how many bytes a piece of work holds, and for whom it waits.  Out: a ticket, once they are
+       free.
+Source: docs/decisions/035, 040; Choudhury, Hahne: Dynamic queue length thresholds (the share).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from typing import NamedTuple
+
+
+class Ticket:
+    """Bytes held; given back by `leave`, which may be called again."""
+
+    __slots__ = ("_gate", "_origin", "size_bytes")
+
+    def __init__(self, gate: ByteGate, size_bytes: int, origin: int | None = None) -> None:
+        self._gate, self.size_bytes, self._origin = gate, size_bytes, origin
+
+    def shrink(self, size_bytes: int) -> None:
+        """Hold no more than `size_bytes` from now on."""
+        if size_bytes < self.size_bytes:
+            freed, self.size_bytes = self.size_bytes - size_bytes, size_bytes
+            self._gate.free(freed, self._origin)
+
+    def settle(self) -> None:
+        """What it holds waits for its origin no more: it counts as nobody's from now on."""
+        origin, self._origin = self._origin, None
+        if origin is not None:
+            self._gate.settle(self.size_bytes, origin)
+
+    async def change(self, size_bytes: int) -> None:
+        """Give all back and wait for `size_bytes` in the row."""
+        self.leave()
+        ticket = await self._gate.enter(size_bytes)
+        self.size_bytes, self._origin = ticket.size_bytes, None
+
+    def leave(self) -> None:
+        """Give all back."""
+        self.shrink(0)
+
+
+class _Waiter(NamedTuple):
+    size_bytes: int
+    origin: int | None
+    future: asyncio.Future[None]
+
+
+class ByteGate:
+    """A semaphore over bytes, first come first served.
+
+    First come: a large piece of work is not overtaken for ever by small ones. What is larger
+    than the bound waits until it is alone and then goes.
+    Work that waits for an origin, such as a broker, holds bytes for as long as that one likes.
+    So an origin gets no more than what it leaves free: alone half of the gate, and where several
+    hang at once, a share each, and one for all others. Who waits for his origin's share is
+    overtaken by others.
+    Invariants: 0 <= bytes_used <= bytes_max; nobody waits while what the first one wants is free,
+    of those whose origin has room.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max, self.bytes_used = bytes_max, 0
+        self._waiting: deque[_Waiter] = deque()
+        self._by_origin: Counter[int] = Counter()
+
+    def take(self, size_bytes: int, origin: int | None = None) -> Ticket | None:
+        """As `enter`, if nobody would have to be waited for; else None."""
+        size_bytes = min(size_bytes, self.bytes_max)
+        if self._waiting or not self._fits(size_bytes) or self._is_greedy(size_bytes, origin):
+            return None
+        self._grant(size_bytes, origin)
+        return Ticket(self, size_bytes, origin)
+
+    async def enter(self, size_bytes: int, origin: int | None = None) -> Ticket:
+        """Wait until `size_bytes` are free, and hold them."""
+        ticket = self.take(size_bytes, origin)
+        if ticket is not None:
+            return ticket
+        size_bytes = min(size_bytes, self.bytes_max)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiter(size_bytes, origin, future))
+        self._admit()  # those before may all wait for another origin
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.free(size_bytes, origin)
+            else:
+                self._admit()
+            raise
+        return Ticket(self, size_bytes, origin)
+
+    def free(self, size_bytes: int, origin: int | None = None) -> None:
+        """Take bytes back and let in who fits."""
+        self.bytes_used -= size_bytes
+        if origin is not None:
+            self.settle(size_bytes, origin)
+        else:
+            self._admit()
+
+    def settle(self, size_bytes: int, origin: int) -> None:
+        """So many bytes are held for an origin no more."""
+        self._by_origin[origin] -= size_bytes
+        if not self._by_origin[origin]:
+            del self._by_origin[origin]
+        self._admit()
+
+    def held_for(self, origin: int) -> int:
+        """Bytes that wait for an origin."""
+        return self._by_origin.get(origin, 0)
+
+    def _fits(self, size_bytes: int) -> bool:
+        return self.bytes_used + size_bytes <= self.bytes_max
+
+    def _is_greedy(self, size_bytes: int, origin: int | None) -> bool:
+        """Whether an origin has something and wants more than it would leave free."""
+        if origin is None or origin not in self._by_origin:
+            return False
+        held = self._by_origin[origin] + size_bytes
+        return held > self.bytes_max - self.bytes_used
+
+    def _grant(self, size_bytes: int, origin: int | None) -> None:
+        self.bytes_used += size_bytes
+        if origin is not None:
+            self._by_origin[origin] += size_bytes
+
+    def _admit(self) -> None:
+        kept: list[_Waiter] = []
+        while self._waiting:
+            waiter = self._waiting[0]
+            if not waiter.future.done():
+                if self._is_greedy(waiter.size_bytes, waiter.origin):
+                    kept.append(waiter)
+                elif not self._fits(waiter.size_bytes):
+                    break
+                else:
+                    self._grant(waiter.size_bytes, waiter.origin)
+                    waiter.future.set_result(None)
+            self._waiting.popleft()
+        self._waiting.extendleft(reversed(kept))

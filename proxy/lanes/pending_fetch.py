@@ -1,0 +1,244 @@
+"""One fetch request of lanes under way: what it has got so far, and what it still waits for.
+
+In:    what readers tell it.  Out: when the request is to be answered, and with what.
+Source: KIP-74 (limits), KIP-227 (long polls); `lane_fetch` says when a request is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from keylane.cache.lane_log import Claim, Taken
+from keylane.offsets.lineage import FRESH_S
+from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.reader import PartitionReader
+
+READ_GRACE_S: Final = 5.0
+"""How much longer than its `max_wait_ms` a request waits for data that is upstream. Well below
+clients' `request.timeout.ms` of 30 s."""
+
+
+@dataclass(slots=True, eq=False)
+class Cursor:
+    """A client's connection."""
+
+    seen_s: float
+    readers: dict[PartitionReader, None] = field(default_factory=dict)
+    was_empty: bool = False
+    """Its last answer held no record: the next one must be waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One lane of a request under way."""
+
+    wanted: LaneFetch
+    reader: PartitionReader
+    claim: Claim
+    taken: Taken
+    target: int
+    """Log end when the request came, -1 until it is known."""
+    error_code: int = 0
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the lane has nothing up to where the log ended when the request came."""
+        return (
+            self.taken.gap_start >= 0
+            and self.wanted.fetch_offset < self.target <= self.taken.position
+        )
+
+
+class LanePoll:
+    """One request under way: what its lanes have got so far, and what it still waits for.
+
+    It is the `Listener` of the readers of its lanes while it waits.
+    """
+
+    def __init__(
+        self,
+        request: LaneFetchRequest,
+        cursor: Cursor,
+        turns: list[Turn],
+        on_gathered: Callable[[int], None],
+    ) -> None:
+        self.request, self.cursor, self.turns = request, cursor, turns
+        self._on_gathered = on_gathered
+        self.waiting_bytes = 0
+        """What it has got and does not answer with yet."""
+        self.has_records = False
+        self._left_bytes = max(1, request.max_bytes)
+        self._has_bytes = False
+        self._record_bytes = 0
+        self._has_failed = False
+        self._is_expired = request.max_wait_ms <= 0 or request.min_bytes <= 0
+        self._done: asyncio.Future[None] | None = None
+
+    def collect_at_once(self) -> bool:
+        """Take what is in memory and start the reads that are needed; True: answer now."""
+        for turn in self.turns:
+            self._collect(turn)
+        self._read_on()
+        return self._is_ready()
+
+    async def wait(self) -> None:
+        """Wait until the request is to be answered."""
+        loop = asyncio.get_running_loop()
+        self._done = loop.create_future()
+        self._note_waiting(sum(turn.taken.size_bytes for turn in self.turns))
+        for turn in self.turns:
+            turn.reader.listeners[self] = None
+        wait_s = self.request.max_wait_ms / 1000
+        timers = [
+            loop.call_later(wait_s, self._expire),
+            loop.call_later(wait_s + READ_GRACE_S, self._finish),
+        ]
+        try:
+            await self._done
+        finally:
+            for timer in timers:
+                timer.cancel()
+            for turn in self.turns:
+                turn.reader.listeners.pop(self, None)
+
+    def press(self) -> None:
+        """Too much is being gathered: answer with what there is."""
+        if self._is_open and self._has_bytes:
+            self._finish()
+
+    def _note_waiting(self, added: int) -> None:
+        if added:
+            self.waiting_bytes += added
+            self._on_gathered(added)
+
+    def fail_all(self, error_code: int) -> None:
+        """Answer all lanes that have nothing with an error."""
+        for turn in self.turns:
+            turn.error_code = error_code
+        self._finish()
+
+    def could_have_had(self, turn: Turn) -> bool:
+        """Whether an answer without data for the lane left it behind others."""
+        return self._left_bytes > 0 and turn.taken.position < turn.reader.end
+
+    # What readers tell.
+    def data_came(self, reader: PartitionReader) -> None:
+        """A block is in hand: take now."""
+        if not self._is_open:
+            return
+        for turn in self.turns:
+            if turn.reader is reader:
+                self._note_target(turn)
+                self._collect(turn)
+        self._finish_if_ready()
+
+    def read_ended(self, reader: PartitionReader) -> None:
+        """A read ended: go on where still needed."""
+        if not self._is_open:
+            return
+        for turn in self.turns:
+            self._note_target(turn)
+        self._read_on(reader)
+        self._finish_if_ready()
+
+    def read_failed(self, reader: PartitionReader, offset: int | None, error_code: int) -> None:
+        """Lanes that stand at `offset`, or all of them, cannot be served."""
+        for turn in self.turns:
+            if turn.reader is reader and offset in (None, turn.taken.position):
+                turn.error_code = error_code
+                self._has_failed = True
+        self._finish_if_ready()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._done is not None and not self._done.done()
+
+    @staticmethod
+    def _note_target(turn: Turn) -> None:
+        if turn.target < 0:
+            turn.target = turn.reader.end
+
+    def _collect(self, turn: Turn) -> None:
+        if turn.reader.lineage.is_doubtful or self._is_stale(turn.reader):
+            return  # a read that begins now meets the leader, and then it is taken
+        taken, wanted = turn.taken, turn.wanted
+        before_bytes, had_records = taken.size_bytes, taken.has_records
+        room = min(self._left_bytes, wanted.partition_max_bytes - before_bytes)
+        at_least_one = not self._has_bytes
+        turn.reader.log.take(wanted.lane, turn.claim, taken, room, at_least_one=at_least_one)
+        added = taken.size_bytes - before_bytes
+        if added:
+            self._has_bytes = True
+            self._left_bytes -= added
+            if taken.has_records:
+                self.has_records = True
+                self._record_bytes += added if had_records else taken.size_bytes
+            turn.reader.keep_ahead(taken.position)
+            if self._done is not None:
+                self._note_waiting(added)
+
+    def _is_stale(self, reader: PartitionReader) -> bool:
+        """Whether the leader has said nothing for so long that another may lead another log."""
+        return self.cursor.seen_s - reader.told_s > FRESH_S
+
+    def _read_on(self, reader: PartitionReader | None = None) -> None:
+        """Have read what lanes stand before. A lane that has data waits without asking."""
+        for turn in self.turns:
+            taken = turn.taken
+            if reader not in (None, turn.reader) or taken.is_full or self._left_bytes <= 0:
+                continue
+            if taken.has_records and self._has_enough and not self._is_worth_more(turn):
+                continue
+            error_code = turn.reader.want(taken.position, turn.wanted.partition_max_bytes)
+            if error_code:
+                # Known from a moment ago: told when the wait is over, not in a circle.
+                turn.error_code = error_code
+
+    @property
+    def _has_enough(self) -> bool:
+        return self.has_records and self._record_bytes >= self.request.min_bytes
+
+    def _is_worth_more(self, turn: Turn) -> bool:
+        """Whether to read on for a lane that has records already: its next fetch wants it."""
+        return turn.reader.is_reserved and turn.taken.position < turn.reader.end
+
+    def _waits_for_data(self, turn: Turn) -> bool:
+        return not turn.taken.is_full and turn.reader.is_reading(turn.taken.position)
+
+    def _is_ready(self) -> bool:
+        if self._has_failed:
+            return True
+        if any(turn.claim.is_starved and self._is_due(turn) for turn in self.turns):
+            return False
+        if self._has_enough:
+            return True
+        if self._left_bytes <= 0 or all(turn.taken.is_full for turn in self.turns):
+            return True
+        if not self._is_expired:
+            # That a lane is empty up to the end is told at once, but not twice in a row.
+            return (
+                not self.cursor.was_empty
+                and any(turn.is_caught_up for turn in self.turns)
+                and not any(self._waits_for_data(turn) for turn in self.turns)
+            )
+        has_moved = any(turn.taken.position > turn.wanted.fetch_offset for turn in self.turns)
+        return has_moved or not any(self._waits_for_data(turn) for turn in self.turns)
+
+    def _is_due(self, turn: Turn) -> bool:
+        """Whether a lane that was left out last time still has nothing, and will."""
+        return not turn.taken.size_bytes and self._left_bytes > 0 and self._waits_for_data(turn)
+
+    def _expire(self) -> None:
+        self._is_expired = True
+        self._finish_if_ready()
+
+    def _finish_if_ready(self) -> None:
+        if self._is_open and self._is_ready():
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(None)

@@ -1,0 +1,142 @@
+"""Memory for one read of a partition: taken before the bytes come, given back when they are gone.
+
+In:    sizes as they become known: what the answer has, what a batch declares.
+Out:   bytes held in the gates; AnswerTooLarge for what no gate may hold.
+Source: decisions 035, 040; KIP-74 (a first batch is sent however large).
+
+Theory. A read holds nothing while it waits for its broker to begin an answer: a broker that hangs
+would hold all there is. The first bytes of an answer tell its size; then it waits at the broker for
+room, and while it comes it counts as that broker's, of which there is a share (`byte_gate`). What
+fits in the first bytes, 64 KiB, is in memory at once, and gets its room before it is split.
+An ordinary answer and one block of it go through the gate of `filtering_bytes_max`. What
+is larger goes through two gates of its own, one for bytes as they come and one for what becomes of
+them, so that it holds up no ordinary read. The order is always filtering, large answers, large
+batches, and a read that waits at one holds nothing in a later one: so nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from keylane.errors import AnswerTooLarge
+from keylane.proxy.lanes.memory_budget import ByteGate, Ticket
+
+LARGE_PLAIN_COST: Final = 3
+"""A batch decompressed, split, and the tables of the split, in plain sizes of it."""
+ANSWER_OVERHEAD_BYTES: Final = 64 * 1024
+"""What an answer has beside records: names, offsets, a list of aborted transactions."""
+LARGE_OVERHEAD_BYTES: Final = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What all reads share."""
+
+    filtering: ByteGate
+    large_answers: ByteGate
+    large_batches: ByteGate
+
+    @classmethod
+    def of(cls, filtering_bytes_max: int, batch_bytes_max: int) -> Gates:
+        """The gates for these bounds."""
+        return cls(
+            ByteGate(filtering_bytes_max),
+            ByteGate(batch_bytes_max + LARGE_OVERHEAD_BYTES),
+            ByteGate(LARGE_PLAIN_COST * batch_bytes_max),
+        )
+
+    @property
+    def bytes_used(self) -> int:
+        """Of all gates."""
+        gates = (self.filtering, self.large_answers, self.large_batches)
+        return sum(gate.bytes_used for gate in gates)
+
+
+class ReadRoom:
+    """What one read holds. `leave` gives all back, and may be called again."""
+
+    __slots__ = (
+        "_batch", "_block_bytes", "_gates", "_is_over", "_read_bytes", "_wire", "_wire_bytes",
+        "broker_id", "is_large",
+    )  # fmt: skip
+
+    def __init__(self, gates: Gates, *, read_bytes: int, block_bytes: int) -> None:
+        """read_bytes: what the broker is asked for; block_bytes: plain bytes of one block."""
+        self._gates, self._read_bytes, self._block_bytes = gates, read_bytes, block_bytes
+        self._wire: Ticket | None = None
+        self._batch: Ticket | None = None
+        self._wire_bytes = 0
+        self._is_over = False
+        self.broker_id: int | None = None
+        """Where the answer comes from."""
+        self.is_large = False
+        """Whether its blocks go through the gate of large batches, one by one."""
+
+    def take(self, size_bytes: int) -> bool:
+        """Hold what an ordinary answer of this size needs, if it is free now."""
+        if size_bytes > self._ordinary_bytes_max:
+            return False
+        self._give_back()
+        self._wire_bytes = size_bytes
+        self._wire = self._gates.filtering.take(size_bytes + self._block_bytes, self.broker_id)
+        return self._wire is not None
+
+    async def for_answer(self, size_bytes: int) -> None:
+        """Before an answer comes, the size of which is known. Raises: AnswerTooLarge.
+
+        Of one that is small this is called when it is there.
+        """
+        self._give_back()
+        self._wire_bytes = size_bytes
+        if size_bytes > self._gates.large_answers.bytes_max:
+            raise AnswerTooLarge(size_bytes)
+        if size_bytes <= self._ordinary_bytes_max:
+            gate, held_bytes = self._gates.filtering, size_bytes + self._block_bytes
+        else:
+            gate, held_bytes = self._gates.large_answers, size_bytes
+            self.is_large = True
+        self._wire = await gate.enter(held_bytes, self.broker_id)
+        if self._is_over:
+            self.leave()
+
+    async def for_records(self, size_bytes: int) -> None:
+        """Once an answer is there: hold what it has, and a block of it; the broker is done."""
+        if self._wire is None:
+            await self.for_answer(size_bytes)
+        elif not self.is_large:
+            self._wire_bytes = size_bytes
+            self._wire.shrink(size_bytes + self._block_bytes)
+        if self._wire is not None:
+            self._wire.settle()
+
+    async def for_batch(self, plain_bytes: int) -> None:
+        """Before a block of a large read is split, or a batch that is larger than a block."""
+        if not self.is_large and self._wire is not None:
+            self._wire.shrink(self._wire_bytes)
+            self.is_large = True
+        self.batch_done()
+        self._batch = await self._gates.large_batches.enter(LARGE_PLAIN_COST * plain_bytes)
+
+    def batch_done(self) -> None:
+        """Its slices are handed out."""
+        if self._batch is not None:
+            self._batch.leave()
+            self._batch = None
+
+    def leave(self) -> None:
+        """The read is over."""
+        self._is_over = True
+        self.batch_done()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """What is held of an answer; that of a connection that was lost may be asked for again."""
+        if self._wire is not None:
+            self._wire.leave()
+        self._wire, self.is_large = None, False
+
+    @property
+    def _ordinary_bytes_max(self) -> int:
+        """So large an answer leaves room for others."""
+        return max(self._read_bytes, self._gates.filtering.bytes_max // 8) + ANSWER_OVERHEAD_BYTES

@@ -1,0 +1,76 @@
+"""Batches that are refused for good: remembered, so that none is read again at each poll.
+
+In:    offsets of batches that keylane does not split, cuts of logs, new log starts.
+Out:   whether a lane that stands at an offset is refused.
+Source: decision 035.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+PER_PARTITION_MAX: Final = 64
+PARTITIONS_MAX: Final = 1024
+"""What is forgotten, of the partition that has met one for longest or the lowest offsets, is read
+and refused once more."""
+
+
+class RefusedBatches:
+    """Offsets `[first, last]` of refused batches, by topic id and partition.
+
+    Invariants: at most PARTITIONS_MAX partitions with 1 to PER_PARTITION_MAX batches each.
+    """
+
+    def __init__(self) -> None:
+        self._batches: OrderedDict[tuple[uuid.UUID, int], dict[int, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._batches.values()))
+
+    def note(self, topic_id: uuid.UUID, partition: int, first: int, last: int) -> bool:
+        """Remember a batch; False when it was known."""
+        batches = self._batches.setdefault((topic_id, partition), {})
+        self._batches.move_to_end((topic_id, partition))
+        if batches.get(first) == last:
+            return False
+        if first not in batches and len(batches) >= PER_PARTITION_MAX:
+            del batches[min(batches)]
+        batches[first] = last
+        if len(self._batches) > PARTITIONS_MAX:
+            self._batches.popitem(last=False)
+        return True
+
+    def holds(self, topic_id: uuid.UUID, partition: int, offset: int) -> bool:
+        """Whether `offset` lies in a refused batch."""
+        if not self._batches:
+            return False
+        batches = self._batches.get((topic_id, partition), {})
+        return any(first <= offset <= last for first, last in batches.items())
+
+    def forget_from(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """The log is another one from `end` on."""
+        self._keep(topic_id, partition, lambda _, last: last < end)
+
+    def forget_below(self, topic_id: uuid.UUID, partition: int, start: int) -> None:
+        """The log begins at `start`."""
+        self._keep(topic_id, partition, lambda _, last: last >= start)
+
+    def check(self) -> None:
+        """Assert the invariants; tests call it after every step."""
+        assert len(self._batches) <= PARTITIONS_MAX
+        assert all(1 <= len(each) <= PER_PARTITION_MAX for each in self._batches.values())
+
+    def _keep(
+        self, topic_id: uuid.UUID, partition: int, is_kept: Callable[[int, int], bool]
+    ) -> None:
+        batches = self._batches.get((topic_id, partition))
+        if batches is None:
+            return
+        kept = {first: last for first, last in batches.items() if is_kept(first, last)}
+        if kept:
+            self._batches[topic_id, partition] = kept
+        else:
+            del self._batches[topic_id, partition]

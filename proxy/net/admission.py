@@ -1,0 +1,155 @@
+"""Which connections get in, and how much of a node each principal may use.
+
+In:    addresses and names of clients that connect, log in and leave; what they hold.
+Out:   why one is refused, if it is; which connections have to go.
+Source: Kafka's `max.connections` and `max.connections.per.ip`.
+
+A principal is a name that a broker has taken a login of (`login_watch`). Who does not log in, or
+whose name cannot be told, is bounded by address and in all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Final, TypeVar
+
+Connection = TypeVar("Connection")
+PRINCIPALS_MAX: Final = 10_000
+"""Principals whose groups are remembered; those that began none for longest are forgotten first."""
+
+
+class Admission:
+    """Counts connections by address and by principal, and groups by principal.
+
+    Groups are remembered beyond connections, else a new one would begin with none.
+    Invariants: `count` is the sum of the counts of all addresses, none of which is 0; no count of
+    a principal is 0, and all of them together are at most `count`; groups of at most
+    PRINCIPALS_MAX principals are remembered.
+    """
+
+    def __init__(
+        self,
+        *,
+        connections_max: int,
+        per_address_max: int,
+        per_principal_max: int = sys.maxsize,
+        groups_per_principal_max: int = sys.maxsize,
+    ) -> None:
+        self._connections_max, self._per_address_max = connections_max, per_address_max
+        self._per_principal_max = per_principal_max
+        self._groups_max = groups_per_principal_max
+        self._by_address: Counter[str] = Counter()
+        self._by_principal: Counter[str] = Counter()
+        self._groups: OrderedDict[str, set[str]] = OrderedDict()
+        self.count = 0
+
+    @property
+    def is_full(self) -> bool:
+        """There is no room for another connection, whatever its address."""
+        return self.count >= self._connections_max
+
+    def enter(self, address: str) -> str | None:
+        """Count a connection; the reason when it is refused, and not counted."""
+        if self.is_full:
+            return f"connections_max {self._connections_max} is reached"
+        if self._by_address[address] >= self._per_address_max:
+            if not self._by_address[address]:
+                del self._by_address[address]
+            return f"connections_per_address_max {self._per_address_max} is reached by {address}"
+        self._by_address[address] += 1
+        self.count += 1
+        return None
+
+    def log_in(self, principal: str) -> str | None:
+        """Count a connection that entered for its principal; the reason when it is refused."""
+        if self._by_principal.get(principal, 0) >= self._per_principal_max:
+            bound = f"connections_per_principal_max {self._per_principal_max}"
+            return f"{bound} is reached by {principal!r}"
+        self._by_principal[principal] += 1
+        return None
+
+    def leave(self, address: str, principal: str | None = None) -> None:
+        """A connection that was counted has ended; `principal` if it was counted for one."""
+        self.count -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        if principal is None:
+            return
+        self._by_principal[principal] -= 1
+        if not self._by_principal[principal]:
+            del self._by_principal[principal]
+
+    def may_begin_group(
+        self, principal: str | None, group: str, has_offsets: Callable[[str], bool]
+    ) -> bool:
+        """Whether the principal may have offsets of lanes in a group that has none yet.
+
+        It counts from then on, for as long as the group has some: `has_offsets` tells.
+        """
+        if principal is None or has_offsets(group):
+            return True
+        begun = self._groups.setdefault(principal, set())
+        self._groups.move_to_end(principal)
+        if len(self._groups) > PRINCIPALS_MAX:
+            self._groups.popitem(last=False)
+        if group not in begun and len(begun) >= self._groups_max:
+            begun.intersection_update([each for each in begun if has_offsets(each)])
+            if len(begun) >= self._groups_max:
+                return False
+        begun.add(group)
+        return True
+
+    def check(self) -> None:
+        """Assert the invariants; tests call it after every step."""
+        assert self.count == sum(self._by_address.values()) >= sum(self._by_principal.values())
+        assert all(count > 0 for count in self._by_address.values())
+        assert all(count > 0 for count in self._by_principal.values())
+        assert len(self._groups) <= PRINCIPALS_MAX
+        assert all(len(begun) <= self._groups_max for begun in self._groups.values())
+
+
+def find_heavy(
+    holdings: Iterable[tuple[Connection, str | None, int]],
+    *,
+    per_principal_max: int,
+    in_all_max: int,
+) -> list[tuple[Connection, str]]:
+    """Connections that have to go, and why, so that what the others hold is within the bounds.
+
+    holdings: per connection its principal, and the bytes in its buffers. Of a principal that
+    holds too much those go that hold most: they are the slowest.
+    """
+    by_principal: defaultdict[str | None, list[tuple[int, Connection]]] = defaultdict(list)
+    for connection, principal, held_bytes in holdings:
+        by_principal[principal].append((held_bytes, connection))
+    found: list[tuple[Connection, str]] = []
+    kept: list[tuple[int, Connection]] = []
+    for principal, held in by_principal.items():
+        bound = in_all_max if principal is None else per_principal_max
+        gone, left = _heaviest(held, bound)
+        reason = (
+            f"buffered_bytes_max {bound} is reached"
+            if principal is None
+            else f"buffered_bytes_per_principal_max {bound} is reached by {principal!r}"
+        )
+        found += [(connection, reason) for connection in gone]
+        kept += left
+    gone, _ = _heaviest(kept, in_all_max)
+    return found + [(each, f"buffered_bytes_max {in_all_max} is reached") for each in gone]
+
+
+def _heaviest(
+    held: list[tuple[int, Connection]], bytes_max: int
+) -> tuple[list[Connection], list[tuple[int, Connection]]]:
+    """The largest, without which the others are within the bound; the others."""
+    left = sorted(held, key=itemgetter(0))
+    total, gone = sum(size for size, _ in left), []
+    while total > bytes_max:
+        size, connection = left.pop()
+        total -= size
+        gone.append(connection)
+    return gone, left

@@ -1,0 +1,115 @@
+"""How long each broker is waited for, and which of them did not answer a moment ago.
+
+In:    how requests of keylane's own ended.  Out: seconds to wait, addresses in order, log lines.
+Source: docs/decisions/040.
+
+A broker that hangs takes connections and requests, and answers none. One that is slow answers
+later. Which of the two it is shows only afterwards: so the wait is short at first, and each wait
+that was in vain doubles the next one, up to what Kafka's clients wait. An answer that took long
+keeps the wait above what it took.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+log = logging.getLogger("keylane.brokers")
+
+ANSWER_S_MIN: Final = 5.0
+"""What a broker has for an answer at first; beside what it is asked to wait."""
+ANSWER_S_MAX: Final = 30.0
+"""Kafka clients' `request.timeout.ms` default: a broker so slow is still served."""
+MARGIN: Final = 3.0
+"""The next answer may take this many times what the last one took."""
+SLOW_S: Final = 30.0
+"""How long a broker that was overtaken by another one is asked after all others."""
+ADDRESSES_MAX: Final = 1000
+"""Brokers get new addresses, and nobody asks for the old ones again."""
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Known:
+    """Of one address; times are the clock's."""
+
+    answer_s: float = ANSWER_S_MIN
+    late_since_s: float | None = None
+    """When the first request without an answer was given up; None: it has answered since."""
+    slow_until_s: float = float("-inf")
+
+
+class Patience:
+    """Of all brokers. Invariant: what is known of an address is forgotten only with all others."""
+
+    def __init__(
+        self,
+        name_of: Callable[[Address], str] = lambda _: "?",
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_late: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`name_of` tells the id of the broker at an address, "?" where it is not known.
+
+        on_late: is called with that id for each request that was given up.
+        """
+        self._name_of, self._clock, self._on_late = name_of, clock, on_late
+        self._known: dict[Address, _Known] = {}
+
+    def seconds(self, address: Address) -> float:
+        """How long an answer of the broker is waited for."""
+        known = self._known.get(address)
+        return ANSWER_S_MIN if known is None else known.answer_s
+
+    def answered(self, address: Address, took_s: float) -> None:
+        """An answer came, after so many seconds beyond what the broker was asked to wait."""
+        known = self._known.get(address)
+        if known is None:
+            if took_s * MARGIN <= ANSWER_S_MIN:
+                return  # the rule: nothing to remember
+            known = self._of(address)
+        known.answer_s = min(max(ANSWER_S_MIN, took_s * MARGIN, known.answer_s / 2), ANSWER_S_MAX)
+        known.slow_until_s = float("-inf")
+        if known.late_since_s is not None:
+            log.warning(
+                "broker answers again broker=%s address=%s:%d silent_s=%.0f",
+                self._name_of(address), *address, self._clock() - known.late_since_s,
+            )  # fmt: skip
+            known.late_since_s = None
+
+    def timed_out(self, address: Address, waited_s: float) -> None:
+        """No answer came in so many seconds beyond what the broker was asked to wait."""
+        known = self._of(address)
+        self._on_late(self._name_of(address))
+        if waited_s >= known.answer_s:  # others waited beside it, and are one reason
+            known.answer_s = min(2 * known.answer_s, ANSWER_S_MAX)
+        if known.late_since_s is None:
+            known.late_since_s = self._clock()
+            log.warning(
+                "broker does not answer broker=%s address=%s:%d waited_s=%g",
+                self._name_of(address), *address, waited_s,
+            )  # fmt: skip
+
+    def overtaken(self, address: Address) -> None:
+        """Another broker was asked as well, since no answer had come yet: ask this one later."""
+        self._of(address).slow_until_s = self._clock() + SLOW_S
+
+    def is_late(self, address: Address) -> bool:
+        """Whether it left the last request unanswered, or was overtaken a moment ago."""
+        known = self._known.get(address)
+        if known is None:
+            return False
+        return known.late_since_s is not None or self._clock() < known.slow_until_s
+
+    def in_order(self, addresses: Iterable[Address]) -> list[Address]:
+        """Each once: those that answer first, else in the order in which they came."""
+        return sorted(dict.fromkeys(addresses), key=self.is_late)
+
+    def _of(self, address: Address) -> _Known:
+        if address not in self._known and len(self._known) >= ADDRESSES_MAX:
+            self._known.clear()
+        return self._known.setdefault(address, _Known())

@@ -1,0 +1,77 @@
+"""The first answer of several that may be asked for: the next one is begun when one is slow.
+
+In:    ways to an answer, the best one first.  Out: the answer that came first.
+Source: Dean, Barroso: The Tail at Scale (hedged requests); RFC 8305, Happy Eyeballs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from keylane.errors import KeylaneError, UpstreamLost
+from keylane.tasks import spawn
+
+HEDGE_S: Final = 1.0
+"""A broker answers in milliseconds; so long it is waited for alone."""
+
+Result = TypeVar("Result")
+
+
+async def first_answer(
+    ways: Sequence[Callable[[], Awaitable[Result]]],
+    *,
+    pause_s: float = HEDGE_S,
+    on_hedge: Callable[[int], None] = lambda _: None,
+) -> Result:
+    """The first result. A way that has failed, or is slower than `pause_s`, has the next one begun.
+
+    on_hedge: is told the number of the way that was so slow.
+    Raises: UpstreamLost, with all reasons; what no other way can heal, as it is.
+    """
+    pending: dict[asyncio.Task[Result | KeylaneError], int] = {}
+    reasons: list[str] = []
+    try:
+        for number, way in enumerate(ways):
+            pending[spawn(_outcome(way), f"way {number}")] = number
+            found = await _next_result(pending, reasons, timeout_s=pause_s)
+            if found is not None:
+                return found[0]
+            if number in pending.values() and number + 1 < len(ways):
+                on_hedge(number)
+        while pending:
+            found = await _next_result(pending, reasons, timeout_s=None)
+            if found is not None:
+                return found[0]
+    finally:
+        for task in pending:
+            task.cancel()
+    raise UpstreamLost("no broker can be reached: " + "; ".join(reasons))
+
+
+async def _next_result(
+    pending: dict[asyncio.Task[Result | KeylaneError], int],
+    reasons: list[str],
+    *,
+    timeout_s: float | None,
+) -> tuple[Result] | None:
+    """The first result, if one comes in time; the way that was begun last may fail before."""
+    done, _ = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    for task in sorted(done, key=lambda task: pending[task]):
+        del pending[task]
+        outcome = task.result()
+        if not isinstance(outcome, KeylaneError):
+            return (outcome,)
+        if not isinstance(outcome, UpstreamLost):
+            raise outcome
+        reasons.append(str(outcome))
+    return None
+
+
+async def _outcome(way: Callable[[], Awaitable[Result]]) -> Result | KeylaneError:
+    """What a way comes to; a failure is a value, as nobody may wait for it any more."""
+    try:
+        return await way()
+    except KeylaneError as error:
+        return error

@@ -1,0 +1,126 @@
+"""Who a client is, once its broker has taken its login: read from the tokens that pass.
+
+In:    the mechanism, each token with the broker's answer to it.
+Out:   whether the login is over by that, and the name, when it is proven.
+Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER); Kafka's `PlainSaslServer`,
+`ScramFormatter`, `OAuthBearerClientInitialResponse`, KIP-48 (delegation tokens).
+
+A name is what the client claims until the broker says that the login is over: only then it
+counts. It is for bounds alone, never for rights, which the broker is asked for. No password and no
+token is kept, and where a name cannot be told (Kerberos, tokens that are no JWT) there is none.
+
+An answer without an error code does not end a login: a SCRAM challenge has none, and the answer
+to an OAUTHBEARER token that was refused says so in its bytes. Of mechanisms that are not known
+here the end is told by an answer without bytes, as Kerberos ends, or by a lifetime, which brokers
+give at the end alone; where it has neither, it cannot be told.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+NAME_LENGTH_MAX: Final = 1024
+"""Longer names count by their beginning: what is kept of a client is bounded."""
+SCRAM_FIRST: Final = re.compile(rb"n,(?:a=[^,]*)?,(?:m=[^,]*,)?n=([^,]+),r=[^,]+(,.*)?", re.DOTALL)
+DELEGATED: Final = b"tokenauth=true"
+BEARER_PARTS_MAX: Final = 16
+"""Of a token's key-value pairs, so many are looked at; Kafka's clients send `auth` first."""
+BEARER: Final = re.compile(rb"auth=\w+ +[-\w]+\.([-\w]+)\.[-\w]*\s*")
+
+
+class Step(NamedTuple):
+    """How far a login is by the broker's answer to a token."""
+
+    is_over: bool | None
+    """The broker has taken the login; None: its mechanism does not say."""
+    principal: str | None = None
+    """As Kafka writes it: `User:alice`, for a delegation token `Token:` and its id."""
+
+
+NOT_OVER: Final = Step(is_over=False)
+
+
+class LoginWatch:
+    """Follows the logins of one connection, which may follow each other (KIP-368)."""
+
+    def __init__(self, *, subject_claim: str) -> None:
+        """subject_claim: of an OAUTHBEARER token, as brokers' `sasl.oauthbearer.sub.claim.name`."""
+        self._subject_claim = subject_claim
+        self._mechanism, self._claimed, self._taken = "", "", 0
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether tokens of a known mechanism are under way: others need not be read."""
+        return self._mechanism in _READERS
+
+    def begin(self, mechanism: str) -> None:
+        """A handshake is sent to the broker: tokens of this mechanism follow."""
+        self._mechanism, self._claimed, self._taken = mechanism, "", 0
+
+    def answered(self, token: bytes, error_code: int, answer: bytes, lifetime_ms: int = 0) -> Step:
+        """The broker answered a token: with a code, bytes, and how long the login is good for."""
+        if error_code != 0:
+            self.begin("")
+            return NOT_OVER
+        if not self.is_watching:
+            return Step(is_over=True if not answer or lifetime_ms > 0 else None)
+        if self._taken == 0:
+            self._claimed = _READERS[self._mechanism](token, self._subject_claim)[:NAME_LENGTH_MAX]
+        self._taken += 1
+        if not _IS_OVER[self._mechanism](self._taken, answer):
+            return NOT_OVER
+        claimed = self._claimed
+        self.begin("")
+        return Step(is_over=True, principal=claimed or None)
+
+
+def _plain_name(token: bytes, _claim: str) -> str:
+    parts = token.split(b"\0")
+    return f"User:{_text(parts[1])}" if len(parts) == 3 and parts[1] else ""
+
+
+def _scram_name(token: bytes, _claim: str) -> str:
+    found = SCRAM_FIRST.fullmatch(token)
+    if found is None:
+        return ""
+    kind = "Token" if DELEGATED in (found[2] or b"").split(b",") else "User"
+    return f"{kind}:{_text(found[1]).replace('=2C', ',').replace('=3D', '=')}"
+
+
+def _bearer_name(token: bytes, claim: str) -> str:
+    for part in token.split(b"\x01", BEARER_PARTS_MAX):
+        found = BEARER.fullmatch(part)
+        if found is None:
+            continue
+        try:
+            claims = json.loads(base64.urlsafe_b64decode(found[1] + b"=" * (-len(found[1]) % 4)))
+        except (binascii.Error, ValueError, RecursionError):
+            return ""
+        name = claims.get(claim) if isinstance(claims, dict) else None
+        return f"User:{name}" if isinstance(name, str) and name else ""
+    return ""
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+_READERS: Final[Mapping[str, Callable[[bytes, str], str]]] = {
+    "PLAIN": _plain_name,
+    "SCRAM-SHA-256": _scram_name,
+    "SCRAM-SHA-512": _scram_name,
+    "OAUTHBEARER": _bearer_name,
+}
+_IS_OVER: Final[Mapping[str, Callable[[int, bytes], bool]]] = {
+    "PLAIN": lambda _taken, _answer: True,
+    # The first answer is the challenge, the second comes after the proof.
+    "SCRAM-SHA-256": lambda taken, _answer: taken == 2,
+    "SCRAM-SHA-512": lambda taken, _answer: taken == 2,
+    # A refused token is answered without an error code at first, but with the reason.
+    "OAUTHBEARER": lambda _taken, answer: not answer,
+}

@@ -1,0 +1,101 @@
+"""What secures the connections of a node: TLS on both sides, keylane's own login.
+
+In:    `SecurityConfig`.  Out: TLS contexts, a login, options for aiokafka's clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from typing import Any
+
+from keylane.config.security import SecurityConfig
+from keylane.proxy.net.security.service_login import ServiceLogin
+from keylane.proxy.net.security.tls import (
+    ReloadingContext,
+    open_listener_context,
+    open_upstream_context,
+)
+
+log = logging.getLogger("keylane.security")
+
+
+class Security:
+    """The parts that are configured; None for those that are not."""
+
+    def __init__(self, config: SecurityConfig) -> None:
+        """Raises: ConfigInvalid (a file that cannot be used)."""
+        self._listener: ReloadingContext | None = None
+        self._control: ReloadingContext | None = None
+        self._upstream: ReloadingContext | None = None
+        self.login: ServiceLogin | None = None
+        if config.tls_certificate is not None:
+            self._listener = open_listener_context(
+                config.tls_certificate, config.tls_key, config.tls_client_ca
+            )
+        if config.control_tls:
+            self._control = _open_control_context(config)
+        if config.upstream_tls:
+            self._upstream = open_upstream_context(
+                config.upstream_ca,
+                config.upstream_certificate,
+                config.upstream_key,
+                verify_hostname=config.upstream_verify_hostname,
+            )
+        if config.login_mechanism is not None:
+            self.login = ServiceLogin(config)
+            if self._upstream is None:
+                log.warning(
+                    "keylane logs in without TLS, somebody may listen in mechanism=%s",
+                    self.login.mechanism,
+                )
+        # On a listener without SASL a broker would take a client for whose certificate it sees.
+        # And where keylane has to log in, so have they.
+        self.is_login_required = self.login is not None or config.upstream_certificate is not None
+
+    @property
+    def listener(self) -> ssl.SSLContext | None:
+        """TLS for clients."""
+        return self._listener
+
+    @property
+    def control(self) -> ssl.SSLContext | None:
+        """TLS of the control port."""
+        return self._control
+
+    @property
+    def upstream(self) -> ssl.SSLContext | None:
+        """TLS to brokers."""
+        return self._upstream
+
+    def poll(self, *, force: bool = False) -> None:
+        """Read certificates again that have changed (`force`: all)."""
+        for context in (self._listener, self._control, self._upstream):
+            if context is not None:
+                context.poll(force=force)
+
+    def aiokafka_options(self) -> dict[str, Any]:
+        """Keyword arguments of aiokafka's clients, with the secret as it is now.
+
+        Raises: LoginRefused (the secret cannot be read).
+        """
+        protocol = "SSL" if self.upstream is not None else "PLAINTEXT"
+        options: dict[str, Any] = {}
+        if self.upstream is not None:
+            options["ssl_context"] = self.upstream
+        if self.login is not None:
+            protocol = "SASL_SSL" if self.upstream is not None else "SASL_PLAINTEXT"
+            options |= self.login.aiokafka_options()
+        return {"security_protocol": protocol, **options}
+
+
+def _open_control_context(config: SecurityConfig) -> ReloadingContext:
+    """TLS of the control port. Raises: ConfigInvalid."""
+    certificate, key, name = config.control_certificate, config.control_key, "control_certificate"
+    if certificate is None:
+        certificate, key, name = config.tls_certificate, config.tls_key, "tls_certificate"
+    assert certificate is not None, "checked by the configuration"
+    # Not required: a kubelet's probe has no certificate, and who has a token needs none.
+    return open_listener_context(
+        certificate, key, config.control_client_ca, name=name, is_certificate_required=False
+    )

@@ -1,0 +1,83 @@
+"""Puts members out of the nodes' group that did not prove to be nodes, and says so.
+
+In:    member ids, and how the coordinator describes them.  Out: LeaveGroup, log lines, a count.
+Source: KIP-345 (LeaveGroup of other members); docs/decisions/033.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from keylane.errors import UpstreamLost
+from keylane.proxy.nodes.coordinator import Coordinator
+
+log = logging.getLogger("keylane.nodes")
+
+TOLD_MAX: Final = 20
+"""Lines in `TOLD_WINDOW_S`; a member that comes back has another id each time."""
+TOLD_WINDOW_S: Final = 60.0
+AT_ONCE_MAX: Final = 1_000
+REMEDY: Final = (
+    "kafka-acls --add --deny-principal User:NAME --operation Read --operation Delete "
+    "--group __keylane_nodes"
+)
+"""What keeps a stranger out for good: brokers refuse it before it is a member."""
+
+
+class Evictions:
+    """Use: `tell` of members that are ignored, `put_out` of those that are to go."""
+
+    def __init__(self, group: str, on_stranger: Callable[[], None]) -> None:
+        """`on_stranger` is called once for each member."""
+        self._group, self._on_stranger = group, on_stranger
+        self._told: dict[str, None] = {}
+        self._window_s, self._lines, self._untold = float("-inf"), 0, 0
+
+    def tell(
+        self, strangers: Iterable[str], described: Any, reasons: Mapping[str, str], now_s: float
+    ) -> None:
+        """Log and count members that are seen for the first time."""
+        members = {str(member.member_id): member for member in described.members}
+        for member_id in strangers:
+            if member_id in self._told:
+                continue
+            self._told[member_id] = None
+            if len(self._told) > AT_ONCE_MAX:
+                del self._told[next(iter(self._told))]
+            self._on_stranger()
+            if self._has_room(now_s):
+                self._tell_of(member_id, members.get(member_id), reasons.get(member_id))
+
+    async def put_out(
+        self, member_ids: Iterable[str], coordinator: Coordinator, *, timeout_s: float
+    ) -> int:
+        """End these memberships in one step; how many. Raises: UpstreamLost."""
+        # In one request: those that are left would have time to take over what the others had.
+        going = list(member_ids)[:AT_ONCE_MAX]
+        if not going:
+            return 0
+        if refused := await coordinator.leave(*going, timeout_s=timeout_s):
+            raise UpstreamLost(f"group {self._group}: LeaveGroup: {refused[0].name}")
+        log.info("strangers were put out group=%s members=%d", self._group, len(going))
+        return len(going)
+
+    def _tell_of(self, member_id: str, member: Any, reason: str | None) -> None:
+        shown = ("?", "?") if member is None else (member.client_id, member.client_host)
+        log.warning(
+            "member of the nodes' group is no node, it is ignored and put out member_id=%s "
+            "client_id=%s host=%s reason=%s remedy=%s",
+            member_id, *shown, reason or "it does not speak keylane-nodes", REMEDY,
+        )  # fmt: skip
+
+    def _has_room(self, now_s: float) -> bool:
+        if now_s > self._window_s + TOLD_WINDOW_S:
+            if self._untold:
+                log.warning("more members were no nodes, not named members=%d", self._untold)
+            self._window_s, self._lines, self._untold = now_s, 0, 0
+        self._lines += 1
+        if self._lines > TOLD_MAX:
+            self._untold += 1
+            return False
+        return True

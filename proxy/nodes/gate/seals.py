@@ -1,0 +1,109 @@
+"""Hellos and verdicts as they go over the wire: written and proved, checked and read.
+
+In:    the secrets of this node as they are now, the cluster's id.  Out: bytes; values back.
+Source: docs/decisions/033; `proofs`, `messages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from keylane.assignor.protocol import read_subscription
+from keylane.errors import FrameInvalid, NodeInvalid
+from keylane.offsets.records.journal import TOPIC_NAME
+from keylane.proxy.nodes.gate.proofs import (
+    SIGNED,
+    hello_scope,
+    is_sealed,
+    seal,
+    unseal,
+    verdict_scope,
+)
+from keylane.proxy.nodes.messages import (
+    read_hello,
+    read_verdict,
+    write_hello,
+    write_membership,
+    write_refusal,
+)
+from keylane.proxy.topics.node_values import Hello, Membership
+
+
+def no_secrets() -> tuple[bytes, ...]:
+    """Of nodes that believe each other, on one machine."""
+    return ()
+
+
+class Seals:
+    """What members of one group say, with proofs where this node has a secret."""
+
+    def __init__(
+        self,
+        group: str,
+        cluster_id: Callable[[], str],
+        secrets: Callable[[], Sequence[bytes]] = no_secrets,
+    ) -> None:
+        """`secrets` are asked for at each message: the first one signs, all verify."""
+        self._group, self._cluster_id, self._secrets = group, cluster_id, secrets
+
+    def write_hello(self, hello: Hello, member_id: str) -> bytes:
+        """Metadata of JoinGroup, of the member that we are to be."""
+        scope = hello_scope(self._cluster_id(), self._group, member_id)
+        return seal(write_hello(hello), self._secrets(), scope)
+
+    def read_hello(self, metadata: bytes, member_id: str, *, mutual: bool = False) -> Hello:
+        """What a node said when it joined. Raises: NodeInvalid.
+
+        mutual: whether it counts only if it can take our word as well. One that signs does not,
+        where this node has no secret.
+        """
+        scope = hello_scope(self._cluster_id(), self._group, member_id)
+        try:
+            body = unseal(metadata, self._secrets(), scope)
+            if mutual and is_sealed(metadata) and not self._secrets():
+                raise NodeInvalid(SIGNED)
+        except NodeInvalid as error:
+            raise NodeInvalid(f"member {member_id}: {error}") from None
+        return read_hello(body, member_id)
+
+    def write_membership(
+        self, membership: Membership, number: int, *, leader: str, member_id: str
+    ) -> bytes:
+        """What the leader tells the node with this number."""
+        written = write_membership(membership, number)
+        return self._seal_verdict(written, membership.generation_id, leader, member_id)
+
+    def write_refusal(
+        self, generation_id: int, reason: str, *, leader: str, member_id: str
+    ) -> bytes:
+        """What the leader tells a member that is not let in."""
+        written = write_refusal(generation_id, reason)
+        return self._seal_verdict(written, generation_id, leader, member_id)
+
+    def read_verdict(
+        self, assignment: bytes, *, generation_id: int, number: int, leader: str, member_id: str
+    ) -> Membership | str:
+        """What the leader said to us: the nodes, or why we are none. Raises: NodeInvalid."""
+        scope = verdict_scope(self._cluster_id(), self._group, generation_id, leader, member_id)
+        try:
+            body = unseal(assignment, self._secrets(), scope)
+        except NodeInvalid as error:
+            raise NodeInvalid(f"the leader's assignment: {error}") from None
+        return read_verdict(body, generation_id=generation_id, number=number)
+
+    def _seal_verdict(
+        self, written: bytes, generation_id: int, leader: str, member_id: str
+    ) -> bytes:
+        scope = verdict_scope(self._cluster_id(), self._group, generation_id, leader, member_id)
+        return seal(written, self._secrets(), scope)
+
+
+def is_node_like(metadata: bytes) -> bool:
+    """Whether a keylane of any version, with any secret, may have written it.
+
+    Such a member may hold a lease, for what this node knows; anything else holds none.
+    """
+    try:
+        return TOPIC_NAME in read_subscription(metadata).topics
+    except FrameInvalid:
+        return False

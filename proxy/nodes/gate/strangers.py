@@ -1,0 +1,167 @@
+"""Members of the nodes' group that did not prove to be nodes: when they are put out, and by whom.
+
+In:    which members were seen together with us, what became of us; time.
+Out:   whom to put out now; whether a leader may give anything away; whether to give up.
+Source: docs/decisions/033.
+
+Nodes that have agreed before are *established*: what does not verify beside them came later, holds
+nothing, and is put out at once. A node that is new cannot tell a squatter from nodes with another
+secret by what they say, since both say what they like. It tells them by what they do:
+
+- nodes put out what they cannot verify within seconds. So a new node that is put out again and
+  again by such members has the wrong secret, and gives up;
+- one that is left alone for longer than a session lasts is beside a squatter. It then puts out
+  what it cannot verify, and serves when it has led the group for as long again: what a node with
+  another secret may have held before is over by then.
+
+A node that is new does not count that time across generations that another one leads: in each,
+its leader may be a node that has just begun to serve, and needs its seconds to put us out.
+
+What such a node puts out may still hold a lease, if it was a node that hung, and learns of it
+late. A third one that finds the group empty cannot know that. So for as long as the lease may
+last, the one that did it gives nothing away, in whatever generation it is by then, and does not
+leave the group: if it ends, the coordinator counts it until its session is over, and has any
+other wait for that. It was a member at that moment for sure, by a heartbeat that is not old.
+A leader puts out members of its own generation: they have joined again, so nothing is left of
+what they held, and it gave them nothing.
+
+What no keylane can have written, as the metadata of a plain consumer, is put out at once by all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from keylane.proxy.nodes.lease import LEASE_SHARE
+
+PATIENCE_SHARE: Final = 1.2
+"""Of the session time-out, longer than any lease."""
+PATIENCE_S: Final = 1.0
+EXPELLED_MAX: Final = 2
+"""Once may be a session that ran out."""
+PAUSE_S_MIN: Final = 0.5
+PAUSE_S_MAX: Final = 5.0
+PAUSE_SHARE: Final = 0.4
+"""Of the session time-out at most: nodes act well within the patience of one that is new."""
+QUIET_S: Final = 60.0
+"""After so long the pause begins anew."""
+FRESH_SHARE: Final = 0.1
+"""Of the session time-out: how long ago the heartbeat of one that puts out a leader was sent at
+most, so that its own session outlasts the other's lease."""
+KNOWN_MAX: Final = 10_000
+
+
+class Strangers:
+    """What one node knows of them, and has done. Invariant: KNOWN_MAX bounds what is kept."""
+
+    def __init__(self, session_timeout_s: float) -> None:
+        self._session_s = session_timeout_s
+        self._patience_s = PATIENCE_SHARE * session_timeout_s + PATIENCE_S
+        self._pause_s_max = min(PAUSE_S_MAX, PAUSE_SHARE * session_timeout_s)
+        self._pause_s = PAUSE_S_MIN
+        self._next_s = self._last_s = float("-inf")
+        self._known: dict[str, bool] = {}
+        """By member id, of the last generation or look: whether a keylane may have written it."""
+        self._together_since_s: float | None = None
+        """When we saw one that may be a node before we joined, or became a member beside it, in
+        this generation if it leads; None: since we agreed, or were put out, there was none."""
+        self._leading_since_s: float | None = None
+        """When we first led the group, as the member that we are; None: we do not."""
+        self._expelled = 0
+        self._leases_until_s = float("-inf")
+        """Until when one may hold something that we have put out."""
+
+    @property
+    def known(self) -> Mapping[str, bool]:
+        """Those of the last generation or look."""
+        return self._known
+
+    def see(self, found: Mapping[str, bool]) -> None:
+        """Take note of all that do not verify in the group now; by member id, if node-like."""
+        self._known = dict(list(found.items())[:KNOWN_MAX])
+
+    def join(self, found: Mapping[str, bool], now_s: float, *, is_leader: bool) -> None:
+        """We are in a generation with these."""
+        self.see(found)
+        if any(found.values()):
+            if not is_leader:
+                self._together_since_s = None
+            self.be_beside(now_s)
+        if not is_leader:
+            self._leading_since_s = None
+        elif self._leading_since_s is None:
+            self._leading_since_s = now_s
+
+    def be_beside(self, now_s: float) -> None:
+        """Some are in the group that may be nodes."""
+        if self._together_since_s is None:
+            self._together_since_s = now_s
+
+    def agree(self) -> None:
+        """We are one of the nodes: strangers are beside us, not before us."""
+        self._together_since_s = None
+        self._expelled = 0
+
+    def leave(self) -> None:
+        """We are no member any more."""
+        self._leading_since_s = None
+        self._known = {}
+
+    def note_expelled(self) -> bool:
+        """We were put out; whether that says that our secret is the wrong one."""
+        is_beside, self._together_since_s = self._together_since_s is not None, None
+        if not is_beside:
+            return False
+        self._expelled += 1
+        if self._expelled < EXPELLED_MAX:
+            return False
+        self._expelled = 0
+        return True
+
+    def withholds(self, now_s: float, *, is_established: bool) -> bool:
+        """Whether a leader must give nothing away yet, since one may hold what it would give."""
+        if self.guard_s(now_s):
+            return True
+        if is_established or self._together_since_s is None:
+            return False
+        since_s = self._leading_since_s
+        return since_s is None or now_s < since_s + self._patience_s
+
+    def due(self, now_s: float, *, is_established: bool, contact_s: float | None) -> list[str]:
+        """Whom to put out now; before that `expect_leases`, then `note_put_out`.
+
+        contact_s: when the last request was sent that shows that we are a member of their
+        generation; None: we are not. Only members put out what may be a node.
+        """
+        if now_s < self._next_s:
+            return []
+        is_new_follower = not is_established and self._leading_since_s is None
+        share = FRESH_SHARE if is_new_follower else LEASE_SHARE
+        is_member = contact_s is not None and now_s <= contact_s + share * self._session_s
+        since_s = self._together_since_s
+        is_patient = since_s is not None and now_s >= since_s + self._patience_s
+        is_all = is_member and (is_established or is_patient)
+        return [member_id for member_id, is_like in self._known.items() if is_all or not is_like]
+
+    def expect_leases(self, due: Iterable[str], now_s: float, *, is_established: bool) -> None:
+        """These are about to be put out; keep in mind until when they may hold something."""
+        is_leader = self._leading_since_s is not None
+        if not (is_established or is_leader) and any(self._known[each] for each in due):
+            self._leases_until_s = now_s + self._session_s
+
+    def guard_s(self, now_s: float) -> float:
+        """For how long one may hold something that we have put out."""
+        return max(0.0, self._leases_until_s - now_s)
+
+    def note_put_out(self, now_s: float) -> None:
+        """Some were put out: the next ones have to wait, longer each time."""
+        if now_s > self._last_s + QUIET_S:
+            self._pause_s = PAUSE_S_MIN
+        self._last_s = now_s
+        self._next_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, self._pause_s_max)
+
+    def pause_s(self, now_s: float) -> float:
+        """For how long none is put out."""
+        return max(0.0, self._next_s - now_s)

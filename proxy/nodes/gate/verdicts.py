@@ -1,0 +1,88 @@
+"""What the leader of a generation tells each member: who is a node, and who serves what.
+
+In:    all that joined, as Kafka shows it to the leader; what it knows of strangers.
+Out:   an assignment per member, sealed; who did not prove to be a node.
+Source: docs/decisions/020, 033.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keylane.errors import NodeInvalid
+from keylane.proxy.nodes.gate.seals import Seals, is_node_like
+from keylane.proxy.nodes.owner_plan import admit, plan_owners
+from keylane.proxy.topics.node_values import NO_GENERATION, NOBODY, Hello, Membership
+
+log = logging.getLogger("keylane.nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Those that joined, apart: nodes, and what did not prove to be one."""
+
+    hellos: Mapping[str, Hello]
+    """By member id."""
+    strangers: Mapping[str, bool]
+    """By member id: whether some keylane may have written it."""
+    reasons: Mapping[str, str]
+
+    @property
+    def is_established(self) -> bool:
+        """Whether one of the nodes was in an earlier generation, without a break."""
+        return any(hello.since != NO_GENERATION for hello in self.hellos.values())
+
+
+def hear(said: Mapping[str, bytes], seals: Seals, *, mutual: bool = True) -> Heard:
+    """Read what members said, by member id.
+
+    mutual: whether only those are nodes that can take us for one, too (`Seals.read_hello`).
+    """
+    hellos: dict[str, Hello] = {}
+    strangers: dict[str, bool] = {}
+    reasons: dict[str, str] = {}
+    for member_id, metadata in said.items():
+        try:
+            hellos[member_id] = seals.read_hello(metadata, member_id, mutual=mutual)
+        except NodeInvalid as error:
+            strangers[member_id] = is_node_like(metadata)
+            reasons[member_id] = str(error).removeprefix(f"member {member_id}: ")
+    return Heard(hellos, strangers, reasons)
+
+
+def decide(joined: Any, heard: Heard, seals: Seals, *, withholds: bool) -> dict[str, bytes]:
+    """What each member of a generation is told, by its leader.
+
+    withholds: whether no member may be given anything yet (`strangers`).
+    """
+    generation_id, leader = int(joined.generation_id), str(joined.leader)
+    hellos = heard.hellos
+    admission = admit(hellos, leader=leader)
+    for member_id, reason in admission.refused.items():
+        log.error("member is not let in member_id=%s reason=%s", member_id, reason)
+    unproven = {
+        member_id: f"node_secret_file: the leader of the nodes takes this one for none: {reason}"
+        for member_id, reason in heard.reasons.items()
+    }
+    refused = {**unproven, **admission.refused}
+    told = {
+        member_id: seals.write_refusal(generation_id, why, leader=leader, member_id=member_id)
+        for member_id, why in refused.items()
+    }
+    nodes = {number: hellos[member_id] for number, member_id in admission.members.items()}
+    if nodes:
+        count = next(iter(nodes.values())).ic_partition_count
+        claims = {number: hello.claim for number, hello in nodes.items()}
+        membership = Membership(
+            generation_id=generation_id,
+            nodes=tuple(hello.node for hello in nodes.values()),
+            owners=(NOBODY,) * count if withholds else plan_owners(claims, count),
+        )
+        for number, member_id in admission.members.items():
+            told[member_id] = seals.write_membership(
+                membership, number, leader=leader, member_id=member_id
+            )
+    return told

@@ -1,0 +1,201 @@
+"""The seat of a node without a number: it is the only one in front of its cluster, or none.
+
+In:    as `group`: the nodes' group in Kafka, in which it is a member like any other.
+Out:   a `Tenure` of one pseudo partition, which stands for the whole journal.
+Source: docs/decisions/030; KIP-134 (initial rebalance delay).
+
+It differs from a numbered node in three points.
+
+- Whoever is there already keeps the seat: a node that runs, or a numbered one, is a reason to end.
+- A dead predecessor holds no start up. Is the process that is a member proved to have ended, it is
+  put out of the group; else its session has to run out, as Kafka cannot tell it from one that
+  hangs.
+- It serves as soon as the coordinator counts it as the only member. The first generation of an
+  empty group takes `group.initial.rebalance.delay.ms`, 3 s by default, which it need not wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from keylane.config.node import ProxyConfig
+from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.nodes.coordinator import Coordinator
+from keylane.proxy.nodes.gate.gate import PREPARING
+from keylane.proxy.nodes.gate.seals import no_secrets
+from keylane.proxy.nodes.group import NodeGroup, lease_clock
+from keylane.proxy.nodes.predecessor import PATIENCE_S, PATIENCE_SHARE, STABLE
+from keylane.proxy.nodes.process_mark import Life, look_up, make_mark, pid_of
+from keylane.proxy.topics.node_values import GROUP, PROTOCOL, Membership, NodeInfo
+from keylane.tasks import spawn
+
+log = logging.getLogger("keylane.nodes")
+
+CLIENT_ID: Final = "keylane-lone"
+"""With a process's mark behind it: shown of a member also while the group rebalances."""
+SEAT: Final = 0
+"""The pseudo partition: all of the journal."""
+SEAT_COUNT: Final = 1
+LOOK_S: Final = 0.02
+"""Between two looks at the group while no member is counted yet: a start waits for it."""
+
+
+def is_guarded(config: ProxyConfig) -> bool:
+    """Whether a node has to be the only one."""
+    return config.node is None and not config.beside_others
+
+
+class LoneSeat(NodeGroup):
+    """The only node's membership; `start` with `SEAT_COUNT`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        session_timeout_ms: int,
+        describe: Callable[[], NodeInfo],
+        on_membership: Callable[[Membership], None],
+        on_refused: Callable[[ConfigInvalid], None],
+        clock: Callable[[], float] = lease_clock,
+        secrets: Callable[[], Sequence[bytes]] = no_secrets,
+        on_stranger: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_refused` is called when others took over while we could not hold the seat."""
+        mark = make_mark()
+        super().__init__(
+            cluster,
+            session_timeout_ms=session_timeout_ms,
+            describe=describe,
+            on_membership=on_membership,
+            clock=clock,
+            client_id=f"{CLIENT_ID} {mark}" if mark else None,
+            secrets=secrets,
+            on_stranger=on_stranger,
+        )
+        self._on_refused = on_refused
+        # A connection of its own, as each asks one thing at a time.
+        self._seat_watch = Coordinator(cluster, GROUP, PROTOCOL)
+        self._patience_s = PATIENCE_SHARE * self._session_s + PATIENCE_S
+        self._until_s: float | None = None
+        """How long another one is waited for before we end; None: there was none yet."""
+
+    async def stop(self) -> None:
+        """See `NodeGroup.stop`."""
+        await super().stop()
+        self._seat_watch.drop()
+
+    # What differs.
+    async def _is_in_the_way(self) -> bool:
+        described, heard = await self._look()
+        if described.error_code != ErrorCode.none:
+            return False
+        if described.group_state != STABLE:
+            # Who joins right now joins with us, and the leader decides; the dead do not.
+            for member in described.members:
+                mark = str(member.client_id).removeprefix(f"{CLIENT_ID} ")
+                if look_up(mark) is Life.ENDED:
+                    await self._put_out(str(member.member_id), mark)
+            return False
+        others = [(member_id, hello.node) for member_id, hello in heard.hellos.items()]
+        for member_id, info in others:
+            if not info.lone:
+                raise ConfigInvalid(
+                    f"node: {len(others)} nodes are in front of this cluster already, such as "
+                    f"{_place(info)}; give this one a number of its own, or stop them"
+                )
+            await self._pass(member_id, info)
+        return bool(others)
+
+    async def _pass(self, member_id: str, info: NodeInfo) -> None:
+        """Put a dead predecessor out, or wait for what is not known. Raises: ConfigInvalid."""
+        life, now_s = look_up(info.process), self._clock()
+        if life is Life.ENDED:
+            await self._put_out(member_id, info.process)
+            return
+        if self._until_s is None and life is not Life.RUNS:
+            self._until_s = now_s + self._patience_s
+            log.warning(
+                "another node is in front of this cluster, it is waited for place=%s"
+                " seconds_max=%.0f",
+                _place(info), self._patience_s,
+            )  # fmt: skip
+        if self._until_s is None or now_s >= self._until_s:
+            pid = pid_of(info.process) if life is Life.RUNS else ""
+            raise ConfigInvalid(
+                f"node: another keylane{f', process {pid},' if pid else ''} at {_place(info)} "
+                "serves this cluster; stop that one, or give each a number of its own"
+            )
+
+    async def _put_out(self, member_id: str, mark: str) -> None:
+        """End the membership of a process that has ended, as it would have done itself."""
+        refused = await self._coordinator.leave(member_id, timeout_s=self._try_s)
+        log.info(
+            "seat of a process that has ended is taken pid=%s error_code=%s",
+            pid_of(mark), next(iter(refused), ErrorCode.none).name,
+        )  # fmt: skip
+
+    async def _ask_to_join(self, metadata: bytes) -> Any:
+        if not self._member_id:
+            return await super()._ask_to_join(metadata)  # answered with an id at once
+        watching = spawn(self._assume_when_alone(), "lone seat")
+        try:
+            joined = await super()._ask_to_join(metadata)
+        except BaseException:
+            self._lose()
+            raise
+        finally:
+            watching.cancel()
+        if joined.error_code != ErrorCode.none:
+            self._lose()  # also what was held before the answer
+        self._until_s = None
+        return joined
+
+    async def _assume_when_alone(self) -> None:
+        """Hold the seat while the coordinator counts no other member in the first generation."""
+        while True:
+            pause_s, sent_s = LOOK_S, self._clock()
+            try:
+                if not self._seat_watch.is_known:
+                    await self._seat_watch.find(timeout_s=self._try_s)
+                sent_s = self._clock()
+                described = await self._seat_watch.describe(timeout_s=self._try_s)
+                if self._counts_us_first(described):
+                    self._lease.assume({SEAT}, sent_s=sent_s)
+                    self._settled.set()
+                    self._note_started()
+                    pause_s = self._beat_s
+            except UpstreamLost as error:
+                log.debug("group of nodes cannot be looked at reason=%s", error)
+                pause_s = self._beat_s
+            await asyncio.sleep(pause_s)
+
+    def _counts_us_first(self, described: Any) -> bool:
+        """Whether our JoinGroup is taken, and before that of anybody else."""
+        if described.error_code != ErrorCode.none or described.group_state != PREPARING:
+            return False
+        if self._gate.withholds(is_established=False):
+            return False  # a stranger that was put out may have held it
+        members = {str(member.member_id) for member in described.members}
+        return self._member_id in members and (self._lease.is_assumed or len(members) == 1)
+
+    def _expect(self, membership: Membership) -> None:
+        others = [node for node in membership.nodes if not node.lone]
+        if others:  # their leader is of a version that knows of no lone nodes
+            raise ConfigInvalid(
+                f"node: the node at {_place(others[0])} is in front of this cluster already; give "
+                "this one a number of its own, or stop the others"
+            )
+
+    def _goes_on_after(self, error: ConfigInvalid) -> bool:
+        self._on_refused(error)
+        return False
+
+
+def _place(info: NodeInfo) -> str:
+    return "{}:{}".format(*info.bootstrap)

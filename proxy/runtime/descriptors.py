@@ -1,0 +1,141 @@
+"""Open files of this process: as many as the system gives, and some kept for keylane's own use.
+
+In:    the configuration, the system's limit.  Out: how many connections there may be.
+Source: getrlimit(2), accept(2); libuv's `uv__emfile_trick`.
+
+A client's connection takes two: its own, and the broker's. Without files left uvloop takes
+connections and closes them without a word, and asyncio reports each try. Neither loses a listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from keylane.config.node import ProxyConfig
+from keylane.errors import ConfigInvalid
+from keylane.proxy.runtime.stats import ProxyStats
+
+log = logging.getLogger("keylane.server")
+
+LIMIT_MIN: Final = 256
+"""Below it not even a small cluster's own connections have room."""
+LIMIT_MAX: Final = 2**20
+"""Taken for a limit that is infinite."""
+OWN_MIN: Final = 128
+OWN_MAX: Final = 2048
+OWN_SHARE: Final = 8
+"""An eighth is for listeners, for connections of keylane's own, and for files, within bounds."""
+CONTROL_SHARE: Final = 8
+"""Of the limit, the most that the control port takes."""
+TELL_INTERVAL_S: Final = 10.0
+SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many connections there may be."""
+
+    clients: int
+    control: int
+
+
+def raise_limit() -> int:
+    """Have as many open files as the system lets this process have; how many that is."""
+    if sys.platform == "win32":
+        return LIMIT_MAX
+    import resource  # noqa: PLC0415 - not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LIMIT_MAX if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:  # macOS has a bound beside the hard one
+        log.info("limit of open files stays soft=%d hard=%d reason=%s", soft, hard, error)
+        return soft
+    return wanted
+
+
+def budget_of(limit: int, config: ProxyConfig) -> Budget:
+    """What has room in a limit. Raises: ConfigInvalid, it is too low to begin with."""
+    if limit < LIMIT_MIN:
+        raise ConfigInvalid(
+            f"open files: the limit is {limit}, at least {LIMIT_MIN} are needed; raise it"
+            " (`ulimit -n`, LimitNOFILE of systemd, or the container's)"
+        )
+    control = 0
+    if config.control is not None:
+        control = min(config.control_connections_max, limit // CONTROL_SHARE)
+    own = min(max(OWN_MIN, limit // OWN_SHARE), OWN_MAX)
+    # Of the control port's each may be in a handshake while another one holds its place.
+    room = max(1, (limit - own - 2 * control) // 2)
+    if room < config.connections_max:
+        log.warning(
+            "connections_max is lowered from=%d to=%d open_files=%d: each takes two files; raise"
+            " the limit (`ulimit -n`, LimitNOFILE) or set connections_max",
+            config.connections_max, room, limit,
+        )  # fmt: skip
+    return Budget(min(room, config.connections_max), control)
+
+
+def is_write_to_closed(error: BaseException | None) -> bool:
+    """Whether uvloop met a transport that it has closed (`UVHandle._ensure_alive`)."""
+    return isinstance(error, RuntimeError) and str(error).endswith("; the handler is closed")
+
+
+class Descriptors:
+    """Whether files are left. Use: `watch` once, `probe` once a second."""
+
+    def __init__(self, stats: ProxyStats, clock: Callable[[], float]) -> None:
+        self._stats, self._clock = stats, clock
+        self._told_s, self._untold = float("-inf"), 0
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the loop's failures to accept counted here, each of which it would log.
+
+        Nor does the log get a trace where a client with TLS resets its connection at the moment
+        at which it is written to: uvloop takes that for a mistake.
+        """
+        before = loop.get_exception_handler()
+
+        def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            error = context.get("exception")
+            if isinstance(error, OSError) and error.errno in SCARCE and "socket" in context:
+                self.failed(str(error))
+            elif is_write_to_closed(error) and "protocol" in context:
+                log.debug("connection ended while it was written to reason=%s", error)
+            elif before is not None:
+                before(loop, context)
+            else:
+                loop.default_exception_handler(context)
+
+        loop.set_exception_handler(handle)
+
+    def probe(self) -> None:
+        """Look whether one more could be had: uvloop does not say that it could not."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if error.errno in SCARCE:
+                self.failed(str(error))
+
+    def failed(self, reason: str) -> None:
+        """Count it, and log it once in a while."""
+        self._stats.accepts_failed += 1
+        self._untold += 1
+        now_s = self._clock()
+        if now_s - self._told_s >= TELL_INTERVAL_S:
+            log.error(
+                "no connection can be accepted reason=%s count=%d: raise the limit of open files,"
+                " or lower connections_max",
+                reason, self._untold,
+            )  # fmt: skip
+            self._told_s, self._untold = now_s, 0

@@ -1,0 +1,23 @@
+"""So many lines in so many seconds, for what strangers can cause as often as they like.
+
+In:    moments at which a line is due.  Out: whether it is written, and how many were left out.
+"""
+
+from __future__ import annotations
+
+
+class LogPace:
+    """A window that begins with its first line. Invariant: at most `lines_max` are let through."""
+
+    def __init__(self, *, lines_max: int, interval_s: float) -> None:
+        self._lines_max, self._interval_s = lines_max, interval_s
+        self._began_s, self._count = float("-inf"), 0
+
+    def let(self, now_s: float) -> int | None:
+        """None: leave this line out; else write it, and how many were left out since the last."""
+        left_out = 0
+        if now_s - self._began_s >= self._interval_s:
+            left_out = max(0, self._count - self._lines_max)
+            self._began_s, self._count = now_s, 0
+        self._count += 1
+        return left_out if self._count <= self._lines_max else None

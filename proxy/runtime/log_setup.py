@@ -1,0 +1,119 @@
+"""A node's log: keylane's own lines, and one line where its Kafka clients would write thousands.
+
+In:    records of the logging module.  Out: lines on stderr.
+
+aiokafka, which writes the journal and other topics of keylane's own, tells each try of each client
+while a broker is away, some 20 a second. That it goes on says nothing new: one line tells that it
+has begun, one that it has ended. The level debug shows all of it as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+log = logging.getLogger("keylane.kafka")
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+LIBRARY: Final = "aiokafka"
+QUIET_S: Final = 10.0
+"""Without a complaint for so long, all is well again; clients try many times in it."""
+OTHER_PAUSE_S: Final = 60.0
+"""Between two lines of the same kind that are no loss of a broker."""
+OTHER_KINDS_MAX: Final = 100
+REFUSED: Final = "authoriz"
+"""In what aiokafka says when a right is missing."""
+
+
+def set_up_logging(level: str) -> None:
+    """Write keylane's lines of `level` and above to stderr, and warnings of all others.
+
+    Raises:
+        ValueError: `level` is none of logging's names.
+    """
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, stream=sys.stderr)
+    keylane, library = logging.getLogger("keylane"), logging.getLogger(LIBRARY)
+    keylane.setLevel(level.upper())
+    is_told_whole = keylane.isEnabledFor(logging.DEBUG)
+    library.propagate = is_told_whole
+    library.handlers = [] if is_told_whole else [ClientTrouble()]
+
+
+def _on_loop(seconds: float, do: Callable[[], None]) -> None:
+    """Later, if there is a loop; without one nobody need be told that all is well again."""
+    try:
+        asyncio.get_running_loop().call_later(seconds, do)
+    except RuntimeError:
+        log.debug("no event loop: the end of this trouble is not told")
+
+
+class ClientTrouble(logging.Handler):
+    """Tells once that the clients inside of keylane are in trouble, and once that they are not.
+
+    What is no loss of a broker, an error with a trace or a missing right, is told as it is, each
+    kind once a minute.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], None] = _on_loop,
+    ) -> None:
+        """clock: in seconds; later: has something done so many seconds from now."""
+        super().__init__(logging.WARNING)
+        self._clock, self._later = clock, later
+        self._since_s: float | None = None
+        """When the trouble began that is not over; None: all is well."""
+        self._last_s = 0.0
+        self._count = 0
+        self._told_s: dict[str, float] = {}
+        """When each other kind of line was told."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take in one line of aiokafka's; one that cannot be told is no trouble of who wrote it."""
+        try:
+            self._take(record)
+        except Exception:  # noqa: BLE001 -- as every handler of `logging` does
+            self.handleError(record)
+
+    def _take(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info or REFUSED in text.lower():
+            self._tell_other(record)
+            return
+        now_s = self._clock()
+        if self._since_s is not None and now_s - self._last_s >= QUIET_S:
+            self._look()  # the timer is late, or there was none
+        self._last_s = now_s
+        self._count += 1
+        if self._since_s is None:
+            self._since_s = now_s
+            log.warning("Kafka clients inside keylane are in trouble reason=%s", text)
+            self._later(QUIET_S, self._look)
+
+    def _look(self) -> None:
+        """Is it over?"""
+        if self._since_s is None:
+            return
+        quiet_s = self._clock() - self._last_s
+        if quiet_s < QUIET_S:
+            self._later(QUIET_S - quiet_s, self._look)
+            return
+        log.warning(
+            "Kafka clients inside keylane are well again trouble_s=%.0f complaints=%d",
+            self._last_s - self._since_s, self._count,
+        )  # fmt: skip
+        self._since_s, self._count = None, 0
+
+    def _tell_other(self, record: logging.LogRecord) -> None:
+        kind, now_s = str(record.msg), self._clock()
+        if now_s - self._told_s.get(kind, -OTHER_PAUSE_S) < OTHER_PAUSE_S:
+            return
+        if len(self._told_s) >= OTHER_KINDS_MAX:
+            self._told_s.clear()
+        self._told_s[kind] = now_s
+        log.log(record.levelno, "%s", record.getMessage(), exc_info=record.exc_info)

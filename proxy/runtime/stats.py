@@ -1,0 +1,308 @@
+"""What the proxy counts: one plain object that every part adds to.
+
+In:    additions from sessions, readers and the cache.  Out: numbers, and what each one means.
+Source: Prometheus naming (`_total` for counters, the base unit last).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+GAUGE: Final = "gauge"
+COUNTER: Final = "counter"
+HISTOGRAM: Final = "histogram"
+STILL_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Up to Kafka's `max.poll.interval.ms` order of magnitude: a rebalance waits for members' polls."""
+ACK_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Up to the time-out of an append."""
+GROUPS_COUNTED_MAX: Final = 100
+"""Groups that are counted one by one (docs/decisions/018); the others share a series."""
+GROUP_CHARS_MAX: Final = 249
+"""Kafka's bound of a topic name; a group id may be longer, and is cut."""
+BROKERS_MAX: Final = 100
+"""Brokers that are counted one by one; the others share a series."""
+OTHER_BROKERS: Final = "(other brokers)"
+OTHER_GROUPS: Final = "(other groups)"
+"""A label that no group's own name should be."""
+
+
+class Sample(NamedTuple):
+    """One number with its meaning; `labels` tells samples of one name apart."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+    """Of a histogram the sum of all that was observed."""
+    buckets: tuple[tuple[str, float], ...] = ()
+    """(upper bound, how many were up to it), ascending, the last is `+Inf`; histograms only."""
+
+
+class Histogram:
+    """How often a number of seconds was up to each bound."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        """`bounds` ascend."""
+        self._bounds, self.sum = bounds, 0.0
+        self._counts = [0] * (len(bounds) + 1)
+
+    @property
+    def count(self) -> int:
+        """How many numbers were observed."""
+        return sum(self._counts)
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self.sum += seconds
+
+    def buckets(self) -> tuple[tuple[str, float], ...]:
+        """As `Sample` has them."""
+        names = [*map(str, self._bounds), "+Inf"]
+        totals = accumulate(self._counts)
+        return tuple((name, float(total)) for name, total in zip(names, totals, strict=True))
+
+
+def _gauge(text: str) -> Any:
+    return field(default=0, metadata={"kind": GAUGE, "help": text})
+
+
+def _counter(text: str) -> Any:
+    return field(default=0, metadata={"kind": COUNTER, "help": text})
+
+
+def _by(label: str, text: str) -> dict[str, str]:
+    return {"kind": COUNTER, "help": text, "label": label}
+
+
+@dataclass(slots=True)
+class ProxyStats:
+    """Counters and gauges of one proxy process; the event loop's thread alone writes them.
+
+    One exception: `kernel_seconds`, which `kernel_clock` alone writes.
+    """
+
+    # Sessions and requests.
+    sessions: int = _gauge("Client connections open now.")
+    sessions_opened: int = _counter("Client connections accepted.")
+    sessions_refused: int = _counter(
+        "Client connections closed for what they sent, held or left unread, or as one too many."
+    )
+    sessions_turned_away: int = _counter(
+        "Client connections closed since a broker that they need could not be reached."
+    )
+    sessions_failed: int = _counter(
+        "Client connections closed since a broker's answer, or keylane itself, was at fault."
+    )
+    sessions_heavy: int = _counter(
+        "Client connections closed since their principal, or all of them, held too many bytes."
+    )
+    tls_handshakes_failed: int = _counter("TLS handshakes of clients that did not succeed.")
+    control_connections: int = _gauge("Connections of the control port open now.")
+    control_connections_closed: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by(
+            "reason", "Connections of the control port closed: too many, idle, or too slow."
+        ),
+    )
+    accepts_failed: int = _counter("Times that no connection could be accepted: files, memory.")
+    requests: Counter[str] = field(
+        default_factory=Counter, metadata=_by("api", "Requests by API name.")
+    )
+    own_names_refused: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by("api", "Changes of keylane's own topics and transactional ids refused."),
+    )
+    requests_relayed: int = _counter("Requests passed on as bytes.")
+    lane_fetches: int = _counter("Lanes asked for in fetch requests.")
+    lane_fetches_empty: int = _counter("Lanes answered without a record at the end of their wait.")
+
+    loop_delay_seconds: float = _gauge(
+        "How much later than asked for the event loop ran its last timer."
+    )
+    tasks: int = _gauge("Tasks under way, a second ago at most.")
+
+    # Cache (S004-45).
+    cache_bytes: int = _gauge("Bytes of slices that wait for their lane.")
+    cache_bytes_max: int = _gauge("Bound of cache_bytes.")
+    cache_hits: int = _counter("Slices served from memory.")
+    cache_misses: int = _counter("Times a lane's slice had to be read again.")
+    cache_evictions: int = _counter("Slices dropped to stay within the bound.")
+    cache_sent: int = _counter("Slices dropped because they were sent.")
+
+    # Memory (decision 035).
+    memory_max_bytes: int = _gauge("What the process may use, `process_resident_memory_bytes`.")
+    batch_bytes_max: int = _gauge("Bound of one record batch of a topic with lanes.")
+    buffered_bytes: int = _gauge("Bytes in buffers of client connections.")
+    buffered_bytes_max: int = _gauge("Bound of buffered_bytes.")
+    login_bytes: int = _gauge("Bytes in buffers of connections that have not logged in.")
+    login_bytes_max: int = _gauge("Bound of login_bytes.")
+    gathering_bytes: int = _gauge("Bytes of lane answers that wait for more.")
+
+    # Reading and splitting.
+    topics: int = _gauge("Topics of the cluster that are known here, with lanes or without.")
+    readers: int = _gauge("Partitions being read.")
+    lane_name_readers: int = _gauge("Of these, under lane names that clients have chosen.")
+    lane_name_lanes: int = _gauge(
+        "What these count towards `lane_name_lanes_max`: their lanes, and 16 each at least."
+    )
+    readers_refused: int = _counter("Reads under lane names refused, as there were too many.")
+    filtering_bytes: int = _gauge("Bytes of answers and records being split now.")
+    filtering_bytes_max: int = _gauge("Bound of filtering_bytes.")
+    upstream_fetches: int = _counter("Fetches sent to brokers for lanes.")
+    upstream_tail_fetches: int = _counter("Of these, reads again of what was evicted.")
+    upstream_bytes: int = _counter("Record bytes received for lanes.")
+    upstream_errors: int = _counter("Fetches for lanes that failed.")
+    upstream_retries: int = _counter(
+        "Of fetches for lanes, those sent again over a new connection."
+    )
+    upstream_timeouts: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by("broker", "Requests of keylane's own without an answer in time, by broker."),
+    )
+    hedged_requests: int = _counter(
+        "Times that a second broker was asked since the first one was slow."
+    )
+    listener_binds_failed: int = _counter("Times that no listener could be had for a broker.")
+    brokers_unlistened: int = _gauge(
+        "Brokers without a listener here: clients are not told of them."
+    )
+    group_waits_refused: int = _counter(
+        "Requests refused since their group's offsets were not free in time."
+    )
+    splits: int = _counter("Blocks decompressed and split.")
+    decompressed_bytes: int = _counter("Plain bytes of the blocks split.")
+    records: int = _counter("Records split.")
+    kernel_seconds: float = _counter("CPU time of decompressing and splitting.")
+    batches_corrupt: int = _counter("Batches that could not be split.")
+    batches_refused: int = _counter(
+        "Batches larger than `batch_bytes_max`, or of an old format, at which lanes stop."
+    )
+    logs_cut: int = _counter("Times a partition's log no longer held what was read of it.")
+
+    # Groups (classic protocol).
+    rebalances: int = _counter("Rounds of JoinGroup that began, of all groups.")
+    rebalance_seconds: Histogram = field(
+        default_factory=partial(Histogram, STILL_S),
+        metadata={
+            "kind": HISTOGRAM,
+            "help": "Time from a round's first JoinGroup to each member's SyncGroup.",
+        },
+    )
+
+    joins_refused: int = _counter(
+        "JoinGroup and SyncGroup requests refused since the group would read lanes twice or not."
+    )
+
+    # The key-range assignor.
+    assignments_planned: int = _counter("Generations of groups whose lanes keylane dealt out.")
+    assignments_refused: int = _counter("Plans that were at fault; the client's was kept.")
+    assignments_unplanned: int = _counter("Generations whose members keylane did not know.")
+    lanes_moved: int = _counter("Lanes given to another member than before.")
+    lanes_withheld: int = _counter("Lanes held back until their owner has given them up.")
+
+    # Offsets.
+    offsets_unstable_waits: int = _counter(
+        "Times an answer waited for a transaction that had offsets of the group."
+    )
+
+    offsets_kept: int = _counter(
+        "Times an offset of a running group that its broker had expired was kept."
+    )
+    offsets_refreshed: int = _counter("Stable offsets of running groups that were committed again.")
+    commits_back: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by(
+            "group", "Lanes that members committed lower than they stood; many groups as one."
+        ),
+    )
+    commits_left_over: Counter[str] = field(
+        default_factory=Counter,
+        metadata=_by(
+            "group",
+            "Lanes that stayed, as such a commit was of an earlier turn; many groups as one.",
+        ),
+    )
+
+    states_forgotten: int = _counter(
+        "Offset states forgotten, as Kafka has forgotten their groups, offsets or topics."
+    )
+    topics_forgotten: int = _counter("Topics forgotten, as no broker knows them any more.")
+    journal_appends: int = _counter("Writes to the log of individual commits.")
+    journal_records: int = _counter("Records of these writes.")
+    journal_errors: int = _counter("Of these writes, those that were not acknowledged.")
+    journal_seconds: Histogram = field(
+        default_factory=partial(Histogram, ACK_S),
+        metadata={"kind": HISTOGRAM, "help": "Time until a write was acknowledged, or failed."},
+    )
+
+    node_generations: int = _counter(
+        "Times that nodes agreed anew on who serves what, this one among them."
+    )
+    node_strangers: int = _counter(
+        "Members of the nodes' group that did not prove to be nodes, and were put out."
+    )
+
+    # What clients got.
+    lane_bytes: int = _counter("Record bytes sent to lanes.")
+
+    def journaled(
+        self,
+        record_count: int,
+        seconds: float,
+        is_acknowledged: bool,  # noqa: FBT001 - as the journal tells it
+    ) -> None:
+        """Count a write to the log of individual commits."""
+        self.journal_appends += 1
+        self.journal_records += record_count
+        self.journal_errors += not is_acknowledged
+        self.journal_seconds.observe(seconds)
+
+    def retried(self) -> None:
+        """Count a fetch for lanes that is sent again over a new connection."""
+        self.upstream_retries += 1
+
+    def timed_out(self, broker: str) -> None:
+        """Count a request of keylane's own that a broker has not answered in time."""
+        if broker not in self.upstream_timeouts and len(self.upstream_timeouts) >= BROKERS_MAX:
+            broker = OTHER_BROKERS
+        self.upstream_timeouts[broker] += 1
+
+    def stepped_back(self, group: str, lane_count: int) -> None:
+        """Count lanes that a member of a group has committed lower than they stood."""
+        _count(self.commits_back, group, lane_count)
+
+    def stayed(self, group: str, lane_count: int) -> None:
+        """Count lanes that such a commit of an earlier turn has not moved."""
+        _count(self.commits_left_over, group, lane_count)
+
+    def samples(self) -> Iterator[Sample]:
+        """Every number once, in the order of the fields; names start with `keylane_`."""
+        for entry in fields(self):
+            kind, text = entry.metadata["kind"], entry.metadata["help"]
+            name = f"keylane_{entry.name}" + ("_total" if kind == COUNTER else "")
+            value = getattr(self, entry.name)
+            if isinstance(value, Histogram):
+                yield Sample(name, kind, text, (), value.sum, value.buckets())
+                continue
+            if not isinstance(value, Counter):
+                yield Sample(name, kind, text, (), value)
+                continue
+            for label_value in sorted(value):
+                labels = ((entry.metadata["label"], label_value),)
+                yield Sample(name, kind, text, labels, value[label_value])
+
+
+def _count(by_group: Counter[str], group: str, count: int) -> None:
+    """Count for a group; those beyond the bound are one."""
+    group = group[:GROUP_CHARS_MAX]
+    if group not in by_group and len(by_group) >= GROUPS_COUNTED_MAX:
+        group = OTHER_GROUPS
+    by_group[group] += count

@@ -1,0 +1,468 @@
+"""What readers of all nodes have scanned, by a topic: published in a moment, taken in at once.
+
+In:    blocks that this node's readers scanned; cuts.  Out: those of the other nodes.
+Source: decision 021 (docs/decisions).
+
+Theory. What is unknown makes a stable offset late, never wrong; so scans may be lost. A cut may
+not: a scan of the old log beyond it would let positions pass records of the new one. So a cut is
+sent until Kafka has it, on all in-sync replicas and in one order with the scans of its partition.
+A scan of another sender may be older than the cut and written behind it. What it has beyond the cut
+is of an older leader epoch than all that is there now, and it is passed over; but only for as long
+as a scan may be under way, since a cut that was no cut must not keep good news away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from keylane.errors import ScansInvalid, UpstreamLost
+from keylane.journal.closing import close_consumer
+from keylane.journal.journal_topic import ensure_short_topic
+from keylane.journal.set_aside import SetAside
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.values import Damaged
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.scans.blocks import told_block
+from keylane.proxy.scans.records import (
+    EPOCH_MAX,
+    TOPIC_NAME,
+    Cut,
+    News,
+    Scan,
+    Sender,
+    SplitBook,
+    read_packet,
+    read_sender,
+    write_packets,
+)
+from keylane.proxy.scans.runs import AGE_S_MAX, ScanRuns
+from keylane.tasks import Watched
+
+log = logging.getLogger("keylane.nodes")
+
+PARTITION_COUNT: Final = 1
+"""All nodes read all of it, 20 KB/s of each busy node; a second one would be more requests."""
+RETENTION_MS: Final = 600_000
+SEGMENT_MS: Final = 300_000
+SEGMENT_BYTES: Final = 10 * 1024**2
+PAST_S: Final = 60.0
+"""How far back a node reads that starts: positions that were committed just now get their scan."""
+PAUSE_S: Final = 0.02
+PAUSE_S_MAX: Final = 0.1
+"""Pauses behind each send and each read, which cost some 0.6 ms whatever is in them. What comes
+after a quiet moment goes at once; while there is news all the time, pauses grow to this."""
+SPLIT_AGAIN_S: Final = 10.0
+"""How often cuts of a split are repeated in full, for nodes that have just started."""
+SPLITS_MAX: Final = 1000
+SEND_TIMEOUT_S: Final = 10.0
+"""Beyond it what was to be sent is given up."""
+CUT_GUARD_S: Final = 2 * (AGE_S_MAX + SEND_TIMEOUT_S)
+"""How long a scan of before a cut may still come: the longest way of one, and as much again."""
+CUTS_MAX: Final = 10_000
+PLACES_MAX: Final = 100_000
+"""Partitions whose end is known; those that were read first are forgotten first."""
+START_TIMEOUT_S: Final = 60.0
+POLL_MS: Final = 1_000
+RETRY_BACKOFF_S: Final = 1.0
+CLOSE_TIMEOUT_S: Final = 5.0
+LIFE_BYTES: Final = 16
+OWN_MAX: Final = 64
+"""Own senders that are known when they come back; there is another one after each failure."""
+BATCH_BYTES: Final = 768 * 1024
+"""A packet has 512 KiB at most, and a broker takes 1 MiB."""
+
+OnScanned = Callable[[ScannedBlock], None]
+OnTruncated = Callable[[uuid.UUID, int, int], None]
+Place = tuple[uuid.UUID, int]
+
+
+@dataclass(slots=True)
+class _Guard:
+    """A cut, and whose scans beyond it are of the new log."""
+
+    end: int
+    leader_epoch: int
+    until_s: float = 0.0
+    informed: set[Sender] = field(default_factory=set)
+
+    def refuses(self, scan: Scan, sender: Sender) -> bool:
+        """Whether a scan may be of the old log."""
+        is_old = scan.end > self.end and scan.leader_epoch < self.leader_epoch
+        return is_old and sender not in self.informed
+
+
+@dataclass(slots=True)
+class _Known:
+    """How far a partition was scanned."""
+
+    told_end: int = -1
+    """By other nodes."""
+    leader_epoch: int = -1
+    """The latest that was seen."""
+
+
+class ScanFeed:
+    """Publishes to other nodes what was scanned here, and takes in what they publish.
+
+    Use: `start`, then `note_scanned` and `note_truncated` from the reader path, then `stop`.
+    Own messages that come back are passed over.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        number: int,
+        on_scanned: OnScanned,
+        on_truncated: OnTruncated,
+        wall_clock: Callable[[], float],
+        on_past: OnScanned | None = None,
+        client_id: str = "keylane",
+        options: Callable[[], Mapping[str, Any]] = dict,
+        set_aside: SetAside | None = None,
+        watched: Watched | None = None,
+    ) -> None:
+        """number: of this node. wall_clock: seconds since 1970, as brokers have them.
+
+        on_past: given instead of `on_scanned` what was there before the start: it came over a
+        minute, and is read at once. options: arguments of every new aiokafka client.
+        set_aside: logs and counts records that cannot be taken. watched: runs the two tasks.
+        """
+        self._set_aside, self._watched = set_aside or SetAside(), watched or Watched()
+        self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
+        self._extra_options = options
+        self._on_scanned, self._on_truncated = on_scanned, on_truncated
+        self._on_past = on_past or on_scanned
+        self._wall_clock = wall_clock
+        self._sender = Sender(number, os.urandom(LIFE_BYTES))
+        self._own: deque[Sender] = deque([self._sender], OWN_MAX)
+        self._runs, self._book = ScanRuns(), SplitBook()
+        self._told: OrderedDict[KeySplit, float] = OrderedDict()
+        self._guards: OrderedDict[Place, _Guard] = OrderedDict()
+        self._known: OrderedDict[Place, _Known] = OrderedDict()
+        self._news, self._hurried = asyncio.Event(), asyncio.Event()
+        self._consumer: AIOKafkaConsumer | None = None
+        self._producer: AIOKafkaProducer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._partitions: list[TopicPartition] = []
+        self._is_failing = False
+        self._skipped_logged = False
+        self.sent = 0
+        self.taken = 0
+        self.lost = 0
+        """Scans that Kafka did not take, since the start."""
+
+    async def start(self) -> None:
+        """Make the topic if it is missing, take in its last minute, and follow it from then on.
+
+        Raises: UpstreamLost.
+        """
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                count = await self._ensure_topic()
+                self._partitions = [TopicPartition(TOPIC_NAME, p) for p in range(count)]
+                self._consumer = await self._opened_consumer()
+                await self._catch_up(self._consumer)
+        except (KafkaError, TimeoutError) as error:
+            await self.stop()
+            raise UpstreamLost(f"reading {TOPIC_NAME}: {_describe(error)}") from None
+        log.info("scans of other nodes are known taken=%d", self.taken)
+        run = self._watched.run
+        self._tasks = [run(self._follow, "scans"), run(self._send_on, "scans sent")]
+
+    async def stop(self) -> None:
+        """Send what waits, if Kafka takes it soon, and close."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(KafkaError, TimeoutError, UpstreamLost):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                if self._tasks:
+                    await self._send(self._runs.take(self._now_s()))
+        await self._close_producer()
+        if self._consumer is not None:
+            with suppress(KafkaError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await close_consumer(self._consumer)
+
+    def note_scanned(self, block: ScannedBlock) -> None:
+        """A reader of this node has looked at a block. Some 10 microseconds."""
+        self._know((block.topic_id, block.partition), -1, block.leader_epoch)
+        self._runs.note(block, self._now_s())
+        self._news.set()
+
+    def note_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """A reader of this node has seen that the log was cut at `end`."""
+        known = self._known.get((topic_id, partition), _Known())
+        cut = Cut(topic_id, partition, end, min(known.leader_epoch + 1, EPOCH_MAX))
+        self._runs.cut(cut)
+        self._guard(cut, self._sender)
+        self._news.set()
+
+    def hurry(self) -> None:
+        """A commit waits for what others publish: read it without a pause."""
+        self._hurried.set()
+
+    def told_end(self, topic_id: uuid.UUID, partition: int) -> int:
+        """Offset behind the last one that another node has published as scanned, -1 for none.
+
+        A log that ends before it was cut since.
+        """
+        known = self._known.get((topic_id, partition))
+        return -1 if known is None else known.told_end
+
+    # Sending.
+    async def _send_on(self) -> None:
+        pause_s = PAUSE_S
+        while True:
+            pause_s = min(2 * pause_s, PAUSE_S_MAX) if self._news.is_set() else PAUSE_S
+            await self._news.wait()
+            self._news.clear()
+            news = self._runs.take(self._now_s())
+            try:
+                await self._send(news)
+                self._is_failing = False
+            except (KafkaError, TimeoutError, UpstreamLost) as error:
+                self._give_up(news, error)
+                await self._close_producer()
+                await asyncio.sleep(RETRY_BACKOFF_S)
+                continue
+            await asyncio.sleep(pause_s)
+
+    async def _send(self, news: list[News]) -> None:
+        """Write news and wait for the acks. Raises: KafkaError, TimeoutError, UpstreamLost."""
+        if not news:
+            return
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            producer = await self._opened_producer()
+            acks = []
+            for partition, part in self._by_partition(news).items():
+                for packet in write_packets(self._sender, part, self._is_split_known):
+                    ack = await producer.send(TOPIC_NAME, packet, partition=partition)
+                    ack.add_done_callback(_retrieve)
+                    acks.append(ack)
+            await asyncio.wait(acks)
+        for ack in acks:
+            ack.result()
+        self.sent += len(news)
+
+    def _by_partition(self, news: list[News]) -> dict[int, list[News]]:
+        """News by partition of the scans topic: what is of one place stays in order."""
+        count = len(self._partitions)
+        if count == 1:
+            return {0: news}
+        parts: dict[int, list[News]] = {}
+        for item in news:
+            place = item.topic_id.bytes + item.partition.to_bytes(4, "big")
+            parts.setdefault(zlib.crc32(place) % count, []).append(item)
+        return parts
+
+    def _is_split_known(self, split: KeySplit) -> bool:
+        """Whether the split was published a moment ago; if not, it is about to be."""
+        now_s = self._now_s()
+        told_s = self._told.get(split)
+        # Of several partitions none may be read before another: each would need its own.
+        if told_s is not None and now_s - told_s < SPLIT_AGAIN_S and len(self._partitions) == 1:
+            return True
+        self._told[split] = now_s
+        self._told.move_to_end(split)
+        if len(self._told) > SPLITS_MAX:
+            self._told.popitem(last=False)
+        return False
+
+    def _give_up(self, news: Iterable[News], error: BaseException) -> None:
+        """Kafka has not taken it: scans are lost, cuts are sent again."""
+        self._told.clear()
+        # A producer that is closed may still send what it has, behind a cut that a new one sends.
+        # So it is another sender from now on, of which no node believes a scan beyond a cut.
+        self._sender = Sender(self._sender.number, os.urandom(LIFE_BYTES))
+        self._own.append(self._sender)
+        for item in news:
+            if isinstance(item, Cut):
+                self._runs.cut(item)
+                self._news.set()
+            else:
+                self.lost += 1
+        if not self._is_failing:
+            log.warning("scans are not published to other nodes reason=%s", _describe(error))
+        self._is_failing = True
+
+    async def _opened_producer(self) -> AIOKafkaProducer:
+        if self._producer is None:
+            producer = AIOKafkaProducer(
+                **(self._options() | {"request_timeout_ms": int(SEND_TIMEOUT_S * 1000)}),
+                acks="all",
+                max_batch_size=BATCH_BYTES,
+            )
+            try:
+                await producer.start()
+            except BaseException:  # cancelled, say, by `stop`, which sends by one that is open
+                await _stop(producer)
+                raise
+            self._producer = producer
+        return self._producer
+
+    async def _close_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await _stop(producer)
+
+    # Reading.
+    async def _catch_up(self, consumer: AIOKafkaConsumer) -> None:
+        """Go back a little, and take in all up to the end of now."""
+        past_ms = int((self._wall_clock() - PAST_S) * 1000)
+        starts = await consumer.offsets_for_times(dict.fromkeys(self._partitions, past_ms))
+        ends = await consumer.end_offsets(self._partitions)
+        for partition in self._partitions:
+            found = starts.get(partition)
+            consumer.seek(partition, ends[partition] if found is None else found.offset)
+        while waited := [p for p in self._partitions if await consumer.position(p) < ends[p]]:
+            batches = await consumer.getmany(*waited, timeout_ms=POLL_MS)
+            for records in batches.values():
+                self._take_in(records, self._on_past)
+
+    async def _follow(self) -> None:
+        consumer = self._consumer
+        assert consumer is not None, "start comes first"
+        pause_s = PAUSE_S
+        while True:
+            started_s = self._now_s()
+            try:
+                batches = await consumer.getmany(timeout_ms=POLL_MS)
+            except KafkaError as error:
+                log.warning("scans of other nodes cannot be read reason=%s", _describe(error))
+                await asyncio.sleep(RETRY_BACKOFF_S)
+                continue
+            for records in batches.values():
+                self._take_in(records, self._on_scanned)
+            is_quiet = self._now_s() - started_s > PAUSE_S_MAX
+            pause_s = PAUSE_S if is_quiet else min(2 * pause_s, PAUSE_S_MAX)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s if batches else 0):
+                    await self._hurried.wait()
+            self._hurried.clear()
+
+    def _take_in(self, records: Iterable[ConsumerRecord[Any, Any]], on_scanned: OnScanned) -> None:
+        for record in records:
+            try:
+                self._take_record(record, on_scanned)
+            except ScansInvalid as error:
+                reason = str(error)
+            except Exception as error:  # noqa: BLE001 - one record must not keep the others out
+                reason = f"a mistake of keylane in taking it, {type(error).__name__}"
+            else:
+                continue
+            self._set_aside.note(TOPIC_NAME, Damaged(record.partition, record.offset, reason))
+
+    def _take_record(self, record: ConsumerRecord[Any, Any], on_scanned: OnScanned) -> None:
+        """Raises: ScansInvalid."""
+        data = record.value or b""
+        if read_sender(data) in self._own:
+            return
+        packet = read_packet(data, self._book)
+        if packet is None:
+            if not self._skipped_logged:
+                log.warning("scans record of another version is skipped")
+            self._skipped_logged = True
+            return
+        for item in packet.news:
+            self._take_item(item, packet.sender, on_scanned)
+
+    def _take_item(self, item: News, sender: Sender, on_scanned: OnScanned) -> None:
+        place = (item.topic_id, item.partition)
+        if isinstance(item, Cut):
+            self._guard(item, sender)
+            self._on_truncated(*place, item.end)
+            return
+        guard = self._guards.get(place)
+        if guard is not None:
+            if self._now_s() >= guard.until_s:
+                del self._guards[place]
+            elif guard.refuses(item, sender):
+                return
+        self.taken += 1
+        self._know(place, item.end, item.leader_epoch)
+        on_scanned(told_block(item))
+
+    def _know(self, place: Place, told_end: int, leader_epoch: int) -> None:
+        known = self._known.get(place)
+        if known is None:
+            known = self._known[place] = _Known()
+            if len(self._known) > PLACES_MAX:
+                self._known.popitem(last=False)
+        known.told_end = max(known.told_end, told_end)
+        known.leader_epoch = max(known.leader_epoch, leader_epoch)
+
+    def _guard(self, cut: Cut, sender: Sender) -> None:
+        place = (cut.topic_id, cut.partition)
+        guard = self._guards.setdefault(place, _Guard(cut.end, cut.leader_epoch))
+        guard.end, guard.until_s = min(guard.end, cut.end), self._now_s() + CUT_GUARD_S
+        guard.leader_epoch = max(guard.leader_epoch, cut.leader_epoch)
+        guard.informed.add(sender)
+        self._guards.move_to_end(place)
+        if len(self._guards) > CUTS_MAX:
+            self._guards.popitem(last=False)
+        known = self._known.get(place)
+        if known is not None:
+            known.told_end = min(known.told_end, cut.end)
+
+    async def _opened_consumer(self) -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(
+            **self._options(), enable_auto_commit=False, auto_offset_reset="earliest"
+        )
+        self._consumer = consumer
+        await consumer.start()
+        consumer.assign(self._partitions)
+        return consumer
+
+    async def _ensure_topic(self) -> int:
+        admin = AIOKafkaAdminClient(**self._options())
+        try:
+            await admin.start()
+            return await ensure_short_topic(
+                admin,
+                TOPIC_NAME,
+                retention_ms=RETENTION_MS,
+                segment_ms=SEGMENT_MS,
+                segment_bytes=SEGMENT_BYTES,
+                partition_count=PARTITION_COUNT,
+            )
+        finally:
+            await admin.close()
+
+    def _options(self) -> dict[str, Any]:
+        return {**self._where, **self._extra_options()}
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    with suppress(KafkaError, TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await producer.stop()
+
+
+def _retrieve(ack: asyncio.Future[Any]) -> None:
+    """Look at the outcome, so that one without a waiter is not reported."""
+    if not ack.cancelled():
+        ack.exception()
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,184 @@
+"""What readers of all nodes have seen of each partition: scanned regions, and where logs begin.
+
+In:    scanned blocks and cuts, as readers find them.  Out: `ScanIndex`es, log starts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
+from typing import Final
+
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.lineage import Lineages, Place
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.state import OffsetState
+from keylane.proxy.lanes.split_io import ScannedBlock
+
+SCANS_MAX: Final = 100_000
+"""Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
+LANES_MAX: Final = 2_000_000
+"""Of all these scans, 8 bytes each and region; clients may choose splits of 1,024 lanes."""
+
+ScanKey = tuple[uuid.UUID, int, KeySplit]
+"""Topic id, partition, how it is split."""
+
+
+class Scans:
+    """The scans of all partitions that this process has to do with; its event loop's alone.
+
+    Invariant: there are SCANS_MAX at most, of LANES_MAX lanes in all unless it is one alone, and
+    no more log starts and new leaders than that. Those that were not used for longest go first.
+    """
+
+    def __init__(self, lineages: Lineages) -> None:
+        self._lineages = lineages
+        self._scans: OrderedDict[ScanKey, ScanIndex] = OrderedDict()
+        self._lane_count = 0
+        self._split_counts: Counter[Place] = Counter()
+        """Of the scans, by partition."""
+        self._used: set[ScanKey] = set()
+        """Since the last `sweep`."""
+        self._log_starts: dict[Place, int] = {}
+        self._new_leaders: dict[Place, int] = {}
+        """Leader epochs that metadata has named, of scanned logs: to be compared with theirs."""
+
+    def note_leader(self, place: Place, leader_epoch: int) -> None:
+        """A partition has a later leader than was known: its log may be another one."""
+        lineage = self._lineages.find(place)
+        if lineage is not None and lineage.leader_epoch < leader_epoch and lineage.newest >= 0:
+            self._new_leaders[place] = leader_epoch
+
+    def note_past(self, block: ScannedBlock, leader_epoch: int) -> None:
+        """A block was told of before this process began; metadata names a leader by then.
+
+        A later one than was read may have another log, and nobody is left who has met the cut.
+        """
+        if block.leader_epoch < leader_epoch:
+            self.note_leader((block.topic_id, block.partition), leader_epoch)
+
+    def known(self, key: ScanKey) -> ScanIndex:
+        """What has been scanned of a partition's log; nothing until its new leader's was compared.
+
+        A reader that connects does so. Not to be added to.
+        """
+        return ScanIndex(key[2]) if self.is_unsure(key[:2]) else self.of(key)
+
+    def note(self, block: ScannedBlock) -> None:
+        """A block was looked at, here or by another node."""
+        place = (block.topic_id, block.partition)
+        scan = self.of((*place, block.key_split))
+        scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
+        if not block.epochs:  # of another node; a reader of this one has noted them
+            seen = (block.leader_epoch, block.start)
+            self._lineages.of(place).note(block.end, (seen,))
+        start, known = block.log_start_offset, self._log_starts.get(place, -1)
+        if start >= 0 and start != known:
+            self._log_starts[place] = start
+            if start > known:
+                scan.advance_log_start(start)
+
+    def contradicts(self, block: ScannedBlock) -> bool:
+        """Whether another node has read, of a later leader, what was seen here of an earlier one.
+
+        Ask before `note`. The log was cut there, and who read it had nothing to compare.
+        """
+        place = (block.topic_id, block.partition)
+        if not block.epochs and self.is_unsure(place):
+            return self._new_leaders[place] <= block.leader_epoch
+        lineage = self._lineages.of(place)
+        return 0 <= lineage.newest < block.leader_epoch and block.start < lineage.end
+
+    def truncate(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """Another log goes on at `end`: it may begin elsewhere, too."""
+        self._log_starts.pop((topic_id, partition), None)
+        self._new_leaders.pop((topic_id, partition), None)
+        self._lineages.of((topic_id, partition)).truncate(end)
+        for (scanned_id, scanned_partition, _), scan in self._scans.items():
+            if (scanned_id, scanned_partition) == (topic_id, partition):
+                scan.truncate(end)
+
+    def log_start_of(self, place: Place) -> int:
+        """Where the log begins, as far as that is known; -1: it is not."""
+        return -1 if self.is_unsure(place) else self._log_starts.get(place, -1)
+
+    def is_unsure(self, place: Place) -> bool:
+        """Whether the log was scanned under an earlier leader than it has now."""
+        leader_epoch = self._new_leaders.get(place)
+        if leader_epoch is None:
+            return False
+        if self._lineages.of(place).leader_epoch < leader_epoch:
+            return True
+        del self._new_leaders[place]
+        return False
+
+    def of(self, key: ScanKey) -> ScanIndex:
+        """What has been scanned of a partition, to add to."""
+        self._used.add(key)
+        scan = self._scans.get(key)
+        if scan is None:
+            scan = self._scans[key] = ScanIndex(key[2])
+            self._lane_count += scan.lane_count
+            self._split_counts[key[:2]] += 1
+            while len(self._scans) > 1 and self._is_full:
+                # Of a topic that is gone, or else it fills again as it is read.
+                self._forget(next(iter(self._scans)))
+        self._scans.move_to_end(key)
+        return scan
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._scans) > SCANS_MAX or self._lane_count > LANES_MAX
+
+    def topic_ids(self) -> set[uuid.UUID]:
+        """Topics of which something was scanned."""
+        return {key[0] for key in self._scans}
+
+    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[ScanKey]:
+        """They are gone; what was known of them."""
+        gone = [key for key in self._scans if key[0] in topic_ids]
+        for key in gone:
+            self._forget(key)
+        return gone
+
+    def sweep(self, is_kept: Callable[[ScanKey], bool]) -> list[ScanKey]:
+        """Forget what was not used since the last call, but for what is kept; what that was.
+
+        It is as after a start: what lies behind a stable offset is read again where it matters.
+        """
+        idle = [key for key in self._scans if key not in self._used and not is_kept(key)]
+        for key in idle:
+            self._forget(key)
+        self._used.clear()
+        return idle
+
+    def _forget(self, key: ScanKey) -> None:
+        self._lane_count -= self._scans.pop(key).lane_count
+        self._used.discard(key)
+        place = key[:2]
+        self._split_counts[place] -= 1
+        if not self._split_counts[place]:
+            # What is known of the log stays for its other splits: a new leader above all.
+            del self._split_counts[place]
+            self._log_starts.pop(place, None)
+            self._new_leaders.pop(place, None)
+
+    def raise_to_log_start(
+        self, place: Place, state: OffsetState, before: OffsetState | None
+    ) -> None:
+        """Move what is below the log start up to it, as far as that is known.
+
+        before: the state as of the last commit. A member that has just committed below the log
+        start has read there: then the log begins lower than it did, and nothing is moved.
+        """
+        start = self.log_start_of(place)
+        if state.stable_position >= start:
+            return
+        said = {item.offset for _, _, item in state.positions() if item.committed}
+        if before is not None:
+            said -= {item.offset for _, _, item in before.positions() if item.committed}
+        if min(said, default=start) < start:
+            del self._log_starts[place]
+        else:
+            state.advance_log_start(start)

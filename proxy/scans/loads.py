@@ -1,0 +1,137 @@
+"""Load of each lane, measured where partitions are split: bytes and records per second.
+
+In:    what readers have scanned.  Out: rates per lane of a topic.
+Source: an exponentially decaying sum, as Kafka's own assignors have none; DESIGN decision 8.
+
+Counted at the reader and not at the answers: a lane whose member is slow or gone would look
+light, and be given more. Each offset counts once, so that another group that reads the past
+does not make it look busy.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keylane.keyrange.key_split import KeySplit
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.topics.registry import LaneView
+
+MEMORY_S: Final = 300.0
+"""Time constant: Kafka's quotas look back over 11 s, but lanes should not move for a burst."""
+START_S: Final = 1.0
+"""A rate is taken over this at least: a first block says little about time."""
+AGE_S_MAX: Final = 10 * MEMORY_S
+"""Beyond this age a rate sinks no more: lanes of an idle topic keep their proportions."""
+LANES_MAX: Final = 1_000_000
+"""Lanes that are counted, 16 bytes each; the longest unread partitions are forgotten first."""
+
+LoadKey = tuple[uuid.UUID, int, KeySplit]
+"""Topic id, partition, how it is split."""
+
+
+@dataclass(slots=True)
+class _PartitionLoad:
+    started_s: float
+    at_s: float
+    """When the sums were last brought up to date."""
+    end: int
+    """Offsets before it are counted."""
+    sums: NDArray[np.float64]
+    """(2, lane_count) decaying bytes and records."""
+
+    def decayed(self, now_s: float) -> NDArray[np.float64]:
+        """The sums as of `now_s`."""
+        faded: NDArray[np.float64] = self.sums * math.exp(-max(0.0, now_s - self.at_s) / MEMORY_S)
+        return faded
+
+    def rates(self, now_s: float) -> NDArray[np.float64]:
+        """(2, lane_count) bytes and records per second."""
+        now_s = min(now_s, self.at_s + AGE_S_MAX)
+        # What a steady flow of 1/s would have summed up to since the start.
+        elapsed_s = max(START_S, now_s - self.started_s)
+        window_s = MEMORY_S * -math.expm1(-elapsed_s / MEMORY_S)
+        rates: NDArray[np.float64] = self.decayed(now_s) / window_s
+        return rates
+
+
+@dataclass(slots=True)
+class LaneLoads:
+    """Decaying rates of all lanes that this process reads; used by the event loop alone.
+
+    Invariants: `lane_count` is the sum over the partitions; it passes LANES_MAX by none.
+    """
+
+    clock: Callable[[], float]
+    lane_count: int = 0
+    _loads: OrderedDict[LoadKey, _PartitionLoad] = field(default_factory=OrderedDict)
+
+    def on_scanned(self, block: ScannedBlock) -> None:
+        """A reader has split a block. Cost: a few microseconds, and 0.2 per lane."""
+        now_s = self.clock()
+        key = (block.topic_id, block.partition, block.key_split)
+        load = self._loads.get(key)
+        if load is None:
+            load = self._open(key, now_s, block.start)
+        if block.start < load.end:
+            return  # read again: for another group, for a lane that was late
+        load.end = block.end
+        load.sums = load.decayed(now_s) + _sizes(block.lanes)
+        load.at_s = now_s
+        self._loads.move_to_end(key)
+
+    def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """A partition's log was cut at `end`: what comes there now is new."""
+        for (loaded_id, loaded_partition, _), load in self._loads.items():
+            if (loaded_id, loaded_partition) == (topic_id, partition):
+                load.end = min(load.end, end)
+
+    def forget(self, key: LoadKey) -> None:
+        """Nobody reads a partition under this split, or its topic is gone."""
+        if self._loads.pop(key, None) is not None:
+            self.lane_count -= key[2].output_count
+
+    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
+        """By lane index; lanes of partitions that were not read yet are missing."""
+        return self._rates(view, 0)
+
+    def records_per_s(self, view: LaneView) -> dict[int, float]:
+        """By lane index; lanes of partitions that were not read yet are missing."""
+        return self._rates(view, 1)
+
+    def _rates(self, view: LaneView, row: int) -> dict[int, float]:
+        now_s = self.clock()
+        rates: dict[int, float] = {}
+        for partition in range(view.layout.partition_count):
+            load = self._loads.get((view.topic_id, partition, view.key_split(partition)))
+            if load is not None:
+                for lane, rate in enumerate(load.rates(now_s)[row].tolist()):
+                    rates[view.layout.lane_index(partition, lane)] = rate
+        return rates
+
+    def _open(self, key: LoadKey, now_s: float, start: int) -> _PartitionLoad:
+        lane_count = key[2].output_count
+        self.lane_count += lane_count
+        while self.lane_count > LANES_MAX and self._loads:
+            (_, _, forgotten), _ = self._loads.popitem(last=False)
+            self.lane_count -= forgotten.output_count
+        load = _PartitionLoad(now_s, now_s, start, np.zeros((2, lane_count)))
+        self._loads[key] = load
+        return load
+
+
+def _sizes(lanes: tuple[Any, ...]) -> NDArray[np.float64]:
+    """(2, lane_count) bytes of records and records of each slice, 0 where there is none.
+
+    Headers of batches are left out: lanes with few records of a block would weigh by them.
+    """
+    sizes = [0 if part is None else part.record_bytes for part in lanes]
+    counts = [0 if part is None else part.record_count for part in lanes]
+    return np.array((sizes, counts), np.float64)

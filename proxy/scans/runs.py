@@ -1,0 +1,156 @@
+"""What this node has scanned and not told the others yet: neighbouring blocks become one.
+
+In:    scanned blocks and cuts, as readers tell them.  Out: `Scan`s and `Cut`s to send.
+Source: decision 021 (docs/decisions).
+
+What is dropped here is not known to other nodes, whose stable offsets then come late. A cut must
+not be dropped, or they would be wrong.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from keylane.keyrange.key_split import KeySplit
+from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.scans.records import Columns, Cut, News, Scan, is_told
+
+COST_MAX: Final = 256 * 1024
+"""Outputs and holes that wait, some 32 bytes each: 8 MiB, minutes of a busy node."""
+AGE_S_MAX: Final = 10.0
+"""What has waited longer is dropped. A process that was stopped must not tell of a log that may
+have been cut meanwhile, as if it were news."""
+
+RunKey = tuple[uuid.UUID, int, KeySplit]
+
+
+@dataclass(slots=True)
+class _Run:
+    scan: Scan
+    noted_s: float
+    cost: int
+
+
+class ScanRuns:
+    """Blocks of one partition and split that follow each other are one run.
+
+    Invariants: `cost` is the sum over the runs, and at most COST_MAX; no run reaches beyond a cut
+    of its partition that was noted after it.
+    """
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[int, _Run] = OrderedDict()
+        self._newest: dict[RunKey, int] = {}
+        self._cuts: dict[tuple[uuid.UUID, int], Cut] = {}
+        self._serial = 0
+        self.cost = 0
+        self.dropped = 0
+        """Runs that nobody will be told of, since the start."""
+
+    def __len__(self) -> int:
+        return len(self._runs) + len(self._cuts)
+
+    def note(self, block: ScannedBlock, now_s: float) -> None:
+        """A reader has looked at a block. Cost: some microseconds, and 0.2 per output."""
+        key = (block.topic_id, block.partition, block.key_split)
+        number = self._newest.get(key)
+        run = self._runs[number] if number is not None else None
+        if run is not None and run.scan.start <= block.start and block.end <= run.scan.end:
+            return  # the reader of the other isolation level has been here
+        is_same = run is not None and block.leader_epoch == run.scan.leader_epoch
+        if run is not None and is_same and block.start == run.scan.end:
+            self._extend(run, block)
+        elif is_told(block.key_split):
+            self._open(key, block, now_s)
+        self._bound()
+
+    def cut(self, cut: Cut) -> None:
+        """The log was cut: what waits of behind its end is of the old log, and forgotten."""
+        place, end = (cut.topic_id, cut.partition), cut.end
+        known = self._cuts.get(place)
+        if known is not None:
+            epoch = max(cut.leader_epoch, known.leader_epoch)
+            cut = Cut(*place, min(end, known.end), epoch)
+        self._cuts[place] = cut
+        for key in [key for key in self._newest if key[:2] == place]:
+            del self._newest[key]
+        for number, run in list(self._runs.items()):
+            scan = run.scan
+            if (scan.topic_id, scan.partition) == place and scan.end > end:
+                self._remove(number)
+
+    def take(self, now_s: float) -> list[News]:
+        """Everything that waits, cuts first, and nothing too old; it waits no more."""
+        news: list[News] = [*self._cuts.values()]
+        fresh = [run.scan for run in self._runs.values() if now_s - run.noted_s <= AGE_S_MAX]
+        self.dropped += len(self._runs) - len(fresh)
+        self._runs.clear()
+        self._newest.clear()
+        self._cuts.clear()
+        self.cost = 0
+        return [*news, *fresh]
+
+    def check(self) -> None:
+        """Assert the invariants; tests call it after every step."""
+        assert self.cost == sum(run.cost for run in self._runs.values()) <= COST_MAX
+        for key, number in self._newest.items():
+            scan = self._runs[number].scan
+            assert (scan.topic_id, scan.partition, scan.key_split) == key
+        for run in self._runs.values():
+            assert run.scan.start < run.scan.end
+
+    def _open(self, key: RunKey, block: ScannedBlock, now_s: float) -> None:
+        scan = Scan(
+            topic=block.topic,
+            topic_id=block.topic_id,
+            partition=block.partition,
+            key_split=block.key_split,
+            start=block.start,
+            end=block.end,
+            columns=_columns(block),
+            holes=block.holes,
+            log_start_offset=block.log_start_offset,
+            leader_epoch=block.leader_epoch,
+        )
+        self._serial += 1
+        cost = block.key_split.output_count + len(block.holes)
+        self._runs[self._serial] = _Run(scan, now_s, cost)
+        self._newest[key] = self._serial
+        self.cost += cost
+
+    def _extend(self, run: _Run, block: ScannedBlock) -> None:
+        scan, added = run.scan, _columns(block)
+        np.maximum(scan.columns[0], added[0], out=scan.columns[0])
+        scan.columns[1:] += added[1:]
+        scan.end = block.end
+        scan.holes += block.holes
+        scan.log_start_offset = max(scan.log_start_offset, block.log_start_offset)
+        run.cost += len(block.holes)
+        self.cost += len(block.holes)
+
+    def _bound(self) -> None:
+        while self.cost > COST_MAX:
+            self._remove(next(iter(self._runs)))
+
+    def _remove(self, number: int) -> None:
+        run = self._runs.pop(number)
+        self.cost -= run.cost
+        self.dropped += 1
+        key = (run.scan.topic_id, run.scan.partition, run.scan.key_split)
+        if self._newest.get(key) == number:
+            del self._newest[key]
+
+
+def _columns(block: ScannedBlock) -> Columns:
+    """(3, outputs), as `Scan` has them."""
+    lasts = block.last_record_offsets.tolist()
+    counts, sizes = [], []
+    for last, part in zip(lasts, block.lanes, strict=True):
+        sizes.append(0 if part is None else part.record_bytes)
+        counts.append(max(1, part.record_count) if last >= 0 else 0)
+    return np.array((lasts, counts, sizes), np.int64)

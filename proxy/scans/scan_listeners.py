@@ -1,0 +1,30 @@
+"""All that take in what readers of partitions have scanned, one call for each block.
+
+In:    blocks and cuts, as readers tell them.  Out: the same, to each part that asked.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from keylane.proxy.lanes.split_io import ScannedBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Hearers:
+    """Functions to call, in order."""
+
+    scanned: tuple[Callable[[ScannedBlock], None], ...]
+    truncated: tuple[Callable[[uuid.UUID, int, int], None], ...]
+
+    def on_scanned(self, block: ScannedBlock) -> None:
+        """A reader has looked at a block of a partition."""
+        for hear in self.scanned:
+            hear(block)
+
+    def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+        """A partition's log was cut at `end` by a new leader."""
+        for hear in self.truncated:
+            hear(topic_id, partition, end)

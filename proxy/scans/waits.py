@@ -1,0 +1,142 @@
+"""Commits that wait a moment for what another node has scanned.
+
+In:    positions that are being committed; what is taken in.  Out: they are known, or time is over.
+Source: decision 021 (docs/decisions).
+
+The node that reads a partition is not always the one that a group commits to. A commit may so be
+faster than the news of the block that it is about, and when it is the group's last one, the stable
+offset would stand in front of that block for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.records.journal import StateKey
+from keylane.offsets.scan import ScanIndex
+from keylane.offsets.table import OffsetTable
+from keylane.proxy.topics.registry import View
+
+WAIT_S: Final = 0.25
+"""News take some 10 ms, and up to 150 from a node that reads all the time."""
+VAIN_MAX: Final = 10_000
+"""Positions that were waited for in vain, and are not waited for again."""
+QUIET_MAX: Final = 32
+"""So many waits in vain for a partition without any news of it: who reads it cannot tell."""
+QUIET_KEYS_MAX: Final = 10_000
+
+ScanKey = tuple[uuid.UUID, int, KeySplit]
+"""Topic id, partition, how it is split."""
+LaneKey = tuple[str, ScanKey, int]
+"""Group, where, which output."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """What one commit waits for."""
+
+    positions: dict[LaneKey, int]
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, key: ScanKey, scan: ScanIndex) -> None:
+        """Something of a partition was scanned."""
+        known = [lane for lane, at in self.positions.items() if lane[1] == key and scan.knows(at)]
+        for lane in known:
+            del self.positions[lane]
+        if not self.positions:
+            self.done.set()
+
+
+class ScanWaits:
+    """Who waits for scans of which partition; used by the event loop alone.
+
+    Invariants: every waiter is listed under the partitions of its positions; VAIN_MAX and
+    QUIET_KEYS_MAX bound what is remembered.
+    """
+
+    def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
+        """`hurry` is called when somebody begins to wait."""
+        self._hurry = hurry
+        self._waiters: dict[ScanKey, list[_Waiter]] = {}
+        self._vain: OrderedDict[LaneKey, int] = OrderedDict()
+        self._quiet: OrderedDict[ScanKey, int] = OrderedDict()
+
+    def note(self, key: ScanKey, scan: ScanIndex) -> None:
+        """Something was scanned, here or elsewhere. Costs nothing where nobody waits."""
+        if self._quiet:
+            self._quiet.pop(key, None)
+        for waiter in self._waiters.get(key, ()):
+            waiter.take(key, scan)
+
+    async def until_known(
+        self,
+        group: str,
+        lanes: Iterable[tuple[View, int, int]],
+        table: OffsetTable | None,
+        scan_of: Callable[[View, int], ScanIndex],
+    ) -> None:
+        """Wait until the position of every lane is in or at the end of a scanned region.
+
+        lanes: view, index and the offset to be committed. table: the group's states, if any are
+        loaded; who stands there already does not wait. Returns after WAIT_S in any case.
+        """
+        positions: dict[LaneKey, int] = {}
+        for view, index, offset in lanes:
+            if view.error_of(index):
+                continue
+            partition = view.partition_of(index)
+            key = (view.topic_id, partition, view.key_split(partition))
+            lane = (group, key, view.output_of(index))
+            if scan_of(view, partition).knows(offset) or not self._is_hopeful(lane, offset):
+                continue
+            state = (
+                table.get(StateKey(group, view.topic_id, partition)) if table is not None else None
+            )
+            if state is None or state.position_of(*view.key_ranges(index)).offset < offset:
+                positions[lane] = offset
+        if positions:
+            await self._wait(positions)
+
+    def check(self) -> None:
+        """Assert the invariants; tests call it."""
+        assert len(self._vain) <= VAIN_MAX and len(self._quiet) <= QUIET_KEYS_MAX
+        assert all(self._waiters.values())
+
+    async def _wait(self, positions: dict[LaneKey, int]) -> None:
+        waiter = _Waiter(positions)
+        keys = {key for _, key, _ in positions}
+        for key in keys:
+            self._waiters.setdefault(key, []).append(waiter)
+        self._hurry()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await waiter.done.wait()
+        except TimeoutError:
+            self._note_vain(waiter.positions)
+        finally:
+            for key in keys:
+                waiters = self._waiters[key]
+                waiters.remove(waiter)
+                if not waiters:
+                    del self._waiters[key]
+
+    def _is_hopeful(self, lane: LaneKey, offset: int) -> bool:
+        return self._vain.get(lane) != offset and self._quiet.get(lane[1], 0) < QUIET_MAX
+
+    def _note_vain(self, positions: dict[LaneKey, int]) -> None:
+        for lane, offset in positions.items():
+            self._vain[lane] = offset
+            self._vain.move_to_end(lane)
+            if len(self._vain) > VAIN_MAX:
+                self._vain.popitem(last=False)
+        for key in {key for _, key, _ in positions}:
+            self._quiet[key] = self._quiet.get(key, 0) + 1
+            self._quiet.move_to_end(key)
+            if len(self._quiet) > QUIET_KEYS_MAX:
+                self._quiet.popitem(last=False)

@@ -1,0 +1,165 @@
+"""Connections of clients from the handshake to the end: which get in, which have to go.
+
+In:    sessions that connect, log in, send and close.  Out: the sessions that are open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from keylane.config.node import ProxyConfig
+from keylane.proxy.net.admission import Admission
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.session.hooks import SessionHooks
+from keylane.proxy.session.newcomers import Newcomers
+from keylane.proxy.session.session import ClientSession
+
+log = logging.getLogger("keylane.server")
+
+NO_LOGIN: Final = "no login in time"
+"""Of one that is silent, too: what it wanted is not known."""
+
+
+class Entrance:
+    """Counts the sessions of one node. Invariant: those that are counted are in `sessions`."""
+
+    def __init__(self, config: ProxyConfig, stats: ProxyStats, *, connections_max: int) -> None:
+        """connections_max: as configured, or as open files allow (`descriptors`)."""
+        self._config, self._stats = config, stats
+        self.admission = Admission(
+            connections_max=connections_max,
+            per_address_max=config.connections_per_address_max,
+            per_principal_max=config.connections_per_principal_max,
+            groups_per_principal_max=config.groups_per_principal_max,
+        )
+        self._newcomers: Newcomers[ClientSession] = Newcomers(
+            count_max=config.connections_before_login_max, timeout_s=config.login_timeout_s
+        )
+        self.sessions: dict[ClientSession, None] = {}
+        """In the order in which they came, in which they are closed as well."""
+        self._all_closed = asyncio.Event()
+        self._refused: str | None = None
+        self._closed_newcomers = 0
+
+    def __iter__(self) -> Iterator[ClientSession]:
+        return iter(list(self.sessions))
+
+    def hooks(self, *, on_held: Callable[[ClientSession, int], None]) -> SessionHooks:
+        """What sessions of this node call."""
+        return SessionHooks(
+            admit=self.admit,
+            admit_principal=self.admit_principal,
+            on_heard=self.heard,
+            on_proven=self.proven,
+            on_held=on_held,
+        )
+
+    # What sessions call.
+    def admit(self, session: ClientSession) -> str | None:
+        """Count a session that is connected, its TLS handshake done; why it is refused."""
+        refused = self.admission.enter(session.address)
+        if refused is not None:
+            address = None if self.admission.is_full else session.address
+            if self._close_silent(address):
+                refused = self.admission.enter(session.address)
+        if refused is None and self._newcomers.is_full and not self._close_silent():
+            self.admission.leave(session.address)
+            key = "connections_before_login_max"
+            refused = f"{key} {self._config.connections_before_login_max} is reached"
+        if refused is not None:
+            self._refuse(refused)
+            return refused
+        self.sessions[session] = None
+        self._newcomers.enter(session, session.clock())
+        self._stats.sessions = len(self.sessions)
+        self._stats.sessions_opened += 1
+        return None
+
+    def admit_principal(self, principal: str) -> str | None:
+        """Count a session that has logged in; why it is refused."""
+        refused = self.admission.log_in(principal)
+        if refused is not None:
+            self._refuse(refused)
+        return refused
+
+    def heard(self, session: ClientSession) -> None:
+        """A session that has not proved itself has sent something."""
+        self._newcomers.heard(session, session.clock())
+
+    def proven(self, session: ClientSession) -> None:
+        """Its login is over; where none is required, its first request was answered."""
+        self._newcomers.leave(session)
+
+    def left(self, session: ClientSession) -> bool:
+        """A session is closed; False: it was never let in."""
+        if session not in self.sessions:
+            return False
+        del self.sessions[session]
+        self._newcomers.leave(session)
+        self.admission.leave(session.address, session.principal)
+        self._stats.sessions = len(self.sessions)
+        if not self.sessions:
+            self._all_closed.set()
+        return True
+
+    # What the server calls.
+    def sweep(self, now_s: float) -> None:
+        """Close what is idle, too slow, too late or too large; log what was refused since."""
+        if self._refused is not None:
+            log.warning("connections are refused reason=%s", self._refused)
+            self._refused = None
+        for session in self._newcomers.find_overdue(now_s):
+            self._close_newcomer(session)
+        if self._closed_newcomers:
+            log.warning(
+                "connections closed without a login count=%d login_timeout_s=%g "
+                "connections_before_login_max=%d",
+                self._closed_newcomers, self._config.login_timeout_s,
+                self._config.connections_before_login_max,
+            )  # fmt: skip
+            self._closed_newcomers = 0
+        for session in self:
+            session.check_timeouts(
+                now_s,
+                frame_s=self._config.frame_timeout_s,
+                idle_s=self._config.idle_timeout_s,
+                unread_s=self._config.unread_timeout_s,
+            )
+            session.note_held()
+
+    async def drain(self, reason: str, *, timeout_s: float) -> None:
+        """Take no more requests, answer those under way, close."""
+        for session in self:
+            session.drain(reason)
+        if self.sessions:
+            self._all_closed.clear()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                log.warning("drain timed out sessions=%d", len(self.sessions))
+        for session in self:
+            session.close(reason)
+
+    # Inside.
+    def _close_silent(self, address: str | None = None) -> bool:
+        """Make room, at an address or at all; whether one is silent that has not logged in."""
+        silent = self._newcomers.find_silent(
+            lambda each: each.is_idle and address in {None, each.address}
+        )
+        if silent is None:
+            return False
+        self._close_newcomer(silent)
+        return True
+
+    def _close_newcomer(self, session: ClientSession) -> None:
+        self._closed_newcomers += 1
+        self._stats.sessions_refused += 1
+        session.close(NO_LOGIN)
+
+    def _refuse(self, reason: str) -> None:
+        self._stats.sessions_refused += 1
+        self._refused = reason

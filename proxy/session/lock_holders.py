@@ -1,0 +1,49 @@
+"""Handlers that hold a group's lock, and the time that a broker has to answer them meanwhile.
+
+In:    tasks that hold a lock, answers that they wait for.  Out: a call, when one takes too long.
+
+Others wait for the lock. A broker that throttles a principal answers, and takes the next request
+of the connection only when its time is over (KIP-219), which may be minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+HELD_ANSWER_S: Final = 10.0
+"""Twice what a coordinator gives a commit by default (`offsets.commit.timeout.ms`)."""
+TOO_SLOW: Final = "the broker has not answered in {:g} s what a group's lock is held for"
+
+
+class Holding:
+    """Of one connection."""
+
+    def __init__(self, on_late: Callable[[str], None], *, answer_s: float = HELD_ANSWER_S) -> None:
+        self._on_late, self._answer_s = on_late, answer_s
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def begin(self) -> asyncio.Task[Any] | None:
+        """The task that runs holds a lock, until `end` is given what this returns.
+
+        None: it holds another one, behind which this one is given back.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "handlers are tasks"
+        if task in self._tasks:
+            return None
+        self._tasks.add(task)
+        return task
+
+    def end(self, begun: asyncio.Task[Any] | None) -> None:
+        """The lock is about to be given back."""
+        if begun is not None:
+            self._tasks.discard(begun)
+
+    def bound(self, answer: asyncio.Future[Any]) -> None:
+        """An answer is waited for: bound the time, if the task that runs holds a lock."""
+        if self._tasks and asyncio.current_task() in self._tasks:
+            late = TOO_SLOW.format(self._answer_s)
+            timer = asyncio.get_running_loop().call_later(self._answer_s, self._on_late, late)
+            answer.add_done_callback(lambda _: timer.cancel())

@@ -1,0 +1,65 @@
+"""Whether the client of a connection has shown that it is one: until then little is taken from it.
+
+In:    tokens that a broker took, its answers.  Out: what may be passed on; a call, once.
+Source: KIP-152; Kafka's `SaslServerAuthenticator`.
+
+Where a login is required, its end is the proof; elsewhere it is the first answer of a broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from keylane.proxy.net.framing import Frame
+from keylane.proxy.net.upstream import OnResponse
+
+ANSWERS_THAT_PROVE: Final = 2
+"""Where a mechanism does not say that the login is over: a broker answers one request that comes
+before that, with an error, and closes the connection."""
+
+
+class Proof:
+    """Of one connection. Invariants: `on_proven` is called once; what is proven stays so."""
+
+    def __init__(self, *, is_login_required: bool, on_proven: Callable[[], None]) -> None:
+        self._on_proven, self._is_login_required = on_proven, is_login_required
+        self.may_relay = not is_login_required
+        """Whether the broker is passed more than the login."""
+        self._answers_left = 0 if is_login_required else 1
+        """So many answers of the broker from now on are the proof; 0: none is."""
+        self.is_given = False
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether a login is required that is not over."""
+        return self._is_login_required and not self.is_given
+
+    def token_taken(self, *, is_over: bool | None) -> None:
+        """The broker took a token: the client may go on, as far as the broker lets it.
+
+        is_over: the login has ended by that. None: the mechanism does not say so, and it shows in
+        what the broker answers next; the answer to this token comes before that.
+        """
+        self.may_relay = True
+        if is_over:
+            self._give()
+        elif is_over is None and not self.is_given:
+            self._answers_left = 1 + ANSWERS_THAT_PROVE
+
+    def noting(self, on_response: OnResponse) -> OnResponse:
+        """As `on_response`, and the broker's answer counts."""
+
+        def answered(frame: Frame) -> None:
+            on_response(frame)
+            if self._answers_left:
+                self._answers_left -= 1
+                if not self._answers_left:
+                    self._give()
+
+        return answered
+
+    def _give(self) -> None:
+        if not self.is_given:
+            self.is_given, self._answers_left = True, 0
+            self._on_proven()

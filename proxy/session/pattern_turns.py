@@ -1,0 +1,55 @@
+"""Comparing subscribed patterns with lane topics: one at a time, for a share of the time.
+
+In:    patterns, names of topics.  Out: which of them a pattern matches.
+
+RE2 holds the interpreter's lock while it compiles, so that a thread alone keeps nobody from
+stopping the event loop for most of the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from keylane.proxy.groups.patterns import SubscribedPatterns, check_pattern, find_matches
+
+REST_SHARE: Final = 4.0
+"""Of the time that a comparison took, so much passes before the next: patterns take a fifth."""
+REST_S_MAX: Final = 1.0
+WAITING_MAX: Final = 32
+"""Clients that wait for their turn."""
+
+
+class PatternTurns:
+    """Of all connections of a node. Invariant: at most WAITING_MAX wait."""
+
+    def __init__(self, patterns: SubscribedPatterns) -> None:
+        self._patterns = patterns
+        self._lock, self._waiting = asyncio.Lock(), 0
+
+    async def compare(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The topics that it matches; None: too many wait. Raises: PatternUnreadable."""
+        check_pattern(pattern)
+        known = self._patterns.matches(pattern, topics)
+        if known is not None:
+            return known
+        if self._waiting >= WAITING_MAX:
+            return None
+        self._waiting += 1
+        # A client that goes away does not end what a thread has begun.
+        return await asyncio.shield(self._compare(pattern, topics))
+
+    async def _compare(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            async with self._lock:
+                began_s = time.monotonic()
+                try:
+                    found = await asyncio.to_thread(find_matches, pattern, topics)
+                finally:
+                    rest_s = REST_SHARE * (time.monotonic() - began_s)
+                    await asyncio.sleep(min(REST_S_MAX, rest_s))
+        finally:
+            self._waiting -= 1
+        self._patterns.note_matches(pattern, topics, found)
+        return found

@@ -1,0 +1,173 @@
+"""What the client of one connection may do with lane topics and groups, as the broker says.
+
+In:    views or groups, operations.  Out: the Kafka code of a refusal, 0 for none.
+Source: KIP-430 (`topic_authorized_operations`); Kafka 4.3, `KafkaApis` (each call looks at the
+right to the group first).
+
+An answer is remembered for `authorization_ttl_s`: that is how long a right that was revoked may
+still be used, and how long one that was granted may still be missed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from kio.schema.heartbeat.v3.request import HeartbeatRequest
+from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32
+
+from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.topics.registry import View
+
+TOPIC_AUTHORIZATION_FAILED: Final = 29
+GROUP_AUTHORIZATION_FAILED: Final = 30
+
+
+class _Known(NamedTuple):
+    """What the broker said."""
+
+    is_shown: bool
+    """The client may know that the topic is there."""
+    operations: int
+    until_s: float
+
+
+class TopicRights:
+    """The rights of one connection's principal, which never changes while the connection lives.
+
+    A broker refuses a new login of another principal on the same connection (KIP-368).
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Any], Awaitable[Any]],
+        *,
+        ttl_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ask, self._ttl_s, self._clock = ask, ttl_s, clock
+        self._known: dict[uuid.UUID, _Known] = {}
+        self._cluster: _Known | None = None
+
+    async def may_alter_cluster(self) -> bool:
+        """Whether the principal may change what is the cluster's own. Raises: UpstreamLost.
+
+        A broker without an authorizer says so of everybody.
+        """
+        if self._cluster is None or self._clock() >= self._cluster.until_s:
+            answer = await self._ask(CLUSTER_QUESTION)
+            operations = int(answer.cluster_authorized_operations)
+            self._cluster = _Known(True, operations, self._clock() + self._ttl_s)
+        operations = self._cluster.operations
+        return operations > 0 and bool(operations & 1 << Operation.ALTER)
+
+    def known_error(self, view: View, operation: Operation) -> int | None:
+        """As `error`, where it is remembered; None: the broker has to be asked."""
+        known = self._known.get(view.topic_id)
+        if known is None or self._clock() >= known.until_s:
+            return None
+        return _judge(known, operation)
+
+    async def error(self, view: View, operation: Operation) -> int:
+        """Why the operation is refused: a Kafka code, 0 when it is not. Raises: UpstreamLost."""
+        remembered = self.known_error(view, operation)
+        if remembered is not None:
+            return remembered
+        answer = await self._ask(_question(view.topic))
+        topic = answer.topics[0]
+        error_code = int(topic.error_code)
+        if error_code not in (0, TOPIC_AUTHORIZATION_FAILED):
+            self._known.pop(view.topic_id, None)
+            return error_code  # the broker's metadata lags, or the topic is gone: ask again
+        known = self._known[view.topic_id] = _Known(
+            error_code == 0,
+            int(topic.topic_authorized_operations),
+            self._clock() + self._ttl_s,
+        )
+        return _judge(known, operation)
+
+
+def _judge(known: _Known, operation: Operation) -> int:
+    is_allowed = known.is_shown and known.operations & 1 << operation
+    return 0 if is_allowed else TOPIC_AUTHORIZATION_FAILED
+
+
+def _question(topic: str) -> MetadataRequest:
+    return MetadataRequest(
+        topics=(MetadataRequestTopic(name=TopicName(topic)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=True,
+    )
+
+
+GROUPS_MAX: Final = 1_000
+"""Of one connection; more are asked about each time."""
+
+
+class GroupRights:
+    """Of one connection's principal, asked by a call that needs the right and changes nothing.
+
+    A description would say it too, with the metadata of all members.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Any], Awaitable[Any]],
+        *,
+        ttl_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ask, self._ttl_s, self._clock = ask, ttl_s, clock
+        self._until_s: dict[tuple[str, Operation], float] = {}
+        """Until when a right that was seen is remembered; a refusal is not."""
+
+    async def error(self, group: str, operation: Operation) -> int:
+        """GROUP_AUTHORIZATION_FAILED, else 0: what is not refused for that is not judged here.
+
+        operation: READ, DESCRIBE or DELETE. Raises: UpstreamLost.
+        """
+        key = group, operation
+        if self._clock() < self._until_s.get(key, float("-inf")):
+            return 0
+        answer = await self._ask(_GROUP_QUESTIONS[operation](GroupId(group)))
+        if int(answer.error_code) == GROUP_AUTHORIZATION_FAILED:
+            self._until_s.pop(key, None)
+            return GROUP_AUTHORIZATION_FAILED
+        if len(self._until_s) >= GROUPS_MAX:
+            self._until_s.clear()
+        self._until_s[key] = self._clock() + self._ttl_s
+        return 0
+
+
+def _heartbeat(group: GroupId) -> HeartbeatRequest:
+    """Of no member: UNKNOWN_MEMBER_ID."""
+    return HeartbeatRequest(group_id=group, generation_id=i32(-1), member_id="")
+
+
+def _fetch_nothing(group: GroupId) -> OffsetFetchRequest:
+    return OffsetFetchRequest(group_id=group, topics=(), require_stable=False)
+
+
+def _delete_nothing(group: GroupId) -> OffsetDeleteRequest:
+    return OffsetDeleteRequest(group_id=group, topics=())
+
+
+_GROUP_QUESTIONS: Final[Mapping[Operation, Callable[[GroupId], Any]]] = {
+    Operation.READ: _heartbeat,
+    Operation.DESCRIBE: _fetch_nothing,
+    Operation.DELETE: _delete_nothing,
+}
+
+
+CLUSTER_QUESTION: Final = MetadataRequest(
+    topics=(),
+    allow_auto_topic_creation=False,
+    include_cluster_authorized_operations=True,
+    include_topic_authorized_operations=False,
+)

@@ -1,0 +1,490 @@
+"""One client connection, paired with one connection to its broker.
+
+In:    request frames from the client.  Out: response frames, in request order.
+
+A frame that keylane has no reason to read goes upstream as it came, and its answer back.
+A served request blocks the ones behind it (as a broker does) until its handler has sent what
+it sends, or is done: a LeaveGroup must not overtake the OffsetCommit before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
+from keylane.proxy.apis import Route, route_of
+from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis.shared.large import BYTES_AT_ONCE
+from keylane.proxy.net.framing import Frame, FrameReader
+from keylane.proxy.net.response_order import Buffers, ResponseOrder, Slot
+from keylane.proxy.net.sockets import has_left, keep_alive
+from keylane.proxy.net.upstream import OnResponse, UpstreamLink, answer_of
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.session.hooks import SessionHooks
+from keylane.proxy.session.lock_holders import Holding
+from keylane.proxy.session.login_proof import Proof
+from keylane.proxy.session.unread_answers import Taking, flush
+from keylane.tasks import spawn
+from keylane.wire.header import find_response_body, read_request_header, write_request
+from keylane.wire.messages import read_response, write_message
+
+if TYPE_CHECKING:
+    from keylane.proxy.session.context import SessionContext
+
+PIPELINED_MAX: Final = 128
+"""Requests of one connection under way; Kafka producers have 5, grepplabs' proxy allows 256."""
+LOGIN_BYTES_MAX: Final = 512 * 1024
+"""A request of who is not logged in yet; Kafka's `sasl.server.max.receive.size` default."""
+MINIMUM_BYTES_PER_S: Final = 64 * 1024
+"""A large request may take longer than the frame time-out, but not slower than this."""
+_numbers = itertools.count(1)
+
+
+class ClientSession(asyncio.BufferedProtocol):
+    """Reads the client's requests, keeps the order of answers, owns the broker connection.
+
+    Invariants: answers leave in request order; while a handler has not released, later frames
+    wait in `_backlog` and the client is not read; at most PIPELINED_MAX answers are open; no
+    request is started while the client does not take its answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect: Callable[[], Awaitable[UpstreamLink]],
+        make_context: Callable[[ClientSession], SessionContext],
+        stats: ProxyStats,
+        request_bytes_max: int,
+        on_closed: Callable[[ClientSession], None],
+        hooks: SessionHooks | None = None,
+        is_login_required: bool = False,
+        age_s_max: float = math.inf,
+    ) -> None:
+        self.session_id = f"s{next(_numbers)}"
+        self._connect, self._on_closed, self._stats = connect, on_closed, stats
+        self._hooks, self._told_bytes = hooks or SessionHooks(), 0
+        self._proof = Proof(is_login_required=is_login_required, on_proven=self._proven)
+        self.principal: str | None = None
+        """As the broker took it; None before a login, and where its name cannot be told."""
+        self._request_bytes_max = request_bytes_max
+        allowed = (
+            min(request_bytes_max, LOGIN_BYTES_MAX) if is_login_required else request_bytes_max
+        )
+        self._reader = FrameReader(frame_bytes_max=allowed, eager=False)
+        self._order = ResponseOrder()
+        self._backlog: deque[Frame] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._link: UpstreamLink | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._blocker: asyncio.Task[None] | None = None
+        self.holding = Holding(self._fail)
+        self._is_reading_paused = False
+        self._is_link_paused = False
+        self._is_upstream_full = False
+        self._is_client_full = False
+        self._served_bytes = 0  # of the request that blocks
+        self._taking = Taking()
+        self._unsent_bytes = 0  # of the last answer; while the client is full, of all since then
+        self._is_closed = False
+        self._drain_reason: str | None = None
+        self.peer = self.address = "?"
+        loop = asyncio.get_running_loop()
+        self.clock = loop.time
+        self.active_s = self.partial_since_s = loop.time()
+        self._ends_s = loop.time() + age_s_max
+        self.context = make_context(self)
+
+    # What the server calls.
+    @property
+    def is_proven(self) -> bool:
+        """Its login is over; where none is required, a request was answered."""
+        return self._proof.is_given
+
+    @property
+    def is_idle(self) -> bool:
+        """No request is open."""
+        return not len(self._order) and not self._backlog
+
+    @property
+    def is_logged_in(self) -> bool:
+        """Whether it may go on without a login, or has logged in."""
+        return not self._proof.is_owed
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in buffers of this connection: what comes, what is served, what nobody takes."""
+        if self._is_closed:
+            return 0
+        held = self._reader.held_bytes + sum(map(len, self._backlog)) + self._served_bytes
+        if self._is_client_full:
+            held += self._unsent_bytes
+        if self._link is not None:
+            held += self._link.unsent_bytes + self._link.arriving_bytes
+        return held
+
+    def note_held(self, growth_bytes: int = 0) -> None:
+        """Tell what it holds, and what it is about to take, if that is another than before."""
+        held = self.held_bytes + growth_bytes
+        if held != self._told_bytes:
+            self._told_bytes = held
+            self._hooks.on_held(self, held)
+
+    def drain(self, reason: str) -> None:
+        """Take no more requests; close as soon as those under way are answered."""
+        if self._drain_reason is not None:
+            return
+        self._drain_reason = reason
+        self._update_reading()
+        if self.is_idle:
+            self.close(reason)
+
+    def check_timeouts(
+        self, now_s: float, *, frame_s: float, idle_s: float, unread_s: float = math.inf
+    ) -> None:
+        """Close a connection that is idle, too old, or whose client is too slow either way."""
+        allowed_s = frame_s + self._reader.wanted_bytes / MINIMUM_BYTES_PER_S
+        # While we do not read, it is not the client who is slow.
+        is_sending = self._reader.is_partial and not self._is_reading_paused
+        if is_sending and now_s - self.partial_since_s > allowed_s:
+            self.close(f"request not whole after {now_s - self.partial_since_s:.0f} s", warn=True)
+        elif self._untaken_s(now_s) > unread_s:
+            self.close(f"took nothing of its answers for {self._untaken_s(now_s):.0f} s", warn=True)
+        elif self.is_idle and not self._is_client_full and now_s - self.active_s > idle_s:
+            self.close("idle")
+        elif self._is_unread(now_s - frame_s) and has_left(self._transport):
+            self.close("closed by the client")
+        elif now_s > self._ends_s:
+            self.drain("maximum age")
+
+    def _is_unread(self, since_s: float) -> bool:
+        """Nothing was taken of the client for so long: that it has left is not seen then."""
+        return self._is_reading_paused and self.active_s < since_s
+
+    def close(self, reason: str, *, warn: bool = False) -> None:
+        """End both connections; one log line. `warn`: it is refused for what it did."""
+        if not self._is_closed:
+            self._stats.sessions_refused += warn
+            self._end(reason, warn=warn)
+
+    def _fail(self, reason: str) -> None:
+        """Close it for what is not the client's doing."""
+        if not self._is_closed:
+            self._stats.sessions_failed += 1
+            self._end(reason, warn=True)
+
+    def _end(self, reason: str, *, warn: bool) -> None:
+        self._is_closed = True
+        self._hooks.lines.write(
+            self.session_id, self.peer, reason, warn=warn, is_proven=self.is_proven,
+            now_s=self.clock(),
+        )  # fmt: skip
+        for task in self._tasks:
+            task.cancel()
+        if self._link is not None:
+            self._link.on_lost = lambda _: None
+            self._link.close()
+        self._reader.drop()
+        self._backlog.clear()
+        if self._transport is not None:
+            if warn:
+                self._transport.abort()
+            else:
+                self._transport.close()
+                flush(self._transport)
+        self._on_closed(self)
+
+    def _untaken_s(self, now_s: float) -> float:
+        """How long the client has taken nothing of what waits for it; 0 when nothing does."""
+        if not self._is_client_full or self._transport is None:
+            self._taking.forget()
+            return 0.0
+        return self._taking.still_s(self._transport, now_s)
+
+    # What handlers call, through the context.
+    def send(self, frame: Buffers) -> asyncio.Future[Frame]:
+        """Write upstream now; the future is the whole answer frame."""
+        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._send(frame, answer_of(future))
+        self.holding.bound(future)
+        return future
+
+    def send_unanswered(self, frame: Buffers) -> None:
+        """Write a request upstream that has no answer."""
+        self._send(frame, None)
+
+    async def ask(self, entity: Any) -> Any:
+        """Ask a kio request of our own with the client's principal. Raises: UpstreamLost."""
+        api_key, version = int(entity.__api_key__), int(entity.__version__)
+        frame = await self.send((write_request(api_key, version, 0, None, write_message(entity)),))
+        try:
+            start = find_response_body(frame, 4, api_key, version)
+            return read_response(api_key, version, memoryview(frame)[start:])
+        except FrameInvalid as error:
+            raise UpstreamLost(f"answer to request {api_key}: {error}") from None
+
+    async def caught_up(self) -> None:
+        """Wait until the broker has answered all that this connection has asked so far."""
+        if self._link is None:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._link.when_answered(lambda: None if future.done() else future.set_result(None))
+        await future
+
+    async def others_done(self) -> None:
+        """Wait until every other handler of this connection has its answer."""
+        others = self._tasks - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+
+    def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run beside the client's requests, until the connection closes; not after that."""
+        if self._is_closed or self._link is None or self._drain_reason is not None:
+            return
+        task = spawn(work(), f"{self.session_id} aside")
+        self._tasks.add(task)
+        task.add_done_callback(self._served)
+
+    def note_login(self, *, is_over: bool | None) -> None:
+        """The broker took a token; whether that ends the login, None: unknown."""
+        self._proof.token_taken(is_over=is_over)
+
+    def _proven(self) -> None:
+        self._reader.allow(self._request_bytes_max)
+        self._hooks.on_proven(self)
+
+    def note_principal(self, principal: str) -> None:
+        """The broker says who the client is; a principal with too many connections gets no more."""
+        if self.principal is not None:
+            return  # it has logged in again, which brokers allow to the same principal only
+        refused = self._hooks.admit_principal(principal)
+        if refused is None:
+            self.principal = principal
+        else:
+            self.close(refused)
+
+    def release(self) -> None:
+        """The handler has sent what it sends: the next request may proceed.
+
+        Called by a handler's task; only the one that blocks can release, so that a handler that
+        ends late does not let requests overtake a later one.
+        """
+        if self._blocker is not None and self._blocker is asyncio.current_task():
+            self._blocker = None
+            asyncio.get_running_loop().call_soon(self._work_off)
+
+    def _send(self, frame: Buffers, on_response: OnResponse | None) -> None:
+        if self._link is None:
+            raise UpstreamLost("not connected to the broker")
+        if on_response is not None and not self._proof.is_given:
+            on_response = self._proof.noting(on_response)
+        self._link.send(frame, on_response)
+
+    # asyncio calls what follows.
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected; the broker is called at its first sound request."""
+        # uvloop's transports are none of asyncio's classes.
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        keep_alive(transport)
+        if peer:
+            self.address, self.peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
+        refused = self._hooks.admit(self)
+        if refused is not None:
+            self.close(refused)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        if not self._reader.is_partial:
+            self.partial_since_s = self.clock()
+        return self._reader.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Cut requests and work on them."""
+        self.active_s = self.clock()
+        if not self._proof.is_given:
+            self._hooks.on_heard(self)
+        try:
+            frames = self._reader.received(nbytes)
+        except FrameInvalid as error:
+            self.close(str(error), warn=True)
+            return
+        if frames:
+            self.partial_since_s = self.active_s
+            self._backlog.extend(frames)
+            self._work_off()
+        # What `get_buffer` will take is told before; there, the transport must not be closed.
+        self.note_held(self._reader.growth_bytes)
+
+    def eof_received(self) -> bool:
+        """The client is done."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self.close(str(exc) if exc else "closed by the client")
+
+    def pause_writing(self) -> None:
+        """The client does not keep up: start no more requests, take no more from the broker."""
+        self._is_client_full = True
+        self.note_held()
+        self._update_link()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        """The client keeps up again."""
+        self._is_client_full = False
+        self._taking.forget()
+        self.active_s = self.clock()
+        self.note_held()
+        self._update_link()
+        self._work_off()
+
+    # Requests.
+    def _work_off(self) -> None:
+        while self._backlog and self._may_start():
+            self._start(self._backlog.popleft())
+        self._update_reading()
+
+    def _may_start(self) -> bool:
+        return (
+            self._blocker is None
+            and not self._is_closed
+            and not self._is_client_full
+            and len(self._order) < PIPELINED_MAX
+        )
+
+    def _start(self, frame: Frame) -> None:
+        try:
+            header = read_request_header(memoryview(frame)[4:])
+            request = Request(header, frame)
+            route = route_of(request)
+            route.check(request, may_relay=self._proof.may_relay)
+            is_relayed = self._link is not None and route.is_relayed(request, self.context)
+        except FrameInvalid as error:
+            self.close(str(error), warn=True)
+            return
+        self._stats.requests[route.name] += 1
+        slot = self._order.open()
+        if is_relayed:
+            self._relay(route, request, slot)
+            return
+        self._served_bytes = len(frame)
+        task = spawn(self._serve(route, request, slot), f"{self.session_id} {route.name}")
+        self._blocker = task
+        self._tasks.add(task)
+        task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._update_link()
+
+    def _relay(self, route: Route, request: Request, slot: Slot) -> None:
+        self._stats.requests_relayed += 1
+
+        def answered(frame: Frame) -> None:
+            try:
+                patched = route.patch(request, frame, self.context) if route.patch else (frame,)
+            except FrameInvalid as error:
+                self._fail(f"broker's answer to {route.name}: {error}")
+            else:
+                self._answer(slot, patched)
+
+        try:
+            self._send((request.frame,), answered)
+        except UpstreamLost as error:
+            self.close(str(error))
+
+    async def _serve(self, route: Route, request: Request, slot: Slot) -> None:
+        try:
+            if self._link is None:
+                await self._open_link()
+                if route.is_relayed(request, self.context):  # asked once: it counts what it sees
+                    self._relay(route, request, slot)
+                    return
+            assert route.handler is not None
+            if route.is_decoded and len(request.frame) > BYTES_AT_ONCE:
+                await self.context.in_turn(request.decode)
+            self._answer(slot, await route.handler(request, self.context))
+        except FrameInvalid as error:
+            self.close(f"{route.name} v{request.api_version}: {error}", warn=True)
+        except BrokerUnreachable as error:
+            # The client finds its way by reconnecting, as it does when a broker dies. That the
+            # broker is away, `reach` has told, once for all of them.
+            self._stats.sessions_turned_away += 1
+            self.close(f"{route.name} v{request.api_version}: {error}")
+        except KeylaneError as error:
+            self._fail(f"{route.name} v{request.api_version}: {error}")
+        except Exception:
+            # Our bug: `spawn` logs it with its trace; the client must not wait for ever.
+            self._fail(f"{route.name} v{request.api_version}: internal error")
+            raise
+        finally:
+            self._served_bytes = 0
+            self.release()
+
+    async def _open_link(self) -> None:
+        link = await self._connect()
+        link.on_lost = lambda reason: self.close(f"broker connection lost: {reason}")
+        link.on_writable, link.on_grown = self._upstream_writable, self.note_held
+        self._link = link
+        self._update_link()
+
+    def _answer(self, slot: Slot, buffers: Buffers) -> None:
+        ready = self._order.fill(slot, buffers)
+        if self._is_closed or self._transport is None:
+            return
+        # A transport with TLS does not tell what waits below it.
+        kept = self._unsent_bytes if self._is_client_full else 0
+        self._unsent_bytes = kept + sum(map(len, ready))
+        if len(ready) == 1:
+            self._transport.write(ready[0])
+        elif ready:
+            self._transport.writelines(ready)
+        self.active_s = self.clock()
+        self.note_held()
+        if self._drain_reason is not None and self.is_idle:
+            self.close(self._drain_reason)
+        else:
+            self._work_off()
+
+    def _upstream_writable(self, writable: bool) -> None:  # noqa: FBT001
+        self._is_upstream_full = not writable
+        self.note_held()
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        """Read the client only while its requests can be worked on."""
+        pause = (
+            bool(self._backlog)
+            or self._is_upstream_full
+            or self._is_client_full
+            or self._drain_reason is not None
+            or len(self._order) >= PIPELINED_MAX
+        )
+        if self._transport is None or self._is_closed or pause == self._is_reading_paused:
+            return
+        self._is_reading_paused = pause
+        if pause:
+            self._transport.pause_reading()
+        else:
+            self.partial_since_s = self.clock()
+            self._transport.resume_reading()
+
+    def _update_link(self) -> None:
+        """Take no answers for a client that does not keep up.
+
+        Unless a handler waits for one: it may hold its group's lock, for which others wait.
+        """
+        pause = self._is_client_full and not self._tasks
+        if self._link is None or self._is_closed or pause == self._is_link_paused:
+            return
+        self._is_link_paused = pause
+        if pause:
+            self._link.pause_reading()
+        else:
+            self._link.resume_reading()

@@ -1,0 +1,50 @@
+"""Whether a client takes what waits for it.
+
+In:    its transport.  Out: for how long it has taken nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from keylane.proxy.net.sockets import acknowledged_bytes
+
+FLUSH_S: Final = 30.0
+"""How long a client that is closed has to take its last answers; asyncio allows TLS the same."""
+
+
+def flush(transport: asyncio.Transport, taken_bytes: int | None = None) -> None:
+    """A closed transport sends what waits, and for ever where its peer takes nothing: end that."""
+    if not transport.get_write_buffer_size():
+        return
+    now_bytes = count_taken(transport)
+    if now_bytes == taken_bytes:
+        transport.abort()
+    else:
+        asyncio.get_running_loop().call_later(FLUSH_S, flush, transport, now_bytes)
+
+
+def count_taken(transport: asyncio.Transport) -> int:
+    """A number that grows as the client takes answers."""
+    taken_bytes = acknowledged_bytes(transport)
+    return -transport.get_write_buffer_size() if taken_bytes is None else taken_bytes
+
+
+class Taking:
+    """Of one connection, while something waits for its client."""
+
+    def __init__(self) -> None:
+        self._taken_bytes: int | None = None  # when the client was last seen to take some
+        self._seen_s = 0.0  # that moment
+
+    def forget(self) -> None:
+        """Nothing waits for it."""
+        self._taken_bytes = None
+
+    def still_s(self, transport: asyncio.Transport, now_s: float) -> float:
+        """How long it has taken nothing, as far as was looked."""
+        taken_bytes = count_taken(transport)
+        if taken_bytes != self._taken_bytes:
+            self._taken_bytes, self._seen_s = taken_bytes, now_s
+        return now_s - self._seen_s

@@ -1,0 +1,129 @@
+"""The control server of a node, put together of the node's parts.
+
+In:    the parts.  Out: a `ControlServer` that was not started yet.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from keylane.config.node import ProxyConfig
+from keylane.config.own_names import OWN_TOPICS
+from keylane.journal.set_aside import SetAside
+from keylane.proxy.control.api.settings import Settings
+from keylane.proxy.control.api.topics import ClusterTopics
+from keylane.proxy.control.auth import ControlGuard
+from keylane.proxy.control.describe import GroupDescriber
+from keylane.proxy.control.door import make_door
+from keylane.proxy.control.group_gauges import GroupGauges
+from keylane.proxy.control.health import Health
+from keylane.proxy.control.live_feed import LiveFeed
+from keylane.proxy.control.metrics import Exposition, Source
+from keylane.proxy.control.node_gauges import NodeGauges
+from keylane.proxy.control.server import ControlServer
+from keylane.proxy.net.security.tls_listener import TlsDoor
+from keylane.proxy.nodes.group import NodeGroup
+from keylane.proxy.runtime.stats import COUNTER, GAUGE, ProxyStats, Sample
+from keylane.proxy.session.context import Shared
+from keylane.proxy.topics.settings_store import SettingsStore
+from keylane.tasks import Watched
+
+SET_ASIDE = "Records of keylane's own topics that were set aside since the start."
+HANDSHAKE_S_MAX = 10.0
+RESTARTS = "Times that a task ended by a mistake of keylane and was begun anew."
+RESTING = "Tasks that ended so and wait for their next beginning."
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What went wrong inside and was survived: for `/readyz`, and for metrics."""
+
+    set_aside: SetAside
+    watched: Watched
+
+    def lines(self) -> list[str]:
+        """For `/readyz`."""
+        return self.watched.lines() + self.set_aside.lines()
+
+    def samples(self) -> Iterator[Sample]:
+        """For metrics."""
+        for topic in sorted(OWN_TOPICS):
+            labels, count = (("topic", topic),), self.set_aside.counts[topic]
+            yield Sample("keylane_records_set_aside", GAUGE, SET_ASIDE, labels, count)
+        for task, count in sorted(self.watched.restarts.items()):
+            yield Sample(
+                "keylane_tasks_restarted_total", COUNTER, RESTARTS, (("task", task),), count
+            )
+        yield Sample("keylane_tasks_resting", GAUGE, RESTING, (), len(self.watched.resting))
+
+
+def make_control(
+    address: str,
+    describer: GroupDescriber,
+    config: ProxyConfig,
+    shared: Shared,
+    settings: SettingsStore,
+    health: Health,
+    upkeep: Upkeep,
+    *,
+    nodes: NodeGroup | None,
+    context: ssl.SSLContext | None,
+    connections_max: int,
+) -> ControlServer:
+    """context: of TLS; None: without. Raises: ConfigInvalid."""
+    stats, cluster = shared.stats, shared.cluster
+
+    def lane_groups() -> list[str]:
+        """Groups that have joined here, then those that have offsets of lanes."""
+        joined = sorted(shared.generations.groups())
+        known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
+        return joined + known
+
+    gauges = GroupGauges(shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count)
+    live = LiveFeed(
+        describer,
+        shared.loads,
+        stats,
+        views=cluster.registry.views.values,
+        groups=lane_groups,
+    )
+    sources: list[Source] = [stats.samples, gauges.samples, upkeep.samples]
+    if nodes is not None and config.node is not None:
+        disputes = cluster.registry.disputes
+        node_gauges = NodeGauges(config.node, lambda: nodes.membership, nodes.holds, disputes)
+        sources.append(node_gauges.samples)
+    health.notes.append(upkeep.lines)
+    return ControlServer(
+        address,
+        Exposition(sources),
+        health,
+        describer,
+        Settings(settings, shared.assignments, shared.switches),
+        ClusterTopics(cluster),
+        live=live,
+        elsewhere=shared.placement.control_of_group,
+        guard=ControlGuard(config),
+        door=open_control_door(context, stats, config, connections_max),
+        connections=make_door(
+            stats,
+            connections_max=connections_max,
+            per_address_max=config.control_connections_per_address_max,
+        ),
+    )
+
+
+def open_control_door(
+    context: ssl.SSLContext | None, stats: ProxyStats, config: ProxyConfig, connections_max: int
+) -> TlsDoor | None:
+    """What makes the control port's handshakes, as many at once as connections; None: no TLS."""
+    if context is None:
+        return None
+    return TlsDoor(
+        context,
+        stats=stats,
+        connections_max=connections_max,
+        per_address_max=config.control_connections_per_address_max,
+        timeout_s=min(config.frame_timeout_s, HANDSHAKE_S_MAX),
+    )

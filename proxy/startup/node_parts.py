@@ -1,0 +1,130 @@
+"""This process among the nodes: its seat, what it tells the others, what it learns from them.
+
+In:    the configuration, the cluster, what sessions share.  Out: a `NodeGroup` or a `LoneSeat`.
+Source: docs/decisions/020, 030, 033.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from keylane import __version__
+from keylane.config.node import ProxyConfig, split_address
+from keylane.errors import KeylaneError
+from keylane.offsets.records.journal import FORMAT
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.control.metrics import Source
+from keylane.proxy.control.node_gauges import NodeGauges
+from keylane.proxy.control.server import ControlServer
+from keylane.proxy.nodes.group import NodeGroup
+from keylane.proxy.nodes.lone_seat import LoneSeat, is_guarded
+from keylane.proxy.nodes.node_secrets import NodeSecrets
+from keylane.proxy.nodes.process_mark import make_mark
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.session.context import Shared
+from keylane.proxy.topics.node_values import Membership, NodeInfo
+
+ANY_HOST: Final = ("0.0.0.0", "::")  # noqa: S104 - what to tell in its place
+
+
+class NodeParts:
+    """A node with a number has `group`, one without `seat`, and one beside others neither."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        cluster: Cluster,
+        stats: ProxyStats,
+        *,
+        on_failed: Callable[[KeylaneError], None],
+    ) -> None:
+        """Call `share` before either is started. Raises: ConfigInvalid (`node_secret_file`)."""
+        self._config, self._cluster, self._stats = config, cluster, stats
+        self._secrets = NodeSecrets(config.node_secret_file)
+        self._shared: Shared | None = None
+        self._control: ControlServer | None = None
+        self.group = None if config.node is None else self._make_group()
+        self.seat = self._make_seat(on_failed) if is_guarded(config) else None
+
+    @property
+    def shared(self) -> Shared:
+        """What sessions share."""
+        assert self._shared is not None, "set before anything starts"
+        return self._shared
+
+    def share(self, shared: Shared, control: ControlServer | None) -> None:
+        """Name the parts that were made after this one."""
+        self._shared, self._control = shared, control
+
+    def gauges(self) -> list[Source]:
+        """Of a node with a number."""
+        group, number = self.group, self._config.node
+        if group is None or number is None:
+            return []
+        disputes = self._cluster.registry.disputes
+        return [NodeGauges(number, lambda: group.membership, group.holds, disputes).samples]
+
+    def _make_group(self) -> NodeGroup:
+        return NodeGroup(
+            self._cluster,
+            session_timeout_ms=self._config.node_session_timeout_ms,
+            describe=self._node_info,
+            on_membership=self._on_membership,
+            secrets=self._secrets,
+            on_stranger=self._count_stranger,
+        )
+
+    def _make_seat(self, on_failed: Callable[[KeylaneError], None]) -> LoneSeat:
+        return LoneSeat(
+            self._cluster,
+            session_timeout_ms=self._config.node_session_timeout_ms,
+            describe=self._lone_info,
+            on_membership=lambda _: self.shared.groups.drop_lost(),
+            on_refused=on_failed,
+            secrets=self._secrets,
+            on_stranger=self._count_stranger,
+        )
+
+    def _count_stranger(self) -> None:
+        self._stats.node_strangers += 1
+
+    def _lone_info(self) -> NodeInfo:
+        """What a node that comes later is told of the only one."""
+        return NodeInfo(
+            number=0,
+            bootstrap=self.shared.bootstrap,
+            version=__version__,
+            lone=True,
+            journal=FORMAT,
+            process=make_mark(),
+        )
+
+    def _node_info(self) -> NodeInfo:
+        """What the others are told of this node."""
+        config, control = self._config, self._control
+        assert config.node is not None, "asked for among many nodes"
+        url = ""
+        if control is not None:
+            host, port = split_address(control.address)
+            host = config.advertised_host if host in ANY_HOST else host
+            host = config.control_advertise or host
+            url = f"{control.scheme}://{host}:{port}"
+        return NodeInfo(
+            number=config.node,
+            bootstrap=self.shared.bootstrap,
+            brokers=dict(self.shared.addresses),
+            rules=self._cluster.node_rules,
+            pinned=self._cluster.pins,
+            lane_name_pattern=config.lane_name_pattern or "",
+            control=url,
+            version=__version__,
+            journal=FORMAT,
+        )
+
+    def _on_membership(self, membership: Membership) -> None:
+        """The nodes have agreed anew on who is there, and who serves which groups."""
+        self.shared.hear_nodes(membership)
+        self._stats.node_generations += 1
+        self.shared.groups.note_readers(node.journal for node in membership.nodes)
+        self.shared.groups.drop_lost()

@@ -1,0 +1,79 @@
+"""Rights without which a node would start, and then refuse its groups: asked for at its start.
+
+In:    the cluster, as keylane's own principal sees it.  Out: nothing, or ConfigInvalid.
+Source: KIP-430 (authorized operations), KIP-98 (InitProducerId); docs/operations.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import TopicName
+
+from keylane.errors import ConfigInvalid, LoginRefused, RightMissing, UpstreamLost
+from keylane.journal.epochs import Brokers, next_epoch
+from keylane.journal.openings import TRANSACTIONAL_ID_PREFIX
+from keylane.offsets.records.journal import TOPIC_NAME
+from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.scans.records import TOPIC_NAME as SCANS
+
+log = logging.getLogger("keylane.nodes")
+
+PROBE: Final = f"{TRANSACTIONAL_ID_PREFIX}probe"
+"""Nobody writes with it: to be given an epoch shows the right, and fences no node."""
+NOT_TOLD: Final = -(2**31)
+"""Operations of a broker that was not asked, or does not know."""
+NEEDED: Final = (Operation.READ, Operation.WRITE)
+TOPICS: Final = (TOPIC_NAME, SCANS)
+
+
+async def expect_rights(brokers: Brokers) -> None:
+    """Brokers that do not answer are told of; whoever needs them next has more patience.
+
+    Raises: ConfigInvalid, which names the first right that is missing; LoginRefused.
+    """
+    try:
+        await _expect_rights(brokers)
+    except LoginRefused:
+        raise
+    except UpstreamLost as error:
+        log.warning("rights of keylane's principal are not known reason=%s", error)
+
+
+async def _expect_rights(brokers: Brokers) -> None:
+    answer = await brokers.request(_question())
+    for topic in answer.topics:
+        lacking = _lacking(topic)
+        if lacking:
+            raise ConfigInvalid(
+                f"keylane's principal needs {' and '.join(lacking)} on the topic {topic.name}"
+            )
+    try:
+        await next_epoch(brokers, PROBE)
+    except RightMissing as error:
+        raise ConfigInvalid(
+            "keylane's principal needs DESCRIBE and WRITE on transactional ids with the prefix "
+            f"{TRANSACTIONAL_ID_PREFIX} ({error})"
+        ) from None
+
+
+def _lacking(topic: Any) -> list[str]:
+    operations = int(topic.topic_authorized_operations)
+    if topic.error_code == ErrorCode.topic_authorization_failed:
+        operations = 0  # not even DESCRIBE: then they are not told
+    if operations == NOT_TOLD:
+        log.debug("rights are not told topic=%s error_code=%s", topic.name, topic.error_code)
+        return []
+    return [needed.name for needed in NEEDED if not operations & 1 << needed]
+
+
+def _question() -> MetadataRequest:
+    return MetadataRequest(
+        topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in TOPICS),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=True,
+    )

@@ -1,0 +1,47 @@
+"""Sequences of idempotent producers when a partition's clients are sent to this node again.
+
+In:    places before and after a membership, sequences that are known here.  Out: fewer of them.
+Source: decision 008; `wire.sequence`, of producers that keylane does not know.
+
+While a partition was placed at another node, its producers were numbered there. What is known of
+them here is of before: the numbers that would follow are not those that the broker expects, and
+to librdkafka that is the end. A producer that is not known recovers by an epoch of its own, as
+after a restart of keylane. Partitions that have gone elsewhere are left alone: until its next
+Metadata a client goes on here, and nobody else writes with its sequences.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+from keylane.producers.sequence import SequenceMap
+from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.registry import TopicRegistry
+
+Place = tuple[uuid.UUID, int]
+"""A topic's id and a partition."""
+
+
+def forget_gained(
+    sequences: SequenceMap,
+    registry: TopicRegistry,
+    leaders: Mapping[Place, tuple[int, int]],
+    before: Placement,
+    after: Placement,
+) -> int:
+    """Forget the producers of partitions that were placed elsewhere and are here now; how many.
+
+    leaders: (broker id, leader epoch) as far as they are known.
+    """
+    gone = 0
+    for topic_id, partition in sequences.places():
+        name = registry.name_of_id(topic_id)
+        if name is None:
+            continue  # the topic is gone
+        leader_id, _ = leaders.get((topic_id, partition), (-1, -1))
+        at = partition, registry.count_of(name), leader_id
+        here = after.number
+        if before.node_of_partition(name, *at) != here == after.node_of_partition(name, *at):
+            gone += sequences.forget(topic_id, partition)
+    return gone

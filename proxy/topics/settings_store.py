@@ -1,0 +1,319 @@
+"""Assignments and switches in Kafka: loaded at start, followed from then on, changed by anyone.
+
+In:    what a change should make of the newest version.  Out: the newest `RangeTable` and
+       `Switches`, put into their holders.
+Source: docs/decisions/019; KIP-98 (idempotent producer, fencing); REQUIREMENTS S004-63, G-10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
+
+from keylane.config.own_names import SETTINGS_ID
+from keylane.errors import SettingsInvalid, SettingsUnsaved, UpstreamLost
+from keylane.journal.closing import close_consumer
+from keylane.journal.fenced import close_producer, start_producer
+from keylane.journal.journal_topic import ensure_compacted_topic
+from keylane.journal.set_aside import SetAside
+from keylane.offsets.values import Damaged
+from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableHolder
+from keylane.proxy.topics.settings_records import (
+    CHANGE_BYTES_MAX,
+    TOPIC_NAME,
+    Record,
+    SettingsState,
+    batch_bytes,
+    write_assignments,
+    write_fence,
+    write_switches,
+)
+from keylane.proxy.topics.switches import SwitchBoard, Switches
+from keylane.tasks import Watched, spawn
+
+log = logging.getLogger("keylane.settings")
+
+TRANSACTIONAL_ID: Final = SETTINGS_ID
+"""One for all nodes of a cluster: whoever writes fences who wrote before."""
+WRITE_TIMEOUT_S: Final = 20.0
+LOAD_TIMEOUT_S: Final = 60.0
+ATTEMPTS: Final = 10
+FENCED_PAUSE_S: Final = 0.2
+"""Nodes that write at the same moment fence each other, until one has a pause long enough.
+
+It doubles: on a busy machine a write takes many times what it takes on an idle one.
+"""
+PAUSE_S_MAX: Final = 5.0
+POLL_MS: Final = 200
+"""How late the end of an older keylane's transaction may be noticed; records are told at once."""
+RETRY_BACKOFF_S: Final = 1.0
+SEGMENT_BYTES: Final = 10 * 1024**2
+CLOSE_TIMEOUT_S: Final = 5.0
+PLACE: Final = TopicPartition(TOPIC_NAME, 0)
+
+
+class SettingsStore:
+    """The settings topic of a cluster, as one node reads and writes it.
+
+    Whoever changes something asks for the next producer epoch of an id that all nodes share, and
+    writes a fence with it: behind that record nobody else's can be who asked before. So what is
+    read up to the fence is the newest version. The change is made of it, and is one batch, which
+    the broker takes only if no later fence has been written.
+    Invariant: the holders never go back to an older version.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        assignments: RangeTableHolder,
+        switches: SwitchBoard,
+        next_epoch: Callable[[str], Awaitable[tuple[int, int]]],
+        client_id: str = "keylane",
+        options: Callable[[], Mapping[str, Any]] = dict,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
+        set_aside: SetAside | None = None,
+        watched: Watched | None = None,
+    ) -> None:
+        """Nothing is asked of Kafka before `start`.
+
+        next_epoch: gives the producer id of a transactional id, and its next epoch; may raise
+            UpstreamLost.
+        options: gives arguments of every new aiokafka client, such as TLS and login.
+        set_aside: is told of records that cannot be taken. watched: runs the follower.
+        """
+        self._set_aside, self._watched = set_aside or SetAside(), watched or Watched()
+        self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
+        self._extra_options, self._next_epoch = options, next_epoch
+        self._assignments, self._switches = assignments, switches
+        self._write_timeout_s = write_timeout_s
+        self._state = SettingsState()
+        self._consumer: AIOKafkaConsumer | None = None
+        self._follower: asyncio.Task[None] | None = None
+        self._writing, self._applying = asyncio.Lock(), asyncio.Lock()
+        self._moved = asyncio.Condition()
+        self._position = 0
+
+    async def start(self) -> None:
+        """Make the topic if it is missing, read it to its end, and follow it from then on.
+
+        Raises: UpstreamLost.
+        """
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                await self._ensure_topic()
+                consumer = self._consumer = AIOKafkaConsumer(
+                    **self._options(),
+                    isolation_level="read_committed",
+                    enable_auto_commit=False,
+                    auto_offset_reset="earliest",
+                )
+                await consumer.start()
+                # Before it fetches: a broker answers a connection in order, and holds an empty
+                # fetch for half a second.
+                end = await self._end()
+                consumer.assign([PLACE])
+                await consumer.seek_to_beginning(PLACE)
+                while self._position < end:
+                    await self._read_on()
+        except (KafkaError, TimeoutError) as error:
+            raise UpstreamLost(f"loading {TOPIC_NAME}: {_describe(error)}") from None
+        log.info(
+            "settings loaded assignments_version=%d clients=%d switches_version=%d",
+            self._state.table.version, len(self._state.table.clients), self._state.switches.version,
+        )  # fmt: skip
+        self._follower = self._watched.run(self._follow, "settings")
+
+    async def stop(self) -> None:
+        """End a change that is under way, and close."""
+        async with self._writing:
+            if self._follower is not None:
+                self._follower.cancel()
+            if self._consumer is not None:
+                with suppress(KafkaError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                        await close_consumer(self._consumer)
+
+    async def change_assignments(
+        self, decide: Callable[[RangeTable], Mapping[str, Assignment | None]]
+    ) -> RangeTable:
+        """Apply the changes that `decide` makes of the newest table; the table after them.
+
+        No change leaves the version. What `decide` raises is passed on, and nothing is written.
+
+        Raises:
+            AssignmentInvalid, RangesOverlap: see `RangeTable.with_clients`, `write_assignments`.
+            SettingsUnsaved: Kafka did not acknowledge it.
+        """
+
+        def make(state: SettingsState) -> list[Record]:
+            changes = decide(state.table)
+            if not changes:
+                return []
+            return write_assignments(state.table.with_clients(changes), changes)
+
+        await self._change(make)
+        return self._assignments.table
+
+    async def change_switches(self, decide: Callable[[Switches], Switches]) -> Switches:
+        """Put what `decide` makes of the switches in their place; it sets the version.
+
+        Raises: SettingsUnsaved; what `decide` raises.
+        """
+
+        def make(state: SettingsState) -> list[Record]:
+            wanted = decide(state.switches)
+            return [] if wanted == state.switches else write_switches(wanted)
+
+        await self._change(make)
+        return self._switches.current
+
+    # Writing.
+    async def _change(self, make: Callable[[SettingsState], list[Record]]) -> None:
+        async with self._writing:
+            for attempt in range(ATTEMPTS):
+                if await self._write(make):
+                    return
+                longest_s = min(FENCED_PAUSE_S * 2**attempt, PAUSE_S_MAX)
+                await asyncio.sleep(random.uniform(0, longest_s))
+        raise SettingsUnsaved("other nodes are changing the settings too", is_unknown=False)
+
+    async def _write(self, make: Callable[[SettingsState], list[Record]]) -> bool:
+        """One attempt; False when another node was faster."""
+        records, producer = list[Record](), None
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                epoch = await self._next_epoch(TRANSACTIONAL_ID)
+                producer = await start_producer(
+                    self._options(), epoch, batch_bytes=CHANGE_BYTES_MAX
+                )
+                await self._read_to(await _write_batch(producer, write_fence()) + 1)
+                async with self._applying:
+                    records = await asyncio.to_thread(make, self._state)
+                if records:
+                    await _write_batch(producer, records)
+                    async with self._applying:
+                        await asyncio.to_thread(self._state.apply_own, records)
+                        self._show()
+        except ProducerFenced:
+            return False
+        except MessageSizeTooLargeError:
+            size = f"a change of {batch_bytes(records)} bytes"
+            reason = f"writing {TOPIC_NAME}: {size} is above its max.message.bytes"
+            raise SettingsUnsaved(reason, is_unknown=False) from None
+        except (KafkaError, TimeoutError, UpstreamLost) as error:
+            reason = f"writing {TOPIC_NAME}: {_describe(error)}"
+            raise SettingsUnsaved(reason, is_unknown=bool(records)) from None
+        finally:
+            if producer is not None:
+                # Without a broker that answers it takes longer, and nobody needs to wait for that.
+                closing = spawn(close_producer(producer), "close settings producer")
+                await asyncio.wait([closing], timeout=CLOSE_TIMEOUT_S)
+        return True
+
+    async def _read_to(self, end: int) -> None:
+        """Wait until the follower has read all before an offset."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._position >= end)
+
+    # Reading.
+    async def _follow(self) -> None:
+        """Take in what any node writes, for as long as we run."""
+        while True:
+            try:
+                if await self._read_on():
+                    log.info(
+                        "settings changed assignments_version=%d switches_version=%d",
+                        self._state.table.version, self._state.switches.version,
+                    )  # fmt: skip
+            except KafkaError as error:
+                log.warning("settings cannot be followed reason=%s", _describe(error))
+                await asyncio.sleep(RETRY_BACKOFF_S)
+
+    async def _read_on(self) -> bool:
+        """Take in what comes next; tell whether it changed anything."""
+        consumer = self._consumer
+        assert consumer is not None, "start comes first"
+        batches = await consumer.getmany(PLACE, timeout_ms=POLL_MS)
+        position = await consumer.position(PLACE)
+        records = batches.get(PLACE, [])
+        changed = await self._apply(records) if records else False
+        async with self._moved:
+            self._position = position
+            self._moved.notify_all()
+        return changed
+
+    async def _apply(self, records: Sequence[ConsumerRecord[Any, Any]]) -> bool:
+        """Add records to the state and show it; one that cannot be taken is set aside, and told."""
+        async with self._applying:
+            changed, damaged = await asyncio.to_thread(_apply_all, self._state, records)
+            for each in damaged:
+                self._set_aside.note(TOPIC_NAME, each)
+            self._show()
+        return changed
+
+    def _show(self) -> None:
+        self._assignments.table = self._state.table
+        self._switches.current = self._state.switches
+
+    async def _end(self) -> int:
+        """The last stable offset: behind it nothing is whole."""
+        assert self._consumer is not None, "start comes first"
+        return int((await self._consumer.end_offsets([PLACE]))[PLACE])
+
+    async def _ensure_topic(self) -> None:
+        admin = AIOKafkaAdminClient(**self._options())
+        try:
+            await admin.start()
+            await ensure_compacted_topic(
+                admin, TOPIC_NAME, segment_bytes=SEGMENT_BYTES, partition_count=1
+            )
+        finally:
+            await admin.close()
+
+    def _options(self) -> dict[str, Any]:
+        return {**self._where, **self._extra_options()}
+
+
+async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) -> int:
+    """Write all of them or none; the offset of the first. Raises: KafkaError."""
+    batch = producer.create_batch()
+    for key, value in records:
+        added = batch.append(timestamp=None, key=key, value=value)
+        assert added is not None, "`settings_records` sees to the size"
+    batch.close()
+    acknowledged = await producer.send_batch(batch, TOPIC_NAME, partition=PLACE.partition)
+    return int((await acknowledged).offset)
+
+
+def _apply_all(
+    state: SettingsState, records: Sequence[ConsumerRecord[Any, Any]]
+) -> tuple[bool, list[Damaged]]:
+    """Whether anything has changed; what could not be taken."""
+    changed, damaged = False, []
+    for record in records:
+        try:
+            changed |= state.apply(record.key, record.value, record.offset)
+        except SettingsInvalid as error:
+            damaged.append(Damaged(PLACE.partition, record.offset, str(error)))
+        except Exception as error:  # noqa: BLE001 - one record must not keep the others out
+            reason = f"a mistake of keylane in reading it, {type(error).__name__}"
+            damaged.append(Damaged(PLACE.partition, record.offset, reason))
+        damaged += [
+            Damaged(PLACE.partition, each.offset, each.reason) for each in state.take_left_out()
+        ]
+    return changed, damaged
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"{type(error).__name__}: {error}"

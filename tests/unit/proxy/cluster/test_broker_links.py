@@ -1,0 +1,199 @@
+"""Connections of keylane's own, to real sockets: a broker that hangs is overtaken by another."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import pytest
+
+from keylane.config.node import ProxyConfig
+from keylane.errors import UpstreamLost
+from keylane.proxy.cluster import broker_links
+from keylane.proxy.cluster.broker_links import Address, BrokerLinks
+from keylane.proxy.net.hedge import first_answer
+from keylane.proxy.net.security.node_security import Security
+from keylane.proxy.runtime.stats import ProxyStats
+
+API_VERSIONS_BODY = struct.pack(">hi", 0, 1) + struct.pack(">hhh", 3, 0, 13)
+
+
+class Broker:
+    """Answers each request with ApiVersions; while it hangs, it takes them only."""
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.connections = self.asked = 0
+        self.address: Address = ("", 0)
+        self.serving: set[asyncio.Task[None] | None] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.serving.add(asyncio.current_task())
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = await reader.readexactly(size)
+                self.asked += 1
+                await self.goes_on.wait()
+                body = frame[4:8] + API_VERSIONS_BODY
+                writer.write(struct.pack(">i", len(body)) + body)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            await shut(writer)
+
+
+async def shut(writer: asyncio.StreamWriter) -> None:
+    """Close it, and wait until it is closed."""
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+class World:
+    def __init__(
+        self, brokers: list[Broker], monkeypatch: pytest.MonkeyPatch, pause_s: float
+    ) -> None:
+        soon = partial(first_answer, pause_s=pause_s)
+        monkeypatch.setattr(broker_links, "first_answer", soon)
+        self.brokers, self.stats = brokers, ProxyStats()
+        bootstrap = ",".join(f"{host}:{port}" for host, port in self.addresses)
+        config = ProxyConfig(bootstrap=bootstrap)
+        self.links = BrokerLinks(
+            config, Security(config), self.stats, where=tuple, id_of=lambda _host, _port: 7
+        )
+
+    @property
+    def addresses(self) -> list[Address]:
+        return [broker.address for broker in self.brokers]
+
+    async def ask(self) -> bytes:
+        """Any broker."""
+        answer = await self.links.ask_any(lambda link: link.request_raw(18, 0, b""))
+        return bytes(answer)
+
+
+@asynccontextmanager
+async def cluster(
+    count: int, monkeypatch: pytest.MonkeyPatch, *, pause_s: float = 0.01
+) -> AsyncIterator[World]:
+    """So many brokers behind one list of addresses; after a pause the next one is asked as well."""
+    brokers = [Broker() for _ in range(count)]
+    servers = [await asyncio.start_server(broker.serve, "127.0.0.1", 0) for broker in brokers]
+    for broker, server in zip(brokers, servers, strict=True):
+        broker.address = "127.0.0.1", server.sockets[0].getsockname()[1]
+    world = World(brokers, monkeypatch, pause_s)
+    try:
+        yield world
+    finally:
+        world.links.stop()
+        for broker, server in zip(brokers, servers, strict=True):
+            broker.goes_on.set()
+            server.close()
+            await asyncio.gather(*filter(None, broker.serving))
+
+
+async def test_the_second_address_answers_where_the_first_one_hangs(monkeypatch) -> None:
+    """Also on the connection that has answered before; from then on the second is asked first."""
+    async with cluster(3, monkeypatch, pause_s=1.0) as world:  # the others answer sooner for sure
+        assert await world.ask() == API_VERSIONS_BODY
+        hung, second, third = world.brokers
+        hung.goes_on.clear()
+
+        assert await world.ask() == API_VERSIONS_BODY
+        assert await world.ask() == API_VERSIONS_BODY
+
+        assert second.asked == 3 and third.asked == 0  # one to open, two questions
+        assert hung.asked == 3 and world.stats.hedged_requests == 1
+        assert (await world.links.awake_first())[0] == second.address
+        assert world.links.client_options()["bootstrap_servers"] == [
+            f"127.0.0.1:{broker.address[1]}" for broker in (second, third)
+        ]
+
+
+async def test_all_hang(monkeypatch) -> None:
+    """The wait is bounded; with nothing to choose from, all addresses are as good as before."""
+    monkeypatch.setattr(broker_links, "ANY_ANSWER_S_MAX", 0.5)  # the second is asked after 0.01
+    async with cluster(2, monkeypatch) as world:
+        for broker in world.brokers:
+            broker.goes_on.clear()
+
+        with pytest.raises(UpstreamLost, match="no broker answers"):
+            await world.ask()
+
+        assert sorted(await world.links.awake_first()) == sorted(world.addresses)
+        assert len(world.links.client_options()["bootstrap_servers"]) == 2
+
+
+async def test_one_connection_is_kept_per_address(monkeypatch) -> None:
+    """Who asks while it is being opened shares it."""
+    async with cluster(1, monkeypatch) as world:
+        (broker,) = world.brokers
+        links = await asyncio.gather(*(world.links.kept(broker.address) for _ in range(5)))
+        assert await world.links.kept(broker.address) is links[0]
+
+        assert len(set(map(id, links))) == 1 and broker.connections == 1
+
+
+async def test_clients_that_start_at_once_share_a_question(monkeypatch) -> None:
+    """Which broker answers is remembered for a while."""
+    monkeypatch.setattr(broker_links, "AWAKE_S", 60.0)
+    async with cluster(2, monkeypatch, pause_s=10.0) as world:  # no answer takes that long here
+        found = await asyncio.gather(*(world.links.awake_first() for _ in range(50)))
+        assert await world.links.awake_first() == found[0]
+
+        assert all(each == world.addresses for each in found)
+        assert world.brokers[0].asked == 2 and world.brokers[1].asked == 0
+
+
+async def test_who_answers_nothing_is_counted_by_its_id(monkeypatch) -> None:
+    """And waited for longer the next time."""
+    async with cluster(1, monkeypatch) as world:
+        (broker,) = world.brokers
+        link = await world.links.kept(broker.address)
+        broker.goes_on.clear()
+        monkeypatch.setattr("keylane.proxy.net.answer_times.ANSWER_S_MIN", 0.01)
+
+        with pytest.raises(UpstreamLost, match=r"no answer to request 18 in 0\.01 s"):
+            await link.request_raw(18, 0, b"")
+
+        assert world.stats.upstream_timeouts == {"7": 1}
+        assert world.links.patience.is_late(broker.address) and not link.is_open
+
+
+async def test_an_answer_that_comes_slowly_is_waited_for(monkeypatch) -> None:
+    """As long as it comes at all; a large one may take longer than the wait for its first byte."""
+    pieces = [bytes(100_000)] * 6  # the machine may be busy for 0.75 s between two
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in range(2):
+            (size,) = struct.unpack(">i", await reader.readexactly(4))
+            frame = await reader.readexactly(size)
+            if not number:
+                body = frame[4:8] + API_VERSIONS_BODY
+                writer.write(struct.pack(">i", len(body)) + body)
+                continue
+            writer.write(struct.pack(">i", 4 + 600_000) + frame[4:8])
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.25)  # all pieces take longer than the bound, none alone
+        await shut(writer)
+        done.set()
+
+    done = asyncio.Event()
+    monkeypatch.setattr("keylane.proxy.net.answer_times.ANSWER_S_MIN", 1.0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with cluster(1, monkeypatch) as world:
+        link = await world.links.open(("127.0.0.1", server.sockets[0].getsockname()[1]))
+
+        assert len(await link.request_raw(18, 0, b"")) == 600_000
+
+        link.close()
+        await done.wait()
+    server.close()

@@ -1,0 +1,179 @@
+"""The live page's server: files with safe headers, one state for all who look, bounded viewers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+
+from keylane.config.node import LaneRule
+from keylane.errors import UpstreamLost
+from keylane.proxy.control import live_feed
+from keylane.proxy.control.api.problems import answer_problems
+from keylane.proxy.control.live_feed import GROUPS_MAX, PAGES, VIEWERS_MAX, LiveFeed
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.scans.loads import LaneLoads
+from tests.transcript.fake import FakeContext
+
+
+class FakeDescriber:
+    """Describes no group; counts how often it is asked."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.asked: list[str] = []
+        self._fails = fails
+
+    async def describe(self, group: str) -> None:
+        self.asked.append(group)
+        if self._fails:
+            raise UpstreamLost("no broker")
+
+
+@asynccontextmanager
+async def serving(
+    describer: FakeDescriber, *, groups: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[LiveFeed, ClientSession]]:
+    context = FakeContext(LaneRule(topic="orders", lanes=4))
+    feed = LiveFeed(
+        describer,  # type: ignore[arg-type]
+        LaneLoads(lambda: 0.0),
+        ProxyStats(),
+        views=lambda: [context.lanes("orders")],
+        groups=lambda: groups,
+    )
+    app = web.Application(middlewares=[answer_problems])
+    app.add_routes(feed.routes())
+    async with TestServer(app) as server, ClientSession(server.make_url("")) as browser:
+        yield feed, browser
+        await feed.stop()
+
+
+async def events(response: Any, count: int) -> list[tuple[str, Any]]:
+    """The next events of a stream."""
+    found: list[tuple[str, Any]] = []
+    while len(found) < count:
+        name = (await response.content.readline()).decode().removeprefix("event: ").strip()
+        data = (await response.content.readline()).decode().removeprefix("data: ")
+        await response.content.readline()
+        found.append((name, json.loads(data)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["", *(f"page/{page}" for page in PAGES)])
+async def test_every_file_comes_with_headers_that_keep_others_out(name) -> None:
+    """Scripts of other origins are refused by the browser, and none is asked for."""
+    async with serving(FakeDescriber()) as (_, browser), browser.get(f"/{name}") as response:
+        body = await response.text()
+
+    assert response.status == 200
+    assert response.headers["Content-Security-Policy"].startswith("default-src 'self'")
+    assert "http://" not in body and "https://" not in body
+
+
+async def test_a_path_that_is_no_file_is_not_found() -> None:
+    """Names are looked up in a list, so nothing else of the machine can be read."""
+    async with serving(FakeDescriber()) as (_, browser):
+        for name in ("nothing.js", "..%2F__init__.py", "%2e%2e/stats.py"):
+            async with browser.get(f"/page/{name}") as response:
+                assert response.status == 404
+
+
+async def test_whoever_looks_gets_layout_and_state() -> None:
+    """The layout once, then states; two pages cost one look."""
+    describer = FakeDescriber()
+    async with (
+        serving(describer, groups=("g",)) as (_, browser),
+        browser.get("/page/events") as first,
+        browser.get("/page/events") as second,
+    ):
+        (name, layout), (other, state) = await events(first, 2)
+        assert (name, other) == ("layout", "state")
+        assert [(t["name"], t["partitions"], t["lanes"]) for t in layout] == [("orders", 2, 4)]
+        assert state["topics"] == [{"name": "orders", "bytes_per_s": [None] * 8}]
+        assert await events(second, 2)
+        assert len(describer.asked) <= 2
+
+
+async def test_a_group_that_cannot_be_described_is_left_out(caplog) -> None:
+    """The rest of the page goes on."""
+    caplog.set_level("INFO")
+    async with (
+        serving(FakeDescriber(fails=True), groups=("g",)) as (_, browser),
+        browser.get("/page/events") as response,
+    ):
+        found = dict(await events(response, 2))
+
+    assert found["state"]["groups"] == []
+    assert "group=g reason=no broker" in caplog.text
+
+
+async def test_more_pages_than_the_bound_are_refused() -> None:
+    """A page that closes makes room."""
+    async with serving(FakeDescriber()) as (_, browser):
+        opened = [await browser.get("/page/events") for _ in range(VIEWERS_MAX)]
+        async with browser.get("/page/events") as refused:
+            assert refused.status == 503
+        for response in opened:
+            response.close()
+
+
+async def test_a_page_that_takes_nothing_is_closed(monkeypatch, caplog) -> None:
+    """A viewer that does not read gives its place back, beside one that does."""
+    monkeypatch.setattr(live_feed, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(live_feed, "LOOP_SHARE", 1.0)
+    monkeypatch.setattr(live_feed, "TAKEN_S", 0.5)
+    numbers = itertools.count()
+
+    async def look(_feed: LiveFeed) -> dict[str, bytes]:
+        return {"state": b"%d" % next(numbers) * 200_000}
+
+    monkeypatch.setattr(LiveFeed, "_look", look)
+    caplog.set_level("INFO", logger="keylane.live")
+    async with serving(FakeDescriber()) as (feed, browser):
+        port = browser._base_url.port  # type: ignore[union-attr]
+        deaf_reader, deaf = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        deaf.write(b"GET /page/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with browser.get("/page/events") as good, asyncio.timeout(20):
+            while "reason=nothing taken" not in caplog.text:
+                await good.content.readany()
+            assert len(feed._viewers) == 1
+            assert await good.content.readany()
+        with suppress(ConnectionError):
+            await deaf_reader.read()
+        assert deaf_reader.at_eof() or deaf_reader.exception()
+        deaf.close()
+
+
+async def test_nothing_is_looked_at_when_nobody_looks(monkeypatch) -> None:
+    """The task ends with its last viewer, and a new one starts it again."""
+    monkeypatch.setattr(live_feed, "INTERVAL_S", 0.0)
+    describer = FakeDescriber()
+    async with serving(describer, groups=("g",)) as (feed, browser):
+        for _ in range(2):
+            async with browser.get("/page/events") as response:
+                await events(response, 2)
+            task = feed._task
+            assert task is not None
+            async with asyncio.timeout(30):
+                await task
+
+
+async def test_of_many_groups_the_first_are_shown() -> None:
+    """Each costs questions to brokers; how many are left out is told."""
+    describer = FakeDescriber()
+    groups = tuple(f"g{number}" for number in range(GROUPS_MAX + 5))
+    async with (
+        serving(describer, groups=groups) as (_, browser),
+        browser.get("/page/events") as response,
+    ):
+        found = dict(await events(response, 2))
+
+    assert found["state"]["groups_left_out"] == 5
+    assert describer.asked[:GROUPS_MAX] == list(groups[:GROUPS_MAX])

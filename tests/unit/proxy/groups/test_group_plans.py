@@ -1,0 +1,91 @@
+"""proxy/groups/group_plans.py: one generation per group, bounded, the idlest forgotten first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.proxy.groups.group_plans import Generations, Joined, JoinedMember, Planned
+
+
+def joined(generation_id: int, *, size_bytes: int = 10) -> Joined:
+    member = JoinedMember(member_id="m", instance_id=None, metadata=bytes(size_bytes))
+    return Joined(
+        generation_id=generation_id, leader_id="m", protocol_name="range", members=(member,)
+    )
+
+
+def planned(generation_id: int, lane_count: int = 3) -> Planned:
+    lanes = {"m": tuple(("t", index) for index in range(lane_count))}
+    return Planned(
+        generation_id=generation_id,
+        lanes=lanes,
+        target=lanes,
+        signature=(),
+        withheld_count=0,
+        moved_count=0,
+    )
+
+
+def test_a_generation_is_found_by_its_number_only() -> None:
+    """An old leader's SyncGroup must not be planned with the members of a newer generation."""
+    generations = Generations()
+
+    generations.note_joined("g", joined(4))
+    generations.note_joined("g", joined(5))
+
+    assert generations.joined("g", 4) is None
+    assert generations.joined("g", 5) == joined(5)
+    assert generations.joined("other", 5) is None
+    assert [generations.is_past("g", number) for number in (4, 5, 6)] == [True, False, False]
+    assert not generations.is_past("other", 4)
+
+
+def test_a_plan_outlives_the_next_join() -> None:
+    """The next generation starts from what was dealt out."""
+    generations = Generations()
+    generations.note_planned("g", planned(4))
+
+    generations.note_joined("g", joined(5))
+
+    assert generations.planned("g") == planned(4)
+    assert generations.planned("other") is None
+    assert list(generations.groups()) == ["g"]
+
+
+def test_trouble_is_told_once_per_plan() -> None:
+    """A group that rebalances for ever does not fill the log."""
+    generations = Generations()
+
+    told = [generations.warn_once("g"), generations.warn_once("g")]
+    generations.note_planned("g", planned(1))
+
+    assert [*told, generations.warn_once("g")] == [True, False, True]
+
+
+def test_a_static_member_is_known_by_its_instance() -> None:
+    """Its member id changes with each start."""
+    before = JoinedMember(member_id="a-1", instance_id="a", metadata=b"")
+    after = JoinedMember(member_id="a-2", instance_id="a", metadata=b"")
+    dynamic = JoinedMember(member_id="a", instance_id=None, metadata=b"")
+
+    assert before.identity == after.identity != dynamic.identity
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 3000)), min_size=1, max_size=40
+    )
+)
+def test_memory_is_bounded(steps: list[tuple[int, bool, int]]) -> None:
+    """Whatever is noted: the cost is right and within its bound, the last group is known."""
+    generations = Generations(cost_max=4000)
+
+    for number, (group, is_plan, size) in enumerate(steps):
+        if is_plan:
+            generations.note_planned(f"g{group}", planned(number, size // 64))
+        else:
+            generations.note_joined(f"g{group}", joined(number, size_bytes=size))
+        generations.check()
+
+    assert f"g{steps[-1][0]}" in generations.groups()

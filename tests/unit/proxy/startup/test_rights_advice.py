@@ -1,0 +1,126 @@
+"""proxy/startup/rights_advice.py: what brokers are asked, and what the log says."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from keylane.config.security import SecurityConfig
+from keylane.errors import UpstreamLost
+from keylane.proxy.startup.open_rights import ALLOW, DENY, LITERAL, OWN, PREFIXED, READ, WRITE
+from keylane.proxy.startup.rights_advice import NAMED_MAX, advise, own_principals
+
+OWN_NAME = "User:keylane"
+
+
+class Brokers:
+    """Answers with the ACLs that were given, whatever it is asked."""
+
+    def __init__(self, *acls: tuple[int, str, int, str, int, int], code: int = 0) -> None:
+        self.acls, self.code = acls, ErrorCode(code)
+        self.asked: list[Any] = []
+
+    async def request(self, entity: Any) -> Any:
+        self.asked.append(entity)
+        resources = [
+            SimpleNamespace(
+                resource_type=kind,
+                resource_name=name,
+                pattern_type=pattern,
+                acls=[
+                    SimpleNamespace(
+                        principal=who, host="*", operation=operation, permission_type=permission
+                    )
+                ],
+            )
+            for kind, name, pattern, who, operation, permission in self.acls
+        ]
+        return SimpleNamespace(error_code=self.code, resources=resources)
+
+
+def lines(caplog: Any, level: int) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+
+async def test_others_that_may_are_named_with_what_to_run(caplog) -> None:
+    """One line for all of them; keylane itself, and who is denied, are not in it."""
+    caplog.set_level(logging.INFO)
+    brokers = Brokers(
+        (3, "*", LITERAL, "User:alice", READ, ALLOW),
+        (2, "__", PREFIXED, "User:bob", WRITE, ALLOW),
+        (3, "__keylane_nodes", LITERAL, OWN_NAME, READ, ALLOW),
+        (3, "*", LITERAL, "User:carol", READ, ALLOW),
+        (3, "__keylane_nodes", LITERAL, "User:carol", READ, DENY),
+        (5, "*", LITERAL, "User:*", WRITE, ALLOW),
+    )
+
+    await advise(brokers, {OWN_NAME})
+
+    (told,) = lines(caplog, logging.WARNING)
+    deny = "kafka-acls --add --deny-principal 'User:alice' --operation Read --group __keylane_nodes"
+    assert f"User:alice has Read on __keylane_nodes by the pattern *: {deny}" in told
+    assert "User:bob has Write on __keylane_settings by the pattern __*" in told
+    assert "kafka-acls --remove --allow-principal 'User:*' --transactional-id '*'" in told
+    assert "carol" not in told and OWN_NAME not in told
+    assert len(lines(caplog, logging.INFO)) == 3
+    assert [entity.resource_name_filter for entity in brokers.asked] == [own.name for own in OWN]
+
+
+async def test_where_nobody_else_may_the_advice_remains(caplog) -> None:
+    """A line for each kind of right, and one that all is as it should be."""
+    caplog.set_level(logging.INFO)
+
+    await advise(Brokers(), {OWN_NAME})
+
+    assert not lines(caplog, logging.WARNING)
+    *advice, verdict = lines(caplog, logging.INFO)
+    assert len(advice) == 3 and verdict == "the ACLs give none of these rights to others"
+
+
+@pytest.mark.parametrize(
+    ("code", "count", "text"),
+    [(54, 1, "no authorizer"), (31, 4, "may not ask"), (35, 4, "may not ask")],
+)
+async def test_where_they_are_not_told(caplog, code: int, count: int, text: str) -> None:
+    """One line says so, at INFO."""
+    caplog.set_level(logging.INFO)
+
+    await advise(Brokers(code=code), ())
+
+    told = lines(caplog, logging.INFO)
+    assert len(told) == count and text in told[0] and not lines(caplog, logging.WARNING)
+
+
+async def test_a_broker_that_is_gone_ends_nothing(caplog) -> None:
+    """The node goes on."""
+    caplog.set_level(logging.INFO)
+
+    class Gone(Brokers):
+        async def request(self, entity: Any) -> Any:
+            raise UpstreamLost("gone")
+
+    await advise(Gone(), ())
+
+    assert "reason=gone" in lines(caplog, logging.INFO)[0]
+
+
+async def test_so_many_are_named_and_no_more(caplog) -> None:
+    """The others are counted."""
+    acls = [(3, "*", LITERAL, f"User:u{n}", READ, ALLOW) for n in range(NAMED_MAX + 5)]
+
+    await advise(Brokers(*acls), {OWN_NAME})
+
+    (told,) = lines(caplog, logging.WARNING)
+    assert told.count("deny-principal") == NAMED_MAX and "and 5 more" in told
+
+
+def test_who_keylane_is() -> None:
+    """By its user name; a token or a certificate does not say."""
+    config = SecurityConfig(login_mechanism="PLAIN", login_username="keylane")
+
+    assert own_principals(config) == {OWN_NAME}
+    assert own_principals(SecurityConfig()) == frozenset()

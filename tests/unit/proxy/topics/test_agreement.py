@@ -1,0 +1,80 @@
+"""What names mean by each node's lane rules, and where nodes do not agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from keylane.config.node import LaneRule
+from keylane.keyrange.key_split import LaneCuts
+from keylane.proxy.topics.agreement import LaneMeanings, Meaning, node_rules, tell_disagreement
+from keylane.proxy.topics.node_values import NodeRule
+from keylane.proxy.topics.registry import TopicRegistry
+
+PATTERN = "{topic}.lanes-{lanes}"
+CUTS = LaneCuts.of([(5,), (9,)])
+RULES = (
+    LaneRule(topic="orders", plan="plan.json"),
+    LaneRule(topic="shop-*", lanes=3),
+    LaneRule(topic="shop.lanes-2", plan="shop.json"),
+)
+PLANS = {"orders": CUTS, "shop.lanes-2": LaneCuts.of([(7,)])}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["orders", "orders.lanes-2", "shop-a", "shop-a.lanes-8", "shop.lanes-2", "plain", "a.lanes-0",
+     "a.lanes-1025", "a.lanes-1024", "__consumer_offsets", "__offsets.lanes-4", "__shop-a"],
+)  # fmt: skip
+@pytest.mark.parametrize("pattern", [PATTERN, None])
+def test_a_name_means_to_others_what_it_means_here(name, pattern) -> None:
+    """Told rules say the same as configured ones: topic, lanes per partition, cuts."""
+    registry = TopicRegistry(RULES, lane_name_pattern=pattern, plans=PLANS)
+
+    meaning = LaneMeanings(node_rules(RULES, PLANS), pattern or "").of(name)
+
+    found = None if meaning is None else (meaning.topic, meaning.lanes)
+    assert found == registry.rule_of(name)
+    if meaning is not None:
+        assert meaning.fingerprint == registry.fingerprint_of(name).hex()
+
+
+def test_rules_as_they_are_told() -> None:
+    """In their order, plans by their lane count and fingerprint."""
+    assert node_rules(RULES[:2], PLANS) == (
+        NodeRule(topic="orders", lanes=2, fingerprint=CUTS.fingerprint.hex()),
+        NodeRule(topic="shop-*", lanes=3),
+    )
+
+
+def test_equal_rules_are_equal() -> None:
+    """Their order counts, since the first that fits does."""
+    one, other = NodeRule(topic="a*", lanes=2), NodeRule(topic="ab", lanes=3)
+
+    assert LaneMeanings((one, other), PATTERN) == LaneMeanings((one, other), PATTERN)
+    assert len({LaneMeanings((one, other)), LaneMeanings((one, other))}) == 1
+    assert LaneMeanings((one, other)) != LaneMeanings((other, one))
+    assert LaneMeanings((one,), PATTERN) != LaneMeanings((one,))
+    assert LaneMeanings() != "rules"
+
+
+@pytest.mark.parametrize("pattern", ["{topic}{topic}", "{lanes}", "(", "{topic}.{lanes}.{lanes}"])
+def test_a_pattern_that_no_node_can_have_names_nothing(pattern) -> None:
+    """It came in a message, and is no reason to fail."""
+    assert LaneMeanings((), pattern).of("a.1.1") is None
+
+
+def test_a_disagreement_names_nodes_and_meanings() -> None:
+    """Nodes that mean the same stand together; who agrees with this node is not named."""
+    here = LaneMeanings([NodeRule(topic="orders", lanes=4)])
+    plan = LaneMeanings([NodeRule(topic="orders", lanes=4, fingerprint="ab" * 32)])
+    others = {7: LaneMeanings(), 2: plan, 9: plan, 5: here}
+
+    told = tell_disagreement("orders", 3, here, others)
+
+    assert told == (
+        "lanes: nodes do not agree on orders: 4 lanes per partition of orders at this node (3); "
+        "4 lanes per partition of orders by the plan abababababab at nodes 2, 9; "
+        "a plain topic at node 7"
+    )
+    assert tell_disagreement("other", 3, here, others) is None
+    assert str(Meaning(topic="t", lanes=2)) == "2 lanes per partition of t"
