@@ -11,7 +11,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
-from keylane.assignor.units import NOBODY, Board, Part
+from keylane.assignor.units import NO_MEMBER, Board, Part
 
 Room = tuple[int, int]
 """What a member may still take up to the level, and its index."""
@@ -24,7 +24,7 @@ def fill(board: Board) -> None:
     """
     free: dict[int, list[int]] = {}
     for unit, holder in enumerate(board.holder):
-        if holder == NOBODY:
+        if holder == NO_MEMBER:
             free.setdefault(board.units[unit].crowd, []).append(unit)
     for crowd in sorted(free, key=lambda crowd: (len(board.crowds[crowd]), crowd)):
         _fill_crowd(board, board.crowds[crowd], free[crowd])
@@ -103,7 +103,7 @@ class Rooms:
             return _best_fit(sorted(having), remaining)
         racks = self.board.racks.get(part)
         if racks:
-            fitting = self.ascending[bisect_left(self.ascending, (lightest, NOBODY)) :]
+            fitting = self.ascending[bisect_left(self.ascending, (lightest, NO_MEMBER)) :]
             near = [room for room in fitting if self.board.members[room[1]].rack in racks]
             if near:
                 return _best_fit(near, remaining)
@@ -118,7 +118,7 @@ class Rooms:
 
 
 def _best_fit(rooms: Sequence[Room], remaining: int) -> int:
-    place = bisect_left(rooms, (remaining, NOBODY))
+    place = bisect_left(rooms, (remaining, NO_MEMBER))
     return (rooms[place] if place < len(rooms) else rooms[-1])[1]
 
 

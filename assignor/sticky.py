@@ -17,7 +17,7 @@ from keylane.assignor.fill import fill
 from keylane.assignor.level import level, polish
 from keylane.assignor.load import weigh_lanes
 from keylane.assignor.model import LaneTopic, Loads, Member, Plan
-from keylane.assignor.units import NOBODY, Board, set_up_board
+from keylane.assignor.units import NO_MEMBER, Board, set_up_board
 
 
 def plan_sticky(members: Sequence[Member], topics: Sequence[LaneTopic], loads: Loads) -> Plan:
@@ -55,7 +55,7 @@ def plan_sticky(members: Sequence[Member], topics: Sequence[LaneTopic], loads: L
     if len({topic.name for topic in topics}) != len(topics):
         raise ValueError("two topics have the same name")
     board = set_up_board(members, topics, weigh_lanes(topics, loads))
-    free = [unit for unit, holder in enumerate(board.holder) if holder == NOBODY]
+    free = [unit for unit, holder in enumerate(board.holder) if holder == NO_MEMBER]
     fill(board)
     level(board, is_fresh=len(free) == len(board.units))
     polish(board, free)

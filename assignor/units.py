@@ -17,7 +17,7 @@ from keylane.assignor.model import Lane, LaneTopic, Member, find_owners, member_
 
 Part = tuple[str, int]
 """Partition that a unit is of; the first topic's name stands for topics joined by key."""
-NOBODY: Final = -1
+NO_MEMBER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Board:
         if index == len(self.crowds):
             self.crowds.append(crowd)
         self.units.append(Unit(lanes, weight, part, index))
-        self.holder.append(NOBODY)
+        self.holder.append(NO_MEMBER)
         return len(self.units) - 1
 
     def give(self, unit: int, member: int) -> None:
         """Give a unit to a member, taking it from who has it."""
         value, before = self.units[unit], self.holder[unit]
-        if before != NOBODY:
+        if before != NO_MEMBER:
             self.held[before].remove(unit)
             self.load[before] -= value.weight
             self.spread[before][value.part] -= 1
@@ -92,8 +92,8 @@ class Board:
             assert self.load[member] == sum(self.units[unit].weight for unit in held)
             assert +self.spread[member] == Counter(self.units[unit].part for unit in held)
         for unit, member in enumerate(self.holder):
-            assert member == NOBODY or unit in self.held[member]
-            assert member == NOBODY or member in self.crowds[self.units[unit].crowd]
+            assert member == NO_MEMBER or unit in self.held[member]
+            assert member == NO_MEMBER or member in self.crowds[self.units[unit].crowd]
 
 
 def set_up_board(
@@ -192,9 +192,9 @@ def _pick_whole_partitions(
 def _main_owner(unit: Unit, weights: Mapping[Lane, int], owners: Mapping[Lane, int]) -> int:
     """The member that owns most of the unit by weight, the first one of equals."""
     if len(unit.lanes) == 1:
-        return owners.get(unit.lanes[0], NOBODY)
+        return owners.get(unit.lanes[0], NO_MEMBER)
     owned: Counter[int] = Counter()
     for lane in unit.lanes:
         if lane in owners:
             owned[owners[lane]] += weights[lane]
-    return min(owned, key=lambda member: (-owned[member], member), default=NOBODY)
+    return min(owned, key=lambda member: (-owned[member], member), default=NO_MEMBER)

@@ -151,7 +151,7 @@ def measure(case: Case, seed: int) -> dict[str, tuple[float, float]]:
     }
 
 
-def tell(case: Case, seeds: int) -> None:
+def report(case: Case, seeds: int) -> None:
     """Print one block of the table."""
     print(f"{case.name}, {case.partition_count} x {case.lane_count} lanes, "
           f"{case.member_count} members (mean {100 / case.member_count:.1f}%)")  # fmt: skip
@@ -173,10 +173,10 @@ def main() -> None:
     options = parser.parse_args()
     zipf = [1 / (rank + 1) ** 1.1 for rank in range(ZIPF_KEYS)]
     for lane_count in (8, 32):
-        tell(Case("Zipf(1.1), 100,000 keys", zipf, 2, lane_count, 8), options.seeds)
+        report(Case("Zipf(1.1), 100,000 keys", zipf, 2, lane_count, 8), options.seeds)
     for lane_count in (32, 64, 256, 1024):
         even = [1.0] * EVEN_KEYS
-        tell(Case("1,000 even keys", even, 1, lane_count, 32), options.seeds)
+        report(Case("1,000 even keys", even, 1, lane_count, 32), options.seeds)
 
 
 if __name__ == "__main__":

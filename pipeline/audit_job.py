@@ -102,13 +102,13 @@ def run_audit(
         end=request.end,
         options=options,
     )
-    told = find_range(spark, request.bootstrap, request.audit_topic, options=options)
+    reported = find_range(spark, request.bootstrap, request.audit_topic, options=options)
     with ExitStack() as stack:
         land = request.land
         if land is None:
             land = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-audit-")))
         stack.enter_context(spark_errors("audit"))
-        run = _Run(spark, request, wanted, told, land, progress)
+        run = _Run(spark, request, wanted, reported, land, progress)
         verdict = run.judge()
     text = json.dumps(asdict(verdict) | {"version": 1}, indent=2)
     written.write_text(text + "\n", encoding="utf-8")
@@ -122,7 +122,7 @@ class _Run:
     spark: SparkSession
     request: AuditRequest
     wanted: TopicRange
-    told: TopicRange
+    reported: TopicRange
     land: Path
     progress: Progress
     reasons: list[str] = field(default_factory=list)
@@ -140,8 +140,8 @@ class _Run:
     def judge(self) -> Verdict:
         """All steps, in the order in which they need each other."""
         self.request.out.mkdir(parents=True, exist_ok=True)
-        self.progress(f"reading {self.told.offset_count:,} reports")
-        parsed = self._land(audit.parse_values(self._read(self.told)), "reports")
+        self.progress(f"reading {self.reported.offset_count:,} reports")
+        parsed = self._land(audit.parse_values(self._read(self.reported)), "reports")
         reports = audit.split_reports(parsed)
         self.progress(f"reading {self.wanted.offset_count:,} offsets of the input")
         bitmaps = audit.offset_bitmaps(
@@ -150,7 +150,7 @@ class _Run:
         bitmaps = self._land(bitmaps, "input")
         sessions = self._land(audit.sessions_of(reports), "sessions")
         self._check(parsed, reports, sessions)
-        self._check_seen(self.told, parsed.select("ap").distinct())
+        self._check_seen(self.reported, parsed.select("ap").distinct())
         self._check_seen(self.wanted, bitmaps.select("p").distinct())
         self.progress("coverage")
         self.findings.write(audit.lost_findings(self._missing(bitmaps, reports)))
@@ -196,15 +196,16 @@ class _Run:
         return audit.missing_offsets(bitmaps, had)
 
     def _check(self, parsed: DataFrame, reports: audit.Reports, sessions: DataFrame) -> None:
-        """Note what keeps the audit from telling."""
-        if any(self.told.starts):
+        """Note what keeps the audit from a verdict."""
+        if any(self.reported.starts):
             self.reasons.append(
-                f"{self.told.topic} has lost its oldest reports: it starts at {self.told.starts}"
+                f"{self.reported.topic} has lost its oldest reports: it starts at "
+                f"{self.reported.starts}"
             )
         bad = parsed.where("bad").count()
         if bad:
-            self.reasons.append(f"{bad} records of {self.told.topic} are no reports")
-        misplaced = F.col("ap") != audit.audit_partition_of(self.told.partition_count)
+            self.reasons.append(f"{bad} records of {self.reported.topic} are no reports")
+        misplaced = F.col("ap") != audit.audit_partition_of(self.reported.partition_count)
         starts = F.array(*(F.lit(start) for start in self.wanted.starts))
         stray = F.col("p").between(0, self.wanted.partition_count - 1)
         below = F.col("o") < F.try_element_at(starts, F.col("p") + 1)
@@ -216,7 +217,7 @@ class _Run:
         ).first()
         assert counts is not None  # an aggregate without groups has one row
         for name, text in (
-            ("misplaced", f"in a partition of {self.told.topic} that is not their key's"),
+            ("misplaced", f"in a partition of {self.reported.topic} that is not their key's"),
             ("stray", f"of partitions that {self.wanted.topic} does not have"),
             ("below", f"of offsets before {self.wanted.starts}, which were not judged"),
             ("outside", "of keys outside of the range that they name: a wrong lane count?"),

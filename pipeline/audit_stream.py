@@ -27,7 +27,7 @@ from keylane.pipeline.job import SOURCE_OPTIONS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TOLD_MAX: Final = 20
+LOGGED_MAX: Final = 20
 """Offsets that one line lists."""
 
 
@@ -73,7 +73,7 @@ class Follower:
 
     read_committed: Callable[[], Mapping[int, int]]
     """What the group has committed now: the next offset by partition."""
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     state_path: Path
     """What is open is kept there, for the next start from the same checkpoint."""
     open: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -86,10 +86,10 @@ class Follower:
     def load(self) -> None:
         """Go on where an earlier run of the same checkpoint ended."""
         if self.state_path.exists():
-            told = json.loads(self.state_path.read_text(encoding="utf-8"))
-            self.open = {(p, bucket): int(bits, 16) for p, bucket, bits in told["open"]}
-            self.lost = {(p, offset) for p, offset in told["lost"]}
-            self.repeats = {(p, bucket): count for p, bucket, count in told["repeats"]}
+            reported = json.loads(self.state_path.read_text(encoding="utf-8"))
+            self.open = {(p, bucket): int(bits, 16) for p, bucket, bits in reported["open"]}
+            self.lost = {(p, offset) for p, offset in reported["lost"]}
+            self.repeats = {(p, bucket): count for p, bucket, count in reported["repeats"]}
         self.floor = dict(self.read_committed())
 
     def __call__(self, updated: DataFrame, batch_id: int) -> None:
@@ -98,8 +98,8 @@ class Follower:
             self.take(row["p"], row["bucket"], row["wanted"], row["had"], row["reports"])
         new = self.judge()
         self.lost |= new
-        listed = ", ".join(f"{p}:{offset}" for p, offset in sorted(new)[:TOLD_MAX])
-        self.tell(
+        listed = ", ".join(f"{p}:{offset}" for p, offset in sorted(new)[:LOGGED_MAX])
+        self.report(
             f"batch {batch_id}: {len(self.open)} buckets open, {self.repeat_count} reports again,"
             f" {len(self.lost)} lost" + (f", new {listed}" if new else "")
         )
@@ -109,12 +109,12 @@ class Follower:
     def take(self, p: int, bucket: int, wanted: bytes, had: bytes, reports: int) -> None:
         """One bucket as it is now."""
         # Bit k of a bitmap is bit k % 8 of byte k // 8: a little-endian number.
-        told = int.from_bytes(had, "little")
-        missing = int.from_bytes(wanted, "little") & ~told
+        reported = int.from_bytes(had, "little")
+        missing = int.from_bytes(wanted, "little") & ~reported
         self.open[p, bucket] = missing
         if not missing:
             del self.open[p, bucket]
-        again = reports - told.bit_count()
+        again = reports - reported.bit_count()
         if again:
             self.repeats[p, bucket] = again
 
@@ -137,12 +137,12 @@ class Follower:
         return sum(self.repeats.values())
 
     def _save(self) -> None:
-        told = {
+        reported = {
             "open": [(p, bucket, hex(bits)) for (p, bucket), bits in self.open.items()],
             "lost": sorted(self.lost),
             "repeats": [(p, bucket, count) for (p, bucket), count in self.repeats.items()],
         }
         self.state_path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.state_path.with_name(f".{self.state_path.name}.{os.getpid()}.tmp")
-        partial.write_text(json.dumps(told), encoding="utf-8")
+        partial.write_text(json.dumps(reported), encoding="utf-8")
         partial.replace(self.state_path)

@@ -78,14 +78,14 @@ def run(spark: SparkSession, args: argparse.Namespace) -> None:
     args.partitions = count_partitions(spark, args.bootstrap, lane_topic(args.topic, 1))
     layout = LaneLayout(partition_count=args.partitions, lane_count=args.lanes)
 
-    def tell(batch: int, rows: list[tuple[int, int, int, int]]) -> None:
+    def report(batch: int, rows: list[tuple[int, int, int, int]]) -> None:
         records, disorders = sum(row[1] for row in rows), sum(row[3] for row in rows)
         sys.stdout.write(
             f"batch {batch}: {records} records in {len(rows)} lanes, {disorders} out of order\n"
         )
         sys.stdout.flush()
 
-    fold = LaneFold(args.folder / "states", layout, add_amount, tell)
+    fold = LaneFold(args.folder / "states", layout, add_amount, report)
     writer = read_stream(spark, args).writeStream.foreachBatch(fold)
     writer = writer.option("checkpointLocation", str(args.folder / "checkpoint"))
     if args.group:

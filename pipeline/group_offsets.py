@@ -74,8 +74,8 @@ class GroupOffsets:
         asked = self._jvm.java.util.HashMap()
         for partition, offset in offsets.items():
             place = self._jvm.org.apache.kafka.common.TopicPartition(topic, partition)
-            told = self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset)
-            asked.put(place, told)
+            reported = self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset)
+            asked.put(place, reported)
         try:
             self._admin.alterConsumerGroupOffsets(self.group, asked).all().get()
         except Py4JError as error:

@@ -135,7 +135,7 @@ def _watch(
     context: SparkContext, group: str, what: str, progress: Progress, ended: threading.Event
 ) -> None:
     tracker = context.statusTracker()
-    told = ""
+    reported = ""
     while not ended.wait(PROGRESS_S):
         done = total = 0
         for job_id in tracker.getJobIdsForGroup(group):
@@ -147,9 +147,9 @@ def _watch(
                     done += stage.numCompletedTasks
                     total += stage.numTasks
         text = f"keylane: {what}: {done} of {total} tasks"
-        if total and text != told:
+        if total and text != reported:
             progress(text)
-            told = text
+            reported = text
 
 
 def first_line(error: Exception) -> str:

@@ -98,13 +98,15 @@ def physical_minima(
     except ValueError:
         return {}
     found: dict[str, dict[int, int]] = {}
-    for name, told in topics.items() if isinstance(topics, dict) else ():
-        if not isinstance(told, dict) or not all(isinstance(at, int) for at in told.values()):
+    for name, reported in topics.items() if isinstance(topics, dict) else ():
+        if not isinstance(reported, dict) or not all(
+            isinstance(at, int) for at in reported.values()
+        ):
             continue
         count = lanes_of_name(name) or (lanes or {}).get(name, 1)
-        partitions = len(told) // count
+        partitions = len(reported) // count
         least = found.setdefault(physical_topic(name), {})
-        for index, at in told.items():
+        for index, at in reported.items():
             partition = int(index) % partitions
             least[partition] = min(at, least.get(partition, at))
     return found

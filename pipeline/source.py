@@ -122,13 +122,13 @@ class SourceOptions:
         if text in {"earliest", "latest"}:
             return dict(bounds.starts if text == "earliest" else bounds.ends)
         try:
-            told = {int(key): int(value) for key, value in json.loads(text).items()}
+            reported = {int(key): int(value) for key, value in json.loads(text).items()}
         except (AttributeError, TypeError, ValueError):
             raise ConfigInvalid(f"{name}: expected earliest, latest or JSON") from None
-        unknown = told.keys() - bounds.starts.keys()
+        unknown = reported.keys() - bounds.starts.keys()
         if unknown:
             raise ConfigInvalid(f"{name}: {self.topic} has no partition {min(unknown)}")
-        return dict(bounds.starts if name == "startingOffsets" else bounds.ends) | told
+        return dict(bounds.starts if name == "startingOffsets" else bounds.ends) | reported
 
     def tasks(self, start: Offsets, end: Offsets) -> list[LanePartition]:
         """A task per lane of each partition that has something new."""

@@ -76,11 +76,11 @@ def find_bounds(bootstrap: str, topic: str, lanes: int, settings: Mapping[str, s
     view = view_name(topic, lanes)
     consumer = _make_consumer(bootstrap, settings)
     try:
-        told = consumer.list_topics(view, timeout=ASK_S).topics[view]
-        if told.error is not None:
+        reported = consumer.list_topics(view, timeout=ASK_S).topics[view]
+        if reported.error is not None:
             hint = "" if lanes == 1 else f"; is {bootstrap} a keylane proxy?"
-            raise ConfigInvalid(f"topic {view} at {bootstrap}: {told.error.str()}{hint}")
-        count = len(told.partitions) // lanes
+            raise ConfigInvalid(f"topic {view} at {bootstrap}: {reported.error.str()}{hint}")
+        count = len(reported.partitions) // lanes
         pairs = [
             consumer.get_watermark_offsets(TopicPartition(view, partition), timeout=ASK_S)
             for partition in range(count)
@@ -105,13 +105,13 @@ def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
     consumer = _make_consumer(task.bootstrap, task.settings)
     try:
         consumer.assign([TopicPartition(task.view, task.index, task.start)])
-        heard_s = time.monotonic()
+        received_s = time.monotonic()
         done = False
         while not done:
             messages = consumer.consume(ROWS_MAX, timeout=POLL_S)
             if messages:
-                heard_s = time.monotonic()
-            elif time.monotonic() - heard_s > STALL_S:
+                received_s = time.monotonic()
+            elif time.monotonic() - received_s > STALL_S:
                 raise UpstreamLost(f"{place}: nothing in {STALL_S:g} s before offset {task.end}")
             rows, done = _take(messages, task.end, place)
             if rows:

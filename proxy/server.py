@@ -49,7 +49,7 @@ from keylane.proxy.scans.feed import ScanFeed
 from keylane.proxy.scans.known_scans import ScanKey
 from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
-from keylane.proxy.scans.scan_listeners import Hearers
+from keylane.proxy.scans.scan_listeners import ScanListeners
 from keylane.proxy.scans.waits import ScanWaits
 from keylane.proxy.session.context import SessionContext, Shared
 from keylane.proxy.session.entrance import Entrance
@@ -101,10 +101,12 @@ class ProxyServer:
         groups = self._make_groups(config)
         loads, tallies = LaneLoads(time.monotonic), LaneTallies()
         scanned = groups.on_scanned, loads.on_scanned, tallies.on_scanned
-        here = Hearers(scanned, (groups.on_truncated, loads.on_truncated, tallies.on_truncated))
+        here = ScanListeners(
+            scanned, (groups.on_truncated, loads.on_truncated, tallies.on_truncated)
+        )
         self._feed = None if config.node is None else self._make_feed(config.node, here, groups)
         if (feed := self._feed) is not None:
-            here = Hearers(
+            here = ScanListeners(
                 (here.on_scanned, feed.note_scanned), (here.on_truncated, feed.note_truncated)
             )
         fetcher = self._make_fetcher(here, groups.lineages)
@@ -202,11 +204,11 @@ class ProxyServer:
             on_freed=partial(asyncio.to_thread, give_back),
         )
 
-    def _make_feed(self, number: int, here: Hearers, groups: GroupOffsets) -> ScanFeed:
+    def _make_feed(self, number: int, here: ScanListeners, groups: GroupOffsets) -> ScanFeed:
         # A cut that another node has met is one for this node's readers, too.
         # The fetcher is made after the feed, so it is looked up when it is needed.
         readers = lambda *cut: self._shared.fetcher.forget_cut(*cut)  # noqa: E731, PLW0108
-        cut = Hearers((), (readers, *here.truncated))
+        cut = ScanListeners((), (readers, *here.truncated))
 
         def on_past(block: ScannedBlock) -> None:
             groups.on_scanned(block)
@@ -229,7 +231,7 @@ class ProxyServer:
         groups.scan_waits = ScanWaits(hurry=feed.hurry)
         return feed
 
-    def _make_fetcher(self, hearers: Hearers, lineages: Lineages) -> LaneFetcher:
+    def _make_fetcher(self, scan_listeners: ScanListeners, lineages: Lineages) -> LaneFetcher:
         config = self.config
         return LaneFetcher(
             lambda topic, topic_id, partition: UpstreamSource.open(
@@ -244,9 +246,9 @@ class ProxyServer:
             gathering_bytes_max=config.buffered_bytes_max // GATHERING_PART,
             threads=config.filter_threads or os.cpu_count() or 1,
             clock=time.monotonic,
-            on_scanned=hearers.on_scanned,
-            on_truncated=hearers.on_truncated,
-            told_end=None if self._feed is None else self._feed.told_end,
+            on_scanned=scan_listeners.on_scanned,
+            on_truncated=scan_listeners.on_truncated,
+            remote_scanned_end=None if self._feed is None else self._feed.remote_scanned_end,
             lineages=lineages,
             stats=self.stats,
         )

@@ -228,9 +228,9 @@ def _behaviours() -> list[str]:
         found = BEHAVIOUR.search(doc)
         if found is None:
             continue
-        title, _, told = doc.partition("\n")[0].rstrip(".").partition(": ")
-        told = f"{_capital(told)}.\n\n" if told else ""
-        section = f"## {title}\n\n{told}{_capital(found[1])}\n"
+        title, _, reported = doc.partition("\n")[0].rstrip(".").partition(": ")
+        reported = f"{_capital(reported)}.\n\n" if reported else ""
+        section = f"## {title}\n\n{reported}{_capital(found[1])}\n"
         if not found[2].startswith("nothing"):
             section += f"\nNot done: {found[2]}\n"
         sections.append(REQUIREMENT.sub("", section))

@@ -158,7 +158,7 @@ def main() -> int:
         for lanes in options.lanes:
             runs = {way.name: [measure(stage, way, lanes, s) for s in range(options.seeds)]
                     for way in WAYS}  # fmt: skip
-            table[f"{lanes} lanes"] = tell(lanes, runs)
+            table[f"{lanes} lanes"] = report(lanes, runs)
     path = save_result("balance", {"run": describe_run(), "tables": table})
     print(f"wrote {path}")
     return 0
@@ -260,7 +260,7 @@ def await_that(condition: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
-def tell(lanes: int, runs: dict[str, list[Run]]) -> dict[str, Any]:
+def report(lanes: int, runs: dict[str, list[Run]]) -> dict[str, Any]:
     """Print one table; return it for the result file.
 
     The ideal is the mean, or the heaviest lane if that is more: of the lanes that are wanted, which

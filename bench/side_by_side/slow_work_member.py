@@ -38,10 +38,10 @@ def work(bootstrap: str, topic: str, group: str, number: int, work_s: float) -> 
         {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
     )
 
-    def tell(_: Consumer, partitions: list[TopicPartition]) -> None:
+    def report(_: Consumer, partitions: list[TopicPartition]) -> None:
         sys.stdout.write(f"a {number} {len(partitions)}\n")
 
-    consumer.subscribe([topic], on_assign=tell)
+    consumer.subscribe([topic], on_assign=report)
     while True:
         message = consumer.poll(POLL_S)
         if message is None or message.error() is not None:

@@ -92,12 +92,12 @@ def fold_all(
     """Fold the topic in micro-batches; `lanes` None reads it direct. Stops and restarts once."""
     layout = LaneLayout(partition_count=PARTITIONS, lane_count=lanes or 1)
     rows: dict[int, list[tuple[int, int, int, int]]] = {}
-    told = threading.Event()
+    reported = threading.Event()
 
     def note(batch: int, summary: list[tuple[int, int, int, int]]) -> None:
         rows[batch] = summary
         if stop_after is not None and len(rows) >= stop_after:
-            told.set()
+            reported.set()
 
     options = {
         **SOURCE_OPTIONS,
@@ -122,7 +122,7 @@ def fold_all(
     began_s = time.monotonic()
     query = writer.start()
     if stop_after is not None:
-        assert told.wait(600), query.exception()
+        assert reported.wait(600), query.exception()
         query.stop()
         query = writer.start()
     query.awaitTermination()

@@ -77,7 +77,7 @@ def run(spark: SparkSession, chosen: TopicRange, rounds: int) -> None:
         if number:
             taken.append(row)
     assert profile is not None
-    tell(chosen.offset_count, taken)
+    print_shares(chosen.offset_count, taken)
     plans = judge_plans(spark, chosen, profile)
     for plan in plans:
         print(plan)
@@ -85,7 +85,7 @@ def run(spark: SparkSession, chosen: TopicRange, rounds: int) -> None:
     print(save("spark_profile", {**content, **describe_run()}))
 
 
-def tell(records: int, taken: list[dict[str, float]]) -> None:
+def print_shares(records: int, taken: list[dict[str, float]]) -> None:
     """Medians, and the spread of ratios."""
     for name in ("count", "profile"):
         spent_s = statistics.median(row[f"{name}_s"] for row in taken)

@@ -151,10 +151,10 @@ class AuditReporter:
             found = self._producer.list_topics(self._topic, timeout=self._timeout_s)
         except KafkaException as error:
             raise AuditUnwritten(f"{self._topic}: {error.args[0].str()}") from None
-        told = found.topics[self._topic]
-        if told.error is not None:
-            raise AuditUnwritten(f"{self._topic}: {told.error.str()}")
-        return len(told.partitions)
+        reported = found.topics[self._topic]
+        if reported.error is not None:
+            raise AuditUnwritten(f"{self._topic}: {reported.error.str()}")
+        return len(reported.partitions)
 
 
 def generation_of(consumer: Consumer) -> int:

@@ -36,15 +36,15 @@ def apply_plan(
     """
     trust = trust or ControlTrust()
     path = "/assignments"
-    tag, told = _call(control_request(control, path), trust)
-    changes = plan_changes(told["assignments"], planned, topics)
+    tag, reported = _call(control_request(control, path), trust)
+    changes = plan_changes(reported["assignments"], planned, topics)
     body = json.dumps({"assignments": changes}).encode()
     headers = {"Content-Type": "application/json", "If-Match": tag}
     patch = control_request(control, path, data=body, headers=headers, method="PATCH")
-    _, told = _call(patch, trust)
+    _, reported = _call(patch, trust)
     others = sorted(changes.keys() - planned.keys())
     lost = f"; taken from {', '.join(others)}" if others else ""
-    return f"version {told['version']}: {len(planned)} clients on {control}{lost}"
+    return f"version {reported['version']}: {len(planned)} clients on {control}{lost}"
 
 
 def plan_changes(

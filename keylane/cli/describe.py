@@ -49,8 +49,8 @@ def run_describe(args: argparse.Namespace) -> int:
             report = json.load(answer)
     except HTTPError as error:
         with error:
-            told = error.read().decode(errors="replace")
-        print(f"keylane describe: {told}", file=sys.stderr)
+            reported = error.read().decode(errors="replace")
+        print(f"keylane describe: {reported}", file=sys.stderr)
         return 1
     except (ConfigInvalid, URLError, OSError, ValueError) as error:
         print(f"keylane describe: {args.control}: {error}", file=sys.stderr)

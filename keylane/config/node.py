@@ -341,8 +341,8 @@ class ProxyConfig(MemoryConfig):
         if self.control is not None:
             expect_control_guard(self, split_address(self.control)[0])
         if self.node is not None or self.workers > 1:
-            told = (self.listen, self.advertise_pattern or "localhost:0")
-            hosts = [split_address(address)[0] for address in told]
+            reported = (self.listen, self.advertise_pattern or "localhost:0")
+            hosts = [split_address(address)[0] for address in reported]
             expect_node_secret(self, [*hosts, self.advertised_host])
         return self
 

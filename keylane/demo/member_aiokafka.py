@@ -68,7 +68,7 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
         while not is_stopping():
             await self._turn()
         await self._commit()
-        # `stop` leaves the group without a word to the listener. Told here, since the next
+        # `stop` leaves the group without a word to the listener. Reported here, since the next
         # member may have the lanes long before the parent sees the end of this process.
         self._leaving = True
         self._journal.released(partition.partition for partition in self._consumer.assignment())

@@ -35,9 +35,9 @@ REFUSALS: Final = (
     TransactionalIdAuthorizationFailed,
 )
 OnAck = Callable[[int, int], None]
-"""Told of each record that a broker has taken: its partition, and its offset there."""
+"""Reported of each record that a broker has taken: its partition, and its offset there."""
 OnAppend = Callable[[int, float, bool], None]
-"""Told of each write: its records, its seconds, whether all in-sync replicas have it."""
+"""Reported of each write: its records, its seconds, whether all in-sync replicas have it."""
 T = TypeVar("T")
 
 

@@ -205,7 +205,7 @@ class OwnedTables:
         self._held: dict[str, Holding] = {}
         self._loads: dict[int, asyncio.Task[Holding | UpstreamLost | None]] = {}
         self._refusals: dict[int, Refusal] = {}
-        self._told_refused_s = float("-inf")
+        self._refusal_logged_s = float("-inf")
         self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -380,8 +380,8 @@ class OwnedTables:
         pause_s = REFUSED_PAUSE_S_MIN if last is None else 2 * last.pause_s
         pause_s = min(pause_s, REFUSED_PAUSE_S_MAX)
         self._refusals[partition] = Refusal(reason, now_s + pause_s, pause_s)
-        if now_s - self._told_refused_s >= REFUSED_PAUSE_S_MAX:
-            self._told_refused_s = now_s
+        if now_s - self._refusal_logged_s >= REFUSED_PAUSE_S_MAX:
+            self._refusal_logged_s = now_s
             log.error(
                 "groups cannot be served: a right of keylane's principal is missing partition=%d"
                 " reason=%s", partition, reason,

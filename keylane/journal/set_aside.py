@@ -35,7 +35,7 @@ class SetAside:
         """By topic."""
         self._clock = clock
         self._places: dict[str, OrderedDict[tuple[int, int], None]] = {}
-        self._window_s, self._lines, self._untold = clock(), 0, 0
+        self._window_s, self._lines, self._unlogged = clock(), 0, 0
 
     def note(self, topic: str, damaged: Damaged) -> None:
         """Count a record and log where it stands, once."""
@@ -47,7 +47,7 @@ class SetAside:
         if len(places) > PLACES_MAX:
             places.popitem(last=False)
         self.counts[topic] += 1
-        if self._may_tell():
+        if self._may_log():
             log.error(
                 "record is set aside topic=%s partition=%d offset=%d reason=%s",
                 topic, damaged.partition, damaged.offset, damaged.reason,
@@ -70,14 +70,16 @@ class SetAside:
             found.append(f"set aside: {self.counts[topic]} records of {topic}, {more}{where}")
         return found
 
-    def _may_tell(self) -> bool:
+    def _may_log(self) -> bool:
         now_s = self._clock()
         if now_s - self._window_s >= INTERVAL_S:
-            if self._untold:
-                log.error("more records were set aside, without a line each count=%d", self._untold)
-            self._window_s, self._lines, self._untold = now_s, 0, 0
+            if self._unlogged:
+                log.error(
+                    "more records were set aside, without a line each count=%d", self._unlogged
+                )
+            self._window_s, self._lines, self._unlogged = now_s, 0, 0
         if self._lines >= LINES_MAX:
-            self._untold += 1
+            self._unlogged += 1
             return False
         self._lines += 1
         return True

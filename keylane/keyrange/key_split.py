@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from keylane.keyrange.space import HASH_MAX, KeyRange, split_even
 
-NOBODY: Final = -1
+NO_OUTPUT: Final = -1
 """The output of an interval whose records are dropped."""
 OUTPUT_COUNT_MAX: Final = 2**15 - 1
 """The kernel keeps an int16 per record."""
@@ -41,7 +41,7 @@ class KeySplit:
     lows: array[int] = field(repr=False)
     """First hash of each interval, ascending; not to be changed."""
     outputs: tuple[int, ...] | None
-    """Output of each interval, or NOBODY; None: the interval's own number."""
+    """Output of each interval, or NO_OUTPUT; None: the interval's own number."""
     limits: NDArray[np.uint64] = field(repr=False)
     """(intervals,) exclusive upper bounds, ascending, the last is 2**63; read-only."""
     output_of: NDArray[np.int16] = field(repr=False)
@@ -56,7 +56,7 @@ class KeySplit:
             raise ValueError("cuts must ascend inside of the hash space")
         count = len(bounds) - 1
         if outputs is not None:
-            used = {output for output in outputs if output != NOBODY}
+            used = {output for output in outputs if output != NO_OUTPUT}
             if len(outputs) != count or used != set(range(len(used))):
                 raise ValueError("every interval needs an output, and every output an interval")
             count = len(used)
@@ -133,11 +133,11 @@ def owners_split(owners: Sequence[Sequence[KeyRange]]) -> KeySplit:
         if lo < limit:
             raise ValueError(f"two owners of hash {lo}")
         if lo > limit:
-            _extend(cuts, outputs, limit, NOBODY)
+            _extend(cuts, outputs, limit, NO_OUTPUT)
         _extend(cuts, outputs, lo, owner)
         limit = hi + 1
     if limit <= HASH_MAX:
-        _extend(cuts, outputs, limit, NOBODY)
+        _extend(cuts, outputs, limit, NO_OUTPUT)
     split = KeySplit(tuple(cuts), tuple(outputs))
     if split.output_count != len(owners):
         raise ValueError("an owner without a range")

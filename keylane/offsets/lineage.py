@@ -55,7 +55,7 @@ class Lineage:
     Invariants: epochs ascend; every start is below `end`; there are EPOCHS_MAX at most.
     """
 
-    __slots__ = ("_epochs", "_starts", "elected_epoch", "end", "leader_epoch", "told_s")
+    __slots__ = ("_epochs", "_starts", "elected_epoch", "end", "known_s", "leader_epoch")
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
@@ -66,7 +66,7 @@ class Lineage:
         """The latest leader whose log was compared; what an earlier one sends counts no more."""
         self.elected_epoch = NO_EPOCH
         """The latest leader that metadata has named to readers."""
-        self.told_s = float("-inf")
+        self.known_s = float("-inf")
         """When a leader has answered a reader last."""
 
     @property

@@ -63,7 +63,7 @@ class _Grid:
     places: NDArray[np.intp] | None
     """Which interval of the map it is of; None: pieces are intervals, as a rule."""
     outputs: NDArray[np.intp]
-    """Which output of the split reads it, or NOBODY."""
+    """Which output of the split reads it, or NO_OUTPUT."""
 
     @classmethod
     def of(cls, starts: list[int], key_split: KeySplit) -> _Grid:

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from keylane.keyrange.key_split import NOBODY, KeySplit
+from keylane.keyrange.key_split import NO_OUTPUT, KeySplit
 from keylane.keyrange.space import KeyRange
 from keylane.offsets.intervals import Range, RangeSet
 
@@ -115,11 +115,11 @@ class ScanIndex:
             offset = skipped
 
     def effective_at(self, output: int, offset: int) -> int:
-        """As `effective`, of a position of an output of the split, or of NOBODY."""
+        """As `effective`, of a position of an output of the split, or of NO_OUTPUT."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0 or offset >= self._ends[index]:
             return offset
-        last = UNSEEN if output == NOBODY else int(self._lasts[index][output])
+        last = UNSEEN if output == NO_OUTPUT else int(self._lasts[index][output])
         if last < offset:
             return self._ends[index]
         return self._behind_holes(index, last, offset) if self._holes else offset
@@ -129,7 +129,7 @@ class ScanIndex:
     ) -> NDArray[np.int64]:
         """As `effective_at`, of many positions.
 
-        outputs  (n,)  which output of the split each position is of, or NOBODY.
+        outputs  (n,)  which output of the split each position is of, or NO_OUTPUT.
         offsets  (n,)  where each stands.
         Cost: some 10 us, nanoseconds per position, and a search per position in front of a record.
         """
@@ -140,7 +140,7 @@ class ScanIndex:
         for index in set(regions.tolist()) - {-1}:
             rows = np.flatnonzero((regions == index) & (found < self._ends[index]))
             of_rows = outputs[rows]
-            lasts = np.where(of_rows == NOBODY, UNSEEN, self._lasts[index][of_rows])
+            lasts = np.where(of_rows == NO_OUTPUT, UNSEEN, self._lasts[index][of_rows])
             is_done = lasts < found[rows]
             found[rows[is_done]] = self._ends[index]
             if self._holes:
@@ -242,7 +242,7 @@ class ScanIndex:
         outputs = set(self._outputs[first:stop])
         # Of an output with several intervals this may be the last record of another one, which
         # can only hold a position back.
-        return UNSEEN if NOBODY in outputs else max(int(lasts[output]) for output in outputs)
+        return UNSEEN if NO_OUTPUT in outputs else max(int(lasts[output]) for output in outputs)
 
     def _behind_holes(self, index: int, last: int, offset: int) -> int:
         """`effective` of a position inside a region, whose lane has its last record at `last`."""

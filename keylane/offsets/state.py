@@ -209,7 +209,7 @@ class OffsetState:
 
     def unsaved(self) -> Changes:
         """Return what the journal lacks, which may be written from now on; see `mark_saved`."""
-        return self._unsaved.tell()
+        return self._unsaved.report()
 
     def ranges_held(self) -> list[Range]:
         """Return every range that the journal may hold a record of, to delete them all."""

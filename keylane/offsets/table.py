@@ -43,7 +43,7 @@ from keylane.offsets.state import OffsetState
 from keylane.offsets.steps import Steps
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged, OwnerEpoch, Pusher
 
-DAMAGED_TOLD_MAX: Final = 1000
+DAMAGED_LOGGED_MAX: Final = 1000
 """How many damaged records are named; the others are counted."""
 
 
@@ -158,7 +158,7 @@ class OffsetTable:
 
     def _note_damaged(self, damaged: Damaged) -> None:
         self._damaged_count += 1
-        if len(self._damaged) < DAMAGED_TOLD_MAX:
+        if len(self._damaged) < DAMAGED_LOGGED_MAX:
             self._damaged.append(damaged)
 
     def take_orphan_tombstones(self) -> list[JournalRecord]:

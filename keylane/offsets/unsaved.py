@@ -61,7 +61,7 @@ class Unsaved:
         else:
             self._removed.add(item)
 
-    def tell(self) -> Changes:
+    def report(self) -> Changes:
         """Return what has to be written; from now on it may be in the journal."""
         if not (self._added or self._removed):  # the rule: stock clients commit no ranges
             return Changes(self.positions, (), ())

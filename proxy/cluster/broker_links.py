@@ -95,11 +95,11 @@ class BrokerLinks:
         """
         if time.monotonic() - self._awake_s > AWAKE_S:
             if self._probe is None:  # thousands of clients may come at once
-                self._probe = spawn(self._look_who_is_awake(), "which broker answers")
+                self._probe = spawn(self._look_for_awake(), "which broker answers")
             await asyncio.shield(self._probe)
         return self._addresses()
 
-    async def _look_who_is_awake(self) -> None:
+    async def _look_for_awake(self) -> None:
         try:
             await self.ask_any(lambda link: link.request_raw(API_VERSIONS, 0, b""))
         except UpstreamLost as error:

@@ -33,7 +33,7 @@ from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.cluster")
 
-DISPUTES_TOLD_MAX: Final = 20
+DISPUTES_LOGGED_MAX: Final = 20
 """Topics that are named in the log when nodes do not agree; a glob may mean thousands."""
 METADATA: Final = 3
 METADATA_VERSION_MIN: Final = 12
@@ -81,15 +81,15 @@ class Cluster:
         )
         self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
         self.on_brokers: Callable[[Iterable[Broker]], Awaitable[None]] | None = None
-        """Told of the brokers of each answer, before any client is."""
+        """Reported of the brokers of each answer, before any client is."""
         self.on_leader: list[Callable[[tuple[uuid.UUID, int], int], None]] = []
-        """Told of a later leader epoch of a partition (topic id, index) than was known."""
+        """Reported of a later leader epoch of a partition (topic id, index) than was known."""
         self.on_grown: Callable[[], None] | None = None
         """Called when `pins` has changed, but for what other nodes told."""
         self._to_leaders: dict[asyncio.Task[ServiceLink | KeylaneError], tuple[Any, int]] = {}
         """Connections being opened to leaders: of which place, by which epoch."""
-        self._told_grown: dict[str, int] = {}
-        self._told_refused: dict[str, set[tuple[str, int]]] = {}
+        self._logged_grown: dict[str, int] = {}
+        self._logged_refused: dict[str, set[tuple[str, int]]] = {}
         """By topic."""
         self._refreshing: asyncio.Lock = asyncio.Lock()
         self._seeking: dict[str, asyncio.Task[None]] = {}
@@ -279,8 +279,8 @@ class Cluster:
                 raise
             log.error("topic is hidden by lanes topic=%s reason=%s", topic.name, error)
             return
-        self._tell_grown(topic.name)
-        self._tell_refused(topic.name)
+        self._log_grown(topic.name)
+        self._log_refused(topic.name)
         for partition in topic.partitions:
             place = topic.topic_id, int(partition.partition_index)
             known, epoch = self.leaders.get(place), int(partition.leader_epoch)
@@ -293,8 +293,8 @@ class Cluster:
         for opening, (of_place, of_epoch) in list(self._to_leaders.items()):
             if of_place == place and of_epoch < epoch:
                 opening.cancel()
-        for tell in self.on_leader:
-            tell(place, epoch)
+        for report in self.on_leader:
+            report(place, epoch)
 
     def topic_ids(self) -> set[uuid.UUID]:
         """Topics of which something is known."""
@@ -308,35 +308,35 @@ class Cluster:
             if name is not None:
                 self.registry.forget(name)
                 self.registry.grown.pop(name, None)
-                self._told_grown.pop(name, None)
-                self._told_refused.pop(name, None)
+                self._logged_grown.pop(name, None)
+                self._logged_refused.pop(name, None)
         for place in [place for place in self.leaders if place[0] in topic_ids]:
             del self.leaders[place]
 
-    def hear_nodes(self, number: int, membership: Membership) -> None:
+    def update_nodes(self, number: int, membership: Membership) -> None:
         """Take note of other nodes' lane rules and pins; say what nodes do not agree on.
 
         number: of this node.
         """
-        self._hear_pins([node for node in membership.nodes if node.number != number])
+        self._update_pins([node for node in membership.nodes if node.number != number])
         before, dissenters = self.registry.disputes(), self.registry.dissenters
         others = {
             node.number: LaneMeanings(node.rules, node.lane_name_pattern)
             for node in membership.nodes
             if node.number != number
         }
-        self.registry.hear_nodes(number, others)
+        self.registry.update_nodes(number, others)
         disputes = self.registry.disputes()
         if self.registry.dissenters not in (dissenters, ()):
             log.warning("nodes have other lane rules nodes=%s", self.registry.dissenters)
-        for name, reason in islice(disputes.items(), DISPUTES_TOLD_MAX):
+        for name, reason in islice(disputes.items(), DISPUTES_LOGGED_MAX):
             if before.get(name) != reason:
                 log.error("topic is not served topic=%s reason=%s", name, reason)
-        if len(disputes) > DISPUTES_TOLD_MAX:
+        if len(disputes) > DISPUTES_LOGGED_MAX:
             log.error("topics are not served topics=%d, some were named", len(disputes))
         for name, reason in disputes.items():
             count = self.registry.topics[name].partition_count
-            self._told_refused.setdefault(name, set()).add((reason, count))
+            self._logged_refused.setdefault(name, set()).add((reason, count))
         settled = [name for name in before if name not in disputes]
         if settled:
             log.info("nodes agree again topics=%d first=%s", len(settled), settled[0])
@@ -346,7 +346,7 @@ class Cluster:
         """As `TopicRegistry.pins`: what other nodes are told to keep to."""
         return self.registry.pins()
 
-    def _hear_pins(self, others: Iterable[NodeInfo]) -> None:
+    def _update_pins(self, others: Iterable[NodeInfo]) -> None:
         """What is to get another layout now (`accept_layout`) is not kept to, whoever does."""
         topics = (self.registry.topics.get(name) for name in self._config.accept_layout)
         accepted = {str(topic.topic_id) for topic in topics if topic is not None}
@@ -355,26 +355,26 @@ class Cluster:
             for topic_id, count in node.pinned.items():
                 if topic_id not in accepted:
                     pins[topic_id] = min(count, pins.get(topic_id, count))
-        self.registry.hear_pins(pins)
+        self.registry.update_pins(pins)
         for name in self.registry.grown:
-            self._tell_grown(name, is_heard=True)
+            self._log_grown(name, is_received=True)
 
-    def _tell_refused(self, name: str) -> None:
+    def _log_refused(self, name: str) -> None:
         """Say once per count that a plan does not fit, under each name that stands for it."""
         count = self.registry.topics[name].partition_count
         for refusal in self.registry.refusals_of(name):
-            told = self._told_refused.setdefault(name, set())
-            if (refusal, count) not in told:
-                told.add((refusal, count))
+            reported = self._logged_refused.setdefault(name, set())
+            if (refusal, count) not in reported:
+                reported.add((refusal, count))
                 log.error("topic is not served topic=%s reason=%s", name, refusal)
 
-    def _tell_grown(self, name: str, *, is_heard: bool = False) -> None:
+    def _log_grown(self, name: str, *, is_received: bool = False) -> None:
         """Say once per count that partitions of a lane topic are not read by its lanes."""
         count = self.registry.grown.get(name)
-        if count is None or self._told_grown.get(name) == count:
+        if count is None or self._logged_grown.get(name) == count:
             return
-        self._told_grown[name] = count
-        if self.on_grown is not None and not is_heard:
+        self._logged_grown[name] = count
+        if self.on_grown is not None and not is_received:
             self.on_grown()
         log.warning(
             "partitions were added, lanes do not read them topic=%s partitions=%d seen=%d "

@@ -31,9 +31,9 @@ class _State:
 
     since_s: float | None = None
     """When it could not be reached any more; None: it can be."""
-    is_told: bool = False
+    is_logged: bool = False
     """Whether this loss is in the log."""
-    told_s: float = float("-inf")
+    logged_s: float = float("-inf")
     reached_s: float = float("-inf")
     turned_away: int = 0
     """Clients, since the last line that told of them."""
@@ -73,9 +73,9 @@ class Reach:
         now_s = self._clock()
         if state.since_s is None:
             state.since_s = now_s
-        if state.is_told or now_s - state.told_s < PAUSE_S:
+        if state.is_logged or now_s - state.logged_s < PAUSE_S:
             return
-        state.is_told, state.told_s = True, now_s
+        state.is_logged, state.logged_s = True, now_s
         log.warning(
             "broker cannot be reached broker=%s address=%s:%d reason=%s",
             self._name(host, port), host, port, reason.removeprefix(f"broker at {host}:{port}: "),
@@ -84,14 +84,14 @@ class Reach:
     def _reached(self, host: str, port: int) -> None:
         state = self._state(host, port)
         state.reached_s = self._clock()
-        if state.is_told and state.since_s is not None:
+        if state.is_logged and state.since_s is not None:
             log.warning(
                 "broker can be reached again broker=%s address=%s:%d away_s=%.0f turned_away=%d",
                 self._name(host, port), host, port,
                 state.reached_s - state.since_s, state.turned_away,
             )  # fmt: skip
             state.turned_away = 0
-        state.since_s, state.is_told = None, False
+        state.since_s, state.is_logged = None, False
 
     def _state(self, host: str, port: int) -> _State:
         if (host, port) not in self._states and len(self._states) >= ADDRESSES_MAX:

@@ -54,7 +54,7 @@ class GroupSurvey:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.is_denied = self._is_told = False
+        self.is_denied = self._is_logged = False
         """Whether brokers have refused keylane's principal the sight of a group in this round."""
 
     async def find_absent(
@@ -185,8 +185,8 @@ class GroupSurvey:
     def _note_code(self, code: ErrorCode) -> None:
         denials = (ErrorCode.group_authorization_failed, ErrorCode.topic_authorization_failed)
         self.is_denied = self.is_denied or code in denials
-        if self.is_denied and not self._is_told:
-            self._is_told = True
+        if self.is_denied and not self._is_logged:
+            self._is_logged = True
             log.info(
                 "groups that Kafka has forgotten are kept, keylane's principal may not look at them"
                 " error=%s remedy=allow it Describe on groups and topics",

@@ -94,7 +94,7 @@ class LogChecks:
 
     def _is_read(self, place: Place, now_s: float) -> bool:
         lineage = self._lineages.find(place)
-        return lineage is not None and now_s - lineage.told_s <= FRESH_S
+        return lineage is not None and now_s - lineage.known_s <= FRESH_S
 
     def note_cut(self, keys: Iterable[StateKey], end: int) -> None:
         """The log of these states is another one from `end` on."""

@@ -29,18 +29,18 @@ LOOK_S: Final = 3600.0
 
 async def follow_retention(cluster: Cluster, refreshes: Refreshes) -> None:
     """Ask now, and every hour, for as long as the process runs."""
-    is_told = False
+    is_logged = False
     while True:
         found = await ask_retention(cluster)
         if found is not None:
             refreshes.note_retention(found)
-        elif not is_told:
+        elif not is_logged:
             log.info(
                 "brokers do not tell %s (DESCRIBE_CONFIGS on the cluster), "
                 "offsets are committed again every %.0f s (offsets_refresh_s)",
                 NAME, refreshes.interval_s,
             )  # fmt: skip
-            is_told = True
+            is_logged = True
         await asyncio.sleep(LOOK_S)
 
 

@@ -43,7 +43,7 @@ NAMES_SHOWN_MAX: Final = 10
 class Role(IntEnum):
     """What somebody may do; a higher one may do what a lower one may."""
 
-    NOBODY = 0
+    NO_ROLE = 0
     READER = 1
     ADMIN = 2
 
@@ -94,11 +94,11 @@ class ControlGuard:
                 )
             return
         names = self._certified(request)
-        role = max((self._roles.get(name, Role.NOBODY) for name in names), default=Role.NOBODY)
+        role = max((self._roles.get(name, Role.NO_ROLE) for name in names), default=Role.NO_ROLE)
         needed = Role.READER if request.method in SAFE else Role.ADMIN
         if role < needed:
             role = max(role, self._role_of_token(request))
-        if role is Role.NOBODY:
+        if role is Role.NO_ROLE:
             raise self._refusal(names)
         if role < needed:
             raise Problem(
@@ -121,7 +121,7 @@ class ControlGuard:
     def _role_of_token(self, request: web.Request) -> Role:
         """Raises: Problem (a token file cannot be read)."""
         if self._admin is None:
-            return Role.NOBODY
+            return Role.NO_ROLE
         shown = _shown(request.headers.get("Authorization", ""))
         try:
             tokens = self._tokens()
@@ -132,13 +132,13 @@ class ControlGuard:
         known = [hmac.compare_digest(data, token.encode()) for token in tokens]
         if known[0]:
             return Role.ADMIN
-        return Role.READER if any(known) else Role.NOBODY
+        return Role.READER if any(known) else Role.NO_ROLE
 
     def _refusal(self, names: frozenset[str]) -> Problem:
         """What whoever has no role is told: what is missing."""
         if names:
-            told = ", ".join(sorted(names)[:NAMES_SHOWN_MAX])
-            needed = f"neither control_admins nor control_readers has a name of yours: {told}"
+            reported = ", ".join(sorted(names)[:NAMES_SHOWN_MAX])
+            needed = f"neither control_admins nor control_readers has a name of yours: {reported}"
         elif self._takes_certificates:
             tokens = " or a token" if self._admin is not None else ""
             needed = f"a certificate of control_client_ca{tokens} is needed"

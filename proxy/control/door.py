@@ -26,7 +26,7 @@ log = logging.getLogger("keylane.control")
 
 BACKLOG: Final = 128
 SWEEP_S: Final = 1.0
-TELL_INTERVAL_S: Final = 10.0
+LOG_INTERVAL_S: Final = 10.0
 """One line in so many seconds: anybody can connect."""
 LINE_BYTES_MAX: Final = 8190
 FIELD_BYTES_MAX: Final = 8190
@@ -56,7 +56,7 @@ class ControlDoor:
         self._stats, self._bounds = stats, bounds
         self._server: web.Server | None = None
         self._sweep_handle: asyncio.TimerHandle | None = None
-        self._told_s, self._untold = float("-inf"), 0
+        self._logged_s, self._unlogged = float("-inf"), 0
 
     @staticmethod
     def limits() -> dict[str, Any]:
@@ -125,18 +125,18 @@ class ControlDoor:
     def _close(self, connection: ControlConnection, reason: str) -> None:
         self._stats.control_connections_closed[reason] += 1
         if reason != IDLE:
-            self._tell(connection, reason)
+            self._log(connection, reason)
         connection.abort()
 
-    def _tell(self, connection: ControlConnection, reason: str) -> None:
-        self._untold += 1
+    def _log(self, connection: ControlConnection, reason: str) -> None:
+        self._unlogged += 1
         now_s = self._now_s()
-        if now_s - self._told_s >= TELL_INTERVAL_S:
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
             log.warning(
                 "control connections are closed address=%s reason=%s count=%d",
-                connection.address, reason, self._untold,
+                connection.address, reason, self._unlogged,
             )  # fmt: skip
-            self._told_s, self._untold = now_s, 0
+            self._logged_s, self._unlogged = now_s, 0
 
     def _sweep(self) -> None:
         now_s = self._now_s()

@@ -33,7 +33,7 @@ LANES: Final = "Lanes of the partitions being read."
 GROUPS: Final = "Groups with offsets on lanes."
 STATES: Final = "Groups times partitions whose offsets are kept."
 RANGES: Final = "Committed offset ranges beyond stable offsets, of all groups."
-UNTOLD: Final = "Groups and topics left out of the series by group, the least behind."
+LEFT_OUT: Final = "Groups and topics left out of the series by group, the least behind."
 STABLE_LAG: Final = (
     "Offsets from the stable offset to the log end, over all partitions being read: "
     "what Kafka's own tools call the lag."
@@ -95,14 +95,16 @@ class GroupGauges:
         yield Sample("keylane_groups", GAUGE, GROUPS, (), len(groups))
         yield Sample("keylane_offset_states", GAUGE, STATES, (), state_count)
         yield Sample("keylane_individual_commits", GAUGE, RANGES, (), range_count)
-        told = heapq.nlargest(self._series_max, behind, key=lambda place: behind[place].lane_lag)
-        untold = len(behind) - len(told)
-        yield Sample("keylane_group_series_left_out", GAUGE, UNTOLD, (), untold)
+        reported = heapq.nlargest(
+            self._series_max, behind, key=lambda place: behind[place].lane_lag
+        )
+        unlogged = len(behind) - len(reported)
+        yield Sample("keylane_group_series_left_out", GAUGE, LEFT_OUT, (), unlogged)
         for name, text, field in (
             ("keylane_group_stable_lag", STABLE_LAG, "stable_lag"),
             ("keylane_group_lane_lag_max", LANE_LAG, "lane_lag"),
             ("keylane_group_lane_spread_max", SPREAD, "spread"),
         ):
-            for group, topic in sorted(told):
+            for group, topic in sorted(reported):
                 labels = (("group", group), ("topic", topic))
                 yield Sample(name, GAUGE, text, labels, getattr(behind[group, topic], field))

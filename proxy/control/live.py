@@ -18,7 +18,7 @@ from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.registry import LaneView
 
-NOBODY: Final = -1
+NO_MEMBER: Final = -1
 RATES: Final = {
     "records_per_s": "records",
     "upstream_bytes_per_s": "upstream_bytes",
@@ -142,11 +142,11 @@ def _group(report: GroupReport, counts: dict[str, int]) -> dict[str, Any]:
 def _lanes(
     name: str, lanes: Sequence[LaneReport], place: dict[str, int], count: int
 ) -> dict[str, Any]:
-    owner, is_exact = [NOBODY] * count, [0] * count
+    owner, is_exact = [NO_MEMBER] * count, [0] * count
     lag: list[int | None] = [None] * count
     for lane in lanes:
         if lane.lane_index < count:
-            owner[lane.lane_index] = place.get(lane.member_id or "", NOBODY)
+            owner[lane.lane_index] = place.get(lane.member_id or "", NO_MEMBER)
             lag[lane.lane_index] = lane.lag
             is_exact[lane.lane_index] = int(lane.lag_is_exact)
     return {"name": name, "owner": owner, "lag": lag, "lag_is_exact": is_exact}

@@ -106,13 +106,13 @@ class LiveFeed:
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
             self._task = spawn(self._run(), "live page")
-        told: dict[str, bytes] = {}
+        reported: dict[str, bytes] = {}
         try:
             while events := await viewer.get():
                 async with asyncio.timeout(TAKEN_S):
                     # A comment where nothing changed: only a write says that the page was closed.
-                    await response.write(_changes(told, events) or b":\n\n")
-                told.update(events)
+                    await response.write(_changes(reported, events) or b":\n\n")
+                reported.update(events)
         except ConnectionError:
             pass  # the page was closed
         except TimeoutError:
@@ -163,11 +163,11 @@ def _put(viewer: asyncio.Queue[Mapping[str, bytes]], events: Mapping[str, bytes]
     viewer.put_nowait(events)
 
 
-def _changes(told: Mapping[str, bytes], events: Mapping[str, bytes]) -> bytes:
+def _changes(reported: Mapping[str, bytes], events: Mapping[str, bytes]) -> bytes:
     return b"".join(
         b"event: %s\ndata: %s\n\n" % (name.encode(), data)
         for name, data in events.items()
-        if told.get(name) != data
+        if reported.get(name) != data
     )
 
 

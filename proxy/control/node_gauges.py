@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from keylane.proxy.runtime.stats import GAUGE, Sample
-from keylane.proxy.topics.node_values import NOBODY, Membership
+from keylane.proxy.topics.node_values import NO_NODE, Membership
 
 MEMBERS: Final = "Nodes in front of the cluster, as this one last agreed with them."
 OWNED: Final = "Partitions of the log of individual commits whose groups this node serves now."
@@ -39,7 +39,7 @@ class NodeGauges:
         values = (
             ("node_members", MEMBERS, len(known.nodes) if known else 0),
             ("node_partitions_owned", OWNED, sum(map(self._holds, owned))),
-            ("node_partitions_unserved", UNSERVED, known.owners.count(NOBODY) if known else 0),
+            ("node_partitions_unserved", UNSERVED, known.owners.count(NO_NODE) if known else 0),
             ("topics_disputed", DISPUTED, len(self._disputes())),
         )
         for name, text, value in values:

@@ -82,7 +82,7 @@ class LaneFetcher:
         on_scanned: Callable[[ScannedBlock], None],
         stats: ProxyStats,
         on_truncated: Callable[[uuid.UUID, int, int], None] | None = None,
-        told_end: Callable[[uuid.UUID, int], int] | None = None,
+        remote_scanned_end: Callable[[uuid.UUID, int], int] | None = None,
         lineages: Lineages | None = None,
         lane_names_max: int = sys.maxsize,
         lane_name_lanes_max: int = sys.maxsize,
@@ -105,7 +105,7 @@ class LaneFetcher:
             stats=stats,
             on_scanned=on_scanned,
             on_truncated=self._note_cut,
-            told_end=told_end or (lambda *_: -1),
+            remote_scanned_end=remote_scanned_end or (lambda *_: -1),
             lineages=Lineages() if lineages is None else lineages,
             read_bytes_max=read_bytes_max,
             batch_bytes_max=batch_bytes_max,
@@ -176,14 +176,14 @@ class LaneFetcher:
         age_s_max: float,
     ) -> tuple[int, int] | None:
         """(log end, log start) as a broker told it no longer than `age_s_max` ago, else None."""
-        told = [
+        reported = [
             reader
             for key, reader in self._readers.items()
-            if key[0] == topic_id and key[1] == partition and now_s - reader.told_s <= age_s_max
+            if key[0] == topic_id and key[1] == partition and now_s - reader.known_s <= age_s_max
         ]
-        if not told:
+        if not reported:
             return None
-        reader = max(told, key=lambda reader: reader.told_s)
+        reader = max(reported, key=lambda reader: reader.known_s)
         end = reader.high_watermark
         if isolation_level == READ_COMMITTED:
             end = reader.last_stable_offset

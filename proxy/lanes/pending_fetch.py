@@ -182,7 +182,7 @@ class LanePoll:
 
     def _is_stale(self, reader: PartitionReader) -> bool:
         """Whether the leader has said nothing for so long that another may lead another log."""
-        return self.cursor.seen_s - reader.told_s > FRESH_S
+        return self.cursor.seen_s - reader.known_s > FRESH_S
 
     def _read_on(self, reader: PartitionReader | None = None) -> None:
         """Have read what lanes stand before. A lane that has data waits without asking."""

@@ -126,7 +126,7 @@ class PartitionReader:
         self.is_reserved, self._is_lost = True, False
         self.used_s = self.tidied_s = kit.clock()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
-        self.told_s = float("-inf")
+        self.known_s = float("-inf")
         opener = partial(kit.open_source, topic, topic_id, partition_index)
         self.lineage = kit.lineages.of((topic_id, partition_index))
         self._head_line, self._tail_line = (
@@ -139,7 +139,7 @@ class PartitionReader:
         self._head_epoch = NO_EPOCH
         """Of the last batch before the head."""
         self._span = SPAN_UNKNOWN
-        self._generation = self._sequence = self._told_sequence = 0
+        self._generation = self._sequence = self._published_sequence = 0
 
     @property
     def end(self) -> int:
@@ -302,8 +302,8 @@ class PartitionReader:
             room.leave()
 
     async def _fetch(self, read: _Read, room: ReadRoom) -> RawFetch:
-        told_end = self._kit.told_end(self.topic_id, self.partition)
-        read.scanned_end = max(self._scanned_end, told_end)
+        remote_scanned_end = self._kit.remote_scanned_end(self.topic_id, self.partition)
+        read.scanned_end = max(self._scanned_end, remote_scanned_end)
         self._kit.stats.upstream_fetches += 1
         read.line.used_s = self._kit.clock()
         wait_ms, bytes_max = SHORT_POLL_MS, read.bytes_max
@@ -361,10 +361,10 @@ class PartitionReader:
         return True
 
     def _note_watermarks(self, raw: RawFetch, read: _Read) -> None:
-        if read.sequence < self._told_sequence:
+        if read.sequence < self._published_sequence:
             return
-        self._told_sequence = read.sequence
-        self.told_s = self.lineage.told_s = self._kit.clock()
+        self._published_sequence = read.sequence
+        self.known_s = self.lineage.known_s = self._kit.clock()
         self.high_watermark = raw.high_watermark
         self.last_stable_offset = raw.last_stable_offset
         if raw.log_start_offset > self.log_start_offset:
@@ -414,7 +414,7 @@ class PartitionReader:
                 await asyncio.sleep(0)
                 if self._is_of_old_log(read):
                     return  # if the log was cut meanwhile, this must not be counted as scanned
-            self._tell_scanned(split, last_record_offsets, start)
+            self._publish_scanned(split, last_record_offsets, start)
             del found, split  # a block's slices are the cache's now, and the answers'
             room.batch_done()
         self._span = max(offset - read.start, 1)
@@ -431,7 +431,7 @@ class PartitionReader:
             listener.data_came(self)
         self.log.settle(is_reserved=self.is_reserved)
 
-    def _tell_scanned(
+    def _publish_scanned(
         self, split: Any, last_record_offsets: NDArray[np.int64], offset: int
     ) -> None:
         """Tell what was scanned, for who counts it."""

@@ -30,7 +30,7 @@ IDLE_S: Final = 10.0
 """A reader that was not asked for so long gives way: 20 times the wait of a client's poll."""
 NAME_IDLE_S: Final = 60.0
 """A name that was not asked for so long counts no more, as its readers are closed."""
-TELL_S: Final = 60.0
+LOG_INTERVAL_S: Final = 60.0
 """How often it is logged that something was refused."""
 USER_SHARE: Final = 3, 4
 """One user has three quarters of the lanes at most."""
@@ -87,7 +87,7 @@ class ReaderRoom(Generic[Key]):
         self._is_busy, self._close = is_busy, close
         self._users: dict[str, _User[Key]] = {}
         self._held: dict[Key, _Held] = {}
-        self._told_s, self._untold = float("-inf"), 0
+        self._logged_s, self._unlogged = float("-inf"), 0
         self.lanes = 0
         self.refused = 0
         """Reads that were refused, since the start."""
@@ -204,17 +204,17 @@ class ReaderRoom(Generic[Key]):
 
     def _note_refused(self, user: str, name: str, code: int, now_s: float) -> None:
         self.refused += 1
-        self._untold += 1
-        if now_s - self._told_s < TELL_S:
+        self._unlogged += 1
+        if now_s - self._logged_s < LOG_INTERVAL_S:
             return
         bounds = f"lane_names_per_principal_max {self._names_max}"
         bounds += f", lane_name_lanes_max {self._lanes_max}"
         log.warning(
             "reading under a lane name is refused client=%s topic=%s error_code=%d lanes=%d"
             " count=%d bounds=%s",
-            user, name, code, self.lanes, self._untold, bounds,
+            user, name, code, self.lanes, self._unlogged, bounds,
         )  # fmt: skip
-        self._told_s, self._untold = now_s, 0
+        self._logged_s, self._unlogged = now_s, 0
 
 
 def _oldest(names: OrderedDict[str, float]) -> float:

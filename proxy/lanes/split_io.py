@@ -119,7 +119,7 @@ class ReaderKit:
     on_scanned: Callable[[ScannedBlock], None]
     on_truncated: Callable[[uuid.UUID, int, int], None]
     """(topic id, partition, new log end)."""
-    told_end: Callable[[uuid.UUID, int], int]
+    remote_scanned_end: Callable[[uuid.UUID, int], int]
     """Topic id and partition -> how far others have read it, as they told; -1: not at all."""
     lineages: Lineages
     """What was seen of logs, here and by who told it."""

@@ -68,11 +68,11 @@ def acknowledged_bytes(transport: asyncio.BaseTransport) -> int | None:
     if connection is None or sys.platform != "linux":  # others have other fields in TCP_INFO
         return None
     try:
-        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED.size)
+        reported = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED.size)
     except OSError as error:  # a sandbox that knows no TCP_INFO, or it was reset already
         log.debug("taken bytes are not told reason=%s", error)
         return None
-    return int(ACKNOWLEDGED.unpack(told)[0]) if len(told) == ACKNOWLEDGED.size else None
+    return int(ACKNOWLEDGED.unpack(reported)[0]) if len(reported) == ACKNOWLEDGED.size else None
 
 
 def has_left(transport: asyncio.BaseTransport | None) -> bool:
@@ -84,10 +84,10 @@ def has_left(transport: asyncio.BaseTransport | None) -> bool:
     if connection is None or sys.platform != "linux":
         return False
     try:
-        told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+        reported = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
     except OSError:
         return True  # it was reset
-    return bool(told == CLOSE_WAIT)
+    return bool(reported == CLOSE_WAIT)
 
 
 def _socket_of(transport: asyncio.BaseTransport) -> Any:

@@ -99,7 +99,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
         """A large answer has begun: its size. It may pause reading until there is room."""
         self.on_grown: Callable[[], None] = lambda: None
         """A large answer has grown by some MiB, or has ended."""
-        self._wanted_bytes = self._told_bytes = 0
+        self._wanted_bytes = self._reported_bytes = 0
 
     @classmethod
     async def open(
@@ -204,8 +204,8 @@ class UpstreamLink(asyncio.BufferedProtocol):
         self._wanted_bytes, filled_bytes = wanted_bytes, self.arriving_bytes
         if has_begun and self.on_large is not None:
             self.on_large(wanted_bytes)
-        if not wanted_bytes or filled_bytes - self._told_bytes >= GROWTH_BYTES:
-            self._told_bytes = filled_bytes
+        if not wanted_bytes or filled_bytes - self._reported_bytes >= GROWTH_BYTES:
+            self._reported_bytes = filled_bytes
             self.on_grown()
 
     def connection_lost(self, exc: Exception | None) -> None:

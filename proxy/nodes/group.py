@@ -30,13 +30,13 @@ from keylane.proxy.nodes.coordinator import (
 )
 from keylane.proxy.nodes.gate.gate import Gate
 from keylane.proxy.nodes.gate.seals import Seals, no_secrets
-from keylane.proxy.nodes.gate.verdicts import Heard, decide
+from keylane.proxy.nodes.gate.verdicts import Received, decide
 from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
 from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
 from keylane.proxy.topics.node_values import (
     GROUP,
     NO_GENERATION,
-    NOBODY,
+    NO_NODE,
     PROTOCOL,
     Claim,
     Hello,
@@ -117,7 +117,7 @@ class NodeGroup:
         self._member_id, self._since = "", NO_GENERATION
         self._is_in_doubt = False
         """Whether a JoinGroup of this member was sent and not answered."""
-        self._told: NodeInfo | None = None
+        self._logged: NodeInfo | None = None
         self._ic_partition_count = 0
         self._next_beat_s, self._backoff_s = 0.0, BACKOFF_S_MIN
         self._settled, self._changed = asyncio.Event(), asyncio.Event()
@@ -299,11 +299,11 @@ class NodeGroup:
 
     async def _is_in_the_way(self) -> bool:
         """Whether a node with our number is to be waited for before we join. See `Predecessor`."""
-        described, heard = await self._look()
+        described, received = await self._look()
         now_s = self._clock()
-        return self._predecessor.is_awaited(described, heard, self._describe().number, now_s)
+        return self._predecessor.is_awaited(described, received, self._describe().number, now_s)
 
-    async def _look(self) -> tuple[Any, Heard]:
+    async def _look(self) -> tuple[Any, Received]:
         """The group as it is described, and those of its members that are nodes."""
         described = await self._coordinator.describe(timeout_s=self._try_s)
         if described.error_code in LOADING | MOVED:
@@ -359,11 +359,11 @@ class NodeGroup:
             raise ConfigInvalid(verdict)
         self._expect(verdict)
         self._reached(sent_s)
-        self._is_withheld = set(verdict.owners) == {NOBODY}
+        self._is_withheld = set(verdict.owners) == {NO_NODE}
         if not self._is_withheld:
             self._since = generation_id if self._since == NO_GENERATION else self._since
             self._gate.agree()
-        self._told, self.membership = info, verdict
+        self._logged, self.membership = info, verdict
         mine = verdict.owned_by(info.number)
         log.info(
             "nodes agreed generation_id=%d nodes=%s node=%d partitions=%d",
@@ -379,9 +379,9 @@ class NodeGroup:
         if not self._is_leader:
             return {}
         said = {str(member.member_id): bytes(member.metadata) for member in joined.members}
-        heard = self._gate.lead(said)
-        withholds = self._gate.withholds(is_established=heard.is_established)
-        return decide(joined, heard, self._seals, withholds=withholds)
+        received = self._gate.lead(said)
+        withholds = self._gate.withholds(is_established=received.is_established)
+        return decide(joined, received, self._seals, withholds=withholds)
 
     def _expect(self, membership: Membership) -> None:
         """What else must be so for us to be one of these nodes. Raises: ConfigInvalid."""
@@ -432,7 +432,7 @@ class NodeGroup:
             except TimeoutError:
                 return False
             self._changed.clear()
-            if self._describe() != self._told:
+            if self._describe() != self._logged:
                 return True
 
     def _reached(self, sent_s: float) -> None:

@@ -92,7 +92,7 @@ class LoneSeat(NodeGroup):
 
     # What differs.
     async def _is_in_the_way(self) -> bool:
-        described, heard = await self._look()
+        described, received = await self._look()
         if described.error_code != ErrorCode.none:
             return False
         if described.group_state != STABLE:
@@ -102,7 +102,7 @@ class LoneSeat(NodeGroup):
                 if look_up(mark) is Life.ENDED:
                     await self._put_out(str(member.member_id), mark)
             return False
-        others = [(member_id, hello.node) for member_id, hello in heard.hellos.items()]
+        others = [(member_id, hello.node) for member_id, hello in received.hellos.items()]
         for member_id, info in others:
             if not info.lone:
                 raise ConfigInvalid(

@@ -31,7 +31,7 @@ from keylane.errors import FrameInvalid, NodeInvalid
 from keylane.offsets.records.journal import TOPIC_NAME
 from keylane.proxy.topics.node_values import (
     NO_GENERATION,
-    NOBODY,
+    NO_NODE,
     Claim,
     Hello,
     Membership,
@@ -136,7 +136,7 @@ class _Verdict(_Model):
     generation_id: Int32
     nodes: Annotated[tuple[_Node, ...], Field(max_length=NODE_NUMBER_MAX + 1)] = ()
     owners: Annotated[
-        tuple[Annotated[int, Field(ge=NOBODY, le=NODE_NUMBER_MAX)], ...],
+        tuple[Annotated[int, Field(ge=NO_NODE, le=NODE_NUMBER_MAX)], ...],
         Field(max_length=PARTITIONS_MAX),
     ] = ()
     refused: Annotated[str, Field(max_length=4096)] = ""
@@ -229,7 +229,7 @@ def _check(membership: Membership, assignment: Assignment, number: int) -> None:
         raise NodeInvalid(f"the leader's assignment: nodes {numbers} are not ascending")
     if number not in numbers:
         raise NodeInvalid(f"the leader's assignment: node {number} is not among {numbers}")
-    if strangers := set(membership.owners) - {*numbers, NOBODY}:
+    if strangers := set(membership.owners) - {*numbers, NO_NODE}:
         raise NodeInvalid(f"the leader's assignment: owners {sorted(strangers)} are no nodes")
     given = {p for topic, p in assignment.lanes if topic == TOPIC_NAME}
     if given != membership.owned_by(number):

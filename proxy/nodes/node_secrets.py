@@ -23,24 +23,24 @@ class NodeSecrets:
         """Raises: ConfigInvalid (the file cannot be used)."""
         self._file = file
         self._last = self._read()
-        self._told = ""
+        self._logged = ""
 
     def __call__(self) -> tuple[bytes, ...]:
         """As the file has them now; one that cannot be used any more leaves the last good ones."""
         try:
             found = self._read()
         except ConfigInvalid as error:
-            if str(error) != self._told:
+            if str(error) != self._logged:
                 log.error(
                     "node secrets cannot be read, the last good ones stay reason=%s remedy=put the "
                     "secrets of the other nodes into the file, one a line",
                     error,
                 )
-            self._told = str(error)
+            self._logged = str(error)
             return self._last
-        if self._told:
+        if self._logged:
             log.info("node secrets can be read again file=%s", self._file)
-            self._told = ""
+            self._logged = ""
         self._last = found
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keylane.offsets.records.journal import TOPIC_NAME
-from keylane.proxy.topics.node_values import NO_GENERATION, NOBODY, Claim, Hello
+from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Claim, Hello
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def plan_owners(claims: Mapping[int, Claim], partition_count: int) -> tuple[int,
     # Who has most keeps one more: nothing moves that need not.
     by_size = sorted(held, key=lambda number: (-len(held[number]), number))
     shares = {number: share + (place < rest) for place, number in enumerate(by_size)}
-    owners = [NOBODY] * partition_count
+    owners = [NO_NODE] * partition_count
     for number, partitions in held.items():
         for partition in partitions[: shares[number]]:
             owners[partition] = number
@@ -124,4 +124,4 @@ def _fill(owners: Sequence[int], room: Mapping[int, int]) -> tuple[int, ...]:
         if turn < places
     )
     waiting = iter(turns)
-    return tuple(owner if owner != NOBODY else next(waiting) for owner in owners)
+    return tuple(owner if owner != NO_NODE else next(waiting) for owner in owners)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.proxy.nodes.gate.verdicts import Heard
+from keylane.proxy.nodes.gate.verdicts import Received
 
 log = logging.getLogger("keylane.nodes")
 
@@ -40,14 +40,14 @@ class Predecessor:
         self._patience_s = PATIENCE_SHARE * session_timeout_s + PATIENCE_S
         self._until_s: float | None = None
         """Until when we wait; None: nobody was in the way yet."""
-        self._is_told = False
+        self._is_logged = False
 
-    def is_awaited(self, described: Any, heard: Heard, number: int, now_s: float) -> bool:
+    def is_awaited(self, described: Any, received: Received, number: int, now_s: float) -> bool:
         """Whether to look again instead of joining; `described` is of DescribeGroups.
 
         heard: the nodes among its members; what does not prove to be one is not waited for.
         """
-        place = _place_of(heard, number)
+        place = _place_of(received, number)
         # In PREPARING all wait already, for the dead one too: to join costs nothing.
         if described.error_code != ErrorCode.none or (
             place is None and described.group_state != COMPLETING
@@ -57,8 +57,8 @@ class Predecessor:
             self._until_s = now_s + self._patience_s
         if now_s >= self._until_s:
             return False
-        if place is not None and not self._is_told:
-            self._is_told = True
+        if place is not None and not self._is_logged:
+            self._is_logged = True
             log.warning(
                 "another node with this number is waited for node=%d place=%s seconds_max=%.0f",
                 number, place, self._until_s - now_s,
@@ -67,12 +67,12 @@ class Predecessor:
 
     def forget(self) -> None:
         """We have joined: the next one is waited for anew."""
-        self._until_s, self._is_told = None, False
+        self._until_s, self._is_logged = None, False
 
 
-def _place_of(heard: Heard, number: int) -> str | None:
+def _place_of(received: Received, number: int) -> str | None:
     """Where the node with a number says that it is reached; None: none has it."""
-    for hello in heard.hellos.values():
+    for hello in received.hellos.values():
         if hello.node.number == number and not hello.node.lone:
             return "{}:{}".format(*hello.node.bootstrap)
     return None

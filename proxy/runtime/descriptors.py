@@ -34,7 +34,7 @@ OWN_SHARE: Final = 8
 """An eighth is for listeners, for connections of keylane's own, and for files, within bounds."""
 CONTROL_SHARE: Final = 8
 """Of the limit, the most that the control port takes."""
-TELL_INTERVAL_S: Final = 10.0
+LOG_INTERVAL_S: Final = 10.0
 SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -96,7 +96,7 @@ class Descriptors:
 
     def __init__(self, stats: ProxyStats, clock: Callable[[], float]) -> None:
         self._stats, self._clock = stats, clock
-        self._told_s, self._untold = float("-inf"), 0
+        self._logged_s, self._unlogged = float("-inf"), 0
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the loop's failures to accept counted here, each of which it would log.
@@ -130,12 +130,12 @@ class Descriptors:
     def failed(self, reason: str) -> None:
         """Count it, and log it once in a while."""
         self._stats.accepts_failed += 1
-        self._untold += 1
+        self._unlogged += 1
         now_s = self._clock()
-        if now_s - self._told_s >= TELL_INTERVAL_S:
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
             log.error(
                 "no connection can be accepted reason=%s count=%d: raise the limit of open files,"
                 " or lower connections_max",
-                reason, self._untold,
+                reason, self._unlogged,
             )  # fmt: skip
-            self._told_s, self._untold = now_s, 0
+            self._logged_s, self._unlogged = now_s, 0

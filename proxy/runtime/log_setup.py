@@ -38,9 +38,9 @@ def set_up_logging(level: str) -> None:
     logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, stream=sys.stderr)
     keylane, library = logging.getLogger("keylane"), logging.getLogger(LIBRARY)
     keylane.setLevel(level.upper())
-    is_told_whole = keylane.isEnabledFor(logging.DEBUG)
-    library.propagate = is_told_whole
-    library.handlers = [] if is_told_whole else [ClientTrouble()]
+    is_logged_whole = keylane.isEnabledFor(logging.DEBUG)
+    library.propagate = is_logged_whole
+    library.handlers = [] if is_logged_whole else [ClientTrouble()]
 
 
 def _on_loop(seconds: float, do: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class ClientTrouble(logging.Handler):
         """When the trouble began that is not over; None: all is well."""
         self._last_s = 0.0
         self._count = 0
-        self._told_s: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
         """When each other kind of line was told."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -83,7 +83,7 @@ class ClientTrouble(logging.Handler):
     def _take(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         if record.exc_info or REFUSED in text.lower():
-            self._tell_other(record)
+            self._log_other(record)
             return
         now_s = self._clock()
         if self._since_s is not None and now_s - self._last_s >= QUIET_S:
@@ -109,11 +109,11 @@ class ClientTrouble(logging.Handler):
         )  # fmt: skip
         self._since_s, self._count = None, 0
 
-    def _tell_other(self, record: logging.LogRecord) -> None:
+    def _log_other(self, record: logging.LogRecord) -> None:
         kind, now_s = str(record.msg), self._clock()
-        if now_s - self._told_s.get(kind, -OTHER_PAUSE_S) < OTHER_PAUSE_S:
+        if now_s - self._logged_s.get(kind, -OTHER_PAUSE_S) < OTHER_PAUSE_S:
             return
-        if len(self._told_s) >= OTHER_KINDS_MAX:
-            self._told_s.clear()
-        self._told_s[kind] = now_s
+        if len(self._logged_s) >= OTHER_KINDS_MAX:
+            self._logged_s.clear()
+        self._logged_s[kind] = now_s
         log.log(record.levelno, "%s", record.getMessage(), exc_info=record.exc_info)

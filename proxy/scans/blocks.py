@@ -15,7 +15,7 @@ from keylane.proxy.scans.records import Scan
 
 
 @dataclass(slots=True, eq=False)
-class ToldLane:
+class PublishedLane:
     """What is told of one lane of a block; for who counts it, there is one batch.
 
     Not to be changed; frozen, it would take five times as long to make, and there are thousands.
@@ -46,7 +46,7 @@ class ToldLane:
         return np.array([value] if self.record_count else [], np.int64)
 
 
-def told_block(scan: Scan) -> ScannedBlock:
+def published_block(scan: Scan) -> ScannedBlock:
     """As a reader would have told it."""
     lasts, counts, sizes = scan.columns
     rows = zip(sizes.tolist(), counts.tolist(), lasts.tolist(), strict=True)
@@ -59,7 +59,7 @@ def told_block(scan: Scan) -> ScannedBlock:
         end=scan.end,
         last_record_offsets=lasts,
         lanes=tuple(
-            ToldLane(size, count, scan.start, last) if size or count else None
+            PublishedLane(size, count, scan.start, last) if size or count else None
             for size, count, last in rows
         ),
         holes=scan.holes,

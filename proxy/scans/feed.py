@@ -35,7 +35,7 @@ from keylane.journal.set_aside import SetAside
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.values import Damaged
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.scans.blocks import told_block
+from keylane.proxy.scans.blocks import published_block
 from keylane.proxy.scans.records import (
     EPOCH_MAX,
     TOPIC_NAME,
@@ -108,7 +108,7 @@ class _Guard:
 class _Known:
     """How far a partition was scanned."""
 
-    told_end: int = -1
+    remote_scanned_end: int = -1
     """By other nodes."""
     leader_epoch: int = -1
     """The latest that was seen."""
@@ -150,7 +150,7 @@ class ScanFeed:
         self._sender = Sender(number, os.urandom(LIFE_BYTES))
         self._own: deque[Sender] = deque([self._sender], OWN_MAX)
         self._runs, self._book = ScanRuns(), SplitBook()
-        self._told: OrderedDict[KeySplit, float] = OrderedDict()
+        self._logged: OrderedDict[KeySplit, float] = OrderedDict()
         self._guards: OrderedDict[Place, _Guard] = OrderedDict()
         self._known: OrderedDict[Place, _Known] = OrderedDict()
         self._news, self._hurried = asyncio.Event(), asyncio.Event()
@@ -216,13 +216,13 @@ class ScanFeed:
         """A commit waits for what others publish: read it without a pause."""
         self._hurried.set()
 
-    def told_end(self, topic_id: uuid.UUID, partition: int) -> int:
+    def remote_scanned_end(self, topic_id: uuid.UUID, partition: int) -> int:
         """Offset behind the last one that another node has published as scanned, -1 for none.
 
         A log that ends before it was cut since.
         """
         known = self._known.get((topic_id, partition))
-        return -1 if known is None else known.told_end
+        return -1 if known is None else known.remote_scanned_end
 
     # Sending.
     async def _send_on(self) -> None:
@@ -273,19 +273,23 @@ class ScanFeed:
     def _is_split_known(self, split: KeySplit) -> bool:
         """Whether the split was published a moment ago; if not, it is about to be."""
         now_s = self._now_s()
-        told_s = self._told.get(split)
+        published_s = self._logged.get(split)
         # Of several partitions none may be read before another: each would need its own.
-        if told_s is not None and now_s - told_s < SPLIT_AGAIN_S and len(self._partitions) == 1:
+        if (
+            published_s is not None
+            and now_s - published_s < SPLIT_AGAIN_S
+            and len(self._partitions) == 1
+        ):
             return True
-        self._told[split] = now_s
-        self._told.move_to_end(split)
-        if len(self._told) > SPLITS_MAX:
-            self._told.popitem(last=False)
+        self._logged[split] = now_s
+        self._logged.move_to_end(split)
+        if len(self._logged) > SPLITS_MAX:
+            self._logged.popitem(last=False)
         return False
 
     def _give_up(self, news: Iterable[News], error: BaseException) -> None:
         """Kafka has not taken it: scans are lost, cuts are sent again."""
-        self._told.clear()
+        self._logged.clear()
         # A producer that is closed may still send what it has, behind a cut that a new one sends.
         # So it is another sender from now on, of which no node believes a scan beyond a cut.
         self._sender = Sender(self._sender.number, os.urandom(LIFE_BYTES))
@@ -395,15 +399,15 @@ class ScanFeed:
                 return
         self.taken += 1
         self._know(place, item.end, item.leader_epoch)
-        on_scanned(told_block(item))
+        on_scanned(published_block(item))
 
-    def _know(self, place: Place, told_end: int, leader_epoch: int) -> None:
+    def _know(self, place: Place, remote_scanned_end: int, leader_epoch: int) -> None:
         known = self._known.get(place)
         if known is None:
             known = self._known[place] = _Known()
             if len(self._known) > PLACES_MAX:
                 self._known.popitem(last=False)
-        known.told_end = max(known.told_end, told_end)
+        known.remote_scanned_end = max(known.remote_scanned_end, remote_scanned_end)
         known.leader_epoch = max(known.leader_epoch, leader_epoch)
 
     def _guard(self, cut: Cut, sender: Sender) -> None:
@@ -417,7 +421,7 @@ class ScanFeed:
             self._guards.popitem(last=False)
         known = self._known.get(place)
         if known is not None:
-            known.told_end = min(known.told_end, cut.end)
+            known.remote_scanned_end = min(known.remote_scanned_end, cut.end)
 
     async def _opened_consumer(self) -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(

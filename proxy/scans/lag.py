@@ -152,7 +152,7 @@ class PartitionTally:
         joined in each block anew: then what is known of it already is taken off. Where that cannot
         be told, its part of the gap stays one. Cost: a microsecond per cell.
         """
-        start, end = self._what_can_be_told(gap, lanes)
+        start, end = self._known_part(gap, lanes)
         if end <= start:
             return
         for lane, (cells, added) in enumerate(zip(self._lanes, lanes, strict=True)):
@@ -172,7 +172,7 @@ class PartitionTally:
             if len(cells) > CELLS_MAX:
                 self._lanes[lane] = self._thin_out(cells)
 
-    def _what_can_be_told(self, gap: Gap, lanes: Sequence[Sequence[Cell]]) -> Gap:
+    def _known_part(self, gap: Gap, lanes: Sequence[Sequence[Cell]]) -> Gap:
         """The part of a gap that no cell cuts, or only one whose other records are all known."""
         start, end = gap
         is_settled = False
@@ -183,8 +183,8 @@ class PartitionTally:
                     if last < start or end <= first or (start <= first and last < end):
                         continue
                     inside = (max(first, start), min(last + 1, end))
-                    is_told = self.gaps(first, last + 1) == [inside]
-                    if is_told and known.is_edge(first) and known.is_edge(last + 1):
+                    is_known = self.gaps(first, last + 1) == [inside]
+                    if is_known and known.is_edge(first) and known.is_edge(last + 1):
                         continue
                     start, end = (last + 1, end) if first < start else (start, first)
                     is_settled = False

@@ -64,12 +64,12 @@ NO_RECORD: Final = -1
 NO_EPOCH: Final = -1
 PACKET_BYTES: Final = 256 * 1024
 """A packet ends behind this; well below the 1 MiB that brokers and clients take by default."""
-OUTPUTS_TOLD_MAX: Final = 8 * 1024
-INTERVALS_TOLD_MAX: Final = 16 * 1024
+OUTPUTS_PUBLISHED_MAX: Final = 8 * 1024
+INTERVALS_PUBLISHED_MAX: Final = 16 * 1024
 """Splits beyond these are not told, so that one scan fits into a packet: at most 0.5 MiB."""
 OUTPUTS_PACKET: Final = 64 * 1024
 """A packet ends behind this, too: an output may take no byte there, but 24 in a reader's memory."""
-HOLES_TOLD_MAX: Final = 4096
+HOLES_PUBLISHED_MAX: Final = 4096
 """The highest are kept, as `keylane.offsets.scan` does."""
 SPLITS_KNOWN_MAX: Final = 1000
 WIDTHS: Final[dict[int, np.dtype[Any]]] = {
@@ -134,9 +134,11 @@ class Packet:
     """Items whose split is not known."""
 
 
-def is_told(split: KeySplit) -> bool:
+def is_published(split: KeySplit) -> bool:
     """Whether scans by this split are told at all."""
-    return split.output_count <= OUTPUTS_TOLD_MAX and len(split.lows) <= INTERVALS_TOLD_MAX
+    return (
+        split.output_count <= OUTPUTS_PUBLISHED_MAX and len(split.lows) <= INTERVALS_PUBLISHED_MAX
+    )
 
 
 def digest_of(split: KeySplit) -> bytes:
@@ -233,7 +235,7 @@ def write_packets(
     """Encode news in order, in as few packets as fit.
 
     is_known: whether readers were told a split that is not even, so that its digest will do; the
-    packet tells it otherwise. Splits that are not `is_told` must not come here.
+    packet tells it otherwise. Splits that are not `is_published` must not come here.
     """
     draft = _Draft(is_known)
     for item in news:
@@ -281,10 +283,10 @@ def _write_scan(draft: _Draft, scan: Scan) -> bytes:
         *_column(np.where(lasts != NO_RECORD, lasts - (scan.start - 1), 0)),
         *_column(counts),
         *_column(sizes),
-        INT32.pack(min(len(scan.holes), HOLES_TOLD_MAX)),
+        INT32.pack(min(len(scan.holes), HOLES_PUBLISHED_MAX)),
     ]
     if scan.holes:
-        holes = np.array(scan.holes[-HOLES_TOLD_MAX:], np.int64)
+        holes = np.array(scan.holes[-HOLES_PUBLISHED_MAX:], np.int64)
         parts += _column(holes[:, 0] - scan.start)
         parts += _column(holes[:, 1] - holes[:, 0] + 1)
     return b"".join(parts)
@@ -354,13 +356,13 @@ def _read_split(reader: Reader, book: SplitBook) -> KeySplit | None:
         _expect(f"{count} even intervals", that=1 <= count <= LANE_COUNT_MAX)
         return even_split(count)
     _expect(f"split of kind {kind}", that=kind == CUTS)
-    _expect(f"{count} cuts", that=0 <= count < INTERVALS_TOLD_MAX)
+    _expect(f"{count} cuts", that=0 <= count < INTERVALS_PUBLISHED_MAX)
     cuts = _values(reader, WIDTHS[8], count)
     has_outputs = reader.int8()
     _expect(f"flag {has_outputs}", that=has_outputs in (0, 1))
     outputs = _values(reader, OUTPUT_TYPE, count + 1) if has_outputs else None
     split = KeySplit(tuple(cuts.tolist()), None if outputs is None else tuple(outputs.tolist()))
-    _expect(f"{split.output_count} outputs", that=split.output_count <= OUTPUTS_TOLD_MAX)
+    _expect(f"{split.output_count} outputs", that=split.output_count <= OUTPUTS_PUBLISHED_MAX)
     return book.learn(split)
 
 
@@ -421,7 +423,7 @@ def _read_columns(reader: Reader, outputs: int, start: int, length: int) -> Colu
 
 def _read_holes(reader: Reader, start: int, length: int) -> tuple[tuple[int, int], ...]:
     count = reader.count(0)
-    _expect(f"{count} holes", that=count <= HOLES_TOLD_MAX)
+    _expect(f"{count} holes", that=count <= HOLES_PUBLISHED_MAX)
     if not count:
         return ()
     firsts, sizes = _read_column(reader, count), _read_column(reader, count)

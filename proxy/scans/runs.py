@@ -18,7 +18,7 @@ import numpy as np
 
 from keylane.keyrange.key_split import KeySplit
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.scans.records import Columns, Cut, News, Scan, is_told
+from keylane.proxy.scans.records import Columns, Cut, News, Scan, is_published
 
 COST_MAX: Final = 256 * 1024
 """Outputs and holes that wait, some 32 bytes each: 8 MiB, minutes of a busy node."""
@@ -65,7 +65,7 @@ class ScanRuns:
         is_same = run is not None and block.leader_epoch == run.scan.leader_epoch
         if run is not None and is_same and block.start == run.scan.end:
             self._extend(run, block)
-        elif is_told(block.key_split):
+        elif is_published(block.key_split):
             self._open(key, block, now_s)
         self._bound()
 

@@ -13,7 +13,7 @@ from keylane.proxy.lanes.split_io import ScannedBlock
 
 
 @dataclass(frozen=True, slots=True)
-class Hearers:
+class ScanListeners:
     """Functions to call, in order."""
 
     scanned: tuple[Callable[[ScannedBlock], None], ...]
@@ -21,10 +21,10 @@ class Hearers:
 
     def on_scanned(self, block: ScannedBlock) -> None:
         """A reader has looked at a block of a partition."""
-        for hear in self.scanned:
-            hear(block)
+        for receive in self.scanned:
+            receive(block)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end` by a new leader."""
-        for hear in self.truncated:
-            hear(topic_id, partition, end)
+        for receive in self.truncated:
+            receive(topic_id, partition, end)

@@ -97,14 +97,14 @@ class Shared:
         self.range_views = RangeViews(self.assignments)
         self.pattern_turns = PatternTurns(self.patterns)
 
-    def hear_nodes(self, membership: Membership) -> None:
+    def update_nodes(self, membership: Membership) -> None:
         """Go by what the nodes have agreed on: places, rules, who has numbered producers."""
         placement, cluster = self.placement, self.cluster
         assert placement.number is not None, "told among many nodes"
         before = placement.update(membership)
         number = placement.number
         self.group_names.forget_where(lambda group: placement.node_of_group(group) != number)
-        cluster.hear_nodes(placement.number, membership)
+        cluster.update_nodes(placement.number, membership)
         forget_gained(self.sequences, cluster.registry, cluster.leaders, before, placement)
 
 

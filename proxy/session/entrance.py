@@ -52,7 +52,7 @@ class Entrance:
         return SessionHooks(
             admit=self.admit,
             admit_principal=self.admit_principal,
-            on_heard=self.heard,
+            on_received=self.received,
             on_proven=self.proven,
             on_held=on_held,
         )
@@ -85,9 +85,9 @@ class Entrance:
             self._refuse(refused)
         return refused
 
-    def heard(self, session: ClientSession) -> None:
+    def received(self, session: ClientSession) -> None:
         """A session that has not proved itself has sent something."""
-        self._newcomers.heard(session, session.clock())
+        self._newcomers.received(session, session.clock())
 
     def proven(self, session: ClientSession) -> None:
         """Its login is over; where none is required, its first request was answered."""

@@ -27,7 +27,7 @@ class SessionHooks:
     """Once it is connected."""
     admit_principal: Callable[[str], str | None] = lambda _principal: None
     """Once a broker has taken its login."""
-    on_heard: Callable[[ClientSession], None] = _nothing
+    on_received: Callable[[ClientSession], None] = _nothing
     """Whenever the client has sent something before `on_proven`."""
     on_proven: Callable[[ClientSession], None] = _nothing
     """Its login is over; where none is required, its first request was answered."""

@@ -50,7 +50,7 @@ class Newcomers(Generic[Connection]):
         assert not self.is_full, "room is made before"
         self._times[connection] = now_s, now_s
 
-    def heard(self, connection: Connection, now_s: float) -> None:
+    def received(self, connection: Connection, now_s: float) -> None:
         """It has sent something."""
         found = self._times.get(connection)
         if found is not None:
@@ -69,7 +69,7 @@ class Newcomers(Generic[Connection]):
 
     def check(self) -> None:
         """Assert the invariants; tests call it after every step."""
-        heard = [heard_s for _, heard_s in self._times.values()]
-        assert len(heard) <= self._count_max
-        assert heard == sorted(heard)
-        assert all(came_s <= heard_s for came_s, heard_s in self._times.values())
+        received = [received_s for _, received_s in self._times.values()]
+        assert len(received) <= self._count_max
+        assert received == sorted(received)
+        assert all(came_s <= received_s for came_s, received_s in self._times.values())

@@ -67,7 +67,7 @@ class ClientSession(asyncio.BufferedProtocol):
     ) -> None:
         self.session_id = f"s{next(_numbers)}"
         self._connect, self._on_closed, self._stats = connect, on_closed, stats
-        self._hooks, self._told_bytes = hooks or SessionHooks(), 0
+        self._hooks, self._reported_bytes = hooks or SessionHooks(), 0
         self._proof = Proof(is_login_required=is_login_required, on_proven=self._proven)
         self.principal: str | None = None
         """As the broker took it; None before a login, and where its name cannot be told."""
@@ -130,8 +130,8 @@ class ClientSession(asyncio.BufferedProtocol):
     def note_held(self, growth_bytes: int = 0) -> None:
         """Tell what it holds, and what it is about to take, if that is another than before."""
         held = self.held_bytes + growth_bytes
-        if held != self._told_bytes:
-            self._told_bytes = held
+        if held != self._reported_bytes:
+            self._reported_bytes = held
             self._hooks.on_held(self, held)
 
     def drain(self, reason: str) -> None:
@@ -307,7 +307,7 @@ class ClientSession(asyncio.BufferedProtocol):
         """Cut requests and work on them."""
         self.active_s = self.clock()
         if not self._proof.is_given:
-            self._hooks.on_heard(self)
+            self._hooks.on_received(self)
         try:
             frames = self._reader.received(nbytes)
         except FrameInvalid as error:

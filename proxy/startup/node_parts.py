@@ -124,7 +124,7 @@ class NodeParts:
 
     def _on_membership(self, membership: Membership) -> None:
         """The nodes have agreed anew on who is there, and who serves which groups."""
-        self.shared.hear_nodes(membership)
+        self.shared.update_nodes(membership)
         self._stats.node_generations += 1
         self.shared.groups.note_readers(node.journal for node in membership.nodes)
         self.shared.groups.drop_lost()

@@ -24,7 +24,7 @@ log = logging.getLogger("keylane.nodes")
 
 PROBE: Final = f"{TRANSACTIONAL_ID_PREFIX}probe"
 """Nobody writes with it: to be given an epoch shows the right, and fences no node."""
-NOT_TOLD: Final = -(2**31)
+NOT_GIVEN: Final = -(2**31)
 """Operations of a broker that was not asked, or does not know."""
 NEEDED: Final = (Operation.READ, Operation.WRITE)
 TOPICS: Final = (TOPIC_NAME, SCANS)
@@ -64,7 +64,7 @@ def _lacking(topic: Any) -> list[str]:
     operations = int(topic.topic_authorized_operations)
     if topic.error_code == ErrorCode.topic_authorization_failed:
         operations = 0  # not even DESCRIBE: then they are not told
-    if operations == NOT_TOLD:
+    if operations == NOT_GIVEN:
         log.debug("rights are not told topic=%s error_code=%s", topic.name, topic.error_code)
         return []
     return [needed.name for needed in NEEDED if not operations & 1 << needed]

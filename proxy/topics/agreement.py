@@ -86,17 +86,17 @@ def node_rules(rules: Iterable[LaneRule], plans: Mapping[str, LaneCuts]) -> tupl
 
     plans: cuts of all rules that name a plan, by the rule's topic.
     """
-    told = []
+    reported = []
     for rule in rules:
         cuts = plans.get(rule.topic) if rule.plan is not None else None
         lanes = rule.lanes if cuts is None else cuts.lane_count
         assert lanes is not None, "a rule has lanes or a plan"
         fingerprint = "" if cuts is None else cuts.fingerprint.hex()
-        told.append(NodeRule(topic=rule.topic, lanes=lanes, fingerprint=fingerprint))
-    return tuple(told)
+        reported.append(NodeRule(topic=rule.topic, lanes=lanes, fingerprint=fingerprint))
+    return tuple(reported)
 
 
-def tell_disagreement(
+def describe_disagreement(
     name: str, number: int, own: LaneMeanings, others: Mapping[int, LaneMeanings]
 ) -> str | None:
     """Why nodes do not agree on a name, with their numbers and what it means to each.
@@ -111,13 +111,13 @@ def tell_disagreement(
             there.setdefault(meaning, []).append(other)
     if not there:
         return None
-    told = [f"{_tell(here)} at this node ({number})"]
-    told += [
-        f"{_tell(meaning)} at node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
+    reported = [f"{_log(here)} at this node ({number})"]
+    reported += [
+        f"{_log(meaning)} at node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
         for meaning, nodes in there.items()
     ]
-    return f"lanes: nodes do not agree on {name}: {'; '.join(told)}"
+    return f"lanes: nodes do not agree on {name}: {'; '.join(reported)}"
 
 
-def _tell(meaning: Meaning | None) -> str:
+def _log(meaning: Meaning | None) -> str:
     return "a plain topic" if meaning is None else str(meaning)

@@ -17,7 +17,7 @@ GROUP: Final = "__keylane_nodes"
 """The consumer group that nodes are."""
 PROTOCOL: Final = "keylane-nodes"
 
-NOBODY: Final = -1
+NO_NODE: Final = -1
 """Owner of an IC partition that is given to no node at this moment."""
 NO_GENERATION: Final = -1
 """Of a node that has not been one of the group's yet."""
@@ -85,7 +85,7 @@ class Hello:
 class Membership:
     """All nodes of one generation of their group, and what they own.
 
-    Invariant: nodes are ascending by number, each number once; owners are among them or NOBODY.
+    Invariant: nodes are ascending by number, each number once; owners are among them or NO_NODE.
     """
 
     generation_id: int

@@ -21,7 +21,7 @@ from keylane.wire.batch import CODEC_NONE
 log = logging.getLogger("keylane.ranges")
 
 TOPIC_AUTHORIZATION_FAILED: Final = 29
-TOLD_MAX: Final = 1000
+LOGGED_MAX: Final = 1000
 """Refusals that are logged per table; more say nothing new."""
 
 
@@ -128,7 +128,7 @@ class RangeViews:
         self._table: RangeTable = holder.table
         self._views: dict[tuple[str, uuid.UUID], RangeView | None] = {}
         self._shares: dict[tuple[str, int], _Shares] = {}
-        self._told: set[tuple[str, str, int]] = set()
+        self._logged: set[tuple[str, str, int]] = set()
 
     def has_ranges(self, client_id: str | None) -> bool:
         """Whether a client id has ranges of anything. A look into two dicts."""
@@ -159,13 +159,13 @@ class RangeViews:
         topic = PhysicalTopic(name=view.topic, topic_id=view.topic_id, partition_count=0)
         return self.view(view.client_id, topic) == view
 
-    def tell_refusal(self, view: RangeView, partition: int) -> None:
+    def log_refusal(self, view: RangeView, partition: int) -> None:
         """Log why a partition is refused, once for each table."""
         self._follow()
         key = view.client_id, view.topic, partition
-        if key in self._told or len(self._told) >= TOLD_MAX:
+        if key in self._logged or len(self._logged) >= LOGGED_MAX:
             return
-        self._told.add(key)
+        self._logged.add(key)
         given = sorted(self._table.ranges_of(view.client_id, view.topic) or ())
         reason = f"it was given partitions {given}"
         if partition in given:
@@ -181,7 +181,7 @@ class RangeViews:
             self._table = self._holder.table
             self._views.clear()
             self._shares.clear()
-            self._told.clear()
+            self._logged.clear()
 
     def _make(self, client_id: str, topic: PhysicalTopic) -> RangeView | None:
         parts = self._table.ranges_of(client_id, topic.name)

@@ -22,8 +22,8 @@ from keylane.keyrange.space import KeyRange
 from keylane.proxy.topics.agreement import (
     LaneMeanings,
     compile_lane_names,
+    describe_disagreement,
     node_rules,
-    tell_disagreement,
 )
 from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 
@@ -162,7 +162,7 @@ class TopicRegistry:
     A partition count is pinned while there are lanes of the topic, under whatever name: lane
     indexes depend on it, so a count that grew must not move them under running members (see
     `grown`). A name that does not mean the same to all nodes is refused by all, also by those to
-    which it is plain (see `hear_nodes`).
+    which it is plain (see `update_nodes`).
     Invariants: every known id is that of a known topic; views are stable objects per name, for as
     long as they are among the last RENAMED_VIEWS_MAX that were used of names that clients choose.
     """
@@ -189,7 +189,7 @@ class TopicRegistry:
         self._own = LaneMeanings(node_rules(rules, plans), lane_name_pattern or "")
         self._number, self._others = 0, dict[int, LaneMeanings]()
         self._judged: dict[str, str | None] = {}
-        self._heard_pins: dict[str, int] = {}
+        self._published_pins: dict[str, int] = {}
 
     @property
     def topics(self) -> dict[str, PhysicalTopic]:
@@ -201,7 +201,7 @@ class TopicRegistry:
         """All views in use by name; not to be changed."""
         return self._views
 
-    def hear_nodes(self, number: int, others: Mapping[int, LaneMeanings]) -> None:
+    def update_nodes(self, number: int, others: Mapping[int, LaneMeanings]) -> None:
         """Take note of other nodes' rules, by node number; this node's number is `number`.
 
         Views on names that nodes do not agree on are dropped; once they agree, they are made anew.
@@ -217,14 +217,14 @@ class TopicRegistry:
         grown = (self._topics[name] for name in self.grown if name in self._topics)
         return {str(topic.topic_id): topic.partition_count for topic in grown}
 
-    def hear_pins(self, pins: Mapping[str, int]) -> None:
+    def update_pins(self, pins: Mapping[str, int]) -> None:
         """Keep to the partitions that other nodes keep to; views made with more are dropped.
 
         Else a node that starts after a topic has grown would show other lanes than the rest.
         """
-        self._heard_pins = dict(pins)
+        self._published_pins = dict(pins)
         for topic in list(self._topics.values()):
-            self._keep_heard(topic)
+            self._keep_published(topic)
 
     def rule_of(self, name: str) -> tuple[str, int] | None:
         """(physical topic, lanes) where `name` stands for lanes, by the rules alone.
@@ -324,7 +324,7 @@ class TopicRegistry:
         self._names[topic_id] = name
         if name in OWN_TOPICS:
             self.own_topic_ids.add(topic_id.bytes)
-        self._keep_heard(self._topics[name])
+        self._keep_published(self._topics[name])
 
     def pin_partitions(self, name: str, partition_count: int) -> None:
         """Keep to the partition count that groups' commits stand on (see `grown`)."""
@@ -402,8 +402,8 @@ class TopicRegistry:
         """Known topics that are seen as lanes under their own name."""
         return [name for name in self._topics if self.rule_of(name) is not None]
 
-    def _keep_heard(self, topic: PhysicalTopic) -> None:
-        count = self._heard_pins.get(str(topic.topic_id), 0)
+    def _keep_published(self, topic: PhysicalTopic) -> None:
+        count = self._published_pins.get(str(topic.topic_id), 0)
         if 0 < count < topic.partition_count:
             self.pin_partitions(topic.name, count)
 
@@ -449,7 +449,7 @@ class TopicRegistry:
         if name not in self._judged:
             if len(self._judged) >= NAMES_JUDGED_MAX:
                 self._judged.clear()
-            self._judged[name] = tell_disagreement(name, self._number, self._own, self._others)
+            self._judged[name] = describe_disagreement(name, self._number, self._own, self._others)
         return self._judged[name]
 
     def _refusal(self, name: str) -> str | None:

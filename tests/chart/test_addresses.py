@@ -88,8 +88,8 @@ def lead(objects: list[Object], host: str, port: int) -> Place:
         place = through(objects, services[f"{full}-headless"], port)
         return host.partition(".")[0], place[1]
     for name, service in services.items():
-        told = service["metadata"].get("annotations", {}).get(DNS_OF)
-        if host in (name + INSIDE, told):
+        reported = service["metadata"].get("annotations", {}).get(DNS_OF)
+        if host in (name + INSIDE, reported):
             return through(objects, service, port)
     raise AssertionError(f"{host} leads nowhere")
 

@@ -133,11 +133,11 @@ def test_texts_name_labels_that_are_there() -> None:
 
 def test_every_alert_has_its_paragraph() -> None:
     """The runbook link of each alert leads to its heading; no heading is left without alert."""
-    told = re.findall(r"^### (Keylane\w+)$", OPERATIONS, re.MULTILINE)
+    reported = re.findall(r"^### (Keylane\w+)$", OPERATIONS, re.MULTILINE)
 
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
-    assert sorted(told) == sorted(names)
+    assert sorted(reported) == sorted(names)
     for rule in alerts():
         link = rule["annotations"]["runbook_url"]
         assert link == f"docs/operations.md#{rule['alert'].lower()}"

@@ -200,6 +200,6 @@ def test_nothing_runs_as_root(rendered: list[Object]) -> None:
 
 def test_versions_are_keylanes() -> None:
     """appVersion, which the image's tag is taken from, is the package's version."""
-    told = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    reported = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
 
-    assert told["appVersion"] == __version__
+    assert reported["appVersion"] == __version__

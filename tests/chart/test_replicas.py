@@ -126,11 +126,11 @@ def test_helm_test_asks_every_node(chart: Renderer) -> None:
 def test_helm_test_names_the_node_that_is_not_ready(chart: Renderer) -> None:
     """Its script, run here, ends with the address that does not answer."""
     script = find(render(chart), "Pod")["spec"]["containers"][0]["command"][2]
-    told = {"READY_URLS": "http://127.0.0.1:1/readyz", "BOOTSTRAP": "", "TIMEOUT_S": "0"}
+    reported = {"READY_URLS": "http://127.0.0.1:1/readyz", "BOOTSTRAP": "", "TIMEOUT_S": "0"}
 
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, **told},
+        env={**os.environ, **reported},
         capture_output=True,
         text=True,
         timeout=60,

@@ -96,8 +96,8 @@ def test_s004_51_the_node_is_told_the_same_ranges(
 
     assert main([*argv, "--pods", "-"]) == 0
 
-    told = data_by_name(list(yaml.safe_load_all(capsys.readouterr().out)))
-    assert told == data_by_name(objects)
+    reported = data_by_name(list(yaml.safe_load_all(capsys.readouterr().out)))
+    assert reported == data_by_name(objects)
     assert (flag, control) == ("--apply", "http://keylane-headless.prod.svc.cluster.local:19090")
     assert job["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "keylane-control", "key": "token"}
 

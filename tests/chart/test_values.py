@@ -139,15 +139,15 @@ def test_what_cannot_work_is_refused(values: Mapping[str, Any], said: str, chart
     ],
 )
 def test_clients_are_told_an_address_that_leads_to_the_node(
-    nodes: Any, ports: Any, told: str, chart: Renderer
+    nodes: Any, ports: Any, documented: str, chart: Renderer
 ) -> None:
     """The advertised host fits the type of Service; its variables exist, and come before it."""
     container = node_container(chart.template(with_values(nodes=nodes, ports=ports)))
 
     variables = [entry["name"] for entry in container["env"]]
     advertised = next(e for e in container["env"] if e["name"] == "KEYLANE_ADVERTISE")
-    assert advertised["value"] == told
-    for name in re.findall(r"\$\((\w+)\)", told):
+    assert advertised["value"] == documented
+    for name in re.findall(r"\$\((\w+)\)", documented):
         assert variables.index(name) < variables.index("KEYLANE_ADVERTISE")
 
 
@@ -284,8 +284,8 @@ def test_certificates_of_the_control_port_come_from_secrets(chart: Renderer) -> 
 
 def test_what_the_chart_runs_trusts_the_control_port(chart: Renderer) -> None:
     """The Job that applies a plan speaks TLS, and has the authorities of the certificate."""
-    told = {"members": 1, "topics": [{"name": "orders", "partitions": 1}]}
-    values = {**with_control_tls(caSecret="control-ca"), "standalone": told}
+    documented = {"members": 1, "topics": [{"name": "orders", "partitions": 1}]}
+    values = {**with_control_tls(caSecret="control-ca"), "standalone": documented}
 
     pod = find(chart.template(values), "Job")["spec"]["template"]["spec"]
 
@@ -351,7 +351,7 @@ def test_the_secret_of_nodes_is_made_or_named(chart: Renderer, tmp_path: Path) -
 
 def test_every_value_has_a_comment() -> None:
     """A line `# --` stands above each value, or above the map that it belongs to."""
-    bare = [path for path, is_told in _values() if not is_told]
+    bare = [path for path, is_documented in _values() if not is_documented]
 
     assert bare == []
 
@@ -366,23 +366,23 @@ def test_every_value_is_in_the_schema() -> None:
 def _values() -> Iterator[tuple[str, bool]]:
     """Path of every value that is no map of ours, and whether a comment tells of it."""
     parents: list[tuple[int, str, bool]] = []
-    is_told = False
+    is_documented = False
     for line in VALUES.splitlines():
         if line.lstrip().startswith("#"):
-            is_told = is_told or line.lstrip().startswith("# --")
+            is_documented = is_documented or line.lstrip().startswith("# --")
             continue
         match = KEY.match(line)
         if match is None:
-            is_told = False
+            is_documented = False
             continue
         indent, name, rest = len(match[1]), match[2], match[3].strip()
         while parents and parents[-1][0] >= indent:
             parents.pop()
-        told = is_told or any(parent[2] for parent in parents)
-        parents.append((indent, name, told))
+        documented = is_documented or any(parent[2] for parent in parents)
+        parents.append((indent, name, documented))
         if rest:
-            yield ".".join(parent[1] for parent in parents), told
-        is_told = False
+            yield ".".join(parent[1] for parent in parents), documented
+        is_documented = False
 
 
 def _is_in_schema(path: str) -> bool:

@@ -107,8 +107,8 @@ def _nodes() -> Iterator[Seed]:
     membership = Membership(generation_id=GENERATION, nodes=(NODE,), owners=(0, 0, -1))
     yield "fuzz_verdict", 0, write_membership(membership, 0)
     yield "fuzz_verdict", 0, write_refusal(GENERATION, "another node has this number")
-    told = {"format": 1, "generation_id": GENERATION, "nodes": [said], "owners": [0]}
-    yield "fuzz_verdict", 3, _json(told)
+    reported = {"format": 1, "generation_id": GENERATION, "nodes": [said], "owners": [0]}
+    yield "fuzz_verdict", 3, _json(reported)
 
 
 def _json(value: object) -> bytes:

@@ -86,8 +86,8 @@ def _assignor_seeds() -> Iterator[bytes]:
             rack="r1",
         )
         yield _input("fuzz_subscription", version, write_subscription(said))
-        told = write_assignment(lanes, version=version, user_data=b"mine")
-        yield _input("fuzz_assignment", 0, told)
+        reported = write_assignment(lanes, version=version, user_data=b"mine")
+        yield _input("fuzz_assignment", 0, reported)
     cuts = ((100, 2**60), (7, 8))
     plan = RangePlan(topic="t", lane_count=3, cuts=cuts, epoch=1, predicted=((1.5, 2, 3),) * 2)
     yield _input("fuzz_plan", 0, write_plan(plan))

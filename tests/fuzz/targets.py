@@ -150,9 +150,11 @@ def fuzz_subscription(choice: int, data: bytes) -> None:
 
 
 def fuzz_assignment(_choice: int, data: bytes) -> None:
-    told = read_assignment(data)
-    written = write_assignment(told.lanes, version=told.version, user_data=told.user_data)
-    assert read_assignment(written) == replace(told, lanes=_grouped(told.lanes))
+    reported = read_assignment(data)
+    written = write_assignment(
+        reported.lanes, version=reported.version, user_data=reported.user_data
+    )
+    assert read_assignment(written) == replace(reported, lanes=_grouped(reported.lanes))
 
 
 def _grouped(lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:

@@ -176,7 +176,7 @@ def compare(questions: Iterable[Question], direct: Side, through: Side) -> list[
     """Ask all; what differs, in words that lead to the question."""
     found = []
     for question in in_order(questions):
-        told, shown = ask_both(question, direct, through)
+        reported, shown = ask_both(question, direct, through)
         name = f"{ApiKey(question.api_key).name} v{question.version} number {question.number}"
-        found += [f"{name} {one}" for one in differences(told, shown)]
+        found += [f"{name} {one}" for one in differences(reported, shown)]
     return found

@@ -231,21 +231,29 @@ class Group:
                 if line.startswith("{") and line.endswith("\n"):
                     self._take(name, json.loads(line))
 
-    def _take(self, name: str, told: dict[str, Any]) -> None:
-        event = told.pop("event", None) or told.pop("name", "")
+    def _take(self, name: str, reported: dict[str, Any]) -> None:
+        event = reported.pop("event", None) or reported.pop("name", "")
         with self._changed:
             if event == "records":
-                for lane, offset, key, value in told["records"]:
+                for lane, offset, key, value in reported["records"]:
                     self._sight(name, lane, offset, key, value)
             elif event == "record_data":
-                self._sight(name, told["partition"], told["offset"], told["key"], told["value"])
+                self._sight(
+                    name,
+                    reported["partition"],
+                    reported["offset"],
+                    reported["key"],
+                    reported["value"],
+                )
             elif event == "committed":
-                self._note_commits(name, {int(lane): at for lane, at in told["offsets"].items()})
-            elif event == "offsets_committed" and told["success"]:
-                self._note_commits(name, {p["partition"]: p["offset"] for p in told["offsets"]})
+                self._note_commits(
+                    name, {int(lane): at for lane, at in reported["offsets"].items()}
+                )
+            elif event == "offsets_committed" and reported["success"]:
+                self._note_commits(name, {p["partition"]: p["offset"] for p in reported["offsets"]})
             elif event != "records_consumed":
-                self.seen.events.append((name, {"event": event, **told}))
-                self._note_lanes(name, event.removeprefix("partitions_"), told)
+                self.seen.events.append((name, {"event": event, **reported}))
+                self._note_lanes(name, event.removeprefix("partitions_"), reported)
             self._changed.notify_all()
 
     def _sight(self, name: str, lane: int, offset: int, key: str | None, value: str) -> None:
@@ -256,8 +264,10 @@ class Group:
         for lane, offset in offsets.items():
             self.seen.commits.append((len(self.seen.sightings), name, lane, offset))
 
-    def _note_lanes(self, name: str, event: str, told: dict[str, Any]) -> None:
-        lanes = set(told.get("lanes", ())) | {p["partition"] for p in told.get("partitions", ())}
+    def _note_lanes(self, name: str, event: str, reported: dict[str, Any]) -> None:
+        lanes = set(reported.get("lanes", ())) | {
+            p["partition"] for p in reported.get("partitions", ())
+        }
         if event == "assigned":
             # Cooperative assignors tell what is added; eager ones have told all as revoked.
             self.seen.lanes[name] |= lanes

@@ -18,7 +18,7 @@ from typing import Any
 STOPPING = threading.Event()
 
 
-def tell(event: str, **values: Any) -> None:
+def report(event: str, **values: Any) -> None:
     """Write one line at once: a killed member must not have told less than it committed.
 
     `at_s` is of the machine's monotonic clock, which all members share.
@@ -27,9 +27,9 @@ def tell(event: str, **values: Any) -> None:
     os.write(1, line.encode())
 
 
-def tell_records(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> None:
+def report_records(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> None:
     """Tell `(lane, offset, key, value)` of records that were processed."""
-    tell(
+    report(
         "records",
         records=[
             (lane, offset, None if key is None else key.decode(), (value or b"").decode())
@@ -47,10 +47,10 @@ async def run_aiokafka(args: argparse.Namespace) -> None:
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         async def on_partitions_revoked(self, revoked: Any) -> None:
-            tell("revoked", lanes=sorted(tp.partition for tp in revoked))
+            report("revoked", lanes=sorted(tp.partition for tp in revoked))
 
         async def on_partitions_assigned(self, assigned: Any) -> None:
-            tell("assigned", lanes=sorted(tp.partition for tp in assigned))
+            report("assigned", lanes=sorted(tp.partition for tp in assigned))
 
     assignor = {"roundrobin": RoundRobinPartitionAssignor, "sticky": StickyPartitionAssignor}
     consumer = AIOKafkaConsumer(
@@ -74,16 +74,16 @@ async def run_aiokafka(args: argparse.Namespace) -> None:
             polled = await consumer.getmany(timeout_ms=200)
             if not polled:
                 continue
-            tell_records(
+            report_records(
                 (r.partition, r.offset, r.key, r.value) for part in polled.values() for r in part
             )
             offsets = {tp: part[-1].offset + 1 for tp, part in polled.items()}
             try:
                 await consumer.commit(offsets)
             except KafkaError as error:
-                tell("commit_failed", error=repr(error))
+                report("commit_failed", error=repr(error))
             else:
-                tell("committed", offsets={tp.partition: at for tp, at in offsets.items()})
+                report("committed", offsets={tp.partition: at for tp, at in offsets.items()})
     finally:
         await consumer.stop()
 
@@ -114,21 +114,21 @@ def run_confluent(args: argparse.Namespace) -> None:
     )
     consumer.subscribe(
         [args.topic],
-        on_assign=lambda _, lanes: tell("assigned", lanes=sorted(p.partition for p in lanes)),
-        on_revoke=lambda _, lanes: tell("revoked", lanes=sorted(p.partition for p in lanes)),
+        on_assign=lambda _, lanes: report("assigned", lanes=sorted(p.partition for p in lanes)),
+        on_revoke=lambda _, lanes: report("revoked", lanes=sorted(p.partition for p in lanes)),
     )
     while not STOPPING.is_set():
         messages = consumer.consume(args.poll_records, timeout=0.2)
         good = [message for message in messages if message.error() is None]
         for message in messages:
             if message.error() is not None:
-                tell("error", error=str(message.error()))
+                report("error", error=str(message.error()))
         if not good:
             continue
         ends: dict[int, int] = {}
-        told: list[Any] = [(m.partition(), m.offset(), m.key(), m.value()) for m in good]
-        tell_records(told)
-        for lane, offset, _, _ in told:
+        reported: list[Any] = [(m.partition(), m.offset(), m.key(), m.value()) for m in good]
+        report_records(reported)
+        for lane, offset, _, _ in reported:
             ends[lane] = offset + 1
         try:
             consumer.commit(
@@ -136,9 +136,9 @@ def run_confluent(args: argparse.Namespace) -> None:
                 asynchronous=False,
             )
         except KafkaException as error:
-            tell("commit_failed", error=str(error))
+            report("commit_failed", error=str(error))
         else:
-            tell("committed", offsets=ends)
+            report("committed", offsets=ends)
     consumer.close()
 
 
@@ -151,10 +151,10 @@ def run_kafka_python(args: argparse.Namespace) -> None:
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
-            tell("revoked", lanes=sorted(tp.partition for tp in revoked))
+            report("revoked", lanes=sorted(tp.partition for tp in revoked))
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            tell("assigned", lanes=sorted(tp.partition for tp in assigned))
+            report("assigned", lanes=sorted(tp.partition for tp in assigned))
 
     cooperative = {"partition_assignment_strategy": [CooperativeStickyAssignor]}
     consumer = KafkaConsumer(
@@ -175,20 +175,20 @@ def run_kafka_python(args: argparse.Namespace) -> None:
         try:
             polled = consumer.poll(timeout_ms=10_000)
         except RetriableError as error:  # what its refresh of metadata met (docs/clients.md)
-            tell("poll_failed", error=repr(error))
+            report("poll_failed", error=repr(error))
             continue
         if not polled:
             continue
-        tell_records(
+        report_records(
             (r.partition, r.offset, r.key, r.value) for part in polled.values() for r in part
         )
         offsets = {tp: OffsetAndMetadata(p[-1].offset + 1, "", -1) for tp, p in polled.items()}
         try:
             consumer.commit(offsets)
         except KafkaError as error:
-            tell("commit_failed", error=repr(error))
+            report("commit_failed", error=repr(error))
         else:
-            tell("committed", offsets={tp.partition: at.offset for tp, at in offsets.items()})
+            report("committed", offsets={tp.partition: at.offset for tp, at in offsets.items()})
     consumer.close()
 
 

@@ -90,12 +90,12 @@ class TimedGroup(Group):
     ) -> None:
         super().__init__(bootstrap, topic, group, **options)
         self.log_folder = log_folder
-        self.told: list[tuple[float, str, str, Mapping[str, Any]]] = []
+        self.reported: list[tuple[float, str, str, Mapping[str, Any]]] = []
         """(monotonic seconds, member, event, what else it told), by member in order."""
 
-    def _take(self, name: str, told: dict[str, Any]) -> None:
-        self.told.append((told["at_s"], name, told["event"], told))
-        super()._take(name, dict(told))
+    def _take(self, name: str, reported: dict[str, Any]) -> None:
+        self.reported.append((reported["at_s"], name, reported["event"], reported))
+        super()._take(name, dict(reported))
 
 
 class Brokers:

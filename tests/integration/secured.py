@@ -223,10 +223,10 @@ def read_confluent(bootstrap: str, topic: str, group: str, login: Login, count: 
         consumer.subscribe([topic])
         deadline_s = time.monotonic() + 60
         while len(found.values) < count and time.monotonic() < deadline_s:
-            told = [error.name() for error in errors if error.code() not in PASSING]
-            told += [alert for error in errors for alert in ALERT.findall(error.str())]
-            if told:
-                found.error = told[0]
+            reported = [error.name() for error in errors if error.code() not in PASSING]
+            reported += [alert for error in errors for alert in ALERT.findall(error.str())]
+            if reported:
+                found.error = reported[0]
                 return found
             message = consumer.poll(0.1)
             if message is None:
@@ -381,5 +381,5 @@ def read_java(
 def java_error(done: subprocess.CompletedProcess[str]) -> str:
     """The exception that ended a Java tool, and what caused it."""
     lines = [line.strip() for line in done.stderr.splitlines()]
-    told = [line for line in lines if "Exception: " in line or line.startswith("Caused by")]
-    return told[0].split("Exception: ", 1)[-1] if told else ""
+    reported = [line for line in lines if "Exception: " in line or line.startswith("Caused by")]
+    return reported[0].split("Exception: ", 1)[-1] if reported else ""

@@ -124,18 +124,18 @@ class Stranger:
         self.led += is_leader
         said = self._say(joined) if is_leader else {}
         given = [{"member_id": to, "assignment": what} for to, what in said.items()]
-        who = {
+        client = {
             "group_id": GROUP,
             "generation_id": int(joined.generation_id),
             "member_id": self._member_id,
         }
-        synced = self._client.ask_values(SYNC, 3, assignments=given, **who)
+        synced = self._client.ask_values(SYNC, 3, assignments=given, **client)
         code = int(synced.error_code)
         if code == 0:
             self.assignments.append(bytes(synced.assignment))
             self.joined.set()
         while code == 0 and not self._stopping.wait(BEAT_S):
-            code = int(self._client.ask_values(HEARTBEAT, 3, **who).error_code)
+            code = int(self._client.ask_values(HEARTBEAT, 3, **client).error_code)
         if code == 25:  # UNKNOWN_MEMBER_ID
             self._member_id = ""
             self.is_out.set()

@@ -31,13 +31,13 @@ def test_describing_a_group_shows_lanes_without_lag(consumed, shared_keylane, ja
     """kafka-consumer-groups lists 8 lanes, each with lag 0, as all is committed."""
     name, group, _ = consumed
 
-    told = java.run(
+    reported = java.run(
         "kafka-consumer-groups",
         *("--bootstrap-server", shared_keylane.bootstrap, "--describe", "--group", group),
     )
 
-    header = next(line.split() for line in told.stdout.splitlines() if "LAG" in line)
-    lanes = rows(told.stdout, name)
+    header = next(line.split() for line in reported.stdout.splitlines() if "LAG" in line)
+    lanes = rows(reported.stdout, name)
     assert sorted(int(row[header.index("PARTITION")]) for row in lanes) == list(range(8))
     assert {row[header.index("LAG")] for row in lanes} == {"0"}
 
@@ -130,9 +130,9 @@ def test_describing_a_lane_topic_shows_lanes(consumed, shared_keylane, java) -> 
     """kafka-topics through keylane shows 2 partitions of 4 lanes as 8 partitions."""
     name, _, _ = consumed
 
-    told = java.run(
+    reported = java.run(
         "kafka-topics",
         *("--bootstrap-server", shared_keylane.bootstrap, "--describe", "--topic", name),
     )
 
-    assert "PartitionCount: 8" in told.stdout
+    assert "PartitionCount: 8" in reported.stdout

@@ -37,9 +37,11 @@ def read_all(kafka: str, topic: str, count: int) -> dict[int, list[dict[str, Any
     return found
 
 
-def assert_is_told(found: dict[int, list[dict[str, Any]]], records: int, generation: int) -> None:
+def assert_is_reported(
+    found: dict[int, list[dict[str, Any]]], records: int, generation: int
+) -> None:
     """Assignment, records in order, and commit in every audit partition; each key in its own."""
-    told: list[int] = []
+    reported: list[int] = []
     assert len(found) == AUDIT_PARTITIONS
     for partition, values in found.items():
         kinds = [value["k"] for value in values]
@@ -47,14 +49,14 @@ def assert_is_told(found: dict[int, list[dict[str, Any]]], records: int, generat
         rows = values[1:-1]
         offsets = [row["o"] for row in rows]
         assert offsets == sorted(offsets)
-        told += offsets
+        reported += offsets
         for row in rows:
             hashed = int(row["h"])
             assert hashed == key_hash(b"key-%d" % row["o"])
             assert audit_partition(row["p"], hashed, AUDIT_PARTITIONS) == partition
             assert (row["p"], row["g"], row["s"]) == (1, generation, 1)
             assert row["m"].startswith("member/")
-    assert sorted(told) == list(range(records))
+    assert sorted(reported) == list(range(records))
 
 
 def test_a_confluent_member_reports(kafka: str, topic: TopicFactory) -> None:
@@ -71,7 +73,7 @@ def test_a_confluent_member_reports(kafka: str, topic: TopicFactory) -> None:
         reporter.flush()
         reporter.committed({1: 300})
 
-    assert_is_told(read_all(kafka, name, 300 + 2 * AUDIT_PARTITIONS), 300, 4)
+    assert_is_reported(read_all(kafka, name, 300 + 2 * AUDIT_PARTITIONS), 300, 4)
     with pytest.raises(AuditUnwritten, match="Unknown topic"):
         AuditReporter(
             {**settings, "allow.auto.create.topics": False},
@@ -94,7 +96,7 @@ async def test_an_aiokafka_member_reports(kafka: str, topic: TopicFactory) -> No
         await reporter.flush()
         await reporter.committed({1: 300})
 
-    assert_is_told(read_all(kafka, name, 300 + 2 * AUDIT_PARTITIONS), 300, 9)
+    assert_is_reported(read_all(kafka, name, 300 + 2 * AUDIT_PARTITIONS), 300, 9)
 
 
 def test_reports_that_cannot_be_written_are_an_error() -> None:

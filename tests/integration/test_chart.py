@@ -250,7 +250,7 @@ def test_the_rendered_chart_serves_a_group(pods, image, kafka, topic, tmp_path) 
         values = produce(kafka, name, KEYS, ROUNDS)
         group.wait_for_values(values, timeout_s=120)
         group.wait_for_commits()
-        told = [pod.metrics() for pod in pods]
+        reported = [pod.metrics() for pod in pods]
     brokers = AdminClient({"bootstrap.servers": pods[1].bootstrap}).list_topics(name).brokers
 
     assert {(broker.id, broker.host) for broker in brokers.values()} == {
@@ -259,8 +259,8 @@ def test_the_rendered_chart_serves_a_group(pods, image, kafka, topic, tmp_path) 
     assert group.seen.values().total() == len(values)
     group.seen.assert_keys_in_order()
     lag = f'keylane_group_stable_lag{{group="g-{name}",topic="{name}"}} 0.0'
-    assert any(lag in text for text in told)
-    counted = [dict(re.findall(r"^(keylane_\w+) (\S+)$", text, re.MULTILINE)) for text in told]
+    assert any(lag in text for text in reported)
+    counted = [dict(re.findall(r"^(keylane_\w+) (\S+)$", text, re.MULTILINE)) for text in reported]
     for metric in ("rebalance_seconds_count", "journal_appends_total", "kernel_seconds_total"):
         assert sum(float(one[f"keylane_{metric}"]) for one in counted) > 0
     assert sum(float(one["keylane_lanes"]) for one in counted) >= 16

@@ -296,8 +296,8 @@ def test_roles_by_client_certificates(own_kafka: str, tmp_path: Path) -> None:
             with pytest.raises(OSError, match=r"alert (unknown ca|certificate expired)"):
                 ask(running, authority.ca, bad, "GET", "/readyz", token="")
         asked = ["--control", f"https://{running.control}", "--group", "nobodys"]
-        told = run_keylane("describe", *asked, "--ca", str(authority.ca), "--cert", str(ops))
-        assert "there is no group nobodys" in told
+        reported = run_keylane("describe", *asked, "--ca", str(authority.ca), "--cert", str(ops))
+        assert "there is no group nobodys" in reported
         assert "certificate verify failed" in run_keylane("describe", *asked)
 
         before = served_serial()

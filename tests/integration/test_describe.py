@@ -83,7 +83,7 @@ def test_lag_is_counted_in_records(kafka, shared_keylane, topic, capsys, java) -
         other.add("confluent")
         other.wait_for_values(values)
     after = describe(shared_keylane, f"g-{name}", capsys)
-    told = java.run(
+    reported = java.run(
         "kafka-consumer-groups",
         *("--bootstrap-server", shared_keylane.bootstrap, "--describe", "--group", f"g-{name}"),
     )
@@ -93,8 +93,8 @@ def test_lag_is_counted_in_records(kafka, shared_keylane, topic, capsys, java) -
     true_lag = Counter(one.lane for one in other.seen.sightings if one.value in wanted)
     assert {lane["lane_index"]: lane["lag"] for lane in after["lanes"]} == true_lag
     assert all(lane["lag_is_exact"] for lane in after["lanes"])
-    header = next(line.split() for line in told.stdout.splitlines() if "LAG" in line)
-    rows = [line.split() for line in told.stdout.splitlines() if name in line.split()]
+    header = next(line.split() for line in reported.stdout.splitlines() if "LAG" in line)
+    rows = [line.split() for line in reported.stdout.splitlines() if name in line.split()]
     kafkas = {int(row[header.index("PARTITION")]): int(row[header.index("LAG")]) for row in rows}
     assert kafkas == {lane["lane_index"]: lane["offset_lag"] for lane in after["lanes"]}
     assert all(true_lag[index] <= lag <= 1000 for index, lag in kafkas.items())
@@ -126,10 +126,10 @@ def test_a_group_that_is_not_there(shared_keylane, capsys) -> None:
     assert main(["describe", "--control", shared_keylane.control, "--group", "nobody"]) == 1
     assert main(["describe", "--control", "127.0.0.1:1", "--group", "x"]) == 1
 
-    told = capsys.readouterr().err
-    assert "no group nobody" in told
-    assert "Connection refused" in told
-    assert "Traceback" not in told
+    reported = capsys.readouterr().err
+    assert "no group nobody" in reported
+    assert "Connection refused" in reported
+    assert "Traceback" not in reported
 
 
 def test_the_control_port_knows_its_paths(shared_keylane) -> None:

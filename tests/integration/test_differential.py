@@ -169,25 +169,25 @@ def test_an_answer_with_other_addresses_is_the_same() -> None:
     answer = an_answer()
     moved = replace(answer, brokers=(replace(answer.brokers[0], host="keylane", port=19092),))
 
-    told, shown = ask_both(
+    reported, shown = ask_both(
         question, Planted(0, write_message(answer)), Planted(1, write_message(moved))
     )
 
-    assert list(differences(told, shown)) == []
-    assert told["topics"][2]["partitions"][0]["error_code"] == 5
+    assert list(differences(reported, shown)) == []
+    assert reported["topics"][2]["partitions"][0]["error_code"] == 5
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_difference_is_found(fault) -> None:
     """A lost topic, code or tag, a null that became empty, another order: each is told of."""
-    plant, told = FAULTS[fault]
+    plant, reported = FAULTS[fault]
     direct = show(ApiKey.METADATA, 12, write_message(an_answer()))
     through = copy.deepcopy(direct)
 
     plant(through)
 
     found = list(differences(direct, through))
-    assert any(one.startswith(told) for one in found), found
+    assert any(one.startswith(reported) for one in found), found
 
 
 @pytest.mark.parametrize(("direct", "through"), [(b"\x00" * 6, CLOSED), (CLOSED, SILENT)])
@@ -195,9 +195,9 @@ def test_a_connection_that_is_closed_is_a_difference(direct, through) -> None:
     """What happens instead of an answer is compared, too."""
     question = make_question(ApiKey.HEARTBEAT, 1, 0, SEED)
 
-    told, shown = ask_both(question, Planted(0, direct), Planted(1, through))
+    reported, shown = ask_both(question, Planted(0, direct), Planted(1, through))
 
-    assert list(differences(told, shown))
+    assert list(differences(reported, shown))
 
 
 def test_questions_hold_what_clients_send() -> None:

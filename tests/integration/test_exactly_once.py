@@ -57,7 +57,7 @@ class Loops:
         self.bootstrap, self.topic, self.output, self.options = bootstrap, topic, output, options
         self.group = f"g-{topic}"
         self._folder = folder
-        self._told: dict[str, tuple[int, float]] = {}
+        self._logged: dict[str, tuple[int, float]] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def add(self, library: str, count: int) -> list[str]:
@@ -94,9 +94,9 @@ class Loops:
         now_s = time.monotonic()
         for name, process in list(self.processes.items()):
             size_bytes = (self._folder / f"{name}.log").stat().st_size
-            before, since_s = self._told.get(name, (-1, now_s))
+            before, since_s = self._logged.get(name, (-1, now_s))
             if size_bytes != before:
-                self._told[name] = size_bytes, now_s
+                self._logged[name] = size_bytes, now_s
             elif process.poll() is None and now_s - since_s > SILENT_S:
                 self.kill(name)
                 self.start(name.split("-")[0], name)

@@ -120,7 +120,11 @@ def test_a_broker_whose_disk_is_full_loses_nothing(own_broker: EmbeddedKafka, ke
         group.wait_for_values(producer.values, timeout_s=120)
         group.wait_for_commits(timeout_s=60)
 
-    failures = {told["error"] for _, told in group.seen.events if told["event"] == "commit_failed"}
+    failures = {
+        reported["error"]
+        for _, reported in group.seen.events
+        if reported["event"] == "commit_failed"
+    }
     lines = said.splitlines()
     print(f"{len(lines)} lines, {failed} tries in {lasted_s:.1f} s")
     print(f"records {len(group.seen.sightings)}; failed commits {failures}")

@@ -64,8 +64,8 @@ def test_a_newcomer_by_another_name_is_told(
         else:
             process.wait(60)
             log = tmp_path / f"{member}.log"
-            told = log.read_text() if log.exists() else capfd.readouterr().err
-            assert REFUSED.search(told), told
+            reported = log.read_text() if log.exists() else capfd.readouterr().err
+            assert REFUSED.search(reported), reported
 
     group.wait_for_values(produce(kafka, name, KEYS, 5, first=5))
     assert newcomers.seen.sightings == []
@@ -141,10 +141,10 @@ def test_offsets_of_a_running_group_are_not_deleted(running, kafka, shared_keyla
         (shared_keylane.bootstrap, f"{name}.lanes-4", 8),
         (kafka, name, 2),
     ):
-        told = java.run(
+        reported = java.run(
             "kafka-consumer-groups", "--bootstrap-server", bootstrap, *delete, "--topic", topic
         ).stdout
-        assert told.count("GroupSubscribedToTopicException") == count, told
+        assert reported.count("GroupSubscribedToTopicException") == count, reported
 
     ends = log_ends(kafka, name, 2)
     assert stable_offsets(kafka, group.group, name, 2) == ends

@@ -216,8 +216,8 @@ def test_thousands_of_aborted_handshakes_leave_nothing(front: Front) -> None:
     assert wait_for_descriptors(front.plain, before + SLACK) <= before + SLACK
     assert failed(front.plain) >= opened + ABORTED // 2
     assert "Traceback" not in front.plain.log
-    told = [line for line in front.plain.log.splitlines() if "TLS handshake failed" in line]
-    assert len(told) < ABORTED // 10  # a line for each reason in a while
+    reported = [line for line in front.plain.log.splitlines() if "TLS handshake failed" in line]
+    assert len(reported) < ABORTED // 10  # a line for each reason in a while
 
 
 def open_files(proxy: KeylaneProcess) -> int:

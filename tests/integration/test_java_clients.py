@@ -36,14 +36,14 @@ def test_the_console_consumer_reads_all_lanes(kafka, shared_keylane, topic, java
     name = topic("lanes4", partitions=2)
     values = produce(kafka, name, KEYS, rounds=5)
 
-    told = java.run(
+    reported = java.run(
         "kafka-console-consumer",
         *("--bootstrap-server", shared_keylane.bootstrap, "--topic", name),
         *("--group", f"g-{name}", "--from-beginning", "--max-messages", str(len(values))),
         *("--command-property", "check.crcs=true"),
     )
 
-    assert sorted(told.stdout.split()) == sorted(values)
+    assert sorted(reported.stdout.split()) == sorted(values)
 
 
 def test_a_lane_name_beside_the_untouched_topic(kafka, shared_keylane, topic) -> None:
@@ -83,16 +83,16 @@ def test_a_kip_848_member_on_lanes_is_told_why(kafka, shared_keylane, topic, jav
     name = topic("lanes4", partitions=1)
     produce(kafka, name, KEYS, rounds=1)
 
-    told = java.run(
+    reported = java.run(
         "kafka-console-consumer",
         *("--bootstrap-server", shared_keylane.bootstrap, "--topic", name),
         *("--group", f"g-{name}", "--from-beginning", "--max-messages", "1"),
         *("--command-property", "group.protocol=consumer", "--timeout-ms", "20000"),
     )
 
-    assert "InvalidRequestException" in told.stderr
-    assert "set group.protocol=classic" in told.stderr
-    assert told.stdout == ""
+    assert "InvalidRequestException" in reported.stderr
+    assert "set group.protocol=classic" in reported.stderr
+    assert reported.stdout == ""
 
 
 def test_share_consumers_see_whole_partitions(kafka, shared_keylane, topic, java) -> None:
@@ -107,13 +107,13 @@ def test_share_consumers_see_whole_partitions(kafka, shared_keylane, topic, java
         )
         values = produce(kafka, name, KEYS, rounds=2)
 
-        told = java.run(
+        reported = java.run(
             "kafka-console-share-consumer",
             *("--bootstrap-server", shared_keylane.bootstrap, "--topic", name),
             *("--group", group, "--max-messages", str(len(values))),
         )
 
-        assert sorted(told.stdout.split()) == sorted(values)
+        assert sorted(reported.stdout.split()) == sorted(values)
 
 
 def test_a_java_idempotent_producer_writes_into_lanes(shared_keylane, topic, java, kafka) -> None:
@@ -126,8 +126,8 @@ def test_a_java_idempotent_producer_writes_into_lanes(shared_keylane, topic, jav
         *("--throughput", "-1", "--bootstrap-server", shared_keylane.bootstrap),
     )
 
-    told = java.run("kafka-get-offsets", "--bootstrap-server", kafka, "--topic", name)
-    ends = [int(line.rsplit(":", 1)[1]) for line in told.stdout.split()]
+    reported = java.run("kafka-get-offsets", "--bootstrap-server", kafka, "--topic", name)
+    ends = [int(line.rsplit(":", 1)[1]) for line in reported.stdout.split()]
     assert sum(ends) == 20000
 
 

@@ -102,9 +102,9 @@ def assert_members_in_order(seen: Seen) -> None:
 def count_revoked(group: Group, first_event: int) -> int:
     """Lanes that living members were told to stop reading, since an event."""
     return sum(
-        len(told.get("lanes") or told.get("partitions", ()))
-        for name, told in group.seen.events[first_event:]
-        if told["event"].removeprefix("partitions_") == "revoked"
+        len(reported.get("lanes") or reported.get("partitions", ()))
+        for name, reported in group.seen.events[first_event:]
+        if reported["event"].removeprefix("partitions_") == "revoked"
         and group.processes[name].poll() is None
     )
 

@@ -112,8 +112,8 @@ def test_two_languages_read_disjoint_complete_halves(kafka, java, shared) -> Non
     refused = librdkafka(proxy.bootstrap, "java", "none")
     assign(proxy.control, "PATCH", {"java": parts(name, UPPER, partitions=1)})
     refused.assign([TopicPartition(name, 1, OFFSET_BEGINNING)])
-    (told,) = refused.consume(1, timeout=WAIT_S)
-    error = told.error()
+    (reported,) = refused.consume(1, timeout=WAIT_S)
+    error = reported.error()
     assert error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     refused.close()
     proxy.wait_for_log("client_id=java")

@@ -109,8 +109,8 @@ def test_a_broker_is_configured_by_the_id_that_clients_know(cluster, nodes, java
     other = java.run(*direct, "--entity-name", "1", "--describe").stdout
     assert "log.cleaner.threads=2" not in other
     loggers = "--entity-type", "broker-loggers", *named, "--describe"
-    told = java.run("kafka-configs", "--bootstrap-server", nodes.bootstrap, *loggers).stdout
-    assert "kafka.server" in told
+    reported = java.run("kafka-configs", "--bootstrap-server", nodes.bootstrap, *loggers).stdout
+    assert "kafka.server" in reported
 
 
 def test_groups_are_listed_once(nodes, java) -> None:
@@ -135,8 +135,8 @@ def test_groups_are_listed_once(nodes, java) -> None:
 
     seen = sorted(entry.group_id for entry in listed if entry.group_id in groups)
     assert seen == sorted(groups)
-    told = java.run("kafka-consumer-groups", "--bootstrap-server", nodes.bootstrap, "--list")
-    assert sorted(line for line in told.stdout.split() if line in groups) == sorted(groups)
+    reported = java.run("kafka-consumer-groups", "--bootstrap-server", nodes.bootstrap, "--list")
+    assert sorted(line for line in reported.stdout.split() if line in groups) == sorted(groups)
 
 
 def test_tools_that_ask_every_broker_work(nodes, java) -> None:

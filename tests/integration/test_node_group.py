@@ -33,7 +33,7 @@ class Node:
     def __init__(self, bootstrap: str, number: int, *, port: int = 0) -> None:
         self.number = number
         self.control = ""
-        self.told: list[Membership] = []
+        self.reported: list[Membership] = []
         self.cluster = Cluster(ProxyConfig(bootstrap=bootstrap))
         self.port = port or 9000 + number
         self.group = NodeGroup(
@@ -42,7 +42,7 @@ class Node:
             describe=lambda: NodeInfo(
                 number=number, bootstrap=("node", self.port), control=self.control
             ),
-            on_membership=self.told.append,
+            on_membership=self.reported.append,
         )
 
     async def start(self) -> Node:
@@ -160,7 +160,7 @@ async def test_a_node_that_is_killed_and_comes_back_disturbs_nobody(start, caplo
     caplog.set_level(logging.INFO, logger="keylane.nodes")
     a, b = await start(0), await start(1)
     await until(share(a, b), "all is shared")
-    mine, generations = a.held(), len(a.told)
+    mine, generations = a.held(), len(a.reported)
 
     task = b.group._task
     assert task is not None
@@ -168,10 +168,10 @@ async def test_a_node_that_is_killed_and_comes_back_disturbs_nobody(start, caplo
     coming = spawn(start(1), "node that comes back")
 
     await until(lambda: "is waited for node=1" in caplog.text, "it has seen itself")
-    assert a.held() == mine and len(a.told) == generations
+    assert a.held() == mine and len(a.reported) == generations
     back = await coming
     await until(share(a, back), "all is shared again")
-    numbers = [[node.number for node in told.nodes] for told in a.told[generations:]]
+    numbers = [[node.number for node in reported.nodes] for reported in a.reported[generations:]]
     assert numbers in ([[0, 1]], [[0], [0, 1]])
 
 
@@ -182,11 +182,11 @@ async def test_what_a_node_tells_reaches_the_others(start) -> None:
 
     b.group.rejoin()
 
-    def is_told() -> bool:
-        last = a.told[-1].node(1)
+    def is_reported() -> bool:
+        last = a.reported[-1].node(1)
         return last is not None and last.control == b.control
 
-    await until(is_told, "the other knows")
+    await until(is_reported, "the other knows")
     await until(share(a, b), "all is shared")
 
 

@@ -85,8 +85,8 @@ def read_all(nodes: Nodes, values: list[str], group: str) -> None:
 def expect_only_nodes(nodes: Nodes) -> None:
     """No client is told of the stranger's address, and the nodes serve all between them."""
     for node in nodes.processes:
-        told = AdminClient({"bootstrap.servers": node.bootstrap}).list_topics(timeout=30)
-        ports = {broker.port for broker in told.brokers.values()}
+        reported = AdminClient({"bootstrap.servers": node.bootstrap}).list_topics(timeout=30)
+        ports = {broker.port for broker in reported.brokers.values()}
         assert EVIL[1] not in ports
         with PlainClient(node.bootstrap) as client:
             keys = [f"group-{number}" for number in range(30)]
@@ -117,8 +117,8 @@ def test_strangers_beside_nodes_are_put_out(broker, secret, tmp_path) -> None:
         for node in nodes.processes:
             assert f"{EVIL[1]}" not in node.log.replace("member_id", "")
         assert sum(metric(node, "keylane_node_strangers_total") for node in nodes.processes) >= 4
-        told = "".join(node.log for node in nodes.processes)
-        assert "host=/127.0.0.1" in told and "kafka-acls --add --deny-principal" in told
+        reported = "".join(node.log for node in nodes.processes)
+        assert "host=/127.0.0.1" in reported and "kafka-acls --add --deny-principal" in reported
         nodes[0].wait_for_log("nodes agreed")
         wait_until_shared(nodes)
         expect_only_nodes(nodes)

@@ -79,13 +79,13 @@ def test_a_group_goes_on_when_one_of_two_nodes_is_killed(cluster, tmp_path, java
         values += produce(cluster, topic, KEYS, rounds=10, first=20)
         group.wait_for_values(values, timeout_s=90)
         group.wait_for_commits(timeout_s=60)
-        told = java.run(
+        reported = java.run(
             "kafka-consumer-groups",
             *("--bootstrap-server", nodes.bootstrap, "--describe", "--group", "g"),
         )
-        lanes_shown = lags(told.stdout, topic)
+        lanes_shown = lags(reported.stdout, topic)
 
-    verdict = judge(group.told)
+    verdict = judge(group.reported)
     assert verdict.breaches == [] and verdict.late == []
     assert set(group.seen.values()) == set(values)
     assert lanes_shown == dict.fromkeys(range(PARTITIONS * LANES), 0)

@@ -184,7 +184,7 @@ def test_load_ends_behind_a_transaction_and_before_an_open_one(kafka: str) -> No
 
 def test_load_tells_how_far_it_is(kafka: str) -> None:
     """The last progress told stands at the end."""
-    told: list[LoadProgress] = []
+    reported: list[LoadProgress] = []
 
     async def scenario() -> None:
         store = JournalStore(kafka)
@@ -192,12 +192,12 @@ def test_load_tells_how_far_it_is(kafka: str) -> None:
         await commit_twice(store, table, StateKey(f"p-{uuid.uuid4()}", TOPIC_ID, 0))
         await store.stop()
         store = JournalStore(kafka)
-        await store.start(on_progress=told.append)
+        await store.start(on_progress=reported.append)
         await store.stop()
 
     asyncio.run(scenario())
 
-    assert told and told[-1].read == told[-1].total > 0
+    assert reported and reported[-1].read == reported[-1].total > 0
 
 
 def test_append_outlives_a_broker_restart(own_broker: EmbeddedKafka) -> None:

@@ -111,9 +111,9 @@ def test_tools_change_things_through_keylane(kafka, shared_keylane, topic, java)
     )
     java.run("kafka-topics", *through, "--alter", "--topic", name, "--partitions", "3")
 
-    told = java.run("kafka-topics", "--bootstrap-server", kafka, "--describe", "--topic", name)
-    assert "retention.ms=7200000" in told.stdout
-    assert "PartitionCount: 3" in told.stdout
+    reported = java.run("kafka-topics", "--bootstrap-server", kafka, "--describe", "--topic", name)
+    assert "retention.ms=7200000" in reported.stdout
+    assert "PartitionCount: 3" in reported.stdout
 
     java.run("kafka-topics", *through, "--delete", "--topic", name)
     listed = java.run("kafka-topics", "--bootstrap-server", kafka, "--list")
@@ -130,12 +130,12 @@ def test_performance_tools_run(kafka, shared_keylane, topic, java) -> None:
         *("--topic", name, "--num-records", "50000", "--record-size", "100"),
         *("--throughput", "-1", *through),
     )
-    told = java.run(
+    reported = java.run(
         "kafka-consumer-perf-test",
         *(*through, "--topic", name, "--num-records", "50000", "--timeout", "30000"),
     )
 
-    assert re.search(r"\b50000\b", told.stdout)
+    assert re.search(r"\b50000\b", reported.stdout)
 
 
 def test_acls_answer_as_direct(kafka, shared_keylane, java) -> None:

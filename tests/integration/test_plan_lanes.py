@@ -78,7 +78,7 @@ def test_a_plan_for_other_partitions_is_not_served(kafka, keylane, topic, tmp_pa
     with Group(proxy.bootstrap, name, f"g-{name}") as group:
         group.add("confluent")
         group.wait(lambda seen: bool(seen.events), timeout_s=60, what="a refusal")
-    assert any("authoriz" in str(told).lower() for _, told in group.seen.events)
+    assert any("authoriz" in str(reported).lower() for _, reported in group.seen.events)
     proxy.wait_for_log(f"the plan of {name} is for 2 partitions, topic {name} has 3")
     with Group(proxy.bootstrap, plain, f"g-{plain}") as others:
         others.add("confluent")

@@ -126,10 +126,10 @@ def accepting_config(tmp_path: Path) -> Callable[[str], str]:
 def test_the_commands_are_understood() -> None:
     """`keylane proxy`, `keylane kafka` and the control flag of README.md parse."""
     proxy = build_parser().parse_args(proxy_command())
-    (told,) = re.findall(r"`keylane (kafka [^`]+)`", README)
+    (reported,) = re.findall(r"`keylane (kafka [^`]+)`", README)
     controls = re.findall(r"`(--control [^`]+)`", README)
 
-    kafka = build_parser().parse_args(told.split())
+    kafka = build_parser().parse_args(reported.split())
     both = build_parser().parse_args([*proxy_command(), *controls[0].split()])
     describe = build_parser().parse_args(["describe", *controls[1].split()])
 

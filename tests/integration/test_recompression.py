@@ -45,7 +45,7 @@ def test_stock_clients_read_lanes_that_are_compressed_again(
     with urllib.request.urlopen(f"http://{proxy.control}/metrics", timeout=30) as answer:
         counted = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
     plain = read_all(proxy.bootstrap, f"{name}.lanes-4", 8)
-    told = java.run(
+    reported = java.run(
         "kafka-console-consumer",
         *("--bootstrap-server", proxy.bootstrap, "--topic", name, "--from-beginning"),
         *("--group", f"g-{name}", "--max-messages", str(len(direct))),
@@ -55,7 +55,7 @@ def test_stock_clients_read_lanes_that_are_compressed_again(
 
     assert len(direct) == 3_000
     assert on_lanes == plain == direct
-    assert sum(line.startswith(f"{codec}-") for line in told.stdout.split("\n")) >= len(values)
+    assert sum(line.startswith(f"{codec}-") for line in reported.stdout.split("\n")) >= len(values)
     assert sorted(map(bytes, filter(None, found))) == sorted(
         filter(None, (record[1] for record in direct.values()))
     )

@@ -19,7 +19,7 @@ from keylane.embedded import EmbeddedKafka
 from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.offsets.scan import ScanIndex
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.scans.blocks import ToldLane
+from keylane.proxy.scans.blocks import PublishedLane
 from keylane.proxy.scans.feed import ScanFeed
 from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
@@ -115,7 +115,7 @@ def block(
         start=start,
         end=end,
         last_record_offsets=np.array(lasts, np.int64),
-        lanes=tuple(None if at < 0 else ToldLane(1000, 1, start, at) for at in lasts),
+        lanes=tuple(None if at < 0 else PublishedLane(1000, 1, start, at) for at in lasts),
         holes=holes,
         log_start_offset=0,
         leader_epoch=epoch,
@@ -136,10 +136,10 @@ async def test_what_one_node_scans_lets_positions_pass_at_the_other(kafka: str) 
         assert other.counted(FOUR, 1, 13) == 20
         assert other.counted(FOUR, 2, 0) == 20
         assert other.counted(UNEVEN, 3, 6) == 6
-        assert other.feed.told_end(topic_id, 3) == 30
-        told = [part for found in other.blocks for part in found.lanes if part is not None]
-        assert sum(part.record_bytes for part in told) == 5 * 1000
-        assert sum(part.record_count for part in told) == 5
+        assert other.feed.remote_scanned_end(topic_id, 3) == 30
+        reported = [part for found in other.blocks for part in found.lanes if part is not None]
+        assert sum(part.record_bytes for part in reported) == 5 * 1000
+        assert sum(part.record_count for part in reported) == 5
 
         # By its digest now, and the other way round.
         one.feed.note_scanned(block(topic_id, 30, 40, [-1, -1, -1, -1], split=UNEVEN))
@@ -167,7 +167,7 @@ async def test_a_cut_is_not_overtaken_and_old_scans_beyond_it_are_not_believed(k
         assert other.cuts == [(3, 60)]
         assert other.counted(FOUR, 0, 61) == 61, "a record of the new log"
         assert other.counted(FOUR, 0, 110) == 110
-        assert other.feed.told_end(topic_id, 3) == 70
+        assert other.feed.remote_scanned_end(topic_id, 3) == 70
 
         # As if it had read this before the cut, and slept until now.
         late.feed.note_scanned(block(topic_id, 60, 200, [-1, -1, -1, -1]))

@@ -104,10 +104,12 @@ def test_a_node_without_a_right_ends_at_its_start_and_names_it(stage) -> None:
     ],
     ids=["transactional id", "group"],
 )
-def test_a_lone_node_without_a_right_ends_at_its_start_and_names_it(stage, lacking, told) -> None:
+def test_a_lone_node_without_a_right_ends_at_its_start_and_names_it(
+    stage, lacking, reported
+) -> None:
     """It could not keep others out, so it does not serve."""
     stage.admin.delete_acls([lacking])[lacking].result(30)
     upstream = stage.kafka.bootstrap_of("SECURED")
 
-    with pytest.raises(ChildEnded, match=told):
+    with pytest.raises(ChildEnded, match=reported):
         stage.start_keylane(upstream, "login_mechanism=SCRAM-SHA-256")

@@ -85,8 +85,8 @@ class Shell:
                 lines.append(line)
         finally:
             watchdog.cancel()
-        told = self._errors.read_text()[-3000:]
-        pytest.fail(f"a block failed:\n{block}\nit printed:\n{''.join(lines)[-2000:]}\n{told}")
+        reported = self._errors.read_text()[-3000:]
+        pytest.fail(f"a block failed:\n{block}\nit printed:\n{''.join(lines)[-2000:]}\n{reported}")
 
     def log(self, number: int) -> str:
         """Of a node."""
@@ -346,8 +346,8 @@ def test_the_page_gives_three_secured_nodes(broker, shell, tmp_path) -> None:
     alice = Login(
         mechanism=MECHANISM, user="alice", password=password, ca=shell.folder / "authority/ca.crt"
     )
-    told = AdminClient(client_config(alice, nodes)).list_topics("orders", timeout=30)
-    leading = {one.leader // NODE_ID_STEP for one in told.topics["orders"].partitions.values()}
+    reported = AdminClient(client_config(alice, nodes)).list_topics("orders", timeout=30)
+    leading = {one.leader // NODE_ID_STEP for one in reported.topics["orders"].partitions.values()}
     assert leading == {0, 1, 2}
 
     traffic = Traffic(alice, nodes)

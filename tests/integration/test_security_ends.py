@@ -50,8 +50,8 @@ def test_a_refused_login_ends_as_it_does_direct(stage, mechanism) -> None:
     def raw(bootstrap: str) -> Any:
         with RawClient(bootstrap, stage.ca) as client:
             answers = client.login(login)
-            told = [(int(each.error_code), each.error_message) for each in answers[1:]]
-            return told, answers[-1].auth_bytes, client.is_closed()
+            reported = [(int(each.error_code), each.error_message) for each in answers[1:]]
+            return reported, answers[-1].auth_bytes, client.is_closed()
 
     assert raw(stage.proxy.bootstrap) == raw(stage.direct)
     assert raw(stage.direct)[0][-1][0] == 58
@@ -126,7 +126,7 @@ def test_an_expired_client_certificate(stage) -> None:
     config = write_properties(stage.folder / "old.properties", java_properties(login))
 
     for bootstrap in (stage.strict.bootstrap, stage.kafka.bootstrap_of("MUTUAL")):
-        told = (
+        reported = (
             read_confluent(bootstrap, topic, "g", login, 1),
             read_aiokafka(bootstrap, topic, "g", login, 1),
         )
@@ -138,10 +138,10 @@ def test_an_expired_client_certificate(stage) -> None:
         )
 
         # OpenSSL says what is wrong with it, Java does not.
-        assert told[0].error in {"alert certificate expired", "alert certificate unknown"}
-        assert told[1].error == "KafkaConnectionError"
+        assert reported[0].error in {"alert certificate expired", "alert certificate unknown"}
+        assert reported[1].error == "KafkaConnectionError"
         assert "SslAuthenticationException" in java.stderr
-        assert not told[0].values + told[1].values + java.stdout.split()
+        assert not reported[0].values + reported[1].values + java.stdout.split()
     assert stage.metric("keylane_tls_handshakes_failed_total", stage.strict) > failed
     stage.strict.wait_for_log("reason=certificate has expired")
 

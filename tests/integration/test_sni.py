@@ -185,8 +185,8 @@ def test_librdkafka_names_the_listener(front: Front, topic: Any) -> None:
     brokers = client.list_topics(topic("lanes4"), timeout=30).brokers
 
     assert front.gateway.names["localhost"] >= 1
-    told = {broker.host for broker in brokers.values()}
-    assert {broker_name(node) for node in range(NODES)} <= told
+    reported = {broker.host for broker in brokers.values()}
+    assert {broker_name(node) for node in range(NODES)} <= reported
 
 
 def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_pat
     try:
         client = AdminClient({"bootstrap.servers": listen})
         listed: Any = client.list_topics(timeout=30).brokers.values()
-        told = {(one.host, one.port) for one in listed}
+        reported = {(one.host, one.port) for one in listed}
     finally:
         process.stop()
         # Other tests, which come in any order, mean the two.
@@ -212,8 +212,8 @@ def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_pat
             node.wait_for_log(text, count=count + 1)
 
     assert process.bootstrap == f"machine.test:{port + number * step}"
-    assert ("machine.test", port + number * step + 1 + BROKER) in told
-    assert {(broker_name(node), running.gateway.port) for node in range(NODES)} <= told
+    assert ("machine.test", port + number * step + 1 + BROKER) in reported
+    assert {(broker_name(node), running.gateway.port) for node in range(NODES)} <= reported
 
 
 def test_a_client_without_a_name_gets_nowhere(front: Front) -> None:

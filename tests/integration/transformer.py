@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 SESSION_TIMEOUT_MS = 12_000
 
 
-def tell(event: str, **values: Any) -> None:
+def report(event: str, **values: Any) -> None:
     """Write one line at once."""
     os.write(1, (json.dumps({"event": event, **values}) + "\n").encode())
 
@@ -69,14 +69,14 @@ class ConfluentLoop:
         while not STOPPING.is_set():
             messages = [m for m in self.consumer.consume(self.args.records, 0.2) if not m.error()]
             if not messages:
-                tell("idle")
+                report("idle")
                 continue
             number += 1
             try:
                 self._transact(messages, abort=self.args.abort_every > 0
                                and number % self.args.abort_every == 0)  # fmt: skip
             except KafkaException as error:
-                tell("failed", error=str(error))
+                report("failed", error=str(error))
                 self._recover(error)
         self.consumer.close()
 
@@ -92,10 +92,10 @@ class ConfluentLoop:
         if abort:
             self.producer.abort_transaction(TIMEOUT_S)
             self._rewind()
-            tell("aborted", count=len(messages))
+            report("aborted", count=len(messages))
         else:
             self.producer.commit_transaction(TIMEOUT_S)
-            tell("committed", count=len(messages))
+            report("committed", count=len(messages))
 
     def _recover(self, error: Any) -> None:
         """Abort, or start a new producer of the same id, which aborts what the old one left."""
@@ -106,9 +106,9 @@ class ConfluentLoop:
                 raise error
             self.producer.abort_transaction(TIMEOUT_S)
         except KafkaException as worse:
-            tell("producer", error=str(worse))
+            report("producer", error=str(worse))
             self.producer = self._make_producer()
-            tell("new producer")
+            report("new producer")
         self._rewind()
 
     def _rewind(self) -> None:
@@ -122,9 +122,9 @@ class ConfluentLoop:
                     part.offset = part.offset if part.offset >= 0 else OFFSET_BEGINNING
                     self.consumer.seek(part)
             except KafkaException as error:
-                tell("rewind", error=str(error))
+                report("rewind", error=str(error))
             else:
-                tell("rewound", lanes=[part.partition for part in assigned])
+                report("rewound", lanes=[part.partition for part in assigned])
                 return
 
 
@@ -179,9 +179,9 @@ async def _loop_aiokafka(args: argparse.Namespace, consumer: Any, busy: asyncio.
                 is_wanted = args.abort_every == 0 or number % args.abort_every != 0
                 try:
                     await _transact(producer, polled, args, is_wanted=is_wanted)
-                    tell("committed", count=sum(map(len, polled.values())))
+                    report("committed", count=sum(map(len, polled.values())))
                 except (KafkaError, _Unwanted) as error:
-                    tell("failed", error=repr(error))
+                    report("failed", error=repr(error))
                     if not isinstance(error, _Unwanted):
                         await producer.stop()
                         producer = await _start_aiokafka_producer(args)
@@ -189,7 +189,7 @@ async def _loop_aiokafka(args: argparse.Namespace, consumer: Any, busy: asyncio.
                         offset = await consumer.committed(part)
                         consumer.seek(part, offset or 0)
             else:
-                tell("idle")
+                report("idle")
         await asyncio.sleep(0.02 if polled else 0.2)
     await producer.stop()
 

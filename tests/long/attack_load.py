@@ -37,7 +37,7 @@ class Load:
         self._arguments = (keylane, group, topic, "alice", PASSWORDS["alice"])
         self._topic, self._folder = topic, folder
         self._counts: list[tuple[float, int]] = []
-        self._told = threading.Condition()
+        self._logged = threading.Condition()
         self._stopping = threading.Event()
         self._producer = Producer({"bootstrap.servers": brokers, "linger.ms": 5, "log_level": 0})
         self._threads = [threading.Thread(target=self._produce, daemon=True)]
@@ -77,7 +77,7 @@ class Load:
 
     def paces(self, from_s: float, to_s: float) -> list[float]:
         """Records per second in each whole window of a while."""
-        with self._told:
+        with self._logged:
             counts = [each for each in self._counts if from_s <= each[0] < to_s]
         windows = [0] * int((to_s - from_s) / WINDOW_S)
         for at_s, count in counts:
@@ -92,7 +92,7 @@ class Load:
         while time.monotonic() < deadline_s:
             self._stopping.wait(1.0)
             now_s = time.monotonic()
-            with self._told:
+            with self._logged:
                 recent = sum(count for at_s, count in self._counts if at_s > now_s - 4)
             if recent > 0.9 * 4 * RECORDS_PER_S:
                 return
@@ -117,7 +117,7 @@ class Load:
         assert member.stdout is not None
         for line in member.stdout:
             at_s, _, count = line.partition(" ")
-            with self._told:
+            with self._logged:
                 self._counts.append((float(at_s), int(count)))
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException
 
-TELL_S: Final = 0.5
+LOG_INTERVAL_S: Final = 0.5
 COMMIT_S: Final = 1.0
 STOPPING: Final = threading.Event()
 
@@ -39,14 +39,14 @@ def run(bootstrap: str, group: str, topic: str, user: str, password: str) -> Non
         }
     )
     consumer.subscribe([topic])
-    count, told_s, committed_s = 0, time.monotonic(), time.monotonic()
+    count, known_s, committed_s = 0, time.monotonic(), time.monotonic()
     while not STOPPING.is_set():
         messages = consumer.consume(500, timeout=0.1)
         count += sum(message.error() is None for message in messages)
         now_s = time.monotonic()
-        if now_s - told_s >= TELL_S:
+        if now_s - known_s >= LOG_INTERVAL_S:
             os.write(1, f"{now_s:.3f} {count}\n".encode())
-            count, told_s = 0, now_s
+            count, known_s = 0, now_s
         if messages and now_s - committed_s >= COMMIT_S:
             committed_s = now_s
             try:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Told = tuple[float, str, str, Mapping[str, Any]]
+Reported = tuple[float, str, str, Mapping[str, Any]]
 """(monotonic seconds, member, event, what else it told)."""
 
 
@@ -63,21 +63,21 @@ class _Books:
     verdict: Verdict = field(default_factory=Verdict)
 
 
-def deliveries(told: Iterable[Told]) -> list[Delivery]:
+def deliveries(reported: Iterable[Reported]) -> list[Delivery]:
     """All records that were told, by time."""
     found = [
         Delivery(at_s, member, lane, offset, key, int(value.rpartition(":")[2]))
-        for at_s, member, event, what in told
+        for at_s, member, event, what in reported
         if event == "records"
         for lane, offset, key, value in what["records"]
     ]
     return sorted(found, key=lambda each: each.at_s)
 
 
-def judge(told: Sequence[Told]) -> Verdict:
+def judge(reported: Sequence[Reported]) -> Verdict:
     """Nothing committed again, each key in order, each member forward only."""
     books = _Books()
-    for at_s, member, event, what in sorted(told, key=lambda each: each[0]):
+    for at_s, member, event, what in sorted(reported, key=lambda each: each[0]):
         if event == "assigned":
             for lane in what["lanes"]:
                 books.since[member, lane] = at_s

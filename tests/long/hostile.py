@@ -68,14 +68,14 @@ def besiege(folder: Path, seed: int, inputs: int, deadline_s: float, memory_mib:
         proxies = {"plain": plain, "TLS": tls}
         places = [split_address(at) for at in (plain.bootstrap, tls.bootstrap, plain.control)]
         aim = Aim(places[0], places[1], places[2], stage.authority.ca)
-        asyncio.run(play(seed + 1, WARM_INPUTS, aim, math.inf, told=lambda _: None))
+        asyncio.run(play(seed + 1, WARM_INPUTS, aim, math.inf, reported=lambda _: None))
         before = {name: settled_descriptors(proxy) for name, proxy in proxies.items()}
         watching = {
             name: watches.enter_context(Watch(proxy.pid, proxy.control))
             for name, proxy in proxies.items()
         }
         until_s = max(deadline_s, time.monotonic() + SOCKETS_S_MIN)
-        siege = Siege(asyncio.run(play(seed, inputs, aim, until_s, told=tell)))
+        siege = Siege(asyncio.run(play(seed, inputs, aim, until_s, reported=report)))
         siege.findings += siege.tally.findings
         for name, watch in watching.items():
             siege.looks[name] = watch.cut()
@@ -170,7 +170,7 @@ def render_siege(siege: Siege) -> str:
     return "\n".join(lines)
 
 
-def tell(text: str) -> None:
+def report(text: str) -> None:
     """How far it is."""
     print(text, flush=True)
 
@@ -184,7 +184,7 @@ def run(args: argparse.Namespace, folder: Path) -> int:
     if args.only != "sockets":
         # What is left of the time belongs to the sockets.
         until_s = started_s + args.minutes * (60 if args.only else 40)
-        tally = run_parsers(args.seed, args.inputs - sockets, until_s, tell)
+        tally = run_parsers(args.seed, args.inputs - sockets, until_s, report)
         for finding in tally.findings:
             path = keep(finding)
             kept = f", kept as {path.name}" if path else ""

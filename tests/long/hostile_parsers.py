@@ -29,7 +29,7 @@ STUCK_S: Final = 15.0
 """An input that has come to no end after so long never does."""
 RSS_GROWTH_MIB: Final = 300
 """Of the child, from the first thousand inputs on; a split alone may hold 1 MiB."""
-TELL_S: Final = 60.0
+LOG_INTERVAL_S: Final = 60.0
 WARM_INPUTS: Final = 1000
 FINDINGS_MAX: Final = 50
 """Kinds of them; the run ends there."""
@@ -146,13 +146,15 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def run_parsers(seed: int, inputs: int, deadline_s: float, told: Callable[[str], None]) -> Tally:
+def run_parsers(
+    seed: int, inputs: int, deadline_s: float, reported: Callable[[str], None]
+) -> Tally:
     """All inputs, by as many children one after the other as it takes."""
     total, number = Tally(), 0
     while number < inputs and time.monotonic() < deadline_s:
-        total.add(_run_child(seed, number, inputs, deadline_s, told))
+        total.add(_run_child(seed, number, inputs, deadline_s, reported))
         number = total.next_number
-        told(f"parsers: {number} of {inputs}, {len(total.findings)} kinds of findings")
+        reported(f"parsers: {number} of {inputs}, {len(total.findings)} kinds of findings")
         if len(total.findings) >= FINDINGS_MAX:
             break
     if total.rss_growth_mib > RSS_GROWTH_MIB:
@@ -162,7 +164,7 @@ def run_parsers(seed: int, inputs: int, deadline_s: float, told: Callable[[str],
 
 
 def _run_child(
-    seed: int, first: int, inputs: int, deadline_s: float, told: Callable[[str], None]
+    seed: int, first: int, inputs: int, deadline_s: float, reported: Callable[[str], None]
 ) -> Tally:
     """One child, and what it came to; where it died or hung that is a finding."""
     spawn = multiprocessing.get_context("spawn")
@@ -173,7 +175,7 @@ def _run_child(
     child.start()
     ours.close()
     try:
-        tally = _await(theirs, current, told)
+        tally = _await(theirs, current, reported)
     finally:
         if child.is_alive():
             child.join(1)
@@ -192,15 +194,15 @@ def _run_child(
     return tally
 
 
-def _await(results: Any, current: Any, told: Callable[[str], None]) -> Tally | None:
+def _await(results: Any, current: Any, reported: Callable[[str], None]) -> Tally | None:
     """The child's tally; None: it died, or has been at one input for too long."""
     number, since_s = NOTHING, time.monotonic()
-    told_s = since_s
+    known_s = since_s
     while not results.poll(1.0):
         now_s = time.monotonic()
-        if now_s - told_s > TELL_S:
-            told(f"parsers: at input {current.value}")
-            told_s = now_s
+        if now_s - known_s > LOG_INTERVAL_S:
+            reported(f"parsers: at input {current.value}")
+            known_s = now_s
         if current.value != number or number == NOTHING:
             number, since_s = current.value, now_s
         elif now_s - since_s > STUCK_S:

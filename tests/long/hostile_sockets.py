@@ -19,7 +19,7 @@ from tests.long.hostile_talk import Aim
 AT_ONCE: Final = 48
 STUCK_S: Final = 60.0
 """A connection has no step that waits for longer than 20 s."""
-TOLD_EVERY: Final = 20_000
+REPORT_EVERY: Final = 20_000
 OFFSET: Final = 1 << 39
 """Numbers of connections are beyond those of the parsers' inputs: the chance is another."""
 
@@ -41,19 +41,19 @@ class SocketTally:
 
 
 async def play(
-    seed: int, inputs: int, aim: Aim, deadline_s: float, told: Callable[[str], None]
+    seed: int, inputs: int, aim: Aim, deadline_s: float, reported: Callable[[str], None]
 ) -> SocketTally:
     """Connections until there were so many inputs."""
     tally, numbers = SocketTally(), iter(range(OFFSET, 2 * OFFSET))
-    told_at = TOLD_EVERY
+    reported_at = REPORT_EVERY
 
     async def one_after_another() -> None:
-        nonlocal told_at
+        nonlocal reported_at
         while tally.total < inputs and time.monotonic() < deadline_s:
             await play_one(seed, next(numbers), aim, tally)
-            if tally.total >= told_at:
-                told_at += TOLD_EVERY
-                told(f"sockets: {tally.total} of {inputs}, {len(tally.findings)} findings")
+            if tally.total >= reported_at:
+                reported_at += REPORT_EVERY
+                reported(f"sockets: {tally.total} of {inputs}, {len(tally.findings)} findings")
 
     async with asyncio.TaskGroup() as group:
         for _ in range(AT_ONCE):

@@ -82,14 +82,16 @@ def judge_writers(writers: Iterable[Writer], where: str) -> list[str]:
 def judge_journal_files(data_folders: Iterable[Path]) -> tuple[list[str], dict[str, list[str]]]:
     """Breaches over all replicas; and by partition which (producer, epoch) wrote, in order."""
     breaches: list[str] = []
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for data in data_folders:
         for folder in sorted(data.glob(f"{TOPIC_NAME}-*")):
             writers = list(read_writers(folder))
             breaches += judge_writers(writers, f"{folder.parent.parent.name}/{folder.name}")
             said = [f"{each.producer_id}/{each.epoch}" for each in writers]
-            told[folder.name] = max(told.get(folder.name, []), list(dict.fromkeys(said)), key=len)
-    return breaches, told
+            reported[folder.name] = max(
+                reported.get(folder.name, []), list(dict.fromkeys(said)), key=len
+            )
+    return breaches, reported
 
 
 def read_topic(bootstrap: str, topic: str, *, timeout_s: float = READ_TIMEOUT_S) -> list[Message]:
@@ -150,9 +152,9 @@ def judge_group_offsets(
         history.count += 1
         (offset,) = struct.unpack_from(">q", value, 2)
         at_ms = message.timestamp()[1]
-        told = confirmed.get(place, [])
-        before = bisect_left(told, (at_ms, -1))
-        floor = told[before - 1][1] if before else -1
+        reported = confirmed.get(place, [])
+        before = bisect_left(reported, (at_ms, -1))
+        floor = reported[before - 1][1] if before else -1
         where = f"{place} at {message.partition()}/{message.offset()}, {at_ms} ms"
         if offset < floor:
             history.breaches.append(
@@ -172,10 +174,10 @@ def _committed_over_time(
     for message, key, value in states_over_time(journal):
         if key.group != group:
             continue
-        told = found[value.topic_name, key.partition]
+        reported = found[value.topic_name, key.partition]
         lowest = min(place.offset for _, place in value.positions)
-        highest = max(told[-1][1] if told else -1, lowest)
-        told.append((max(message.timestamp()[1], told[-1][0] if told else 0), highest))
+        highest = max(reported[-1][1] if reported else -1, lowest)
+        reported.append((max(message.timestamp()[1], reported[-1][0] if reported else 0), highest))
     return found
 
 

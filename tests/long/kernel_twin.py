@@ -46,8 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
                 error.add_note(f"seed {seed}")
                 raise
         took_s = time.monotonic() - started_s
-        told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
-        print(f"{name}: equal in {took_s:.0f} s over {told}", flush=True)
+        reported = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+        print(f"{name}: equal in {took_s:.0f} s over {reported}", flush=True)
     return 0
 
 

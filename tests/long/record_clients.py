@@ -249,7 +249,7 @@ def main() -> None:
     recorder = Recorder(("127.0.0.1", port))
     recorder.start()
     address = f"127.0.0.1:{recorder.port}"
-    told = {"advertised.listeners": f"PLAINTEXT://{address}"}
+    reported = {"advertised.listeners": f"PLAINTEXT://{address}"}
 
     def run(*command: str | Path) -> None:
         subprocess.run([*map(str, command)], check=True, stdout=sys.stderr, timeout=120)
@@ -267,7 +267,7 @@ def main() -> None:
         ),
         "kafkajs": lambda: run("node", asked.js / "kafka.js", address, PREFIX, "kafkajs"),
     }
-    with EmbeddedKafka(asked.data, port=port, properties=told):
+    with EmbeddedKafka(asked.data, port=port, properties=reported):
         admin = AdminClient({"bootstrap.servers": address})
         topics = [NewTopic(f"{PREFIX}{one}", 1, 1) for one in "ab"]
         for future in admin.create_topics(topics).values():

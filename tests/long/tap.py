@@ -121,11 +121,11 @@ class Tap:
             return
         connection = self._book.open()
         asked = FrameCutter(lambda frame: connection.asked(frame, time.monotonic()))
-        told = FrameCutter(lambda frame: connection.answered(frame, time.monotonic()))
+        reported = FrameCutter(lambda frame: connection.answered(frame, time.monotonic()))
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump(reader, up_writer, asked))
-                group.create_task(self._pump(up_reader, writer, told))
+                group.create_task(self._pump(up_reader, writer, reported))
         except* ConnectionError:
             pass
         finally:

@@ -26,7 +26,7 @@ from keylane.assignor.protocol import (
 from keylane.assignor.ranges import RANGE
 from keylane.assignor.round_robin import ROUND_ROBIN
 from keylane.assignor.sticky import plan_sticky
-from keylane.assignor.units import NOBODY, set_up_board
+from keylane.assignor.units import NO_MEMBER, set_up_board
 from keylane.errors import FrameInvalid
 from keylane.keyrange.space import HASH_MAX
 from tests.reference.assignor import plan_heaviest_first
@@ -167,7 +167,7 @@ def test_polishing_moves_what_nobody_owned_and_makes_nobody_worse(
     """The busiest is no busier, the lightest no lighter, who had none of a partition gets none."""
     known, described, loads = group
     board = set_up_board(known, described, weigh_lanes(described, loads))
-    free = {unit for unit, holder in enumerate(board.holder) if holder == NOBODY}
+    free = {unit for unit, holder in enumerate(board.holder) if holder == NO_MEMBER}
     fill(board)
     level(board)
     active = sorted({member for crowd in board.crowds for member in crowd})

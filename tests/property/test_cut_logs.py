@@ -33,7 +33,7 @@ class World:
             FOUR,
             {
                 "on_scanned": self._on_scanned,
-                "on_truncated": lambda *told: self.scan.truncate(told[2]),
+                "on_truncated": lambda *reported: self.scan.truncate(reported[2]),
                 "cache_bytes_max": random.choice([0, 2000, 10**6]),
                 "read_bytes_max": random.choice([1, 400, 10**5]),
             },

@@ -36,7 +36,7 @@ def put(value: int, _lo: int, _hi: int, _old: int) -> int:
 @given(edits=edits)
 def test_range_set_holds_what_a_set_holds(edits):
     """After every edit the ranges hold the same integers, and the edit tells the difference."""
-    tested, twin, told = RangeSet(), set[int](), set[Range]()
+    tested, twin, reported = RangeSet(), set[int](), set[Range]()
     for name, bounds in edits:
         if name == "add":
             edit = tested.add(*bounds)
@@ -47,11 +47,11 @@ def test_range_set_holds_what_a_set_holds(edits):
         else:
             edit = tested.remove_from(bounds[0])
             twin -= set(range(bounds[0], LAST + 1))
-        told = (told - set(edit.removed)) | set(edit.added)
+        reported = (reported - set(edit.removed)) | set(edit.added)
 
         tested.check()
         assert members(tested) == twin
-        assert told == set(tested)
+        assert reported == set(tested)
 
 
 @given(initial=st.lists(ranges), bounds=ranges)

@@ -129,16 +129,16 @@ class Log(RuleBasedStateMachine):
         lane = data.draw(st.integers(0, LANES - 1))
         tally = self.tally
 
-        told = self.tallies.remaining(VIEW, lane, start, self.end)
+        reported = self.tallies.remaining(VIEW, lane, start, self.end)
 
         count, is_known = self.twin.remaining(lane, start, self.end)
-        assert 0 <= told.count <= self.end - start
-        if told.is_exact:
+        assert 0 <= reported.count <= self.end - start
+        if reported.is_exact:
             assert is_known
-            assert told.count == count
+            assert reported.count == count
         elif is_known and tally.gaps(start, self.end) == []:
             largest = max(cell[2] for cell in tally._lanes[lane].items())
-            assert abs(told.count - count) < largest
+            assert abs(reported.count - count) < largest
 
     @property
     def tally(self) -> PartitionTally:

@@ -144,7 +144,7 @@ class Seats(RuleBasedStateMachine):
         self.world.crash(down_s)
 
     @invariant()
-    def who_holds_the_seat_is_the_only_one(self) -> None:
+    def the_holder_of_the_seat_is_the_only_one(self) -> None:
         """Of lone nodes and numbered ones."""
         if not hasattr(self, "world"):
             return

@@ -151,7 +151,7 @@ class Nodes(RuleBasedStateMachine):
         self.world.store_s = store_s
 
     @invariant()
-    def nobody_holds_what_another_holds(self) -> None:
+    def each_is_held_once(self) -> None:
         """Also between steps."""
         if hasattr(self, "world"):
             self.world.check()
@@ -180,7 +180,7 @@ class Nodes(RuleBasedStateMachine):
         held = [[p for p in range(IC_PARTITIONS) if node.group.holds(p)] for node in members]
         assert sorted(chain.from_iterable(held)) == list(range(IC_PARTITIONS if members else 0))
         assert not members or max(map(len, held)) - min(map(len, held)) <= 1
-        assert all(node.told[-1] == members[0].told[-1] for node in members)
+        assert all(node.reported[-1] == members[0].reported[-1] for node in members)
 
 
 @given(

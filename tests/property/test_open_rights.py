@@ -76,8 +76,8 @@ def test_who_may_is_named_and_who_may_not_is_not(acls: list[Acl]) -> None:
                 for host in ("10.0.0.1", "10.0.0.2"):
                     request = (own.resource_type, own.name, principal, host, operation)
                     shown = any(
-                        (own.resource_type, own.name, who, where, operation) in named
-                        for who in (principal, ALL)
+                        (own.resource_type, own.name, client, where, operation) in named
+                        for client in (principal, ALL)
                         for where in (host, "*")
                     )
                     if may(acls, *request):
@@ -85,10 +85,10 @@ def test_who_may_is_named_and_who_may_not_is_not(acls: list[Acl]) -> None:
     assert not any(right.acl.principal == KEYLANE for right in found)
     for right in found:
         # By somebody whom no rule of his own denies it: the user, or any other one.
-        who = right.acl.principal if right.acl.principal != ALL else "User:somebody"
+        client = right.acl.principal if right.acl.principal != ALL else "User:somebody"
         where = right.acl.host if right.acl.host != "*" else "10.9.9.9"
         for operation in right.operations:
-            assert may(acls, right.own.resource_type, right.own.name, who, where, operation)
+            assert may(acls, right.own.resource_type, right.own.name, client, where, operation)
 
 
 @given(acls=st.lists(ACLS, max_size=12), more=ACLS)

@@ -52,9 +52,9 @@ def test_no_two_pairs_have_one_id(nodes: list[int], brokers: list[int]) -> None:
     ]
     placement.update(Membership(generation_id=1, nodes=tuple(infos), owners=()))
 
-    told = [virtual for b in brokers for virtual, _ in placement.endpoints(b, address)]
+    reported = [virtual for b in brokers for virtual, _ in placement.endpoints(b, address)]
 
-    assert {placement.split_id(virtual) for virtual in told} == {
+    assert {placement.split_id(virtual) for virtual in reported} == {
         (number, broker) for number in nodes for broker in brokers
     }
-    assert len(set(told)) == len(nodes) * len(brokers)
+    assert len(set(reported)) == len(nodes) * len(brokers)

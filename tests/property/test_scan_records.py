@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.errors import ScansInvalid
-from keylane.keyrange.key_split import NOBODY, KeySplit, even_split
+from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, even_split
 from keylane.keyrange.space import HASH_MAX
 from keylane.proxy.scans.records import (
     NO_RECORD,
@@ -31,7 +31,7 @@ CUTS = (1000, 2**40, HASH_MAX)
 splits = st.one_of(
     st.integers(1, 40).map(even_split),
     st.sets(st.integers(1, HASH_MAX), max_size=20).map(lambda cuts: KeySplit(tuple(sorted(cuts)))),
-    st.just(KeySplit(CUTS, (0, NOBODY, 1, 0))),
+    st.just(KeySplit(CUTS, (0, NO_OUTPUT, 1, 0))),
 )
 epochs = st.integers(-1, 2**31 - 1)
 topics = st.sampled_from(["orders", "payments", "größe"])
@@ -85,14 +85,14 @@ def read_all(packets: list[bytes], book: SplitBook) -> list[Packet]:
     return [packet for packet in found if packet is not None]
 
 
-@given(told=news)
-def test_what_is_read_is_what_was_told(told: list[News]) -> None:
+@given(reported=news)
+def test_what_is_read_is_what_was_told(reported: list[News]) -> None:
     """Scans and cuts, in order, whatever the split; and the sender is seen without a full look."""
-    packets = list(write_packets(SENDER, told, lambda _: False))
+    packets = list(write_packets(SENDER, reported, lambda _: False))
 
     found = read_all(packets, SplitBook())
 
-    assert [fields(item) for packet in found for item in packet.news] == list(map(fields, told))
+    assert [fields(item) for packet in found for item in packet.news] == list(map(fields, reported))
     assert all(packet.sender == SENDER and not packet.skipped for packet in found)
     assert all(read_sender(packet) == SENDER for packet in packets)
 
@@ -115,12 +115,12 @@ def test_a_split_that_was_told_is_named_by_its_digest(first: Scan, second: Scan)
     assert (len(unknown.news), unknown.skipped) == ((1, 0) if is_even else (0, 1))
 
 
-@given(told=news.filter(bool), data=st.data())
+@given(reported=news.filter(bool), data=st.data())
 def test_damaged_packets_are_refused_or_read_as_something_that_could_be(
-    told: list[News], data: st.DataObject
+    reported: list[News], data: st.DataObject
 ) -> None:
     """Bytes changed, cut off or put behind: no other error, and no scan that contradicts itself."""
-    packet = bytearray(next(write_packets(SENDER, told, lambda _: False)))
+    packet = bytearray(next(write_packets(SENDER, reported, lambda _: False)))
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(packet) - 1))
         packet[place] = data.draw(st.integers(0, 255))

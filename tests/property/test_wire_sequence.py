@@ -63,7 +63,7 @@ class World:
         self.epoch = 0
         self.at_risk: set[tuple[int, int]] = set()
         self.failed: set[tuple[int, int]] = set()
-        self.told: Counter[int] = Counter()
+        self.reported: Counter[int] = Counter()
 
     def send(self) -> None:
         index = self.rng.randrange(len(self.lanes))
@@ -123,7 +123,7 @@ class World:
             batch.is_sent = False
         else:
             assert code in (45, 47, 59), code
-            self.told[code] += 1
+            self.reported[code] += 1
             if code == 47:  # the producer gives up on this one, and tells the application
                 self.failed.add((batch.lane, batch.number))
                 lane.batches.remove(batch)

@@ -420,8 +420,8 @@ def assert_same_block(actual: Any, expected: Block | None) -> None:
     assert list(actual.holes) == expected.holes
     # A bad batch that would not have fitted anyway may be told already or in the next block.
     if not expected.is_full:
-        told = actual.error.position if actual.error else None
-        assert told == expected.bad_position
+        reported = actual.error.position if actual.error else None
+        assert reported == expected.bad_position
     assert len(actual.lanes) == len(expected.lanes)
     for lane, (ours, theirs) in enumerate(zip(actual.lanes, expected.lanes, strict=True)):
         assert (ours is None) == (theirs is None), f"lane {lane}"

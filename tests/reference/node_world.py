@@ -225,7 +225,7 @@ class Node:
         self.is_hung = self.is_dead = self.is_isolated = False
         self.request_s = self.answer_s = 0.001
         self.inbox: list[Callable[[], None]] = []
-        self.told: list[Membership] = []
+        self.reported: list[Membership] = []
         self.control = ""
         self.outcome: Exception | None = None
         self.is_started = self.is_stopped = False
@@ -270,9 +270,11 @@ class Node:
         self.deliver(lambda: self._spawn(stop))
 
     def _on_membership(self, membership: Membership) -> None:
-        if self.told:
-            assert membership.generation_id >= self.told[-1].generation_id, "an older generation"
-        self.told.append(membership)
+        if self.reported:
+            assert membership.generation_id >= self.reported[-1].generation_id, (
+                "an older generation"
+            )
+        self.reported.append(membership)
 
     # Time.
     def time(self) -> float:

@@ -87,12 +87,12 @@ class Tool:
         if lanes != self.lanes:
             return False  # they are others by now
         entries = [entry for topic in answer.topics for entry in topic.partitions]
-        told = [entry for entry in entries if entry.error_code == 0]
-        for entry in told if answer.error_code == 0 else ():
+        reported = [entry for entry in entries if entry.error_code == 0]
+        for entry in reported if answer.error_code == 0 else ():
             now_s, offset = self.world.now_s, int(entry.committed_offset)
             for place in self.places(int(entry.partition_index)):
                 self.events.append(Answer(self.process.name, place, offset, asked_s, now_s))
-        return answer.error_code == 0 and len(told) == len(lanes)
+        return answer.error_code == 0 and len(reported) == len(lanes)
 
     async def watch(self, every_s: float) -> None:
         """Ask again and again, as tools that export lags do."""
@@ -101,16 +101,16 @@ class Tool:
             try:
                 await self.offsets()
             except Lost as error:
-                self.world.tell(f"{self.process}: {error}")
+                self.world.report(f"{self.process}: {error}")
 
-    async def until_told(self) -> None:
+    async def until_reported(self) -> None:
         """Ask until all lanes are told."""
         while True:
             try:
                 if await self.offsets():
                     return
             except Lost as error:
-                self.world.tell(f"{self.process}: {error}")
+                self.world.report(f"{self.process}: {error}")
             await asyncio.sleep(PAUSE_S)
 
     async def change(self, ask: Ask, choose: Callable[[], dict[int, int]]) -> None:
@@ -129,13 +129,13 @@ class Tool:
             try:
                 codes = await ask(to)
             except Lost as error:
-                self.world.tell(f"{self.process}: {error}")
+                self.world.report(f"{self.process}: {error}")
             else:
                 now_s, code = self.world.now_s, max(codes, default=0)
                 for number, (part, offset) in enumerate(parts, first):
                     commit = Commit("admin", part, offset, -1, asked_s, now_s, code)
                     self.events[number] = commit
-            self.world.tell(f"{self.process}: {self.plan.name} to {to}: {codes}")
+            self.world.report(f"{self.process}: {self.plan.name} to {to}: {codes}")
             if not AGAIN & set(codes):
                 return
             await asyncio.sleep(PAUSE_S)
@@ -260,7 +260,7 @@ def expire_group(stage: Stage, fault: Fault) -> None:
         for lane in tool.lanes:
             for part in tool.places(lane):
                 stage.judgement.has_expired(name, part)
-        stage.world.tell(f"kafka: offsets of {name} expire")
+        stage.world.report(f"kafka: offsets of {name} expire")
         stage.cluster.group(name).offsets.clear()
 
     _while_stopped(stage, fault, work)

@@ -161,7 +161,7 @@ class Broker:
         left = self.lost_answers.get(api_key, 0)
         if left:
             self.lost_answers[api_key] = left - 1
-            self.world.tell(f"{self.host}: an answer to API {api_key} is lost")
+            self.world.report(f"{self.host}: an answer to API {api_key} is lost")
         return bool(left)
 
     # Faults.
@@ -197,7 +197,7 @@ class Broker:
 
         def back() -> None:
             cluster.down.discard(self.broker_id)
-            self.world.tell(f"{self.host} is back")
+            self.world.report(f"{self.host} is back")
             for topic in cluster.topics.values():
                 for partition in topic.partitions:
                     if partition.leader_id < 0:

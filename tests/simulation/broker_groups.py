@@ -137,7 +137,7 @@ def write_late(broker: Broker, name: str, written: dict[tuple[str, int], Committ
     """Have offsets count some time after they were answered with an error."""
     cluster, offsets = broker.cluster, broker.cluster.group(name).offsets
     late_s = broker.world.rng.uniform(0.01, 3.0)
-    broker.world.tell(f"{broker.host}: a commit of {name} is written {late_s:.2f} s late")
+    broker.world.report(f"{broker.host}: a commit of {name} is written {late_s:.2f} s late")
     stood = {place: offsets.get(place) for place in written}
     for place, committed in written.items():
         before = stood[place]
@@ -237,7 +237,7 @@ def delete_groups(broker: Broker, request: Any, reply: Reply) -> None:
             code = NO_SUCH_GROUP
         if not code:
             broker.cluster.delete_group(name)
-            broker.world.tell(f"kafka: group {name} is deleted")
+            broker.world.report(f"kafka: group {name} is deleted")
         results.append({"group_id": name, "error_code": code})
     broker.world.after(STORE_S, lambda: reply({"results": results}))
 
@@ -297,7 +297,7 @@ def time_out(broker: Broker, name: str, transaction: Transaction, number: int) -
     if is_open and transaction.number == number:
         broker.cluster.next_epoch(name)
         transaction.epoch += 1
-        broker.world.tell(f"kafka: transaction of {name} has timed out")
+        broker.world.report(f"kafka: transaction of {name} has timed out")
         broker.cluster.end_transaction(name, commit=False)
 
 
@@ -312,7 +312,9 @@ def end_txn(broker: Broker, request: Any, reply: Reply) -> None:
         return
     found.is_ending = True
     name, is_commit = str(request.transactional_id), bool(request.committed)
-    broker.world.tell(f"kafka: transaction of {name} is {'committed' if is_commit else 'aborted'}")
+    broker.world.report(
+        f"kafka: transaction of {name} is {'committed' if is_commit else 'aborted'}"
+    )
     broker.cluster.note_decided(name, commit=is_commit)
     markers_s = broker.world.rng.uniform(0.0, MARKERS_S_MAX)
     broker.world.after(markers_s, partial(broker.cluster.end_transaction, name, commit=is_commit))
@@ -335,7 +337,7 @@ def txn_offset_commit(broker: Broker, request: Any, reply: Reply) -> None:
     topics, written = judge_offsets(broker, request, code)
     for place, committed in written.items():
         said = f"kafka: {name} has {place[0]}-{place[1]} at {committed.offset} pending"
-        broker.world.tell(said)
+        broker.world.report(said)
         group.pending.setdefault(stated[0], {})[place] = committed
     broker.world.after(STORE_S, lambda: reply({"topics": topics}))
 

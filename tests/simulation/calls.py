@@ -219,8 +219,12 @@ class Script:
         await self._commit(talk, "in the new generation, before its sync", member_id, 2)
         await self._sync(talk, "of two", member_id, 2, [member_id, second])
         await self._sync(other, "of the second", second, 2, [])
-        for step, who in (("the second", second), ("the second again", second), ("all", member_id)):
-            answer = await talk.ask(LEAVE, 4, group_id=self.group, members=[{"member_id": who}])
+        for step, client in (
+            ("the second", second),
+            ("the second again", second),
+            ("all", member_id),
+        ):
+            answer = await talk.ask(LEAVE, 4, group_id=self.group, members=[{"member_id": client}])
             code = answer.members[0].error_code if answer.members else -1
             self._note(f"leave of {step}", answer.error_code, code)
         await self._describe(talk, "without members")
@@ -279,17 +283,17 @@ class Script:
         old = await begin()
         producer_id, epoch = await begin()
         self._note("the same producer", old[0] == producer_id)
-        who = {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch}
-        ghost = {**who, "producer_epoch": old[1]}
+        client = {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch}
+        ghost = {**client, "producer_epoch": old[1]}
         await self._add(talk, "of an older epoch", ghost)
-        await self._add(talk, "to a transaction", who)
+        await self._add(talk, "to a transaction", client)
         await self._commit_in(talk, "of an older epoch", ghost)
-        await self._commit_in(talk, "in it", who)
+        await self._commit_in(talk, "in it", client)
         await self._stands(talk, "that is not stable")
         await self._stands(talk, "before the end", is_stable=False)
         ended = await talk.ask(END_TXN, 3, committed=True, **ghost)
         self._note("end of an older epoch", ended.error_code)
-        ended = await talk.ask(END_TXN, 3, committed=True, **who)
+        ended = await talk.ask(END_TXN, 3, committed=True, **client)
         self._note("end", ended.error_code)
         await self._until_stable(talk)
         await self._stands(talk, "after the end")
@@ -304,17 +308,17 @@ class Script:
             if answer.topics[0].partitions[0].error_code == 0:
                 return
 
-    async def _add(self, talk: Talk, step: str, who: dict[str, Any]) -> None:
-        answer = await talk.ask(ADD_OFFSETS, 3, group_id=self.group, **who)
+    async def _add(self, talk: Talk, step: str, client: dict[str, Any]) -> None:
+        answer = await talk.ask(ADD_OFFSETS, 3, group_id=self.group, **client)
         self._note(f"add offsets {step}", answer.error_code)
 
-    async def _commit_in(self, talk: Talk, step: str, who: dict[str, Any]) -> None:
+    async def _commit_in(self, talk: Talk, step: str, client: dict[str, Any]) -> None:
         answer = await talk.ask(
             TXN_OFFSET_COMMIT, 3, group_id=self.group, generation_id=-1, member_id="",
             topics=[{"name": self.topic, "partitions": [
                 {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1,
                  "committed_metadata": "five"},
-            ]}], **who,
+            ]}], **client,
         )  # fmt: skip
         self._note(f"commit {step}", answer.topics[0].partitions[0].error_code)
 

@@ -216,7 +216,7 @@ class Cluster:
                 log.log_start = start
             log.end = log.batches[-1].next_offset if log.batches else log.log_start
         log.lead(partition.epoch)
-        self.world.tell(
+        self.world.report(
             f"kafka: {partition.topic}-{partition.index} is led by broker {partition.leader_id}"
             f" in epoch {partition.epoch}, log {log.log_start} to {log.end}"
         )
@@ -235,7 +235,7 @@ class Cluster:
         """Another broker coordinates it; all that was not stored is lost."""
         self._moved[group] = self._moved.get(group, 0) + 1
         self.group(group).twin.fail_over(load_s)
-        self.world.tell(f"kafka: group {group} is coordinated by {self.coordinator(group)}")
+        self.world.report(f"kafka: group {group} is coordinated by {self.coordinator(group)}")
 
     def group(self, name: str) -> Group:
         if name not in self.groups:
@@ -252,15 +252,15 @@ class Cluster:
     def commit(self, group: str, topic: str, partition: int, committed: Committed) -> None:
         """An offset is written."""
         self.group(group).offsets[topic, partition] = committed
-        self.world.tell(f"kafka: offset of {group} in {topic}-{partition} is {committed.offset}")
-        for told in self.on_commit:
-            told(group, topic, partition, committed)
+        self.world.report(f"kafka: offset of {group} in {topic}-{partition} is {committed.offset}")
+        for reported in self.on_commit:
+            reported(group, topic, partition, committed)
         self.unacknowledged.discard((group, topic, partition))
 
     def note_moment(self, what: str, host: str) -> None:
         """Something was done for a host, and is not answered yet."""
-        for told in self.on_moment:
-            told(what, host)
+        for reported in self.on_moment:
+            reported(what, host)
 
     # Producer ids.
     def next_epoch(self, transactional_id: str | None) -> tuple[int, int]:
@@ -274,8 +274,8 @@ class Cluster:
 
     def note_decided(self, name: str, *, commit: bool) -> None:
         """The coordinator has written what becomes of a transaction."""
-        for told in self.on_decided:
-            told(name, commit)
+        for reported in self.on_decided:
+            reported(name, commit)
 
     def end_transaction(self, name: str, *, commit: bool) -> None:
         """Its markers are written: what was pending counts, or is forgotten."""

@@ -59,7 +59,7 @@ def node_stop(stage: Stage, fault: Fault) -> None:
 
     async def stop() -> None:
         await server.stop()
-        stage.world.tell(f"{node.name} has stopped")
+        stage.world.report(f"{node.name} has stopped")
         stage.world.after(0.0, node.kill)
 
     if stage.has_begun:
@@ -134,7 +134,7 @@ def late_append(stage: Stage, fault: Fault) -> None:
         if topic != JOURNAL_TOPIC:
             return 0.0
         stage.own.delay_s = lambda _topic, _host: 0.0
-        stage.world.tell(f"{host}: an append is {late_s:.2f} s under way")
+        stage.world.report(f"{host}: an append is {late_s:.2f} s under way")
         stage.hold(late_s)
         stage.world.after(0.0, lambda: stage.kill(host))
         if coordinator_hangs:
@@ -211,7 +211,7 @@ def delete_records(stage: Stage, fault: Fault) -> None:
         to = log.log_start + int((log.end - log.log_start) * fault.amount)
         log.delete_before(to)
         stage.judgement.expired(partition)
-        stage.world.tell(f"kafka: {partition.topic}-{partition.index} begins at {to}")
+        stage.world.report(f"kafka: {partition.topic}-{partition.index} begins at {to}")
 
 
 def move_coordinator(stage: Stage, fault: Fault) -> None:

@@ -161,7 +161,7 @@ class Fetching:
             lane.given = lane.client.position
             lane.fetched = SOUGHT
             self._has_sought = True
-            self._world.tell(f"{self._name} seeks in lane {lane.index} to {lane.given}")
+            self._world.report(f"{self._name} seeks in lane {lane.index} to {lane.given}")
 
     async def _reset(self, lanes: list[Lane]) -> None:
         """auto.offset.reset=earliest. Raises: Lost."""
@@ -251,7 +251,7 @@ class Fetching:
                 await connection.until_answered(FETCH)
                 is_led = await self._fetch(connection, lanes)
             except Lost as error:
-                self._world.tell(f"{self._name}: fetch: {error}")
+                self._world.report(f"{self._name}: fetch: {error}")
                 return
             if not is_led or self._left_out():
                 return
@@ -284,7 +284,7 @@ class Fetching:
                 lane = by_index[entry.partition]
                 if entry.error_code in LEADER_MOVED:
                     said = f"{self._name}: fetch of lane {lane.index}: error {entry.error_code}"
-                    self._world.tell(said)
+                    self._world.report(said)
                     return False
                 if asked[lane.index] != lane.client.position:
                     continue  # sought or reset meanwhile; Java's `FetchCollector` does the same

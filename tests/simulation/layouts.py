@@ -145,7 +145,7 @@ def _have_ended(members: Sequence[Member]) -> bool:
 
 def _change(stage: Stage, topic: TopicPlan, members: Sequence[Member]) -> None:
     """All clients are gone. Under the topic's own name nodes have to be started anew."""
-    stage.world.tell(f"lanes of {topic.name} are {topic.lanes_later} now")
+    stage.world.report(f"lanes of {topic.name} are {topic.lanes_later} now")
     stage.set_lanes(topic, topic.lanes_later)
     plans = {plan.name: plan for plan in stage.scenario.groups if plan.topic == topic.name}
     for each in members:

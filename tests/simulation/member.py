@@ -145,10 +145,10 @@ class Life(Fetching):
             try:
                 await self._generation_of()
             except Rejoin:
-                self._world.tell(f"{self._name}: joins again")
+                self._world.report(f"{self._name}: joins again")
                 self._give_up()
             except Lost as error:
-                self._world.tell(f"{self._name}: {error}")
+                self._world.report(f"{self._name}: {error}")
                 self._give_up()
                 self._coordinator = None
                 await asyncio.sleep(BACKOFF_S + self._world.rng.random() * BACKOFF_S)
@@ -158,7 +158,7 @@ class Life(Fetching):
         """The coordinator is lost: look for it anew, in the same generation. Raises: Lost."""
         if not self._habits.is_patient:
             raise error
-        self._world.tell(f"{self._name}: {error}")
+        self._world.report(f"{self._name}: {error}")
         self._coordinator = None
 
     async def _ask(self, key: int, version: int, /, **values: Any) -> Any:
@@ -238,7 +238,7 @@ class Life(Fetching):
                 await self._ask(13, 4, members=[{"member_id": self._member_id}])
         except (Lost, Rejoin) as error:
             self._give_up()
-            self._world.tell(f"{self._name} leaves without a word: {error!r}")
+            self._world.report(f"{self._name} leaves without a word: {error!r}")
         self._client.close()
 
     def _give_up(self) -> None:
@@ -266,7 +266,7 @@ class Life(Fetching):
                     place = Place(self._habits.topic, index)
                     offset = int(entry.committed_offset)
                     self._note(Answer(self._name, place, offset, asked_s, self._world.now_s))
-                    self._world.tell(f"{self._name}: lane {index} is at {offset}")
+                    self._world.report(f"{self._name}: lane {index} is at {offset}")
                     client = LaneClient(
                         position=offset,
                         is_committed=self._habits.is_committed,

@@ -106,7 +106,7 @@ def _believe_a_refused_commit() -> Sequence[Any]:
     return [mock.patch.object(pushes_sent.SentPushes, "settle", settle)]
 
 
-def _forget_who_was_before() -> Sequence[Any]:
+def _forget_the_owner_before() -> Sequence[Any]:
     """A journal is opened without the next epoch: its last owner may go on writing."""
 
     async def no_epoch() -> None:
@@ -153,7 +153,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "a journal is opened without an epoch",
         "no two nodes serve a group",
-        _forget_who_was_before,
+        _forget_the_owner_before,
     ),
     Mutation(
         "a lease never ends",

@@ -136,11 +136,11 @@ class Node:
         server = self.server = ProxyServer(config)
         try:
             await server.start()
-            self.world.tell(f"{self.name} serves")
+            self.world.report(f"{self.name} serves")
             error: KeylaneError = await server.failure
         except KeylaneError as failure:
             error = failure
-        self.world.tell(f"{self.name} ends: {error}")
+        self.world.report(f"{self.name} ends: {error}")
         process.world.after(0.0, self.kill)
 
     def kill(self) -> None:

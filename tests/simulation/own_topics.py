@@ -120,7 +120,7 @@ class _Sending:
             return
         if own.lost_acks:
             own.lost_acks -= 1
-            world.tell(f"{host}: an answer of keylane's own topics is lost")
+            world.report(f"{host}: an answer of keylane's own topics is lost")
             world.after(0.01, self._lose)
             return
         world.after(latency_s, partial(self._process.post, _set, self._future, value))

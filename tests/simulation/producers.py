@@ -72,7 +72,7 @@ class Producers:
             self._judgement.wrote(partition, base + delta, key, number)
             numbers.append(number)
         log.append(*records, **fields)
-        self._world.tell(f"producer: {plan.name}-{partition.index} {base} to {log.end - 1}")
+        self._world.report(f"producer: {plan.name}-{partition.index} {base} to {log.end - 1}")
         return numbers
 
     def _write_in_transaction(self, plan: TopicPlan, partition: Partition) -> None:

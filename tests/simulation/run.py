@@ -57,12 +57,12 @@ class _Lines(logging.Handler):
         if record.exc_info and (where is None or not where.is_dead):
             self._world.note_error(f"{text}: {record.exc_info[1]!r}")
         else:
-            self._world.tell(text)
+            self._world.report(text)
 
 
 def fail(stage: Stage, fault: Fault) -> None:
     """Make it happen."""
-    stage.world.tell(f"FAULT {fault.kind} {fault.which} {fault.amount}")
+    stage.world.report(f"FAULT {fault.kind} {fault.which} {fault.amount}")
     DO[fault.kind](stage, fault)
 
 

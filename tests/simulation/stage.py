@@ -244,7 +244,7 @@ class Stage:
             tool.process.spawn(self._audit(tool), "audit")
 
     async def _audit(self, tool: admin.Tool) -> None:
-        await tool.until_told()
+        await tool.until_reported()
         tool.is_done = True
 
     def is_audited(self) -> bool:

@@ -61,17 +61,17 @@ class TransactionalLife(Life):
         answered_s = float("inf")
         try:
             producer_id, epoch = await self._begin()
-            who: dict[str, Any] = {
+            producer: dict[str, Any] = {
                 "transactional_id": self._id, "producer_id": producer_id, "producer_epoch": epoch,
             }  # fmt: skip
             group = self._habits.group
             connection = await self._transactions()
-            self._check(await connection.ask(25, 3, group_id=group, **who))
-            await self._send_offsets(who, offsets)
+            self._check(await connection.ask(25, 3, group_id=group, **producer))
+            await self._send_offsets(producer, offsets)
             self._member.staged = outputs
             error = 0
             connection = await self._transactions()
-            ended = await connection.ask(26, 3, committed=True, **who)
+            ended = await connection.ask(26, 3, committed=True, **producer)
             if ended.error_code != 0:
                 error = REFUSED if int(ended.error_code) in FENCED else 0
             self._check(ended)
@@ -90,14 +90,14 @@ class TransactionalLife(Life):
                     answered_s, error,
                 )  # fmt: skip
 
-    async def _send_offsets(self, who: dict[str, Any], offsets: dict[int, int]) -> None:
+    async def _send_offsets(self, producer: dict[str, Any], offsets: dict[int, int]) -> None:
         entries = [
             {"partition_index": index, "committed_offset": offset, "committed_metadata": ""}
             for index, offset in offsets.items()
         ]
         answer = await self._ask(
             28, 3, generation_id=self._generation, member_id=self._member_id,
-            topics=[{"name": self._habits.subscribed, "partitions": entries}], **who,
+            topics=[{"name": self._habits.subscribed, "partitions": entries}], **producer,
         )  # fmt: skip
         for topic in answer.topics:
             for entry in topic.partitions:

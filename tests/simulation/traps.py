@@ -76,5 +76,5 @@ class Traps:
         ]
         self._set = [each for each in self._set if each not in due and each.until_s > now_s]
         for each in due:
-            self._world.tell(f"TRAP {what} of {host}")
+            self._world.report(f"TRAP {what} of {host}")
             each.strike(host)

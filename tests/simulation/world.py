@@ -339,7 +339,7 @@ class World:
         """Turn a process before time goes on."""
         self.woken[process] = None
 
-    def tell(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Add a line to the story of this run."""
         if len(self.story) < STORY_MAX:
             self.story.append(f"{self.now_s:9.4f}  {text}")
@@ -349,7 +349,7 @@ class World:
         if self.is_closed:
             return
         self.errors.append(f"{self.now_s:.4f} {text}")
-        self.tell(f"ERROR {text}")
+        self.report(f"ERROR {text}")
 
     def run(self, until_s: float, *, until: Callable[[], bool] = lambda: False) -> None:
         """Let time pass, to a moment or a condition."""

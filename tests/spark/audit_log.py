@@ -58,8 +58,8 @@ class _Group:
     def commit(self, lane: int) -> None:
         book = self.books[self.owner[lane]]
         if lane in self.positions:
-            told = {lane: self.positions[lane]}
-            self.log.messages += book.committed(told, now_us=self.now_us)
+            reported = {lane: self.positions[lane]}
+            self.log.messages += book.committed(reported, now_us=self.now_us)
 
 
 @dataclass(slots=True)
@@ -139,10 +139,10 @@ def _process(
 ) -> None:
     if (partition, offset) in plan.lost:
         return
-    _, told = plan.swaps.get((partition, offset), (partition, offset))
-    group.report(lane, told, key)
+    _, reported = plan.swaps.get((partition, offset), (partition, offset))
+    group.report(lane, reported, key)
     if (partition, offset) in plan.twice:
-        group.report(lane, told, key)
+        group.report(lane, reported, key)
 
 
 def _rebalance(

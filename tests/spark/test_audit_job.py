@@ -138,9 +138,9 @@ def test_rows_that_do_not_come_back_are_no_clean_verdict(
     code = main([*command, "--out", str(tmp_path)])
 
     assert code == 2
-    told = capsys.readouterr()
-    assert "clean" not in told.out
-    (line,) = [line for line in told.err.splitlines() if "spark audit:" in line]
+    reported = capsys.readouterr()
+    assert "clean" not in reported.out
+    (line,) = [line for line in reported.err.splitlines() if "spark audit:" in line]
     assert f"spark audit: {lost}: " in line
     assert "rows were written" in line
     assert "and 0 are there" in line
@@ -245,7 +245,7 @@ def test_what_cannot_be_told_is_said(
     command += ["--out", str(tmp_path / "out"), "--land", str(tmp_path / "land")]
 
     code = main([*command, "--input", orders, "--to", "group:judged"])
-    told = capsys.readouterr().out.splitlines()
+    reported = capsys.readouterr().out.splitlines()
     unknown = [
         main([*command, "--input", "no-such-topic"]),
         main([*command, "--input", orders, "--to", "group:no-such-group"]),
@@ -254,10 +254,10 @@ def test_what_cannot_be_told_is_said(
 
     assert code == 2
     again = len(log.messages) - sum(message.key in {b"a", b"c"} for message in log.messages) - 400
-    assert told[0] == (
+    assert reported[0] == (
         f"could not tell: 150 records, {400 + again} reports, {again} delivered again uncommitted"
     )
-    assert [line.split(" of ")[0] for line in told[2:]] == [
+    assert [line.split(" of ")[0] for line in reported[2:]] == [
         "could not tell: 1 records",
         "could not tell: 200 reports",
     ]

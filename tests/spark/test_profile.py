@@ -36,7 +36,7 @@ def fill(
     chance = random.Random(seed)
     found: list[Record] = []
 
-    def told(headers_size: int):
+    def reported(headers_size: int):
         def note(error, message) -> None:
             assert error is None, error
             place = (message.partition(), message.offset())
@@ -54,7 +54,7 @@ def fill(
             headers["trace"] = chance.randbytes(4)
         size = 9 * len(headers)
         producer.produce(
-            topic, value, key, headers=headers, timestamp=time_ms, on_delivery=told(size)
+            topic, value, key, headers=headers, timestamp=time_ms, on_delivery=reported(size)
         )
         producer.poll(0)
     assert producer.flush(60) == 0
@@ -144,12 +144,12 @@ def test_a_profile_is_of_its_range_alone(
     early = fill(kafka, name, 600, time_ms=1_700_000_000_000)
     late = fill(kafka, name, 600, seed=2, time_ms=1_700_000_600_000)
     middle = "2023-11-14T22:18:20Z"  # between the two
-    told: list[str] = []
+    reported: list[str] = []
 
     before = find_range(spark, kafka, name, end=middle)
     after = find_range(spark, kafka, name, start=middle)
     some = find_range(spark, kafka, name, start="0:10,2:5", end="0:20,1:0,2:100")
-    found = run_profile(spark, some, progress=told.append)
+    found = run_profile(spark, some, progress=reported.append)
 
     counts = Counter(record[0] for record in early)
     assert before.starts == (0,) * PARTITIONS
@@ -159,7 +159,7 @@ def test_a_profile_is_of_its_range_alone(
     bounds = {0: (10, 20), 1: (0, 0), 2: (5, 100)}
     inside = [r for r in early + late if bounds[r[0]][0] <= r[1] < bounds[r[0]][1]]
     expect(found, inside)
-    assert told[-1] == ""
+    assert reported[-1] == ""
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_bad_input_is_one_line_and_exit_2(
 
     assert command(*where, *arguments) == 2
 
-    told = capsys.readouterr().err
-    assert told.startswith("keylane spark profile: ")
-    assert text in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith("keylane spark profile: ")
+    assert text in reported
+    assert reported.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -210,10 +210,10 @@ def test_a_plan_of_another_topic_is_refused(
 
     codes = [command(*where, "--plan", other), command(*where, "--plan", small)]
 
-    told = capsys.readouterr().err
+    reported = capsys.readouterr().err
     assert codes == [2, 2]
-    assert f"is of topic payments, not {name}" in told
-    assert "has 1 partitions" in told
+    assert f"is of topic payments, not {name}" in reported
+    assert "has 1 partitions" in reported
     assert not (tmp_path / "out").exists()
 
 
@@ -225,6 +225,6 @@ def test_a_broker_that_does_not_answer_is_named(
 
     assert command("--bootstrap", "127.0.0.1:1", "--topic", "x", "--out", tmp_path) == 2
 
-    told = capsys.readouterr().err
-    assert "127.0.0.1:1: no broker answers" in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert "127.0.0.1:1: no broker answers" in reported
+    assert reported.count("\n") == 1

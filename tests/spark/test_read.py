@@ -115,13 +115,13 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     orders, total = topic("orders", partitions=PARTITIONS), 9000
     fill(kafka, orders, 0, 6000)
     checkpoint, states = tmp_path / "checkpoint", tmp_path / "states"
-    told: dict[int, list[tuple[int, int, int, int]]] = {}
+    reported: dict[int, list[tuple[int, int, int, int]]] = {}
 
     def start(lanes: int, *, to_the_end: bool) -> StreamingQuery:
         options = lane_options(shared_keylane.bootstrap, orders, lanes, records_per_trigger=1000)
         frame = spark.readStream.format("kafka").options(**options).load()
         layout = LaneLayout(partition_count=PARTITIONS, lane_count=lanes)
-        fold = LaneFold(states, layout, chain, lambda batch, rows: told.update({batch: rows}))
+        fold = LaneFold(states, layout, chain, lambda batch, rows: reported.update({batch: rows}))
         writer = frame.writeStream.foreachBatch(fold).option("checkpointLocation", str(checkpoint))
         trigger = {"availableNow": True} if to_the_end else {"processingTime": "0 seconds"}
         return writer.trigger(**trigger).start()
@@ -129,9 +129,9 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     listener = LaneProgressListener(spark, kafka, f"{orders}-spark")
     spark.streams.addListener(listener)
     first = start(4, to_the_end=False)
-    wait_until(lambda: len(told) >= 2, first, "two batches")
+    wait_until(lambda: len(reported) >= 2, first, "two batches")
     first.stop()
-    assert len(told) < 6  # it was cut off in the middle
+    assert len(reported) < 6  # it was cut off in the middle
     start(4, to_the_end=True).awaitTermination(TIMEOUT_S)
     half = {key: state for key, (_, state) in all_states(states, LaneLayout(2, 4)).items()}
     migration = plan_migration(checkpoint, lane_topic(orders, 4), lane_topic(orders, 8))
@@ -145,11 +145,11 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     assert half == expected_states(6000)
     whole = {key: state for key, (_, state) in all_states(states, LaneLayout(2, 8)).items()}
     assert whole == expected_states(total)
-    rows = [row for batch in told.values() for row in batch]
+    rows = [row for batch in reported.values() for row in batch]
     assert sum(row[1] for row in rows) == total
     assert sum(row[3] for row in rows) == 0
     assert {row[0] for row in rows} == set(range(16))
-    wait_until(lambda: listener.commit_count >= len(told), last, "the listener's commits")
+    wait_until(lambda: listener.commit_count >= len(reported), last, "the listener's commits")
     with GroupOffsets(spark, kafka, f"{orders}-spark") as offsets:
         assert offsets.read(orders) == {0: total // 2, 1: total // 2}
     spark.streams.removeListener(listener)
@@ -184,8 +184,10 @@ def test_real_time_mode_needs_a_slot_per_lane(
     numbers = defaultdict(list)
     for key, value in values:
         numbers[key].append(int(value.rstrip(b"!")))
-    assert sorted(number for told in numbers.values() for number in told) == list(range(200))
-    assert all(told == sorted(told) for told in numbers.values())
+    assert sorted(number for reported in numbers.values() for number in reported) == list(
+        range(200)
+    )
+    assert all(reported == sorted(reported) for reported in numbers.values())
     require_slots(spark, 1, topic=orders)
 
 

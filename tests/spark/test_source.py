@@ -104,7 +104,7 @@ def test_a_stream_limits_exactly_and_lanes_may_change(
     progress += run()
 
     assert sorted(seen) == [(p, offset) for p in range(PARTITIONS) for offset in range(1150)]
-    sizes = [told["numInputRows"] for told in progress if told["numInputRows"]]
+    sizes = [reported["numInputRows"] for reported in progress if reported["numInputRows"]]
     assert sizes == [500, 500, 500, 500, 300]
     first = progress[0]["sources"]
     assert isinstance(first, list)

@@ -64,8 +64,8 @@ class Coordinator:
         }
         wants = {key: value for key, value in values.items() if key != "protocols"}
         self.context.expect(JOIN, wants if self.join_version > 4 else None, answer)
-        told = await call(self.context, JOIN, self.join_version, values)
-        assert told["members"], "the leader is told of the members"
+        reported = await call(self.context, JOIN, self.join_version, values)
+        assert reported["members"], "the leader is told of the members"
 
     async def sync(
         self, sent: dict[str, bytes] | None = None, *, generation_id: int | None = None

@@ -57,7 +57,7 @@ class FakeGroups:
         self.scans = Scans(lineages)
         self._adoption = Adoption(
             self._table_of, self._log_start,
-            checks=LogChecks(self._ask_nobody, lineages, clock=lambda: 0.0),
+            checks=LogChecks(self._ask_none, lineages, clock=lambda: 0.0),
             scans=self.scans, pushes=self.pushes, late=self.late,
             clock=lambda: self.clock(),  # noqa: PLW0108 - tests set it later
             individual_commits_max=INDIVIDUAL_COMMITS_MAX,
@@ -122,7 +122,7 @@ class FakeGroups:
         assert self._locks[group].locked(), "the group's lock is held"
         return await self._adoption.adopt(group, view, partition, kafka_committed, metadata)
 
-    async def _ask_nobody(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
+    async def _ask_none(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
         """No leader says where epochs end."""
         return {}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy.topics.node_values import NOBODY
+from keylane.proxy.topics.node_values import NO_NODE
 from keylane.wire.messages import read_response
 from tests.transcript.fake import (
     PLAIN,
@@ -160,7 +160,7 @@ async def test_a_broker_that_is_taken_out() -> None:
 @pytest.mark.parametrize("version", versions(LIST_GROUPS))
 async def test_a_group_is_listed_once(version) -> None:
     """By the node that serves it; by the first node, while nobody does."""
-    names = [group_of(owner) for owner in (1, 2, NOBODY)]
+    names = [group_of(owner) for owner in (1, 2, NO_NODE)]
     seen = []
     for number in (1, 2):
         context = among_nodes(number)

@@ -171,14 +171,14 @@ async def _pass(
     if one.api_key in (ApiKey.FETCH, ApiKey.PRODUCE):
         assert seen == answer_body
         return
-    told = plain(read_response(one.api_key, one.version, memoryview(answer_body)))
+    reported = plain(read_response(one.api_key, one.version, memoryview(answer_body)))
     shown = plain(request.decode_answer(answer))
     if one.api_key == API_VERSIONS:
-        served = {entry["api_key"]: entry for entry in told["api_keys"]}
+        served = {entry["api_key"]: entry for entry in reported["api_keys"]}
         for entry in shown["api_keys"]:
             assert entry.get(UNKNOWN) == served[entry["api_key"]].get(UNKNOWN)
-        del shown["api_keys"], told["api_keys"]
-    assert _without_addresses(shown) == _without_addresses(told)
+        del shown["api_keys"], reported["api_keys"]
+    assert _without_addresses(shown) == _without_addresses(reported)
 
 
 def _learn_topics(context: FakeContext, one: Recorded) -> None:

@@ -70,7 +70,7 @@ async def test_librdkafka_is_told_to_ask_again(version: int) -> None:
     buffers = await refusing(refuse)(request, context)
 
     answer = request.decode_answer(b"".join(buffers))
-    told = answer.groups[0] if version >= 8 else answer
-    assert told.error_code == 0
-    codes = [entry.error_code for topic in told.topics for entry in topic.partitions]
+    reported = answer.groups[0] if version >= 8 else answer
+    assert reported.error_code == 0
+    codes = [entry.error_code for topic in reported.topics for entry in topic.partitions]
     assert codes == [UNSTABLE, UNSTABLE]

@@ -40,7 +40,7 @@ async def node_with_a_scan(kafka: Kafka) -> Node:
     node = await started(kafka)
     scan = node.offsets.scan_of(node.lanes("orders"), 0)
     scan.add(0, 200, np.array([197, 198, 199, 100], np.int64))
-    node.offsets.lineages.of((ORDERS, 0)).told_s = math.inf  # it is read all the time
+    node.offsets.lineages.of((ORDERS, 0)).known_s = math.inf  # it is read all the time
     return node
 
 

@@ -97,13 +97,13 @@ async def test_the_broker_sees_the_topic_and_the_leader_does_not(version) -> Non
         led({"m": FOUR_SEEN, "b": both_seen}),
     )
 
-    told = await join(context, asked(FOUR, both), version)
+    reported = await join(context, asked(FOUR, both), version)
 
-    assert [(one["member_id"], one["metadata"]) for one in told["members"]] == [
+    assert [(one["member_id"], one["metadata"]) for one in reported["members"]] == [
         ("m", FOUR),
         ("b", both),
     ]
-    assert (told["error_code"], told["leader"], told["generation_id"]) == (NONE, "m", 1)
+    assert (reported["error_code"], reported["leader"], reported["generation_id"]) == (NONE, "m", 1)
 
 
 @pytest.mark.parametrize("version", versions(JOIN))
@@ -123,10 +123,10 @@ async def test_members_without_lanes_pass_as_bytes(version, rules, metadata) -> 
     context.expect(JOIN, bytes(request.body), led({"m": metadata, "b": metadata}))
 
     relayed = is_relayed(context, request)
-    told = await join(context, asked(metadata), version)
+    reported = await join(context, asked(metadata), version)
 
     assert relayed
-    assert [one["metadata"] for one in told["members"]] == [metadata, metadata]
+    assert [one["metadata"] for one in reported["members"]] == [metadata, metadata]
     assert GROUP not in context.group_names
 
 
@@ -145,9 +145,9 @@ async def test_a_leader_of_a_plain_topic_sees_the_others_as_they_are() -> None:
     mine = subscription("shop")
     context.expect(JOIN, None, led({"m": mine, "b": FOUR_SEEN}))
 
-    told = await join(context, asked(mine))
+    reported = await join(context, asked(mine))
 
-    assert [one["metadata"] for one in told["members"]] == [mine, FOUR]
+    assert [one["metadata"] for one in reported["members"]] == [mine, FOUR]
     assert GROUP in context.group_names
 
 
@@ -163,15 +163,15 @@ async def test_a_newcomer_by_another_name_is_refused(version, said, caplog) -> N
     context.group_names.note_members(
         GROUP, {"a": frozenset({"orders"}), "b": frozenset({"plain.lanes-4"})}
     )
-    told = []
+    reported = []
 
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             context.expect(DESCRIBE, {"groups": [GROUP]}, state("Stable", running))
-            told.append(await join(context, asked(subscription(*said)), version))
+            reported.append(await join(context, asked(subscription(*said)), version))
 
-    assert [one["error_code"] for one in told] == [INCONSISTENT, INCONSISTENT]
-    assert (told[0]["member_id"], told[0]["members"]) == ("m", [])
+    assert [one["error_code"] for one in reported] == [INCONSISTENT, INCONSISTENT]
+    assert (reported[0]["member_id"], reported[0]["members"]) == ("m", [])
     assert context.stats.joins_refused == 2
     assert len(caplog.records) == 1
     assert f"group={GROUP}" in caplog.text
@@ -182,18 +182,18 @@ async def test_a_member_that_names_a_topic_twice_is_refused() -> None:
     """Nothing has to be asked for that."""
     context = FakeContext()
 
-    told = await join(context, asked(subscription("orders", "orders.lanes-4")))
+    reported = await join(context, asked(subscription("orders", "orders.lanes-4")))
 
-    assert told["error_code"] == INCONSISTENT
+    assert reported["error_code"] == INCONSISTENT
 
 
 async def test_names_that_differ_between_protocols_count_together() -> None:
     """The broker may choose either protocol."""
     context = FakeContext()
 
-    told = await join(context, asked(FOUR, subscription("plain")))
+    reported = await join(context, asked(FOUR, subscription("plain")))
 
-    assert told["error_code"] == INCONSISTENT
+    assert reported["error_code"] == INCONSISTENT
 
 
 @pytest.mark.parametrize("name", ["Stable", "PreparingRebalance", "CompletingRebalance"])
@@ -203,9 +203,9 @@ async def test_after_a_restart_the_coordinator_knows_the_running_name(name) -> N
     shown = name == "Stable"
     context.expect(DESCRIBE, None, state(name, {"a": FOUR_SEEN if shown else b""}))
 
-    told = await join(context, asked(subscription("plain.lanes-8")))
+    reported = await join(context, asked(subscription("plain.lanes-8")))
 
-    assert told["error_code"] == (INCONSISTENT if shown else LATER)
+    assert reported["error_code"] == (INCONSISTENT if shown else LATER)
     assert context.stats.joins_refused == shown
 
 
@@ -215,9 +215,9 @@ async def test_members_of_a_group_that_rebalances_are_let_in() -> None:
     context.expect(DESCRIBE, None, state("PreparingRebalance", {"m": b"", "b": b""}))
     context.expect(JOIN, None, followed())
 
-    told = await join(context, asked(FOUR))
+    reported = await join(context, asked(FOUR))
 
-    assert told["error_code"] == NONE
+    assert reported["error_code"] == NONE
     context.expect(DESCRIBE, None, state("PreparingRebalance", {"m": b"", "b": b""}))
     later = await join(context, asked(subscription("plain.lanes-8"), member_id="b"))
     assert later["error_code"] == INCONSISTENT
@@ -230,9 +230,9 @@ async def test_a_plain_member_is_asked_about_where_its_group_has_lanes() -> None
     context.groups.table.put(key, OffsetState(committed=5, topic_name="plain"))
     context.expect(DESCRIBE, None, state("Stable", {"a": FOUR_SEEN}))
 
-    told = await join(context, asked(subscription("plain")))
+    reported = await join(context, asked(subscription("plain")))
 
-    assert told["error_code"] == INCONSISTENT
+    assert reported["error_code"] == INCONSISTENT
 
 
 @pytest.mark.parametrize("name", ["Empty", "Dead"])
@@ -243,9 +243,9 @@ async def test_another_name_after_the_group_has_stopped(name) -> None:
     context.expect(DESCRIBE, None, state(name, {}))
     context.expect(JOIN, None, followed(leader="m2"))
 
-    told = await join(context, asked(subscription("plain.lanes-8")))
+    reported = await join(context, asked(subscription("plain.lanes-8")))
 
-    assert told["error_code"] == NONE
+    assert reported["error_code"] == NONE
     context.expect(DESCRIBE, None, state("PreparingRebalance", {"m": b""}))
     assert (await join(context, asked(FOUR, member_id="n")))["error_code"] == INCONSISTENT
 
@@ -259,9 +259,9 @@ async def test_what_the_coordinator_does_not_say_is_left_to_it(code) -> None:
     context.expect(DESCRIBE, None, refused)
     context.expect(JOIN, None, followed() | {"error_code": code})
 
-    told = await join(context, asked(FOUR))
+    reported = await join(context, asked(FOUR))
 
-    assert told["error_code"] == code
+    assert reported["error_code"] == code
     assert not context.group_names.is_complete(GROUP)
 
 
@@ -271,9 +271,11 @@ async def test_a_static_member_that_comes_back_is_itself() -> None:
     context.group_names.note_members(GROUP, {"static i": frozenset({"plain.lanes-4"})})
     context.expect(JOIN, None, led({"m": subscription("plain.lanes-8", "plain")}))
 
-    told = await join(context, asked(subscription("plain.lanes-8"), member_id="", instance_id="i"))
+    reported = await join(
+        context, asked(subscription("plain.lanes-8"), member_id="", instance_id="i")
+    )
 
-    assert told["error_code"] == NONE
+    assert reported["error_code"] == NONE
 
 
 async def test_members_that_came_in_past_this_node_are_left_out(caplog) -> None:
@@ -287,9 +289,9 @@ async def test_members_that_came_in_past_this_node_are_left_out(caplog) -> None:
     )
 
     with caplog.at_level(logging.WARNING):
-        told = await join(context, asked(FOUR))
+        reported = await join(context, asked(FOUR))
 
-    assert [one["member_id"] for one in told["members"]] == ["m", "b"]
+    assert [one["member_id"] for one in reported["members"]] == ["m", "b"]
     assert "running=plain.lanes-4 refused=plain;" in caplog.text
     for member, code in (("direct", INCONSISTENT), ("b", NONE)):
         if code == NONE:
@@ -307,9 +309,9 @@ async def test_a_leader_that_does_not_fit_is_refused_and_leaves() -> None:
     context.group_names.note_members(GROUP, {})
     context.expect(JOIN, None, led({"m": subscription("plain"), "a": FOUR_SEEN}))
 
-    told = await join(context, asked(subscription("plain")))
+    reported = await join(context, asked(subscription("plain")))
 
-    assert told["error_code"] == INCONSISTENT
+    assert reported["error_code"] == INCONSISTENT
     context.expect(LEAVE, {"group_id": GROUP, "members": [{"member_id": "m"}]}, {"error_code": 0})
     await run_aside(context)
     context.finish()
@@ -327,9 +329,9 @@ async def test_a_group_that_the_broker_deals_out_is_no_group_for_lanes(
     context.expect(JOIN, None, leaderless)
 
     with caplog.at_level(logging.WARNING):
-        told = await join(context, asked(subscription(topic), instance_id="i"), version)
+        reported = await join(context, asked(subscription(topic), instance_id="i"), version)
 
-    assert told["error_code"] == INCONSISTENT
+    assert reported["error_code"] == INCONSISTENT
     assert context.stats.joins_refused == 1
     assert f"topic={topic};" in caplog.text
     context.expect(LEAVE, {"members": [{"member_id": "m"}]}, {"error_code": 0})
@@ -362,9 +364,9 @@ async def test_one_that_was_refused_there_does_not_join_again(has_members, caplo
     if not has_members:
         context.expect(JOIN, None, followed())
 
-    told = await join(context, asked(FOUR))
+    reported = await join(context, asked(FOUR))
 
-    assert told["error_code"] == (INCONSISTENT if has_members else NONE)
+    assert reported["error_code"] == (INCONSISTENT if has_members else NONE)
     assert context.stats.joins_refused == 1 + has_members
     assert len(caplog.records) == 1
     assert context.group_names.is_brokers(GROUP) is has_members
@@ -385,7 +387,7 @@ async def test_a_described_group_shows_what_its_members_named(version) -> None:
     values = state("Stable", {"a": FOUR_SEEN, "b": subscription("plain")})
     context.expect(DESCRIBE, None, values)
 
-    told = await call(context, DESCRIBE, version, {"groups": [GROUP]})
+    reported = await call(context, DESCRIBE, version, {"groups": [GROUP]})
 
-    (group,) = told["groups"]
+    (group,) = reported["groups"]
     assert [one["member_metadata"] for one in group["members"]] == [FOUR, subscription("plain")]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from keylane.keyrange.key_split import NOBODY
+from keylane.keyrange.key_split import NO_OUTPUT
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
@@ -103,7 +103,10 @@ async def test_a_client_fetches_its_ranges_of_a_partition(version) -> None:
     await call(context, FETCH, version, fetch_request(fetch_topic("plain", {0: 41})), "b")
 
     (one, whole), (other,) = (request.lanes for request in context.world.fetched)
-    assert one.key_split.outputs == (0, 1, NOBODY) and one.key_split.cuts == (HALF, HALF + QUARTER)
+    assert one.key_split.outputs == (0, 1, NO_OUTPUT) and one.key_split.cuts == (
+        HALF,
+        HALF + QUARTER,
+    )
     assert one.key_split is other.key_split
     assert [(one.partition, one.lane), (whole.partition, whole.lane)] == [(0, 0), (1, 0)]
     assert (other.partition, other.lane) == (0, 1)
@@ -439,8 +442,8 @@ async def test_all_topics_of_a_group_are_told_as_the_client_has_them(version) ->
     seen = await call(context, OFFSET_FETCH, version, asked, "a")
 
     (topic,) = seen["groups"][0]["topics"]
-    told = [(one["partition_index"], one["committed_offset"]) for one in topic["partitions"]]
-    assert told == [(0, 100)]
+    reported = [(one["partition_index"], one["committed_offset"]) for one in topic["partitions"]]
+    assert reported == [(0, 100)]
 
 
 # -- transactions -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from keylane.config.node import LaneRule
 from keylane.errors import ConfigInvalid
 from keylane.offsets.records.journal import ic_partition
 from keylane.proxy.topics.agreement import LaneMeanings, node_rules
-from keylane.proxy.topics.node_values import NOBODY, Address, Membership, NodeInfo
+from keylane.proxy.topics.node_values import NO_NODE, Address, Membership, NodeInfo
 from keylane.proxy.topics.placement import Placement
 from tests.transcript.fake import (
     ORDERS,
@@ -26,7 +26,7 @@ from tests.transcript.fake import (
 from tests.transcript.test_metadata import answer, topic
 
 FIND, METADATA, PARTITIONS, CLUSTER = 10, 3, 75, 60
-OWNERS = (1, 2, NOBODY)
+OWNERS = (1, 2, NO_NODE)
 BROKERS = {
     number: {broker: (f"node{number}", 9000 + broker) for broker in (1, 2, 3, 4)}
     for number in (1, 2)
@@ -197,7 +197,7 @@ NOWHERE = {"node_id": -1, "host": "", "port": -1, "error_code": 15}
 
 
 @pytest.mark.parametrize("version", versions(FIND))
-@pytest.mark.parametrize(("owner", "expected"), [(1, HERE), (2, THERE), (NOBODY, NOWHERE)])
+@pytest.mark.parametrize(("owner", "expected"), [(1, HERE), (2, THERE), (NO_NODE, NOWHERE)])
 async def test_a_group_is_sent_to_the_node_that_serves_it(version, owner, expected) -> None:
     """With its real coordinator there; clients ask again while nobody serves it."""
     context = among_nodes()
@@ -214,7 +214,7 @@ async def test_a_group_is_sent_to_the_node_that_serves_it(version, owner, expect
 async def test_many_groups_at_once(version) -> None:
     """Each is sent to its own node; an error of the broker's stays."""
     context = among_nodes()
-    keys = [group_of(owner) for owner in (NOBODY, 2, 1)]
+    keys = [group_of(owner) for owner in (NO_NODE, 2, 1)]
     asked, found = coordinators(version, *keys, "denied")
     found["coordinators"][3] = {"key": "denied", **NOWHERE, "error_code": 30}
     context.expect(FIND, asked, found)
@@ -268,7 +268,7 @@ def disagreeing(rules: tuple[LaneRule, ...] = (LaneRule(topic="orders", lanes=16
     """Node 2 sees other lanes: of `orders`, of which there are 4 here, unless told."""
     context = among_nodes()
     pattern = context.config.lane_name_pattern or ""
-    context.registry.hear_nodes(1, {2: LaneMeanings(node_rules(rules, {}), pattern)})
+    context.registry.update_nodes(1, {2: LaneMeanings(node_rules(rules, {}), pattern)})
     return context
 
 
@@ -284,8 +284,8 @@ async def test_a_topic_that_nodes_do_not_agree_on_is_refused(version) -> None:
 
     seen = await call(context, METADATA, version, asked)
 
-    told = [(one["name"], one["error_code"], len(one["partitions"])) for one in seen["topics"]]
-    assert told == [("orders", 29, 0), ("plain", 0, 3)]
+    reported = [(one["name"], one["error_code"], len(one["partitions"])) for one in seen["topics"]]
+    assert reported == [("orders", 29, 0), ("plain", 0, 3)]
 
 
 @pytest.mark.parametrize("asked", [{"topics": None}, {"topics": [{"name": "plain"}]}])

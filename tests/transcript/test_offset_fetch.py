@@ -249,16 +249,16 @@ async def test_a_group_of_plain_topics_beside_all_topics_of_another(version) -> 
     context = FakeContext()
     plain = request(version, topic("plain", [0, 0, 1]))["groups"][0]
     every = request(version, group="other")["groups"][0]
-    told = answer(version, one(version, "plain", {0: 5, 1: 7}))["groups"][0]
-    told["topics"][0]["partitions"].insert(0, told["topics"][0]["partitions"][0])
+    reported = answer(version, one(version, "plain", {0: 5, 1: 7}))["groups"][0]
+    reported["topics"][0]["partitions"].insert(0, reported["topics"][0]["partitions"][0])
     none = answer(version, group="other")["groups"][0]
     body = make_request(FETCH, version, {"groups": [plain, every]}).body
     expect_rights(context, version, GROUP, "other")
-    context.expect(FETCH, bytes(body), {"groups": [told, none]})
+    context.expect(FETCH, bytes(body), {"groups": [reported, none]})
 
     seen = await call(context, FETCH, version, {"groups": [plain, every]})
 
-    check({"groups": [told, none]}, seen)
+    check({"groups": [reported, none]}, seen)
     assert len(seen["groups"][0]["topics"][0]["partitions"]) == 3
 
 

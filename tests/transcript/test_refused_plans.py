@@ -37,8 +37,8 @@ async def test_metadata_tells_clients_that_they_get_nothing(version) -> None:
     asked = {"topics": [{"name": "orders"}, {"name": "plain"}]}
     seen = await call(context, METADATA, version, asked)
 
-    told = [(one["name"], one["error_code"], len(one["partitions"])) for one in seen["topics"]]
-    assert told == [("orders", REFUSED, 0), ("plain", 0, 3)]
+    reported = [(one["name"], one["error_code"], len(one["partitions"])) for one in seen["topics"]]
+    assert reported == [("orders", REFUSED, 0), ("plain", 0, 3)]
 
 
 async def test_a_description_tells_the_same() -> None:

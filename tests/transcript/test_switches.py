@@ -135,7 +135,7 @@ async def deal(context: FakeContext, members: tuple[str, ...]) -> dict[str, list
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": said}],
     }
-    told = {
+    reported = {
         "error_code": 0,
         "generation_id": generation,
         "protocol_type": "consumer",
@@ -145,7 +145,7 @@ async def deal(context: FakeContext, members: tuple[str, ...]) -> dict[str, list
         "members": [{"member_id": name, "metadata": said} for name in members],
     }
     context.group_names.note_empty("g")
-    context.expect(JOIN, None, told)
+    context.expect(JOIN, None, reported)
     await call(context, JOIN, 5, join)
     empty = [{"member_id": name, "assignment": assignment(())} for name in members]
     sync = {"group_id": "g", "member_id": members[0], "generation_id": generation}

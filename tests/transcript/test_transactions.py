@@ -362,7 +362,7 @@ async def test_the_end_of_another_transaction_passes() -> None:
 
 
 async def test_the_broker_refuses() -> None:
-    """Told to every lane of the partition; what the transaction held before, it still holds."""
+    """Reported to every lane of the partition; what the transaction held before, it still holds."""
     context = FakeContext()
     stands(context, 100)
     takes(context, 100, note(100, {1: 120}))

@@ -50,8 +50,8 @@ async def test_a_coordinator_without_a_listener(version) -> None:
     """COORDINATOR_NOT_AVAILABLE, upon which clients ask again; any address would be another's."""
     context = without(2)
     found = {"node_id": 2, "host": "kafka2", "port": 9092, "error_code": 0}
-    told = {"coordinators": [{"key": "g", **found}]} if version >= 4 else found
-    context.expect(FIND, None, told, version=version)
+    reported = {"coordinators": [{"key": "g", **found}]} if version >= 4 else found
+    context.expect(FIND, None, reported, version=version)
 
     asked = {"coordinator_keys": ["g"]} if version >= 4 else {"key": "g"}
     seen = await call(context, FIND, version, asked)
@@ -86,8 +86,8 @@ async def test_another_node_has_a_listener() -> None:
     for owner, expected in ((1, -1), (2, 2_000_002)):
         found = {"node_id": 2, "host": "kafka2", "port": 9092, "error_code": 0}
         context.expect(FIND, None, found)
-        told = await call(context, FIND, 3, {"key": group_of(owner)})
-        assert told["node_id"] == expected
+        reported = await call(context, FIND, 3, {"key": group_of(owner)})
+        assert reported["node_id"] == expected
 
 
 async def test_no_node_has_a_listener() -> None:

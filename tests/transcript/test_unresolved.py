@@ -34,7 +34,7 @@ def asked(version: int, *topics: Any) -> dict[str, Any]:
     return question if version < 8 else {"groups": [question]}
 
 
-def told(version: int, topics: list[dict[str, Any]]) -> dict[str, Any]:
+def reported(version: int, topics: list[dict[str, Any]]) -> dict[str, Any]:
     group = {"group_id": GROUP, "topics": topics, "error_code": 0}
     return group if version < 8 else {"groups": [group]}
 
@@ -67,7 +67,7 @@ async def test_a_topic_that_the_broker_does_not_know_now(version, name) -> None:
     """By its own name or a lane name: each lane is to be asked for again; none has no offset."""
     context = FakeContext()
     context.registry.forget("orders")
-    context.expect(FETCH, nothing_asked(version), told(version, []))
+    context.expect(FETCH, nothing_asked(version), reported(version, []))
 
     found = await offsets(context, version, (name, None, [0, 5]))
 
@@ -79,7 +79,7 @@ async def test_a_topic_that_is_not_ready(version) -> None:
     """It was made a moment ago: asked again as well, and the connection stays."""
     context = FakeContext()
     context.world.unready["orders"] = 5
-    context.expect(FETCH, nothing_asked(version), told(version, []))
+    context.expect(FETCH, nothing_asked(version), reported(version, []))
 
     found = await offsets(context, version, ("orders", None, [1]))
 
@@ -92,7 +92,7 @@ async def test_a_topic_that_is_not_shown_to_the_client(version) -> None:
     context = FakeContext()
     context.registry.forget("orders")
     context.world.hidden.add("orders")
-    context.expect(FETCH, nothing_asked(version), told(version, []))
+    context.expect(FETCH, nothing_asked(version), reported(version, []))
 
     found = await offsets(context, version, ("orders.lanes-16", None, [1]))
 
@@ -112,7 +112,7 @@ async def test_a_topic_whose_plan_does_not_fit(version) -> None:
     plain = {"name": "plain", "partitions": [
         {"partition_index": 2, "committed_offset": 7, "error_code": 0}
     ]}  # fmt: skip
-    context.expect(FETCH, None, told(version, [plain]))
+    context.expect(FETCH, None, reported(version, [plain]))
 
     found = await offsets(context, version, ("orders", None, [3]), ("plain", None, [2]))
 
@@ -125,7 +125,7 @@ async def test_a_topic_whose_plan_does_not_fit(version) -> None:
 async def test_an_id_that_nobody_knows() -> None:
     """v10: it may be that of lanes; the code is the one that a broker has for it."""
     context = FakeContext()
-    context.expect(FETCH, nothing_asked(10), told(10, []))
+    context.expect(FETCH, nothing_asked(10), reported(10, []))
 
     found = await offsets(context, 10, ("", NEVER_SEEN, [0, 1]))
 
@@ -138,7 +138,7 @@ async def test_an_answer_that_lacks_what_was_asked(version) -> None:
     context = FakeContext()
     entry = {"partition_index": 0, "committed_offset": 5, "error_code": 0}
     key = {"topic_id": ORDERS} if version >= 10 else {"name": "orders"}
-    context.expect(FETCH, None, told(version, [{**key, "partitions": [entry]}]))
+    context.expect(FETCH, None, reported(version, [{**key, "partitions": [entry]}]))
 
     found = await offsets(context, version, ("orders", ORDERS, [0, 1]))
 
@@ -155,7 +155,7 @@ async def test_all_topics_with_one_that_cannot_be_resolved(version) -> None:
         {**({"topic_id": topic_id} if version >= 10 else {"name": name}), "partitions": entries}
         for name, topic_id in (("orders", ORDERS), ("plain", PLAIN))
     ]
-    context.expect(FETCH, None, told(version, topics))
+    context.expect(FETCH, None, reported(version, topics))
 
     found = await offsets(context, version)
 
@@ -181,7 +181,7 @@ async def test_a_leader_that_cannot_be_asked_holds_up_its_own_lanes(version) -> 
         {"partition_index": 1, "committed_offset": -1, "error_code": 0},
     ]
     key = {"topic_id": ORDERS} if version >= 10 else {"name": "orders"}
-    context.expect(FETCH, None, told(version, [{**key, "partitions": entries}]))
+    context.expect(FETCH, None, reported(version, [{**key, "partitions": entries}]))
 
     found = await offsets(context, version, ("orders", ORDERS, [0, 1, 2, 3]))
 

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from tests.long.group_book import Stall, Told, judge, stall
+from tests.long.group_book import Reported, Stall, judge, stall
 from tests.long.kafka_history import Writer, judge_writers
 
 
-def told(at_s: float, member: str, event: str, **what) -> Told:
+def reported(at_s: float, member: str, event: str, **what) -> Reported:
     return at_s, member, event, what
 
 
-def records(at_s: float, member: str, *found: tuple[int, int]) -> Told:
+def records(at_s: float, member: str, *found: tuple[int, int]) -> Reported:
     """`(offset, number)` of records of key k in lane 0."""
     said = [(0, offset, "k", f"k:{number}") for offset, number in found]
-    return told(at_s, member, "records", records=said)
+    return reported(at_s, member, "records", records=said)
 
 
-A_HOLDS = told(1, "a", "assigned", lanes=[0])
+A_HOLDS = reported(1, "a", "assigned", lanes=[0])
 A_READS = records(2, "a", (10, 0), (11, 1))
-A_COMMITS = told(3, "a", "committed", offsets={"0": 12})
+A_COMMITS = reported(3, "a", "committed", offsets={"0": 12})
 
 
 def test_a_handover_after_a_commit_is_clean() -> None:
     """What was committed is not seen again, the next record is."""
-    verdict = judge([A_HOLDS, A_READS, A_COMMITS, told(4, "b", "assigned", lanes=[0])])
+    verdict = judge([A_HOLDS, A_READS, A_COMMITS, reported(4, "b", "assigned", lanes=[0])])
 
     assert verdict.breaches == [] and verdict.delivered == 2
 
@@ -33,7 +33,7 @@ def test_a_handover_after_a_commit_is_clean() -> None:
 def test_uncommitted_records_may_come_again() -> None:
     """A repeat before a commit is told, and is no breach."""
     verdict = judge(
-        [A_HOLDS, A_READS, told(4, "b", "assigned", lanes=[0]), records(5, "b", (10, 0))]
+        [A_HOLDS, A_READS, reported(4, "b", "assigned", lanes=[0]), records(5, "b", (10, 0))]
     )
 
     assert verdict.breaches == [] and verdict.repeated == 1
@@ -42,7 +42,7 @@ def test_uncommitted_records_may_come_again() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ([told(4, "b", "assigned", lanes=[0]), records(5, "b", (11, 1))], "was committed"),
+        ([reported(4, "b", "assigned", lanes=[0]), records(5, "b", (11, 1))], "was committed"),
         ([records(5, "a", (11, 1))], "went back"),
         ([records(5, "a", (14, 3))], "out of order"),
     ],
@@ -56,7 +56,7 @@ def test_breaches_are_told(more, said) -> None:
 
 def test_a_member_that_was_given_up_is_late_only() -> None:
     """It held the lane before another member committed, and was told of no rebalance."""
-    b_commits = told(4, "b", "committed", offsets={"0": 15})
+    b_commits = reported(4, "b", "committed", offsets={"0": 15})
     verdict = judge([A_HOLDS, A_READS, b_commits, records(5, "a", (12, 2))])
 
     assert verdict.breaches == [] and len(verdict.late) == 1

@@ -16,7 +16,7 @@ HALF = HASH_MAX // 2
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """A record of one of Kafka's topics, as confluent-kafka gives it."""
 
     written: tuple[bytes, bytes]
@@ -38,23 +38,23 @@ class Told:
         return self.at_ms
 
 
-def group_offset(at_ms: int, offset: int) -> Told:
+def group_offset(at_ms: int, offset: int) -> Reported:
     names = b"".join(struct.pack(">h", len(name)) + name for name in (b"g", b"orders"))
     key = struct.pack(">h", 1) + names + struct.pack(">i", 0)
-    return Told((key, struct.pack(">hq", 3, offset)), at_ms)
+    return Reported((key, struct.pack(">hq", 3, offset)), at_ms)
 
 
-def state(at_ms: int, pushed: int, *lanes: int, scanned: int = 0) -> Told:
+def state(at_ms: int, pushed: int, *lanes: int, scanned: int = 0) -> Reported:
     """Of two lanes, what was pushed, and where a scan has led them."""
     places = tuple(
         (last, Position(offset=lane, counted=max(lane, scanned), committed=True))
         for last, lane in zip((HALF, HASH_MAX), lanes, strict=True)
     )
     value = PositionsValue(timestamp_ms=at_ms, pushed=pushed, topic_name="orders", positions=places)
-    return Told((write_key(StateKey("g", uuid.UUID(int=1), 0)), write_value(value)), at_ms)
+    return Reported((write_key(StateKey("g", uuid.UUID(int=1), 0)), write_value(value)), at_ms)
 
 
-def judged(offsets: list[Told], journal: list[Told]) -> OffsetHistory:
+def judged(offsets: list[Reported], journal: list[Reported]) -> OffsetHistory:
     return judge_group_offsets(cast("Any", offsets), cast("Any", journal), "g")
 
 

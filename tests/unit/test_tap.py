@@ -53,9 +53,9 @@ class Wire:
         frame = b"".join(map(bytes, write_response(key, version, number, body)))
         self.connection.answered(frame[4:], self.at_s)
 
-    def call(self, key: int, version: int, asked: dict[str, Any], told: dict[str, Any]) -> None:
+    def call(self, key: int, version: int, asked: dict[str, Any], reported: dict[str, Any]) -> None:
         body = write_message(build(load_request_schema(key, version), asked))
-        answer = write_message(build(load_response_schema(key, version), told))
+        answer = write_message(build(load_response_schema(key, version), reported))
         self.answer(self.ask(key, version, body), key, version, [answer])
 
     def learn_ids(self) -> None:
@@ -80,7 +80,7 @@ def test_commits_are_noted_with_their_outcome(version) -> None:
     wire.learn_ids()
     topic = {"name": "t.lanes-4"} if version < 10 else {"topic_id": _uuid()}
     asked = lanes(_0={"committed_offset": 7}, _5={"committed_offset": 9})
-    told = lanes(_0={"error_code": 0}, _5={"error_code": 22})
+    reported = lanes(_0={"error_code": 0}, _5={"error_code": 22})
 
     wire.call(
         COMMIT,
@@ -91,7 +91,7 @@ def test_commits_are_noted_with_their_outcome(version) -> None:
             "member_id": "m",
             "topics": [{**topic, "partitions": asked}],
         },
-        {"topics": [{**topic, "partitions": told}]},
+        {"topics": [{**topic, "partitions": reported}]},
     )
 
     assert wire.noted == [
@@ -120,7 +120,7 @@ def test_a_commit_without_an_answer_is_noted_at_the_end() -> None:
 def test_answers_of_one_group_are_noted(version) -> None:
     """Each lane that was told without an error; other topics are not looked at."""
     wire = Wire()
-    told = lanes(_0={"committed_offset": 7}, _5={"committed_offset": -1, "error_code": 14})
+    reported = lanes(_0={"committed_offset": 7}, _5={"committed_offset": -1, "error_code": 14})
 
     wire.call(
         POSITIONS,
@@ -128,7 +128,7 @@ def test_answers_of_one_group_are_noted(version) -> None:
         {"group_id": "g", "topics": None},
         {
             "topics": [
-                {"name": "t", "partitions": told},
+                {"name": "t", "partitions": reported},
                 {"name": "other", "partitions": lanes(_0={"committed_offset": 1})},
             ]
         },
@@ -182,8 +182,8 @@ def test_first_fetches_and_those_that_go_back_are_noted(version) -> None:
 
     for offset, code in ((5, 0), (8, 0), (3, 1)):
         fetch(wire, version, offset, code)
-    told = lanes(_0={"committed_offset": 6})
-    wire.call(POSITIONS, 7, {"group_id": "g"}, {"topics": [{"name": "t", "partitions": told}]})
+    reported = lanes(_0={"committed_offset": 6})
+    wire.call(POSITIONS, 7, {"group_id": "g"}, {"topics": [{"name": "t", "partitions": reported}]})
     fetch(wire, version, 6, 0)
 
     assert [event for _, event in wire.noted if not isinstance(event, Answer)] == [

@@ -161,7 +161,7 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
         )  # fmt: skip
         return None
     context.generations.note_planned(group, planned)
-    _tell(context, group, deal, planned, context.clock() - started_s)
+    _log(context, group, deal, planned, context.clock() - started_s)
     module: Any = load_payload_module(SYNC_GROUP, request.api_version, EntityType.request)
     return tuple(
         module.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
@@ -415,7 +415,7 @@ def merge(assignments: Sequence[Any], deal: Deal, planned: Planned) -> list[tupl
     return merged
 
 
-def _tell(context: Context, group: str, deal: Deal, planned: Planned, took_s: float) -> None:
+def _log(context: Context, group: str, deal: Deal, planned: Planned, took_s: float) -> None:
     is_repeated = deal.previous is planned
     stats = context.stats
     stats.assignments_planned += not is_repeated

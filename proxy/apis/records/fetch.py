@@ -156,7 +156,7 @@ async def plan_fetch(
                 places.append(_refused(entry.partition, read_error))
             elif error_code := view.error_of(entry.partition):
                 if isinstance(view, RangeView):
-                    context.range_views.tell_refusal(view, entry.partition)
+                    context.range_views.log_refusal(view, entry.partition)
                 places.append(_refused(entry.partition, error_code))
             else:
                 places.append(len(plan.lanes))

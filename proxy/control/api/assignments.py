@@ -19,7 +19,7 @@ from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.proxy.control.api.models import AssignmentIn, AssignmentsIn, AssignmentsPatch, Part
 from keylane.proxy.control.api.problems import Problem, pointer
 from keylane.proxy.control.api.requests import check_version, entity_tag, read_body, read_name
-from keylane.proxy.control.api.settings import Settings, tell
+from keylane.proxy.control.api.settings import Settings, report
 from keylane.proxy.topics.range_table import (
     CLIENT_ID_MAX,
     WHOLE,
@@ -128,7 +128,7 @@ class AssignmentHandlers:
             raise _overlap(error, changes, places) from None
         except AssignmentInvalid as error:
             raise _invalid(error, changes, places) from None
-        tell(request, "assignments", after.version, sorted({*wanted}), replaces=replaces)
+        report(request, "assignments", after.version, sorted({*wanted}), replaces=replaces)
         return after
 
     async def _check_parts(self, client_id: str, parts: Sequence[Part], place: Place) -> None:

@@ -47,7 +47,7 @@ class Settings:
     switches: SwitchBoard
 
 
-def tell(
+def report(
     request: web.Request, what: str, version: int, names: Sequence[str], *, replaces: bool = False
 ) -> None:
     """One line per change: who, what, which version; no contents."""

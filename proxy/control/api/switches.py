@@ -19,7 +19,7 @@ from keylane.proxy.control.api.assignments import CLIENT_ID
 from keylane.proxy.control.api.models import ClientSwitchIn, SwitchesIn, TopicSwitchIn
 from keylane.proxy.control.api.problems import Problem
 from keylane.proxy.control.api.requests import check_version, entity_tag, read_body, read_name
-from keylane.proxy.control.api.settings import Settings, tell
+from keylane.proxy.control.api.settings import Settings, report
 from keylane.proxy.topics.switches import (
     ACCEPT_INDIVIDUAL_COMMIT,
     ACCEPT_RANGE_FETCH,
@@ -105,7 +105,7 @@ class SwitchHandlers:
             after = await self._settings.store.change_switches(decide)
         except AssignmentInvalid as error:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field=field) from None
-        tell(request, "switches", after.version, names)
+        report(request, "switches", after.version, names)
 
     def _answer_all(self) -> web.Response:
         board = self._settings.switches

@@ -58,7 +58,7 @@ class ServiceLogin:
                 answer = await ask(SaslAuthenticateRequest(auth_bytes=message))
                 if answer.error_code != 0:
                     reason = answer.error_message or answer.error_code.name
-                    raise LoginRefused(f"login as {self._who}: {reason}")
+                    raise LoginRefused(f"login as {self._login_name}: {reason}")
                 lifetime_s = float(answer.session_lifetime.total_seconds())
                 # SCRAM hashes the password thousands of times: not on the event loop.
                 following = await asyncio.to_thread(_send, messages, answer.auth_bytes)
@@ -66,7 +66,7 @@ class ServiceLogin:
                     break
                 message = following
         except ScramException as error:
-            raise LoginRefused(f"login as {self._who}: {error}") from None
+            raise LoginRefused(f"login as {self._login_name}: {error}") from None
         return lifetime_s
 
     def messages(self) -> Messages:
@@ -102,7 +102,7 @@ class ServiceLogin:
         return password
 
     @property
-    def _who(self) -> str:
+    def _login_name(self) -> str:
         return f"{self._username or 'the owner of login_token_file'} by {self.mechanism}"
 
 

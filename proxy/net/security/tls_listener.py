@@ -28,7 +28,7 @@ from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.tls")
 
-TELL_INTERVAL_S: Final = 10.0
+LOG_INTERVAL_S: Final = 10.0
 """One line for each reason in so many seconds: anybody can make handshakes fail."""
 LINGER_S: Final = 2.0
 """How long a client has to take the alert."""
@@ -65,7 +65,7 @@ class TlsDoor:
             connections_max=connections_max, per_address_max=per_address_max
         )
         self._timeout_s, self._clock = timeout_s, clock
-        self._told: dict[str, tuple[float, int]] = {}
+        self._logged: dict[str, tuple[float, int]] = {}
         """By reason: when it was told last, and how often it came since."""
 
     def protocol(self, make_session: MakeSession) -> asyncio.BaseProtocol:
@@ -126,14 +126,14 @@ class TlsDoor:
         """Count and tell of a handshake that did not succeed."""
         self._stats.tls_handshakes_failed += 1
         now_s = self._clock()
-        told_s, untold = self._told.get(reason, (now_s - TELL_INTERVAL_S, 0))
-        if now_s - told_s < TELL_INTERVAL_S:
-            self._told[reason] = told_s, untold + 1
+        logged_s, unlogged = self._logged.get(reason, (now_s - LOG_INTERVAL_S, 0))
+        if now_s - logged_s < LOG_INTERVAL_S:
+            self._logged[reason] = logged_s, unlogged + 1
             return
-        log.warning("TLS handshake failed peer=%s reason=%s count=%d", peer, reason, untold + 1)
-        self._told[reason] = now_s, 0
-        if len(self._told) > REASONS_MAX:
-            del self._told[next(iter(self._told))]
+        log.warning("TLS handshake failed peer=%s reason=%s count=%d", peer, reason, unlogged + 1)
+        self._logged[reason] = now_s, 0
+        if len(self._logged) > REASONS_MAX:
+            del self._logged[next(iter(self._logged))]
 
 
 class _Handshake(asyncio.Protocol):

@@ -15,9 +15,9 @@ from keylane.proxy.nodes.coordinator import Coordinator
 
 log = logging.getLogger("keylane.nodes")
 
-TOLD_MAX: Final = 20
-"""Lines in `TOLD_WINDOW_S`; a member that comes back has another id each time."""
-TOLD_WINDOW_S: Final = 60.0
+LOGGED_MAX: Final = 20
+"""Lines in `LOG_WINDOW_S`; a member that comes back has another id each time."""
+LOG_WINDOW_S: Final = 60.0
 AT_ONCE_MAX: Final = 1_000
 REMEDY: Final = (
     "kafka-acls --add --deny-principal User:NAME --operation Read --operation Delete "
@@ -32,23 +32,23 @@ class Evictions:
     def __init__(self, group: str, on_stranger: Callable[[], None]) -> None:
         """`on_stranger` is called once for each member."""
         self._group, self._on_stranger = group, on_stranger
-        self._told: dict[str, None] = {}
-        self._window_s, self._lines, self._untold = float("-inf"), 0, 0
+        self._logged: dict[str, None] = {}
+        self._window_s, self._lines, self._unlogged = float("-inf"), 0, 0
 
-    def tell(
+    def report(
         self, strangers: Iterable[str], described: Any, reasons: Mapping[str, str], now_s: float
     ) -> None:
         """Log and count members that are seen for the first time."""
         members = {str(member.member_id): member for member in described.members}
         for member_id in strangers:
-            if member_id in self._told:
+            if member_id in self._logged:
                 continue
-            self._told[member_id] = None
-            if len(self._told) > AT_ONCE_MAX:
-                del self._told[next(iter(self._told))]
+            self._logged[member_id] = None
+            if len(self._logged) > AT_ONCE_MAX:
+                del self._logged[next(iter(self._logged))]
             self._on_stranger()
             if self._has_room(now_s):
-                self._tell_of(member_id, members.get(member_id), reasons.get(member_id))
+                self._log_eviction(member_id, members.get(member_id), reasons.get(member_id))
 
     async def put_out(
         self, member_ids: Iterable[str], coordinator: Coordinator, *, timeout_s: float
@@ -63,7 +63,7 @@ class Evictions:
         log.info("strangers were put out group=%s members=%d", self._group, len(going))
         return len(going)
 
-    def _tell_of(self, member_id: str, member: Any, reason: str | None) -> None:
+    def _log_eviction(self, member_id: str, member: Any, reason: str | None) -> None:
         shown = ("?", "?") if member is None else (member.client_id, member.client_host)
         log.warning(
             "member of the nodes' group is no node, it is ignored and put out member_id=%s "
@@ -72,12 +72,12 @@ class Evictions:
         )  # fmt: skip
 
     def _has_room(self, now_s: float) -> bool:
-        if now_s > self._window_s + TOLD_WINDOW_S:
-            if self._untold:
-                log.warning("more members were no nodes, not named members=%d", self._untold)
-            self._window_s, self._lines, self._untold = now_s, 0, 0
+        if now_s > self._window_s + LOG_WINDOW_S:
+            if self._unlogged:
+                log.warning("more members were no nodes, not named members=%d", self._unlogged)
+            self._window_s, self._lines, self._unlogged = now_s, 0, 0
         self._lines += 1
-        if self._lines > TOLD_MAX:
-            self._untold += 1
+        if self._lines > LOGGED_MAX:
+            self._unlogged += 1
             return False
         return True

@@ -19,7 +19,7 @@ from keylane.proxy.nodes.coordinator import PROTOCOL_TYPE, Coordinator
 from keylane.proxy.nodes.gate.evictions import REMEDY, Evictions
 from keylane.proxy.nodes.gate.seals import Seals
 from keylane.proxy.nodes.gate.strangers import EXPELLED_MAX, PAUSE_S_MIN, Strangers
-from keylane.proxy.nodes.gate.verdicts import Heard, hear
+from keylane.proxy.nodes.gate.verdicts import Received, receive
 from keylane.proxy.nodes.predecessor import STABLE
 
 log = logging.getLogger("keylane.nodes")
@@ -55,15 +55,15 @@ class Gate:
         """Members that were nodes in the last generation that we led."""
 
     # Before we join.
-    async def look(self, described: Any) -> Heard:
+    async def look(self, described: Any) -> Received:
         """Who is there already; what cannot be a node is put out. Raises: UpstreamLost."""
         # One that signs is there all the same, where we cannot: its number is taken.
-        heard = self._hear(described, mutual=False)
-        self._strangers.see(heard.strangers)
-        if any(self._hear(described, mutual=True).strangers.values()):
+        received = self._receive(described, mutual=False)
+        self._strangers.see(received.strangers)
+        if any(self._receive(described, mutual=True).strangers.values()):
             self._strangers.be_beside(self._clock())  # also if it is put out before we join
-        await self._put_out(described, heard.reasons, is_established=False, contact_s=None)
-        return heard
+        await self._put_out(described, received.reasons, is_established=False, contact_s=None)
+        return received
 
     async def clear(self) -> None:
         """Put all out: the coordinator says that they have no protocol in common with nodes.
@@ -80,7 +80,7 @@ class Gate:
             await asyncio.sleep(PAUSE_S_MIN)
             return
         members = [str(member.member_id) for member in described.members]
-        self._evictions.tell(members, described, {}, self._clock())
+        self._evictions.report(members, described, {}, self._clock())
         gone = await self._evictions.put_out(members, self._coordinator, timeout_s=self._try_s)
         gone += await self._coordinator.clear_other_kinds(timeout_s=self._try_s)
         self._strangers.note_put_out(self._clock())
@@ -116,12 +116,12 @@ class Gate:
             log.debug("members that hold up the nodes stay reason=%s", error)
 
     # As a member.
-    def lead(self, said: Mapping[str, bytes]) -> Heard:
+    def lead(self, said: Mapping[str, bytes]) -> Received:
         """We lead a generation, and are shown what its members said."""
-        heard = hear(said, self._seals)
-        self._verified = frozenset(heard.hellos)
-        self._strangers.join(heard.strangers, self._clock(), is_leader=True)
-        return heard
+        received = receive(said, self._seals)
+        self._verified = frozenset(received.hellos)
+        self._strangers.join(received.strangers, self._clock(), is_leader=True)
+        return received
 
     def follow(self, leader: str, *, is_node: bool) -> None:
         """We are in a generation that another one leads, who proved to be a node or did not."""
@@ -160,10 +160,10 @@ class Gate:
             return
         if member_id not in {str(member.member_id) for member in described.members}:
             return  # of a generation without us; its leader may serve
-        heard = self._hear(described, mutual=True)
-        self._strangers.see(heard.strangers)
+        received = self._receive(described, mutual=True)
+        self._strangers.see(received.strangers)
         await self._put_out(
-            described, heard.reasons, is_established=is_established, contact_s=contact_s
+            described, received.reasons, is_established=is_established, contact_s=contact_s
         )
 
     def note_expelled(self) -> None:
@@ -187,13 +187,13 @@ class Gate:
         """Whether this process did not stop meanwhile: others may be members by now."""
         return self._clock() <= asked_s + self._try_s
 
-    def _hear(self, described: Any, *, mutual: bool) -> Heard:
+    def _receive(self, described: Any, *, mutual: bool) -> Received:
         if described.error_code != ErrorCode.none or described.group_state != STABLE:
-            return Heard({}, {}, {})
+            return Received({}, {}, {})
         said = {str(each.member_id): bytes(each.member_metadata) for each in described.members}
         if str(described.protocol_data) not in {"", self._protocol}:
-            return Heard({}, dict.fromkeys(said, False), {})
-        return hear(said, self._seals, mutual=mutual)
+            return Received({}, dict.fromkeys(said, False), {})
+        return receive(said, self._seals, mutual=mutual)
 
     async def _put_out(
         self,
@@ -204,7 +204,7 @@ class Gate:
         contact_s: float | None,
     ) -> None:
         now_s = self._clock()
-        self._evictions.tell(self._strangers.known, described, reasons, now_s)
+        self._evictions.report(self._strangers.known, described, reasons, now_s)
         due = self._strangers.due(now_s, is_established=is_established, contact_s=contact_s)
         if due:
             self._strangers.expect_leases(due, now_s, is_established=is_established)

@@ -15,13 +15,13 @@ from typing import Any
 from keylane.errors import NodeInvalid
 from keylane.proxy.nodes.gate.seals import Seals, is_node_like
 from keylane.proxy.nodes.owner_plan import admit, plan_owners
-from keylane.proxy.topics.node_values import NO_GENERATION, NOBODY, Hello, Membership
+from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Hello, Membership
 
 log = logging.getLogger("keylane.nodes")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Received:
     """Those that joined, apart: nodes, and what did not prove to be one."""
 
     hellos: Mapping[str, Hello]
@@ -36,7 +36,7 @@ class Heard:
         return any(hello.since != NO_GENERATION for hello in self.hellos.values())
 
 
-def hear(said: Mapping[str, bytes], seals: Seals, *, mutual: bool = True) -> Heard:
+def receive(said: Mapping[str, bytes], seals: Seals, *, mutual: bool = True) -> Received:
     """Read what members said, by member id.
 
     mutual: whether only those are nodes that can take us for one, too (`Seals.read_hello`).
@@ -50,25 +50,25 @@ def hear(said: Mapping[str, bytes], seals: Seals, *, mutual: bool = True) -> Hea
         except NodeInvalid as error:
             strangers[member_id] = is_node_like(metadata)
             reasons[member_id] = str(error).removeprefix(f"member {member_id}: ")
-    return Heard(hellos, strangers, reasons)
+    return Received(hellos, strangers, reasons)
 
 
-def decide(joined: Any, heard: Heard, seals: Seals, *, withholds: bool) -> dict[str, bytes]:
+def decide(joined: Any, received: Received, seals: Seals, *, withholds: bool) -> dict[str, bytes]:
     """What each member of a generation is told, by its leader.
 
     withholds: whether no member may be given anything yet (`strangers`).
     """
     generation_id, leader = int(joined.generation_id), str(joined.leader)
-    hellos = heard.hellos
+    hellos = received.hellos
     admission = admit(hellos, leader=leader)
     for member_id, reason in admission.refused.items():
         log.error("member is not let in member_id=%s reason=%s", member_id, reason)
     unproven = {
         member_id: f"node_secret_file: the leader of the nodes takes this one for none: {reason}"
-        for member_id, reason in heard.reasons.items()
+        for member_id, reason in received.reasons.items()
     }
     refused = {**unproven, **admission.refused}
-    told = {
+    reported = {
         member_id: seals.write_refusal(generation_id, why, leader=leader, member_id=member_id)
         for member_id, why in refused.items()
     }
@@ -79,10 +79,10 @@ def decide(joined: Any, heard: Heard, seals: Seals, *, withholds: bool) -> dict[
         membership = Membership(
             generation_id=generation_id,
             nodes=tuple(hello.node for hello in nodes.values()),
-            owners=(NOBODY,) * count if withholds else plan_owners(claims, count),
+            owners=(NO_NODE,) * count if withholds else plan_owners(claims, count),
         )
         for number, member_id in admission.members.items():
-            told[member_id] = seals.write_membership(
+            reported[member_id] = seals.write_membership(
                 membership, number, leader=leader, member_id=member_id
             )
-    return told
+    return reported

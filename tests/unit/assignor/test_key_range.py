@@ -105,11 +105,11 @@ def test_d_assign_53_byte_for_byte() -> None:
             name = f"tp{partition + 1}"
             by_member.setdefault(member_id, []).append([name, key_range.lo, key_range.hi])
             members_of.setdefault(name, []).append(member_id)
-    told = {
+    reported = {
         "by_member": {member_id: by_member[member_id] for member_id in sorted(by_member)},
         "by_partition": {name: members_of[name] for name in sorted(members_of)},
     }
-    assert json.dumps(told) == D_ASSIGN_53
+    assert json.dumps(reported) == D_ASSIGN_53
 
 
 def test_d_assign_23_range_deals_blocks() -> None:

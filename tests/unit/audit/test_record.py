@@ -30,11 +30,11 @@ def test_a_record_tells_its_physical_partition_and_its_lanes_range() -> None:
 
     message = book.processed(5, 42, b"key", now_us=9)
 
-    told = read(message.value)
+    reported = read(message.value)
     hashed = key_hash(b"key")
-    assert (told["p"], told["o"], told["h"]) == (1, 42, str(hashed))
-    assert int(told["lo"]) == 2 * HASH_MAX // 4
-    assert (told["m"], told["g"], told["s"], told["t"]) == ('m"1', 7, 1, 9)
+    assert (reported["p"], reported["o"], reported["h"]) == (1, 42, str(hashed))
+    assert int(reported["lo"]) == 2 * HASH_MAX // 4
+    assert (reported["m"], reported["g"], reported["s"], reported["t"]) == ('m"1', 7, 1, 9)
     assert message.key == b"1:%d" % hashed
     assert message.partition == audit_partition(1, hashed, 3)
 

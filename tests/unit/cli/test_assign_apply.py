@@ -38,10 +38,10 @@ def test_a_plan_is_applied_and_applied_again(capsys: pytest.CaptureFixture[str])
         assert table.owners("orders", 0)[0] == ("member-0", (half,))
 
         assert main([*command, "--members", "3"]) == 0
-        told = capsys.readouterr().out.splitlines()
-        assert "version 1: 5 clients on" in told[0]
-        assert told[1].startswith("version 2: 3 clients on")
-        assert told[1].endswith("; taken from member-3, member-4")
+        reported = capsys.readouterr().out.splitlines()
+        assert "version 1: 5 clients on" in reported[0]
+        assert reported[1].startswith("version 2: 3 clients on")
+        assert reported[1].endswith("; taken from member-3, member-4")
         owners = [port.assignments.table.owners("orders", place) for place in range(3)]
         assert owners == [((f"member-{n}", (KeyRange(0, HASH_MAX),)),) for n in range(3)]
 
@@ -53,8 +53,8 @@ def test_a_refusal_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) ->
         address = port.server.address
 
         assert main([*command, address]) == 1
-        told = capsys.readouterr().err
-        assert "/assignments/member-0/0/topic: there is no topic nix" in told
+        reported = capsys.readouterr().err
+        assert "/assignments/member-0/0/topic: there is no topic nix" in reported
 
     assert main([*command, address]) == 1
     assert address in capsys.readouterr().err

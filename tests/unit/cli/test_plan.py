@@ -42,14 +42,14 @@ def test_a_plan_is_written_and_explained(
     assert main(["plan", str(profile), "--lanes", "2", "-o", str(target)]) == 0
 
     plan = read_plan(target.read_bytes())
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert plan.cuts == ((1 << 61,), (3 << 61,))
     assert [list(row) for row in plan.predicted] == [[70, 30], [60, 40]]
     assert plan.profiled == ((0, 90), (5, 95))
-    assert "busiest lane: 70 bytes, 1.40 times a mean lane" in told
-    assert "an even cut 80, 1.60 times a mean lane" in told
-    assert "floor: the heaviest key (hash 7, partition 0) has 60 bytes, 30.0% of all" in told
-    assert plan.plan_id in told
+    assert "busiest lane: 70 bytes, 1.40 times a mean lane" in reported
+    assert "an even cut 80, 1.60 times a mean lane" in reported
+    assert "floor: the heaviest key (hash 7, partition 0) has 60 bytes, 30.0% of all" in reported
+    assert plan.plan_id in reported
 
 
 def test_a_second_plan_follows_the_first(
@@ -61,11 +61,11 @@ def test_a_second_plan_follows_the_first(
 
     assert main(["plan", str(profile), "--lanes", "2", "--prior", str(first), "-o", "-"]) == 0
 
-    out, told = capsys.readouterr()
+    out, reported = capsys.readouterr()
     second.write_text(out[out.index('{"cuts"') :])
     prior, plan = read_plan(first.read_bytes()), read_plan(second.read_bytes())
     assert (plan.epoch, plan.prior) == (1, prior.plan_id)
-    assert "moved: " in told
+    assert "moved: " in reported
 
 
 def test_a_profile_without_keys_has_no_floor(

@@ -31,9 +31,9 @@ def test_only_what_was_told_waits_for_a_commit() -> None:
 
     assert before == {}
     assert journal.waiting == {7: 13}
-    told = events[0]
-    assert isinstance(told, Delivered)
-    batch = told.batches[0]
+    reported = events[0]
+    assert isinstance(reported, Delivered)
+    batch = reported.batches[0]
     assert (batch.first_offset, batch.last_offset, batch.runs) == (10, 12, (Run(1, 0, 2),))
 
 

@@ -98,10 +98,10 @@ async def test_only_a_topic_that_is_not_there_means_no_transactions(
 ) -> None:
     """One that has no leader now, or may not be seen, is there; asking makes no topic."""
 
-    class Told:
+    class Reported:
         async def request(self, entity: Any) -> Any:
             assert [topic.name for topic in entity.topics] == ["__transaction_state"]
             assert not entity.allow_auto_topic_creation
             return SimpleNamespace(topics=(SimpleNamespace(error_code=code),))
 
-    assert await has_transactions(Told()) is expected  # type: ignore[arg-type]
+    assert await has_transactions(Reported()) is expected  # type: ignore[arg-type]

@@ -42,8 +42,8 @@ class LaggingAdmin:
         """One answer, as aiokafka gives it."""
         name = resources[0].name
         code = self._refusal or (self._code("describe") if name == TOPIC else 0)
-        told = [("min.insync.replicas", "1"), ("cleanup.policy", self.settings[name])]
-        return [SimpleNamespace(resources=[(code, None, 2, name, [] if code else told)])]
+        reported = [("min.insync.replicas", "1"), ("cleanup.policy", self.settings[name])]
+        return [SimpleNamespace(resources=[(code, None, 2, name, [] if code else reported)])]
 
     async def create_topics(self, topics: list[Any]) -> Any:
         """Takes effect at once on the broker that lists topics."""

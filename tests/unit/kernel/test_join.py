@@ -57,13 +57,13 @@ def test_joined_records_keep_offset_timestamp_key_value_and_headers(form: str) -
     assert found.base_offsets.tolist() == [1000] and found.last_offsets.tolist() == [1179]
     parsed = DefaultRecordBatch(bytes(found.data))
     assert parsed.validate_crc()
-    told = [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in parsed]
+    reported = [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in parsed]
     expected: list[tuple[Any, ...]] = []
     for n, b in enumerate(batches):
         at, time_ms = b.base_offset, b.base_timestamp
         expected.append((at, time_ms + 5, b"key-%d" % n, b"v" * n, [("h", b"x")]))
         expected.append((at + 1, time_ms - n, None, None, []))
-    assert told == expected
+    assert reported == expected
 
 
 def test_what_a_producer_could_have_sent_as_one_batch_is_joined() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.keyrange.key_split import (
-    NOBODY,
+    NO_OUTPUT,
     OUTPUT_COUNT_MAX,
     KeySplit,
     LaneCuts,
@@ -48,8 +48,10 @@ def test_a_split_knows_its_cuts(cuts: tuple[int, ...], others: tuple[int, ...]) 
 def test_owners_get_their_ranges_back(cuts: tuple[int, ...], data: st.DataObject) -> None:
     """What an owner brought is what its output stands for; the rest is nobody's."""
     ranges = KeySplit(cuts).key_ranges()
-    dealt = data.draw(st.lists(st.integers(NOBODY, 3), min_size=len(ranges), max_size=len(ranges)))
-    names = sorted({owner for owner in dealt if owner != NOBODY})
+    dealt = data.draw(
+        st.lists(st.integers(NO_OUTPUT, 3), min_size=len(ranges), max_size=len(ranges))
+    )
+    names = sorted({owner for owner in dealt if owner != NO_OUTPUT})
     owned = [[r for r, owner in zip(ranges, dealt, strict=True) if owner == name] for name in names]
 
     split = owners_split(owned)
@@ -58,7 +60,7 @@ def test_owners_get_their_ranges_back(cuts: tuple[int, ...], data: st.DataObject
     for part, owner in zip(ranges, dealt, strict=True):
         for point in (part.lo, part.hi):
             (interval,) = (n for n, r in enumerate(split.key_ranges()) if r.contains(point))
-            wanted = NOBODY if owner == NOBODY else names.index(owner)
+            wanted = NO_OUTPUT if owner == NO_OUTPUT else names.index(owner)
             assert split.outputs[interval] == wanted
 
 

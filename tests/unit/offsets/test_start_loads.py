@@ -88,11 +88,11 @@ async def test_the_journal_is_loaded_over_lost_connections(monkeypatch) -> None:
 
 async def test_an_append_is_timed_whether_it_succeeds_or_not() -> None:
     """And its error is passed on."""
-    told: list[tuple[int, bool]] = []
+    reported: list[tuple[int, bool]] = []
 
     def note(count: int, seconds: float, is_there: bool) -> None:
         assert seconds >= 0.0
-        told.append((count, is_there))
+        reported.append((count, is_there))
 
     async with timed_append(3, note):
         pass
@@ -100,4 +100,4 @@ async def test_an_append_is_timed_whether_it_succeeds_or_not() -> None:
         async with timed_append(4, note):
             raise describe_loss("appending", KafkaConnectionError("gone"))
 
-    assert told == [(3, True), (4, False)]
+    assert reported == [(3, True), (4, False)]

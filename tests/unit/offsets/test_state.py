@@ -329,12 +329,12 @@ def test_merged_lane_whose_lower_part_was_settled_does_not_go_back() -> None:
     state = OffsetState(committed=0)
     for lane, offset in zip(LANES, (40, 20, 60, 60), strict=True):
         state.commit_lane(lane, offset)
-    told = state.position_of(TWO[0]).offset
+    reported = state.position_of(TWO[0]).offset
     state.settle(scan_of((0, 100, [90, 19, 90, 90])))
 
     state.commit_lane(TWO[0], 25)
 
-    assert told == 20
+    assert reported == 20
     assert state.stable_position == 40
 
 

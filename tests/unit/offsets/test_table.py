@@ -361,7 +361,7 @@ def test_records_that_make_no_sense_are_counted_and_the_first_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No key, garbage, a wrong partition: none stops the load, and few are named."""
-    monkeypatch.setattr(table_module, "DAMAGED_TOLD_MAX", 20)
+    monkeypatch.setattr(table_module, "DAMAGED_LOGGED_MAX", 20)
     table = make_table()
     wrong = (ic_partition(KEY.group, COUNT) + 1) % COUNT
 

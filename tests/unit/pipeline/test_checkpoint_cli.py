@@ -22,10 +22,10 @@ def test_a_dry_run_shows_and_writes_nothing(
         ["spark", "checkpoint", str(folder), "--from", "orders.lanes-2", "--to", "orders.lanes-4"]
     )
 
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     assert code == 0
-    assert "partition 0: 10 30 -> 10 10 30 30" in told
-    assert "nothing was written" in told
+    assert "partition 0: 10 30 -> 10 10 30 30" in reported
+    assert "nothing was written" in reported
     assert (folder / "offsets" / "10").read_bytes() == before
 
 

@@ -89,9 +89,9 @@ def test_missing_pyspark_is_one_line(
     profile = ["spark", "profile", "--bootstrap", "x:1", "--topic", "t", "--out", "nowhere"]
     assert main(profile) == 2
 
-    told = capsys.readouterr().err.splitlines()
+    reported = capsys.readouterr().err.splitlines()
     text = "pyspark is not installed: pip install 'keylane[spark]'"
-    assert told == [f"keylane spark jars: {text}", f"keylane spark profile: {text}"]
+    assert reported == [f"keylane spark jars: {text}", f"keylane spark profile: {text}"]
 
 
 def test_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

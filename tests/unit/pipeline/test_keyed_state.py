@@ -36,8 +36,8 @@ def fold(
     )
     summary = fold_lane(iter([chunk.slice(0, 0), chunk]), folder, layout, join, batch)
     assert summary is not None
-    told: dict[str, list[int]] = summary.to_pydict()
-    return told
+    reported: dict[str, list[int]] = summary.to_pydict()
+    return reported
 
 
 def test_a_batch_that_is_repeated_starts_where_it_started_before(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_states_follow_their_keys_to_other_lanes(tmp_path: Path) -> None:
                 for at, key in enumerate(keys)
                 if lane_of(layout, key) == lane
             ]
-            told = fold(tmp_path, layout, lane, records, batch)
-            assert told["out_of_order"] == [0]
+            reported = fold(tmp_path, layout, lane, records, batch)
+            assert reported["out_of_order"] == [0]
 
     found = all_states(tmp_path, layouts[-1])
     assert found == {(0, key): (200 + at, b"012") for at, key in enumerate(keys)}

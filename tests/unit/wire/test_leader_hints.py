@@ -95,7 +95,7 @@ def test_a_replica_to_read_from_is_told_as_this_node_has_it(api_key: ApiKey, ver
 
 @pytest.mark.parametrize("version", range(4, 18))
 def test_only_a_client_that_says_its_rack_may_be_sent_elsewhere(version: int) -> None:
-    """Told by the last bytes of its request, in every version."""
+    """Reported by the last bytes of its request, in every version."""
     for seed in range(60):
         entity = random_request(ApiKey.FETCH, version, seed)
         if getattr(entity, "cluster_id", None) is not None or getattr(

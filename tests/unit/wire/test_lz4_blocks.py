@@ -29,8 +29,8 @@ def test_independent_blocks_of_every_size(data: bytes, size: int) -> None:
     block_size = getattr(
         lz4.frame, f"BLOCKSIZE_MAX{size}KB" if size < 1024 else f"BLOCKSIZE_MAX{size >> 10}MB"
     )
-    for told in (False, True):
-        frame = frame_of(data, block_size=block_size, store_size=told)
+    for reported in (False, True):
+        frame = frame_of(data, block_size=block_size, store_size=reported)
 
         plain = read_independent_blocks(memoryview(frame), 64 << 20)
 

@@ -102,22 +102,22 @@ async def test_a_partition_is_read_from_the_rack_of_its_leader(cluster, link) ->
 
 async def test_a_broker_that_moved_is_asked_where_it_is(cluster) -> None:
     """Each answer's brokers are told on; FindCoordinator tells no rack, which is no move."""
-    told: list[Broker] = []
+    reported: list[Broker] = []
 
     async def learn(brokers: Iterable[Broker]) -> None:
-        told.extend(brokers)
+        reported.extend(brokers)
 
     schema: Any = load_response_schema(3, 12)
     coordinator: Any = load_response_schema(10, 3)
     cluster.on_brokers = learn
     await cluster.learn_brokers(build(schema, {"brokers": [node(1)]}).brokers)
     await cluster.learn_brokers((build(coordinator, node(1)),))
-    assert told == [Broker(node_id=1, host="kafka1", port=9092, rack="r")] * 2
+    assert reported == [Broker(node_id=1, host="kafka1", port=9092, rack="r")] * 2
     kept = await cluster.links.kept(("kafka1", 9092))
 
     await cluster.learn_brokers((build(coordinator, node(1, host="moved")),))
 
-    assert told[2] == Broker(node_id=1, host="moved", port=9092, rack="r")
+    assert reported[2] == Broker(node_id=1, host="moved", port=9092, rack="r")
     assert not kept.is_open
 
 
@@ -181,9 +181,9 @@ async def test_a_name_clash_stops_the_start_and_is_logged_later(cluster, link, c
 
 async def test_the_leader_is_learnt_anew(cluster, link) -> None:
     """And UpstreamLost when there is none, or the topic has gone."""
-    nobody = topic("orders", 1)
-    nobody["partitions"][0]["leader_id"] = -1
-    link.answers += [{"topics": [topic("orders", 2)]}, {"topics": [nobody]}]
+    no_one = topic("orders", 1)
+    no_one["partitions"][0]["leader_id"] = -1
+    link.answers += [{"topics": [topic("orders", 2)]}, {"topics": [no_one]}]
 
     assert await cluster.leader_of("orders", ID, 1) == (2, 4)
     with pytest.raises(UpstreamLost, match="orders partition 0"):
@@ -246,7 +246,7 @@ def membership(lanes: int | None) -> Membership:
     return Membership(generation_id=1, nodes=nodes, owners=())
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     messages = [record.getMessage() for record in caplog.records]
     caplog.clear()
     return messages
@@ -261,9 +261,9 @@ async def test_what_nodes_do_not_agree_on_is_told_once(cluster, link, caplog) ->
     assert cluster.node_rules == (NodeRule(topic="orders", lanes=4),)
     caplog.clear()
 
-    cluster.hear_nodes(1, membership(9))
+    cluster.update_nodes(1, membership(9))
 
-    warning, *errors = told(caplog)
+    warning, *errors = reported(caplog)
     assert warning == "nodes have other lane rules nodes=(2,)"
     assert [error.partition(" reason=")[0] for error in errors] == [
         "topic is not served topic=orders",
@@ -271,12 +271,12 @@ async def test_what_nodes_do_not_agree_on_is_told_once(cluster, link, caplog) ->
     ]
     assert "4 lanes per partition of orders at this node (1); 9 lanes" in errors[0]
 
-    cluster.hear_nodes(1, membership(9))
+    cluster.update_nodes(1, membership(9))
     await cluster.refresh()
-    assert told(caplog) == []
+    assert reported(caplog) == []
 
-    cluster.hear_nodes(1, membership(4))
-    assert [message.partition(" reason=")[0] for message in told(caplog)] == [
+    cluster.update_nodes(1, membership(4))
+    assert [message.partition(" reason=")[0] for message in reported(caplog)] == [
         "topic is not served topic=b",  # for another reason than before: 4 lanes
         "nodes agree again topics=1 first=orders",
     ]
@@ -288,9 +288,9 @@ async def test_of_many_topics_some_are_named(cluster, link, caplog) -> None:
     link.answers.append({"brokers": [node(1)], "topics": topics})
     await cluster.start()
 
-    cluster.hear_nodes(1, membership(9))
+    cluster.update_nodes(1, membership(9))
 
-    messages = told(caplog)
+    messages = reported(caplog)
     assert len(messages) == 22
     assert messages[-1] == "topics are not served topics=50, some were named"
 
@@ -302,7 +302,7 @@ async def test_other_nodes_keep_to_the_partitions_of_lanes(cluster, link, caplog
     link.answers.append({"brokers": [node(1)], "topics": [topic("orders", 4)]})
     await cluster.start()
 
-    cluster.hear_nodes(1, pinning({str(ID): 3}, {str(ID): 2}))
+    cluster.update_nodes(1, pinning({str(ID): 3}, {str(ID): 2}))
 
     assert cluster.pins == {str(ID): 2} and joined == []
     assert "partitions were added" in caplog.text and "seen=2" in caplog.text
@@ -326,7 +326,7 @@ async def test_a_layout_that_was_accepted_is_not_kept_back(monkeypatch, cluster,
     link.answers.append({"brokers": [node(1)], "topics": [topic("orders", 4)]})
     await cluster.start()
 
-    cluster.hear_nodes(1, pinning({str(ID): 3}))
+    cluster.update_nodes(1, pinning({str(ID): 3}))
 
     assert cluster.pins == {}
 
@@ -359,7 +359,7 @@ async def test_a_topic_that_is_gone_leaves_nothing(cluster, link, caplog) -> Non
     cluster.forget_topics({ID})
 
     assert cluster.topic_ids() == {other} and set(cluster.leaders) == {(other, 0)}
-    assert cluster.registry.grown == cluster._told_grown == {} == cluster.pins
+    assert cluster.registry.grown == cluster._logged_grown == {} == cluster.pins
     assert cluster.registry.name_of_id(ID) is None
 
 

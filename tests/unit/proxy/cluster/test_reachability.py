@@ -44,7 +44,7 @@ def world() -> World:
     return World()
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     assert all(record.levelno == logging.WARNING for record in caplog.records)
     return [record.getMessage() for record in caplog.records]
 
@@ -57,7 +57,7 @@ async def test_a_loss_is_told_once_and_its_end_once(world, caplog) -> None:
     await world.succeed()
     await world.succeed()
 
-    assert told(caplog) == [
+    assert reported(caplog) == [
         "broker cannot be reached broker=2 address=kafka2:9092 reason=refused",
         "broker can be reached again broker=2 address=kafka2:9092 away_s=60 turned_away=1980",
     ]
@@ -69,7 +69,7 @@ async def test_brokers_are_told_apart(world, caplog) -> None:
     await world.fail(("bootstrap", 9092))
     await world.succeed(("bootstrap", 9092))
 
-    assert told(caplog) == [
+    assert reported(caplog) == [
         "broker cannot be reached broker=2 address=kafka2:9092 reason=refused",
         "broker cannot be reached broker=? address=bootstrap:9092 reason=refused",
         "broker can be reached again broker=? address=bootstrap:9092 away_s=0 turned_away=1",
@@ -83,7 +83,7 @@ async def test_a_broker_that_comes_and_goes_is_told_now_and_then(world, caplog) 
         await world.succeed()
         world.now_s += 0.1
 
-    lines = told(caplog)
+    lines = reported(caplog)
     assert len(lines) == 2 * 30 / PAUSE_S
     assert lines[-1].endswith("turned_away=100")
 
@@ -93,13 +93,13 @@ async def test_a_loss_soon_after_another_is_told_when_it_lasts(world, caplog) ->
     await world.fail()
     await world.succeed()
     await world.fail()
-    assert len(told(caplog)) == 2
+    assert len(reported(caplog)) == 2
 
     world.now_s += PAUSE_S
     await world.fail()
     await world.succeed()
 
-    assert told(caplog)[2:] == [
+    assert reported(caplog)[2:] == [
         "broker cannot be reached broker=2 address=kafka2:9092 reason=refused",
         "broker can be reached again broker=2 address=kafka2:9092 away_s=10 turned_away=2",
     ]
@@ -117,7 +117,7 @@ async def test_a_try_that_times_out_late_is_no_new_loss(world, caplog) -> None:
     with pytest.raises(BrokerUnreachable):
         await world.reach.watch(*BROKER, opening())
 
-    assert told(caplog) == []
+    assert reported(caplog) == []
 
 
 async def test_a_broker_that_refuses_a_login_is_not_away(world, caplog) -> None:
@@ -129,7 +129,7 @@ async def test_a_broker_that_refuses_a_login_is_not_away(world, caplog) -> None:
     with pytest.raises(UpstreamLost):
         await world.reach.watch(*BROKER, opening())
 
-    assert told(caplog) == []
+    assert reported(caplog) == []
 
 
 async def test_old_addresses_are_forgotten(world) -> None:

@@ -211,7 +211,7 @@ def test_a_log_that_is_read_is_not_compared_when_a_group_is_asked_for() -> None:
     world.open()
     asked = len(world.asked)
     world.now_s += 100
-    world.lineages.of(PLACE).told_s = world.now_s - FRESH_S
+    world.lineages.of(PLACE).known_s = world.now_s - FRESH_S
 
     world.look()
     world.open()

@@ -94,9 +94,9 @@ async def test_probes_are_open(ask, path) -> None:
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 async def test_without_a_token_nothing(ask, headers, method) -> None:
     """401 with what is asked for, whatever is wrong."""
-    status, told = await ask("/metrics", headers, method=method)
+    status, reported = await ask("/metrics", headers, method=method)
 
-    assert (status, told["WWW-Authenticate"].split()[0]) == (401, "Bearer")
+    assert (status, reported["WWW-Authenticate"].split()[0]) == (401, "Bearer")
 
 
 @pytest.mark.parametrize(

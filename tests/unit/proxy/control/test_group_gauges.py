@@ -48,11 +48,11 @@ def test_lag_is_told_by_group_and_topic() -> None:
         (StateKey("billing", TOPIC_ID, 1), make_state(10, 20)),
     ]
 
-    told = values(ask(states, {(TOPIC_ID, 0): 150, (TOPIC_ID, 1): 80}))
+    reported = values(ask(states, {(TOPIC_ID, 0): 150, (TOPIC_ID, 1): 80}))
 
-    assert told["keylane_group_stable_lag", "billing", "orders"] == 50 + 70
-    assert told["keylane_group_lane_lag_max", "billing", "orders"] == 70
-    assert told["keylane_group_lane_spread_max", "billing", "orders"] == 40
+    assert reported["keylane_group_stable_lag", "billing", "orders"] == 50 + 70
+    assert reported["keylane_group_lane_lag_max", "billing", "orders"] == 70
+    assert reported["keylane_group_lane_spread_max", "billing", "orders"] == 40
 
 
 def test_totals_count_every_state() -> None:
@@ -63,27 +63,27 @@ def test_totals_count_every_state() -> None:
         (StateKey("b", TOPIC_ID, 1), make_state(1, 2)),
     ]
 
-    told = values(ask(states, {}))
+    reported = values(ask(states, {}))
 
-    assert told["keylane_groups",] == 2
-    assert told["keylane_offset_states",] == 3
-    assert told["keylane_individual_commits",] == 3
-    assert told["keylane_lanes",] == 32
-    assert not [key for key in told if len(key) > 1]
+    assert reported["keylane_groups",] == 2
+    assert reported["keylane_offset_states",] == 3
+    assert reported["keylane_individual_commits",] == 3
+    assert reported["keylane_lanes",] == 32
+    assert not [key for key in reported if len(key) > 1]
 
 
 def test_only_those_furthest_behind_have_series() -> None:
     """Beyond the bound the least behind are left out, and counted."""
     states = [(StateKey(f"g{lag}", TOPIC_ID, lag), make_state(0, lag)) for lag in range(5)]
 
-    told = values(ask(states, {(TOPIC_ID, lag): lag for lag in range(5)}, series_max=2))
+    reported = values(ask(states, {(TOPIC_ID, lag): lag for lag in range(5)}, series_max=2))
 
-    lags = [key for key in told if key[0] == "keylane_group_lane_lag_max"]
+    lags = [key for key in reported if key[0] == "keylane_group_lane_lag_max"]
     assert lags == [
         ("keylane_group_lane_lag_max", "g3", "orders"),
         ("keylane_group_lane_lag_max", "g4", "orders"),
     ]
-    assert told["keylane_group_series_left_out",] == 3
+    assert reported["keylane_group_series_left_out",] == 3
 
 
 def test_a_long_group_id_is_cut() -> None:
@@ -106,7 +106,7 @@ def test_a_position_beyond_a_known_end_is_no_negative_lag() -> None:
     """The log end was told before the commit."""
     states = [(StateKey("g", TOPIC_ID, 0), make_state(100, 140))]
 
-    told = values(ask(states, {(TOPIC_ID, 0): 90}))
+    reported = values(ask(states, {(TOPIC_ID, 0): 90}))
 
-    assert told["keylane_group_stable_lag", "g", "orders"] == 0
-    assert told["keylane_group_lane_spread_max", "g", "orders"] == 0
+    assert reported["keylane_group_stable_lag", "g", "orders"] == 0
+    assert reported["keylane_group_lane_spread_max", "g", "orders"] == 0

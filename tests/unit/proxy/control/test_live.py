@@ -9,7 +9,7 @@ import pytest
 from keylane.config.node import LaneRule
 from keylane.keyrange.space import split_even
 from keylane.proxy.control.describe import GroupReport, LaneName, LaneReport, MemberReport
-from keylane.proxy.control.live import NOBODY, Rates, layout_of, state_of
+from keylane.proxy.control.live import NO_MEMBER, Rates, layout_of, state_of
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
 from tests.transcript.fake import FakeContext
@@ -103,7 +103,7 @@ def test_lanes_are_lists_by_index(views) -> None:
 
     (group,) = found["groups"]
     assert group["topics"] == [
-        {"name": "shop", "owner": [NOBODY, 1], "lag": [None, 5], "lag_is_exact": [0, 1]}
+        {"name": "shop", "owner": [NO_MEMBER, 1], "lag": [None, 5], "lag_is_exact": [0, 1]}
     ]
     assert [one["label"] for one in group["members"]] == ["client-a", "pod-1"]
     assert found["groups_left_out"] == 3

@@ -57,10 +57,10 @@ def test_trouble_is_told_once_per_plan() -> None:
     """A group that rebalances for ever does not fill the log."""
     generations = Generations()
 
-    told = [generations.warn_once("g"), generations.warn_once("g")]
+    reported = [generations.warn_once("g"), generations.warn_once("g")]
     generations.note_planned("g", planned(1))
 
-    assert [*told, generations.warn_once("g")] == [True, False, True]
+    assert [*reported, generations.warn_once("g")] == [True, False, True]
 
 
 def test_a_static_member_is_known_by_its_instance() -> None:

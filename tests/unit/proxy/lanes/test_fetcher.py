@@ -307,11 +307,11 @@ def test_a_lane_without_records_up_to_the_end_is_told_once_it_is_read() -> None:
         bench = Bench(log, options={"read_bytes_max": 1_000})
 
         answer = await bench.fetch_one(1, 0)
-        told_s = bench.now_s()
+        known_s = bench.now_s()
         again = await bench.fetch_one(1, 100)
 
-        assert next_offset_of(answer) == 100 and told_s < WAIT_S
-        assert again.records == () and bench.now_s() - told_s == pytest.approx(WAIT_S)
+        assert next_offset_of(answer) == 100 and known_s < WAIT_S
+        assert again.records == () and bench.now_s() - known_s == pytest.approx(WAIT_S)
 
     run_virtual(main)
 

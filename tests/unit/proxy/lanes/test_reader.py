@@ -33,8 +33,8 @@ def test_lanes_agree_on_the_log_end() -> None:
 
         answers = await bench.fetch({0: 40, 1: 40})
 
-        told = {(a.high_watermark, a.last_stable_offset, a.log_start_offset) for a in answers}
-        assert told == {(51, 45, 40)}
+        reported = {(a.high_watermark, a.last_stable_offset, a.log_start_offset) for a in answers}
+        assert reported == {(51, 45, 40)}
         now_s = bench.now_s()
         log_end = bench.fetcher.log_end
         assert log_end(TOPIC_ID, 0, 0, now_s=now_s, age_s_max=0.1) == (51, 40)
@@ -214,8 +214,10 @@ def test_a_log_that_ends_before_what_another_node_has_read_was_cut() -> None:
     """A reader that has read nothing itself tells the cut; a log that ends just there has none."""
 
     async def main() -> None:
-        for told, cuts in ((51, []), (60, [51])):
-            bench = Bench(interleaved_log(), options={"told_end": lambda *_, at=told: at})
+        for reported, cuts in ((51, []), (60, [51])):
+            bench = Bench(
+                interleaved_log(), options={"remote_scanned_end": lambda *_, at=reported: at}
+            )
 
             answer = await bench.fetch_one(0, 40)
 

@@ -45,9 +45,9 @@ def test_all_that_learn_of_a_broker_wait_for_its_listener() -> None:
         ports = Ports()
         asked = [spawn(ports.address_after(7), f"client {n}") for n in range(3)]
         asked[0].cancel()  # its client has gone; the others go on waiting
-        told = await asyncio.gather(*asked, return_exceptions=True)
+        reported = await asyncio.gather(*asked, return_exceptions=True)
 
-        assert told[1:] == [("keylane", 9100)] * 2
+        assert reported[1:] == [("keylane", 9100)] * 2
         assert len(ports.tries) == 1 and ports.bound == 1
         assert await ports.address_after(7) == ("keylane", 9100) and len(ports.tries) == 1
 

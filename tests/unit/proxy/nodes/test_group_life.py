@@ -52,8 +52,11 @@ def test_a_lone_member_holds_everything(world) -> None:
 
     assert held(node) == ALL and node.group.is_member
     assert {node.group.term(p) for p in ALL} == terms and len(terms) == 1
-    assert [m.generation_id for m in node.told] == [1]
-    assert node.group.membership is node.told[0] and node.told[0].owners == (3,) * IC_PARTITIONS
+    assert [m.generation_id for m in node.reported] == [1]
+    assert (
+        node.group.membership is node.reported[0]
+        and node.reported[0].owners == (3,) * IC_PARTITIONS
+    )
 
 
 def test_before_the_start_nothing_is_held(world) -> None:
@@ -73,8 +76,8 @@ def test_a_node_that_joins_gets_its_share_and_the_rest_keeps_its_term(world) -> 
 
     assert sorted(held(a) + held(b) + held(c)) == ALL
     assert all(a.group.term(p) == terms[p] for p in held(a)), "its terms go on"
-    assert a.group.membership == b.group.membership == c.group.membership == c.told[-1]
-    assert [info.number for info in c.told[-1].nodes] == [0, 1, 2]
+    assert a.group.membership == b.group.membership == c.group.membership == c.reported[-1]
+    assert [info.number for info in c.reported[-1].nodes] == [0, 1, 2]
 
 
 def test_a_node_that_stops_is_not_waited_for(world) -> None:
@@ -93,9 +96,9 @@ def test_a_number_that_is_taken_is_refused(world) -> None:
     (a,) = start(world, 4)
 
     twin = Node(world, 4)
-    generations = len(a.told)
+    generations = len(a.reported)
     world.run(SESSION_S)
-    assert len(a.told) == generations, "it looks, and disturbs nobody"
+    assert len(a.reported) == generations, "it looks, and disturbs nobody"
     world.run(6.0)
 
     assert isinstance(twin.outcome, ConfigInvalid) and "4 is the number" in str(twin.outcome)
@@ -182,13 +185,13 @@ def test_a_node_that_hung_holds_nothing_when_it_wakes_up(world) -> None:
     assert len(held(a)) < IC_PARTITIONS
     world.run(5.0)
     assert held(a) == ALL
-    told = len(b.told)
+    reported = len(b.reported)
 
     b.is_hung = False
     assert not held(b)
     world.run(3.0)
 
-    assert len(held(b)) == len(before) and len(b.told) == told + 1
+    assert len(held(b)) == len(before) and len(b.reported) == reported + 1
     assert not terms & {b.group.term(p) for p in held(b)}
 
 
@@ -263,7 +266,7 @@ def test_a_coordinator_that_goes_away_costs_nothing_within_the_lease(world, how:
     """The next one knows the same members; terms go on."""
     a, b = start(world, 0, 1)
     terms = [[node.group.term(p) for p in held(node)] for node in (a, b)]
-    told = len(a.told)
+    reported = len(a.reported)
 
     getattr(world, how)(1.0)
     for _ in range(20):
@@ -271,7 +274,7 @@ def test_a_coordinator_that_goes_away_costs_nothing_within_the_lease(world, how:
         assert sorted(held(a) + held(b)) == ALL
 
     assert [[node.group.term(p) for p in held(node)] for node in (a, b)] == terms
-    assert len(a.told) == told
+    assert len(a.reported) == reported
 
 
 def test_what_a_node_tells_reaches_the_others(world) -> None:

@@ -96,7 +96,10 @@ def test_a_stranger_beside_nodes_is_put_out_and_given_nothing(world) -> None:
 
     assert not stranger.is_member
     assert held(a, b) == ALL
-    assert {node.number for told in (*a.told, *b.told) for node in told.nodes} == {0, 1}
+    assert {node.number for reported in (*a.reported, *b.reported) for node in reported.nodes} == {
+        0,
+        1,
+    }
     assert a.strangers + b.strangers == 1
 
 
@@ -182,8 +185,11 @@ def test_a_node_with_another_secret_gives_up_and_the_others_go_on(world) -> None
     world.run(3 * PATIENCE_S)
 
     assert isinstance(wrong.outcome, ConfigInvalid) and "node_secret_file" in str(wrong.outcome)
-    assert held(a, b) == ALL and not wrong.told
-    assert {node.number for told in (*a.told, *b.told) for node in told.nodes} == {0, 1}
+    assert held(a, b) == ALL and not wrong.reported
+    assert {node.number for reported in (*a.reported, *b.reported) for node in reported.nodes} == {
+        0,
+        1,
+    }
 
 
 def test_a_node_without_a_secret_does_not_hold_what_others_hold(world) -> None:

@@ -26,7 +26,7 @@ from keylane.proxy.nodes.messages import (
     write_membership,
     write_refusal,
 )
-from keylane.proxy.topics.node_values import NOBODY, Claim, Hello, Membership, NodeInfo, NodeRule
+from keylane.proxy.topics.node_values import NO_NODE, Claim, Hello, Membership, NodeInfo, NodeRule
 
 TEXT = st.text(max_size=20)
 PLACE = st.tuples(st.text(min_size=1, max_size=20), st.integers(1, 65_535))
@@ -58,7 +58,7 @@ HELLOS = st.builds(
 TWO = Membership(
     generation_id=7,
     nodes=(NodeInfo(number=1, bootstrap=("a", 1)), NodeInfo(number=4, bootstrap=("b", 2))),
-    owners=(1, 4, 4, NOBODY),
+    owners=(1, 4, 4, NO_NODE),
 )
 
 

@@ -38,14 +38,16 @@ def test_lines_are_secrets_and_are_read_again(tmp_path) -> None:
         ("s" * 70_000, "must hold lines of text"),
     ],
 )
-def test_what_holds_no_secrets_ends_a_start_and_not_a_node(tmp_path, caplog, text, told) -> None:
+def test_what_holds_no_secrets_ends_a_start_and_not_a_node(
+    tmp_path, caplog, text, reported
+) -> None:
     """The error names key and file, and shows nothing of them; it is logged once."""
     path = tmp_path / "secret"
     path.write_text(OLD)
     secrets = NodeSecrets(str(path))
 
     path.write_text(text)
-    with pytest.raises(ConfigInvalid, match=f"node_secret_file: {path}.*{told}") as caught:
+    with pytest.raises(ConfigInvalid, match=f"node_secret_file: {path}.*{reported}") as caught:
         NodeSecrets(str(path))
     kept = [secrets(), secrets()]
     path.write_text(NEW)

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.proxy.nodes.gate.seals import Seals
-from keylane.proxy.nodes.gate.verdicts import Heard, hear
+from keylane.proxy.nodes.gate.verdicts import Received, receive
 from keylane.proxy.nodes.messages import write_hello
 from keylane.proxy.nodes.predecessor import Predecessor
 from keylane.proxy.topics.node_values import Hello, NodeInfo
@@ -27,10 +27,10 @@ def seen(state: str, *metadata: bytes, error_code: ErrorCode = ErrorCode.none) -
     return SimpleNamespace(group_state=state, members=members, error_code=error_code)
 
 
-def heard(described: SimpleNamespace) -> Heard:
+def received(described: SimpleNamespace) -> Received:
     """The nodes among the members."""
     said = {member.member_id: member.member_metadata for member in described.members}
-    return hear(said, Seals("group", lambda: "cluster"))
+    return receive(said, Seals("group", lambda: "cluster"))
 
 
 def hello(number: int) -> bytes:
@@ -55,7 +55,7 @@ def hello(number: int) -> bytes:
 )
 def test_it_waits_only_where_joining_would_cost_the_others(described, is_awaited) -> None:
     """And where what is seen says nothing, it joins: the leader decides."""
-    assert Predecessor(SESSION_S).is_awaited(described, heard(described), 3, 0.0) is is_awaited
+    assert Predecessor(SESSION_S).is_awaited(described, received(described), 3, 0.0) is is_awaited
 
 
 def test_it_waits_no_longer_than_a_dead_one_can_stay(caplog) -> None:
@@ -63,15 +63,15 @@ def test_it_waits_no_longer_than_a_dead_one_can_stay(caplog) -> None:
     predecessor, taken = Predecessor(SESSION_S), seen("Stable", hello(3))
 
     def awaited(now_s: float) -> Any:
-        return predecessor.is_awaited(taken, heard(taken), 3, now_s)
+        return predecessor.is_awaited(taken, received(taken), 3, now_s)
 
     assert [awaited(100.0), awaited(100.0 + PATIENCE_S - 0.1)] == [True, True]
     assert not awaited(100.0 + PATIENCE_S)
     predecessor.forget()
 
     assert awaited(200.0)
-    told = [record.getMessage() for record in caplog.records]
+    reported = [record.getMessage() for record in caplog.records]
     assert (
-        told
+        reported
         == ["another node with this number is waited for node=3 place=old:9092 seconds_max=13"] * 2
     )

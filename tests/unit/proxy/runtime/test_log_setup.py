@@ -44,7 +44,7 @@ def library(clock: Clock) -> Iterator[logging.Logger]:
     top.setLevel(before[2])
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in ours(caplog)]
 
 
@@ -59,19 +59,19 @@ def test_a_loss_is_told_once_and_its_end_once(library, clock, caplog) -> None:
         library.error("Unable connect to node with id %s: %s", 1, "refused")
         library.warning("Cannot send %r to %s", "Fetch", 1)
         clock.go(0.05)
-    (begun,) = told(caplog)
+    (begun,) = reported(caplog)
     assert begun.startswith("Kafka clients inside keylane are in trouble reason=Unable connect to")
 
     clock.go(9.0)
-    assert len(told(caplog)) == 1, "it may not be over"
+    assert len(reported(caplog)) == 1, "it may not be over"
     for _ in range(20):
         clock.go(1.0)
-    assert told(caplog)[1:] == [
+    assert reported(caplog)[1:] == [
         "Kafka clients inside keylane are well again trouble_s=60 complaints=2400"
     ]
 
     library.error("Unable to update metadata from %s", [1])
-    assert len(told(caplog)) == 3
+    assert len(reported(caplog)) == 3
 
 
 def test_the_end_is_told_late_where_no_timer_ran(library, clock, caplog) -> None:
@@ -81,7 +81,7 @@ def test_the_end_is_told_late_where_no_timer_ran(library, clock, caplog) -> None
     clock.go(3600.0)
     library.error("lost again")
 
-    assert [text.split(" reason")[0].split(" trouble_s")[0] for text in told(caplog)] == [
+    assert [text.split(" reason")[0].split(" trouble_s")[0] for text in reported(caplog)] == [
         "Kafka clients inside keylane are in trouble",
         "Kafka clients inside keylane are well again",
         "Kafka clients inside keylane are in trouble",
@@ -97,13 +97,13 @@ def test_a_missing_right_and_a_bug_are_told_as_they_are(library, clock, caplog) 
         except ZeroDivisionError:
             library.exception("Unexpected error in sender routine")
     expected = ["Not authorized to read from topic orders.", "Unexpected error in sender routine"]
-    assert told(caplog) == expected
+    assert reported(caplog) == expected
     assert [record.levelname for record in ours(caplog)] == ["WARNING", "ERROR"]
     assert ours(caplog)[1].exc_info
 
     clock.go(61.0)
     library.warning("Not authorized to read from topic %s.", "orders")
-    assert told(caplog) == [*expected, expected[0]]
+    assert reported(caplog) == [*expected, expected[0]]
 
 
 def test_a_line_that_cannot_be_told_does_not_stop_who_wrote_it(library, capsys, caplog) -> None:
@@ -113,7 +113,7 @@ def test_a_line_that_cannot_be_told_does_not_stop_who_wrote_it(library, capsys, 
     logging.getLogger(LIBRARY).handlers[0].handle(record)
 
     assert "--- Logging error ---" in capsys.readouterr().err
-    assert told(caplog) == []
+    assert reported(caplog) == []
 
 
 def test_debug_shows_the_library_as_it_is(library) -> None:

@@ -75,7 +75,7 @@ def test_a_worker_reads_its_configuration_back() -> None:
         ({"node": 1000}, "node"),
     ],
 )
-def test_what_cannot_work_is_refused(flags: dict[str, object], told: str) -> None:
+def test_what_cannot_work_is_refused(flags: dict[str, object], reported: str) -> None:
     """Before anything is started, naming the key."""
-    with pytest.raises(ConfigInvalid, match=told):
+    with pytest.raises(ConfigInvalid, match=reported):
         load(**flags)

@@ -98,9 +98,9 @@ def test_a_position_inside_a_batch_is_an_estimate() -> None:
 
     scan(tallies, 0, 100, (0, range(0, 100, 2)))
 
-    told = left(tallies, 50, 100)
-    assert not told.is_exact
-    assert 24 <= told.count <= 26
+    reported = left(tallies, 50, 100)
+    assert not reported.is_exact
+    assert 24 <= reported.count <= 26
 
 
 def test_a_batch_of_one_lane_alone_is_exact_anywhere() -> None:

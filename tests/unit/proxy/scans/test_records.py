@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keylane.errors import ScansInvalid
-from keylane.keyrange.key_split import NOBODY, KeySplit, even_split
+from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, even_split
 from keylane.proxy.scans import records as module
 from keylane.proxy.scans.records import (
     HEAD,
@@ -20,7 +20,7 @@ from keylane.proxy.scans.records import (
     Sender,
     SplitBook,
     digest_of,
-    is_told,
+    is_published,
     read_packet,
     read_sender,
     write_packets,
@@ -79,20 +79,20 @@ def test_long_news_become_packets_that_a_broker_takes() -> None:
 
 def test_the_largest_split_that_is_told_fits_into_a_packet() -> None:
     """A larger one is not told at all."""
-    cuts, outputs = module.INTERVALS_TOLD_MAX - 1, module.OUTPUTS_TOLD_MAX
-    dealt = (*range(outputs), *([NOBODY, 0] * outputs))[: cuts + 1]
+    cuts, outputs = module.INTERVALS_PUBLISHED_MAX - 1, module.OUTPUTS_PUBLISHED_MAX
+    dealt = (*range(outputs), *([NO_OUTPUT, 0] * outputs))[: cuts + 1]
     large = KeySplit(tuple(range(1, cuts + 1)), dealt)
-    told = scan(large, records=1)
-    told.columns[2] = 2**40
-    assert is_told(large)
+    reported = scan(large, records=1)
+    reported.columns[2] = 2**40
+    assert is_published(large)
 
-    (packet,) = write_packets(SENDER, [told], lambda _: False)
+    (packet,) = write_packets(SENDER, [reported], lambda _: False)
 
     assert len(packet) < 768 * 1024
     read = read_packet(packet, SplitBook())
     assert read is not None and read.news[0].key_split == large  # type: ignore[union-attr]
-    assert not is_told(KeySplit((*large.cuts, cuts + 1), (*dealt, NOBODY)))
-    assert not is_told(even_split(outputs + 1))
+    assert not is_published(KeySplit((*large.cuts, cuts + 1), (*dealt, NO_OUTPUT)))
+    assert not is_published(even_split(outputs + 1))
 
 
 def test_the_book_keeps_one_object_per_split_and_forgets_the_longest_unused(
@@ -110,7 +110,7 @@ def test_the_book_keeps_one_object_per_split_and_forgets_the_longest_unused(
 
     assert book.find(digest_of(KeySplit((2,)))) is None
     assert book.find(digest_of(KeySplit((1,)))) is first
-    assert digest_of(KeySplit((1,), (0, NOBODY))) != digest_of(KeySplit((1,), (NOBODY, 0)))
+    assert digest_of(KeySplit((1,), (0, NO_OUTPUT))) != digest_of(KeySplit((1,), (NO_OUTPUT, 0)))
 
 
 def test_a_packet_of_another_version_is_left_alone() -> None:

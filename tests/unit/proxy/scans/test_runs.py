@@ -17,7 +17,7 @@ from keylane.offsets.scan import ScanIndex
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans import runs as module
 from keylane.proxy.scans.records import (
-    OUTPUTS_TOLD_MAX,
+    OUTPUTS_PUBLISHED_MAX,
     Cut,
     Scan,
     Sender,
@@ -156,7 +156,7 @@ def test_memory_is_bounded_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPat
 
     assert bounds(runs) == [(40, 50), (60, 80)]
     assert runs.dropped == 2
-    large = even_split(OUTPUTS_TOLD_MAX + 1)
+    large = even_split(OUTPUTS_PUBLISHED_MAX + 1)
     runs.note(block(0, 10, (-1,) * large.output_count, split=large), 0.0)
     assert bounds(runs) == []
 
@@ -191,8 +191,8 @@ def test_no_position_passes_a_record_by_what_was_told(
             send()
     send()
     for number, packet in enumerate(packets):
-        told = read_packet(packet, book)
-        for item in told.news if told is not None and number not in lost else ():
+        reported = read_packet(packet, book)
+        for item in reported.news if reported is not None and number not in lost else ():
             assert isinstance(item, Scan)
             other.add(item.start, item.end, item.columns[0], holes=item.holes)
             other.check()

@@ -7,7 +7,7 @@ import uuid
 import numpy as np
 
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.scans.blocks import told_block
+from keylane.proxy.scans.blocks import published_block
 from keylane.proxy.scans.lag import LaneTallies, Remaining
 from keylane.proxy.scans.loads import START_S, LaneLoads
 from keylane.proxy.scans.records import NO_RECORD, Scan
@@ -27,7 +27,7 @@ VIEW = LaneView(
 def test_bytes_and_records_of_each_lane_are_counted() -> None:
     """Lane 1 has a control batch only, lane 2 nothing at all."""
     columns = np.array([[109, NO_RECORD, NO_RECORD], [10, 0, 0], [5000, 70, 0]], np.int64)
-    block = told_block(
+    block = published_block(
         Scan(
             topic="orders",
             topic_id=TOPIC_ID,

@@ -12,7 +12,7 @@ from aiokafka.structs import TopicPartition
 
 from keylane.keyrange.key_split import even_split
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.scans.blocks import ToldLane
+from keylane.proxy.scans.blocks import PublishedLane
 from keylane.proxy.scans.feed import ScanFeed
 from keylane.tasks import spawn
 
@@ -50,7 +50,7 @@ def block(start: int) -> ScannedBlock:
     return ScannedBlock(
         topic="orders", topic_id=uuid.UUID(int=1), partition=0, key_split=even_split(2),
         start=start, end=start + 100, last_record_offsets=np.array([start, -1]),
-        lanes=(ToldLane(1000, 1, start, start), None), holes=(), log_start_offset=0,
+        lanes=(PublishedLane(1000, 1, start, start), None), holes=(), log_start_offset=0,
         leader_epoch=0,
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ from keylane.tasks import spawn
 
 async def test_an_answer_that_is_late_under_a_lock() -> None:
     """The connection is ended, with a reason; an answer in time ends nothing."""
-    loop, told = asyncio.get_running_loop(), asyncio.Queue[str]()
-    holding = Holding(told.put_nowait, answer_s=0.01)
+    loop, reported = asyncio.get_running_loop(), asyncio.Queue[str]()
+    holding = Holding(reported.put_nowait, answer_s=0.01)
     begun = holding.begin()
     in_time: asyncio.Future[Any] = loop.create_future()
     holding.bound(in_time)
@@ -21,9 +21,9 @@ async def test_an_answer_that_is_late_under_a_lock() -> None:
     late: asyncio.Future[Any] = loop.create_future()
     holding.bound(late)
 
-    assert "a group's lock is held" in await told.get()
+    assert "a group's lock is held" in await reported.get()
     holding.end(begun)
-    assert told.empty()
+    assert reported.empty()
 
 
 async def test_without_a_lock_answers_take_their_time() -> None:

@@ -15,7 +15,7 @@ def test_the_one_that_is_silent_longest_makes_room() -> None:
     newcomers: Newcomers[str] = Newcomers(count_max=2, timeout_s=30.0)
     newcomers.enter("client", 0.0)
     newcomers.enter("stranger", 0.1)
-    newcomers.heard("client", 5.0)
+    newcomers.received("client", 5.0)
 
     assert newcomers.is_full and newcomers.find_silent(any_of) == "stranger"
 
@@ -41,7 +41,7 @@ def test_each_has_its_time_whatever_it_sends() -> None:
     newcomers: Newcomers[str] = Newcomers(count_max=3, timeout_s=30.0)
     for name, came_s in (("slow", 0.0), ("done", 1.0), ("late", 2.0)):
         newcomers.enter(name, came_s)
-    newcomers.heard("slow", 29.0)
+    newcomers.received("slow", 29.0)
     newcomers.leave("done")
 
     assert newcomers.find_overdue(30.0) == []
@@ -70,8 +70,8 @@ class Coming(RuleBasedStateMachine):
         self.twin[self.number] = self.now_s, self.now_s
 
     @rule(number=st.integers(1, 30))
-    def is_heard(self, number) -> None:
-        self.newcomers.heard(number, self.now_s)
+    def is_received(self, number) -> None:
+        self.newcomers.received(number, self.now_s)
         if number in self.twin:
             self.twin[number] = self.twin[number][0], self.now_s
 
@@ -91,7 +91,7 @@ class Coming(RuleBasedStateMachine):
         if silent is None:
             assert not self.twin
         else:
-            assert self.twin[silent][1] == min(heard_s for _, heard_s in self.twin.values())
+            assert self.twin[silent][1] == min(received_s for _, received_s in self.twin.values())
 
 
 Coming.TestCase.settings = settings(max_examples=60, deadline=None)

@@ -120,19 +120,19 @@ async def begin_login(world: World, mechanism: bytes, answer: bytes) -> None:
 
 async def test_the_first_answer_is_the_proof_where_there_is_no_login() -> None:
     """Until then each word of the client is noted; afterwards none is."""
-    heard: list[Any] = []
+    received: list[Any] = []
     proven: list[Any] = []
-    async with running(on_heard=heard.append, on_proven=proven.append) as world:
+    async with running(on_received=received.append, on_proven=proven.append) as world:
         world.client.send((HEARTBEAT, 1))
         await world.broker.request()
-        assert (heard, proven) == ([world.session], [])
+        assert (received, proven) == ([world.session], [])
 
         world.broker.answer(1, b"\x00\x00")
         await world.client.answers(1)
         world.client.send((HEARTBEAT, 2))
         await world.broker.request()
 
-        assert (heard, proven) == ([world.session], [world.session])
+        assert (received, proven) == ([world.session], [world.session])
 
 
 async def test_a_handshake_waits_for_handlers(monkeypatch) -> None:
@@ -180,13 +180,13 @@ async def log_in(world: World, name: str) -> None:
 
 async def test_a_principal_is_told_once() -> None:
     """At the first login; who logs in again is the same, whatever the token says."""
-    told: list[str] = []
-    async with running(admit_principal=told.append) as world:
+    reported: list[str] = []
+    async with running(admit_principal=reported.append) as world:
         for name in ("alice", "bob"):
             await log_in(world, name)
             assert await world.client.answers(2) == [1, 2]
 
-        assert (world.session.principal, told) == ("User:alice", ["User:alice"])
+        assert (world.session.principal, reported) == ("User:alice", ["User:alice"])
 
 
 async def test_a_principal_with_too_many_connections() -> None:

@@ -54,10 +54,10 @@ async def test_a_client_that_takes_nothing_is_closed(caplog) -> None:
     assert "took nothing of its answers for 61 s" in said[0]
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-async def test_a_client_that_takes_a_little_is_kept(is_told: bool, monkeypatch) -> None:
+@pytest.mark.parametrize("is_reported", [True, False])
+async def test_a_client_that_takes_a_little_is_kept(is_reported: bool, monkeypatch) -> None:
     """The time counts from the last byte taken, where the system tells of bytes and elsewhere."""
-    if not is_told:
+    if not is_reported:
         monkeypatch.setattr(taking, "acknowledged_bytes", lambda _: None)
     async with running() as world:
         await fill(world)

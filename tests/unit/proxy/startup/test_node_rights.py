@@ -20,7 +20,7 @@ class Brokers:
 
     def __init__(self, journal: int = ALL, scans: int = ALL) -> None:
         self.operations = {"__individual_commit_offsets": journal, "__keylane_scans": scans}
-        self.found = self.given = self.told = ErrorCode.none
+        self.found = self.given = self.reported = ErrorCode.none
         self.loss: UpstreamLost | None = None
         self.ids: list[str] = []
 
@@ -30,7 +30,7 @@ class Brokers:
         topics = [
             SimpleNamespace(
                 name=topic.name,
-                error_code=self.told,
+                error_code=self.reported,
                 topic_authorized_operations=self.operations[topic.name],
             )
             for topic in entity.topics
@@ -85,7 +85,7 @@ async def test_ids_that_may_not_be_written_with(is_found: bool) -> None:
 async def test_a_topic_that_may_not_even_be_seen() -> None:
     """Brokers tell no operations then, only that it is refused."""
     brokers = Brokers(journal=-(2**31))
-    brokers.told = ErrorCode.topic_authorization_failed
+    brokers.reported = ErrorCode.topic_authorization_failed
 
     with pytest.raises(ConfigInvalid, match="READ and WRITE on the topic __individual_commit"):
         await expect_rights(brokers)
@@ -100,8 +100,8 @@ async def test_a_broker_that_fails_otherwise_is_no_missing_right(is_away: bool, 
 
     await expect_rights(brokers)
 
-    (told,) = [each.getMessage() for each in caplog.records]
-    assert ("connection refused" if is_away else "invalid_transaction_timeout") in told
+    (reported,) = [each.getMessage() for each in caplog.records]
+    assert ("connection refused" if is_away else "invalid_transaction_timeout") in reported
 
 
 async def test_a_login_that_is_refused_is_told() -> None:

@@ -33,11 +33,11 @@ class Brokers:
                 pattern_type=pattern,
                 acls=[
                     SimpleNamespace(
-                        principal=who, host="*", operation=operation, permission_type=permission
+                        principal=client, host="*", operation=operation, permission_type=permission
                     )
                 ],
             )
-            for kind, name, pattern, who, operation, permission in self.acls
+            for kind, name, pattern, client, operation, permission in self.acls
         ]
         return SimpleNamespace(error_code=self.code, resources=resources)
 
@@ -60,12 +60,12 @@ async def test_others_that_may_are_named_with_what_to_run(caplog) -> None:
 
     await advise(brokers, {OWN_NAME})
 
-    (told,) = lines(caplog, logging.WARNING)
+    (reported,) = lines(caplog, logging.WARNING)
     deny = "kafka-acls --add --deny-principal 'User:alice' --operation Read --group __keylane_nodes"
-    assert f"User:alice has Read on __keylane_nodes by the pattern *: {deny}" in told
-    assert "User:bob has Write on __keylane_settings by the pattern __*" in told
-    assert "kafka-acls --remove --allow-principal 'User:*' --transactional-id '*'" in told
-    assert "carol" not in told and OWN_NAME not in told
+    assert f"User:alice has Read on __keylane_nodes by the pattern *: {deny}" in reported
+    assert "User:bob has Write on __keylane_settings by the pattern __*" in reported
+    assert "kafka-acls --remove --allow-principal 'User:*' --transactional-id '*'" in reported
+    assert "carol" not in reported and OWN_NAME not in reported
     assert len(lines(caplog, logging.INFO)) == 3
     assert [entity.resource_name_filter for entity in brokers.asked] == [own.name for own in OWN]
 
@@ -91,8 +91,8 @@ async def test_where_they_are_not_told(caplog, code: int, count: int, text: str)
 
     await advise(Brokers(code=code), ())
 
-    told = lines(caplog, logging.INFO)
-    assert len(told) == count and text in told[0] and not lines(caplog, logging.WARNING)
+    reported = lines(caplog, logging.INFO)
+    assert len(reported) == count and text in reported[0] and not lines(caplog, logging.WARNING)
 
 
 async def test_a_broker_that_is_gone_ends_nothing(caplog) -> None:
@@ -114,8 +114,8 @@ async def test_so_many_are_named_and_no_more(caplog) -> None:
 
     await advise(Brokers(*acls), {OWN_NAME})
 
-    (told,) = lines(caplog, logging.WARNING)
-    assert told.count("deny-principal") == NAMED_MAX and "and 5 more" in told
+    (reported,) = lines(caplog, logging.WARNING)
+    assert reported.count("deny-principal") == NAMED_MAX and "and 5 more" in reported
 
 
 def test_who_keylane_is() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from keylane.config.node import LaneRule
 from keylane.keyrange.key_split import LaneCuts
-from keylane.proxy.topics.agreement import LaneMeanings, Meaning, node_rules, tell_disagreement
+from keylane.proxy.topics.agreement import LaneMeanings, Meaning, describe_disagreement, node_rules
 from keylane.proxy.topics.node_values import NodeRule
 from keylane.proxy.topics.registry import TopicRegistry
 
@@ -27,7 +27,7 @@ PLANS = {"orders": CUTS, "shop.lanes-2": LaneCuts.of([(7,)])}
 )  # fmt: skip
 @pytest.mark.parametrize("pattern", [PATTERN, None])
 def test_a_name_means_to_others_what_it_means_here(name, pattern) -> None:
-    """Told rules say the same as configured ones: topic, lanes per partition, cuts."""
+    """Reported rules say the same as configured ones: topic, lanes per partition, cuts."""
     registry = TopicRegistry(RULES, lane_name_pattern=pattern, plans=PLANS)
 
     meaning = LaneMeanings(node_rules(RULES, PLANS), pattern or "").of(name)
@@ -69,12 +69,12 @@ def test_a_disagreement_names_nodes_and_meanings() -> None:
     plan = LaneMeanings([NodeRule(topic="orders", lanes=4, fingerprint="ab" * 32)])
     others = {7: LaneMeanings(), 2: plan, 9: plan, 5: here}
 
-    told = tell_disagreement("orders", 3, here, others)
+    reported = describe_disagreement("orders", 3, here, others)
 
-    assert told == (
+    assert reported == (
         "lanes: nodes do not agree on orders: 4 lanes per partition of orders at this node (3); "
         "4 lanes per partition of orders by the plan abababababab at nodes 2, 9; "
         "a plain topic at node 7"
     )
-    assert tell_disagreement("other", 3, here, others) is None
+    assert describe_disagreement("other", 3, here, others) is None
     assert str(Meaning(topic="t", lanes=2)) == "2 lanes per partition of t"

@@ -34,13 +34,13 @@ def test_only_what_was_elsewhere_and_is_here_is_forgotten() -> None:
             sequences.assign(producer_id, 0, ORDERS, partition, partition, 0, 5)
     sequences.assign(7, 0, GONE, 0, 0, 0, 5)
 
-    def hear(*numbers: int) -> int:
+    def receive(*numbers: int) -> int:
         before = placement.update(membership(*numbers))
         return forget_gained(sequences, registry, {(ORDERS, 0): (5, 9)}, before, placement)
 
-    joined = hear(1, 2)
+    joined = receive(1, 2)
     here = {p for p in range(PARTITIONS) if placement.node_of_partition("orders", p, 8, 5) == 1}
-    alone = hear(1)
+    alone = receive(1)
 
     assert joined == 0 and alone == 2 * (PARTITIONS - len(here)) > 0
     assert sequences.places() == {(GONE, 0), *((ORDERS, partition) for partition in here)}

@@ -6,7 +6,7 @@ import pytest
 
 from keylane.errors import ConfigInvalid
 from keylane.offsets.records.journal import ic_partition
-from keylane.proxy.topics.node_values import NOBODY, Membership, NodeInfo
+from keylane.proxy.topics.node_values import NO_NODE, Membership, NodeInfo
 from keylane.proxy.topics.placement import Placement, spread
 
 OWN = "here", 1
@@ -92,8 +92,8 @@ def test_a_group_is_where_its_ic_partition_is_owned() -> None:
     assert there.coordinator("g", 5, OWN) == (1_000_005, ("node1", 9005))
     assert there.coordinator("g", 6, OWN) is None
 
-    for nobody in (NOBODY, 9):
-        owners[partition] = nobody
+    for no_one in (NO_NODE, 9):
+        owners[partition] = no_one
         assert among(1, *nodes, owners=tuple(owners)).node_of_group("g") is None
 
 

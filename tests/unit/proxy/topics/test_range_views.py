@@ -96,16 +96,16 @@ def test_refusals_are_told_once_per_table_and_bounded(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that asks in a circle fills no log; a new table may have another reason."""
-    monkeypatch.setattr(module, "TOLD_MAX", 2)
+    monkeypatch.setattr(module, "LOGGED_MAX", 2)
     made, holder = views(a={0: [LOW]})
 
     for partition in (1, 1, 2, 3):
-        made.tell_refusal(view_of(made, "a"), partition)
+        made.log_refusal(view_of(made, "a"), partition)
     assert [record.getMessage().split("partition=")[1][0] for record in caplog.records] == [
         "1",
         "2",
     ]
     put(holder, a={0: [HIGH]})
-    made.tell_refusal(view_of(made, "a"), 1)
+    made.log_refusal(view_of(made, "a"), 1)
 
     assert len(caplog.records) == 3

@@ -279,7 +279,7 @@ def test_a_topic_that_nodes_see_as_other_lanes_is_refused_until_they_agree() -> 
     registry.learn("shop", OTHER_ID, 1)
     before, shop, renamed = (registry.view(n) for n in ("orders", "shop", "orders.lanes-3"))
 
-    registry.hear_nodes(1, others(orders(16), orders(2, "shop")))
+    registry.update_nodes(1, others(orders(16), orders(2, "shop")))
 
     assert list(registry.dissenters) == [2] and list(registry.disputes()) == ["orders"]
     assert registry.is_refused("orders") and registry.refusals_of("orders")
@@ -288,7 +288,7 @@ def test_a_topic_that_nodes_see_as_other_lanes_is_refused_until_they_agree() -> 
             look()
     assert registry.view("shop") is shop and registry.view("orders.lanes-3") is renamed
 
-    registry.hear_nodes(1, others(orders(), orders(2, "shop")))
+    registry.update_nodes(1, others(orders(), orders(2, "shop")))
 
     assert registry.view("orders") == before and registry.view_by_id(ID) == before
     assert list(registry.dissenters) == [] and registry.disputes() == {}
@@ -301,7 +301,7 @@ def test_a_topic_that_is_plain_here_and_lanes_elsewhere_does_not_pass_for_plain(
     registry.learn("orders", ID, 2)
     assert registry.is_plain_id(ID) and registry.rule_of("orders") is None
 
-    registry.hear_nodes(1, others(orders(16)))
+    registry.update_nodes(1, others(orders(16)))
 
     assert not registry.is_plain_id(ID) and registry.rule_of("orders") == ("orders", 16)
     assert registry.lane_topics() == ["orders"]
@@ -310,7 +310,7 @@ def test_a_topic_that_is_plain_here_and_lanes_elsewhere_does_not_pass_for_plain(
     registry.learn("orders", ID, 3)
     assert registry.topics["orders"].partition_count == 3 and registry.grown == {}
 
-    registry.hear_nodes(1, {})
+    registry.update_nodes(1, {})
 
     assert registry.is_plain_id(ID) and registry.view("orders") is None
 
@@ -320,7 +320,7 @@ def test_a_lane_name_that_only_other_nodes_know() -> None:
     registry = make(pattern=None)
     registry.learn("orders", ID, 2)
 
-    registry.hear_nodes(1, others())
+    registry.update_nodes(1, others())
 
     assert registry.physical_name("orders.lanes-4") == "orders"
     assert registry.is_refused("orders.lanes-4") and not registry.is_refused("orders")
@@ -332,7 +332,7 @@ def test_names_that_were_judged_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     """Clients may ask for any number of names."""
     monkeypatch.setattr("keylane.proxy.topics.registry.NAMES_JUDGED_MAX", 3)
     registry = make(orders())
-    registry.hear_nodes(1, others())
+    registry.update_nodes(1, others())
 
     judged = [registry.is_refused(name) for name in ("orders", "a", "b", "c", "d", "orders")]
 
@@ -346,7 +346,7 @@ def test_partitions_that_another_node_keeps_to() -> None:
     registry.learn("orders", ID, 3)
     assert registry.view("orders").layout.partition_count == 3  # type: ignore[union-attr]
 
-    registry.hear_pins({str(ID): 2, str(OTHER_ID): 1})
+    registry.update_pins({str(ID): 2, str(OTHER_ID): 1})
 
     assert registry.view("orders").layout.partition_count == 2  # type: ignore[union-attr]
     assert registry.grown == {"orders": 3} and registry.pins() == {str(ID): 2}
@@ -361,10 +361,10 @@ def test_pins_of_a_topic_that_was_made_anew_are_nobodys() -> None:
     registry = make(orders())
     registry.learn("orders", ID, 3)
 
-    registry.hear_pins({str(OTHER_ID): 2, str(ID): 5})
+    registry.update_pins({str(OTHER_ID): 2, str(ID): 5})
     assert registry.pins() == {}
 
-    registry.hear_pins({str(ID): 2})
+    registry.update_pins({str(ID): 2})
     registry.learn("orders", OTHER_ID, 3)
     assert registry.pins() == {} and registry.topics["orders"].partition_count == 3
 

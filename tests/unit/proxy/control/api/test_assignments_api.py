@@ -72,20 +72,22 @@ def part(topic: str = "orders", partition: int = 0, *ranges: Any) -> dict[str, A
 
 async def test_halves_by_one_call_and_a_take_over_by_another(client: Client) -> None:
     """S004-51: two clients get halves at once; a third takes over a dead one's half at once."""
-    status, told = await client.put({"a": [part("orders", 0, LOW)], "b": [part("orders", 0, HIGH)]})
+    status, reported = await client.put(
+        {"a": [part("orders", 0, LOW)], "b": [part("orders", 0, HIGH)]}
+    )
 
-    assert (status, told["version"], client.headers["ETag"]) == (200, 1, '"1"')
-    assert told == (await client.call("GET", "/assignments"))[1]
+    assert (status, reported["version"], client.headers["ETag"]) == (200, 1, '"1"')
+    assert reported == (await client.call("GET", "/assignments"))[1]
     table = client.port.assignments.table
     assert table.owners("orders", 0) == (
         ("a", (KeyRange(0, MIDDLE),)),
         ("b", (KeyRange(MIDDLE + 1, HASH_MAX),)),
     )
 
-    status, told = await client.patch({"a": None, "c": [part("orders", 0, LOW)]}, version=1)
+    status, reported = await client.patch({"a": None, "c": [part("orders", 0, LOW)]}, version=1)
 
-    assert (status, told["version"]) == (200, 2)
-    assert told["assignments"].keys() == {"b", "c"}
+    assert (status, reported["version"]) == (200, 2)
+    assert reported["assignments"].keys() == {"b", "c"}
     assert client.port.assignments.table.owners("orders", 0)[1] == ("c", (KeyRange(0, MIDDLE),))
 
 
@@ -94,10 +96,10 @@ async def test_one_client_is_set_read_and_deleted(client: Client, caplog: Any) -
     caplog.set_level(logging.INFO, "keylane.control")
     parts = [part("orders", 2), part("orders", 1, [5, 9], ["0", "4"])]
 
-    status, told = await client.call("PUT", "/assignments/pod%2F1", {"assignment": parts})
+    status, reported = await client.call("PUT", "/assignments/pod%2F1", {"assignment": parts})
 
     assert status == 200
-    assert told == {
+    assert reported == {
         "version": 1,
         "client_id": "pod/1",
         "assignment": [
@@ -105,7 +107,7 @@ async def test_one_client_is_set_read_and_deleted(client: Client, caplog: Any) -
             {"topic": "orders", "partition": 2, "ranges": [["0", str(HASH_MAX)]]},
         ],
     }
-    assert (await client.call("GET", "/assignments/pod%2F1"))[1] == told
+    assert (await client.call("GET", "/assignments/pod%2F1"))[1] == reported
     assert "assignments changed by=127.0.0.1 version=1 names='pod/1'" in caplog.text
     assert "orders" not in caplog.text, "contents are not logged"
     assert await client.call("DELETE", "/assignments/pod%2F1", version=1) == (204, None)
@@ -118,9 +120,9 @@ async def test_all_are_replaced_and_all_are_deleted(client: Client) -> None:
     """PUT leaves nothing of before, nor does DELETE; an empty table needs no version."""
     await client.put({"a": [part()], "b": [part("orders", 1)]})
 
-    status, told = await client.put({"c": [part()]}, version="*")
+    status, reported = await client.put({"c": [part()]}, version="*")
 
-    assert status == 200 and told["assignments"].keys() == {"c"}
+    assert status == 200 and reported["assignments"].keys() == {"c"}
     assert (await client.call("DELETE", "/assignments", version=2))[0] == 204
     assert client.port.assignments.table.version == 3
     assert (await client.call("DELETE", "/assignments"))[0] == 204

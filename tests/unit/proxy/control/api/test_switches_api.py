@@ -26,10 +26,10 @@ async def call(
         aiohttp.ClientSession() as session,
         session.request(method, port.url + path, json=body, headers=headers) as answer,
     ):
-        told = await answer.json()
+        reported = await answer.json()
         if answer.status == 200:
-            assert answer.headers["ETag"] == f'"{told["version"]}"'
-        return answer.status, told
+            assert answer.headers["ETag"] == f'"{reported["version"]}"'
+        return answer.status, reported
 
 
 async def test_all_switches_are_set_and_given_back(port: ControlPort) -> None:
@@ -40,11 +40,11 @@ async def test_all_switches_are_set_and_given_back(port: ControlPort) -> None:
         "allow.individual.commit": {"audit-1": True},
     }
 
-    status, told = await call(port, "PUT", "/switches", body)
+    status, reported = await call(port, "PUT", "/switches", body)
 
-    assert (status, told["version"]) == (200, 1)
-    assert told == (await call(port, "GET", "/switches"))[1]
-    assert told == {"version": 1, **body, "configured": {"accept.individual.commit": True}}
+    assert (status, reported["version"]) == (200, 1)
+    assert reported == (await call(port, "GET", "/switches"))[1]
+    assert reported == {"version": 1, **body, "configured": {"accept.individual.commit": True}}
     assert not port.switches.accepts_individual_commit
     assert not port.switches.accepts_range_fetch("orders", is_lane_view=True)
     assert port.switches.allows_individual_commit("audit-1")
@@ -64,11 +64,11 @@ async def test_the_switch_of_a_topic(port: ControlPort) -> None:
     off = await call(port, "PUT", path, {"accept.range.fetch": False})
     again = await call(port, "PUT", path, {"accept.range.fetch": False})
 
-    told = {"version": 1, "topic": "orders", "accept.range.fetch": False, "is_set": True}
-    assert off == again == (200, told), "no change, no version"
+    reported = {"version": 1, "topic": "orders", "accept.range.fetch": False, "is_set": True}
+    assert off == again == (200, reported), "no change, no version"
     assert (await call(port, "PUT", path, {"accept.range.fetch": True}, version=7))[0] == 412
-    status, told = await call(port, "PUT", path, {"accept.range.fetch": None}, version=1)
-    assert (status, told["accept.range.fetch"], told["is_set"]) == (200, True, False)
+    status, reported = await call(port, "PUT", path, {"accept.range.fetch": None}, version=1)
+    assert (status, reported["accept.range.fetch"], reported["is_set"]) == (200, True, False)
     assert port.switches.current.is_empty
 
 
@@ -77,9 +77,9 @@ async def test_the_switch_of_a_client(port: ControlPort) -> None:
     path = "/switches/clients/audit-1"
     assert (await call(port, "GET", path))[1]["allow.individual.commit"] is False
 
-    status, told = await call(port, "PUT", path, {"allow.individual.commit": True})
+    status, reported = await call(port, "PUT", path, {"allow.individual.commit": True})
 
-    assert (status, told["allow.individual.commit"], told["is_set"]) == (200, True, True)
+    assert (status, reported["allow.individual.commit"], reported["is_set"]) == (200, True, True)
     assert (await call(port, "PUT", path, {"allow.individual.commit": None}))[1]["is_set"] is False
 
 

@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from keylane.proxy.net.security.tls import open_listener_context
-from keylane.proxy.net.security.tls_listener import REASONS_MAX, TELL_INTERVAL_S, TlsDoor
+from keylane.proxy.net.security.tls_listener import LOG_INTERVAL_S, REASONS_MAX, TlsDoor
 from keylane.proxy.net.upstream import UpstreamLink
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.session.hooks import SessionHooks
@@ -170,10 +170,10 @@ def test_refusals(run, tmp_path, caplog, certificate, reason, alert) -> None:
             elif certificate == "foreign":
                 shown = Authority(tmp_path / "other", name="other").issue("foreign")
 
-            told = await stand.knock(shown)
+            reported = await stand.knock(shown)
 
             await stand.until(1)
-            assert alert in told
+            assert alert in reported
             assert stand.admitted == [] and stand.broker.writer is None
 
     run(check())
@@ -252,7 +252,7 @@ def test_one_line_for_each_reason_in_a_while(tmp_path, caplog) -> None:
     for number in range(5):
         stand.door.failed(f"10.0.0.{number}:1", "expired")
     stand.door.failed("10.0.0.9:1", "no TLS")
-    stand.now_s = TELL_INTERVAL_S
+    stand.now_s = LOG_INTERVAL_S
     stand.door.failed("10.0.0.7:1", "expired")
 
     assert stand.stats.tls_handshakes_failed == 7
@@ -264,7 +264,7 @@ def test_one_line_for_each_reason_in_a_while(tmp_path, caplog) -> None:
     ]
     for number in range(2 * REASONS_MAX):
         stand.door.failed("10.0.0.1:1", str(number))
-    assert len(stand.door._told) == REASONS_MAX
+    assert len(stand.door._logged) == REASONS_MAX
 
 
 def test_listeners_without_tls(tmp_path) -> None:

@@ -78,7 +78,7 @@ def test_a_node_that_has_just_begun_to_serve_is_left_its_seconds_to_act(world) -
     world.run(2 * PATIENCE_S)
 
     assert held(first) == ALL and not held(third)
-    assert len(first.told) >= 2 and first.told[-1].owners == (0,) * IC_PARTITIONS
+    assert len(first.reported) >= 2 and first.reported[-1].owners == (0,) * IC_PARTITIONS
 
 
 def test_of_two_that_start_at_once_with_other_secrets_the_later_gives_up(world) -> None:
@@ -102,7 +102,9 @@ def test_nodes_without_a_secret_put_out_those_that_sign(world) -> None:
 
     assert isinstance(signed.outcome, ConfigInvalid)
     assert held(*bare) == ALL
-    assert {node.number for each in bare for told in each.told for node in told.nodes} == {0, 1}
+    assert {
+        node.number for each in bare for reported in each.reported for node in reported.nodes
+    } == {0, 1}
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
