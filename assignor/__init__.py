@@ -1,1 +1,1 @@
-"""Who works on which key ranges: pure functions, the same in the proxy, the CLI and a program."""
+"""Plans of members and key ranges: the same pure functions in the proxy, the CLI and a program."""

@@ -1,4 +1,4 @@
-"""Faults of a plan: what no generation may hold, whoever made it.
+"""Faults of a plan that no generation may have, whatever made it.
 
 In:    a plan, the members and topics it is for.  Out: one line per fault, none for a good plan.
 """
@@ -19,7 +19,7 @@ def find_faults(
 ) -> list[str]:
     """Overlap, gap, a lane at a member that may not have it; in a fixed order.
 
-    A topic that nobody subscribes to needs no owner. Lanes in `withheld` (the first step of a
+    A topic without a subscriber needs no owner. Lanes in `withheld` (the first step of a
     cooperative rebalance) may be missing, and must be: their owner still reads them.
     """
     by_name = {topic.name: topic for topic in topics}
@@ -66,7 +66,7 @@ def _find_gaps(
         for index in range(topic.index_count):
             lane = (topic.name, index)
             if lane not in owners and lane not in withheld:
-                yield f"gap: lane {index} of {topic.name} is at nobody"
+                yield f"gap: lane {index} of {topic.name} has no member"
 
 
 def _find_parts(

@@ -51,7 +51,7 @@ def _may_take(
     claims: dict[Lane, set[str]],
     owners: dict[Lane, list[Member]],
 ) -> bool:
-    """Whether the member has the lane by itself, or nobody has it."""
+    """Return whether no other member has the lane."""
     newest = [owner.member_id for owner in owners.get(lane, ())]
     return newest == [member_id] or not claims.get(lane, set()) - {member_id}
 

@@ -2,7 +2,7 @@
 
 In:    a `LoadProfile`, a lane count, maybe the plan in force.  Out: a `RangePlan`, what it costs.
 Source: the linear partition problem. The least possible maximum is found by bisection over the
-limit, where a greedy fill tells whether a limit can be held; loads are integers, so the answer is
+limit, where a greedy fill shows whether a limit can be held; loads are integers, so the answer is
 exact. What is free beyond that evens out the other lanes, or keeps cuts where they were.
 
 Cuts lie between buckets. A key lies in one bucket, so no cut divides the load of one key: the
@@ -43,7 +43,7 @@ class PlanReport:
     even: int
     """The heaviest lane when the hash space is cut evenly."""
     floor: HeavyKey | None
-    """The heaviest key, below which no plan gets; None where keys were not told apart."""
+    """The heaviest key, below which no plan gets; None where keys were not counted one by one."""
     moved: int | None
     """Bytes whose lane is another one than in the prior plan; None without one."""
     total: int

@@ -1,4 +1,4 @@
-"""Place what nobody has: few partitions per member, nobody above the level that all could reach.
+"""Place units without a holder: few partitions per member, no member above the common level.
 
 In:    a board with free units.  Out: the same board, every unit at a member of its crowd.
 Source: McNaughton's wrap-around rule (fill one member, go on with the next) for whole lanes, with
@@ -48,7 +48,7 @@ def _fill_crowd(board: Board, crowd: tuple[int, ...], free: list[int]) -> None:
 def _place_heavy(
     board: Board, crowd: tuple[int, ...], by_weight: list[int]
 ) -> tuple[int, list[int], list[int]]:
-    """Place the units that fit nobody: each to the lightest member, which is full with it.
+    """Place the units that fit no member: each to the lightest member, which is full with it.
 
     Returns the level that the remaining members reach when they share the remaining units (water
     poured on their loads), those members, and those units.
@@ -81,13 +81,13 @@ class Rooms:
         self.board, self.by_member = board, by_member
         self.ascending = sorted((room, member) for member, room in by_member.items())
         self._having: dict[Part, list[int]] = {}
-        """Who had units of a partition before: who gets some now takes all that fit at once."""
+        """Members that had units of a partition before: one that gets some takes all that fit."""
         for member in by_member:
             for part in +board.spread[member]:
                 self._having.setdefault(part, []).append(member)
 
     def choose(self, part: Part, remaining: int, lightest: int) -> int | None:
-        """Who takes of a partition next: who has some already, else who is near it, else anybody.
+        """Choose the next member for a partition: one that has some, else one near it, else any.
 
         Among them the one whose room fits the remainder best, else the one with most room. None
         when not even the lightest unit fits.
@@ -123,7 +123,7 @@ def _best_fit(rooms: Sequence[Room], remaining: int) -> int:
 
 
 def _deal_part(board: Board, part: Part, units: list[int], rooms: Rooms) -> list[int]:
-    """Deal the units of one partition (ascending weight); return those that fit nobody."""
+    """Deal the units of one partition (ascending weight); return those that fit no member."""
     weights = [board.units[unit].weight for unit in units]
     remaining = sum(weights)
     while units:

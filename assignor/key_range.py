@@ -1,15 +1,14 @@
 """Key ranges as a plug-in to a strategy that deals out partitions: the seed's abstract assignor.
 
-In:    partition counts, who allows sharing, the group's members; a strategy.
+In:    partition counts, members with their leave to share; a strategy.
 Out:   `RangedPlan`: by topic, by member, the partitions with a key range of each.
-Source: REQUIREMENTS S004-70 to 80, D-ALGO, D-SPLIT. There is no strategy name of its own: a client
-keeps the one that it is configured with (S004-73).
+A client keeps the strategy that it is configured with.
 
 A topic is shared when more of its subscribers allow sharing than it has partitions, and both the
 coordinator and the topic allow it. Then members are dealt to partitions instead of partitions to
 members, and the hash space of a partition is split evenly over its members. That is decided topic
-by topic. A member that does not allow sharing gets nothing of a shared topic: so says the seed,
-and so it is here; `sticky` gives it a whole partition (G-17).
+by topic. A member that does not allow sharing gets nothing of a shared topic;
+`sticky` gives it a whole partition.
 """
 
 from __future__ import annotations

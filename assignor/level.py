@@ -4,8 +4,8 @@ In:    a board without free units.  Out: the same board, with the bounds that `s
 Source: local search for makespan by moves from the busiest to the lightest (Finn and Horowitz,
 1979), with swaps; the margins below are our own.
 
-Rates are measured and waver. So nothing moves as long as the busiest member is within 10% of what
-can be asked for, and nobody is below 80% of the mean; beyond that, members are brought to 3% and
+Rates are measured and waver. So nothing moves while the busiest member is within 10% of what can
+be asked for, and no member is below 80% of the mean; beyond that, members are brought to 3% and
 95%. Kafka's sticky assignor has no margin because it counts partitions, which do not waver.
 """
 
@@ -39,7 +39,7 @@ Move = tuple[int, int]
 def level(board: Board, *, is_fresh: bool = False) -> None:
     """Bring the members within the margins, as far as moves and swaps can.
 
-    `is_fresh`: nobody owned anything, so nothing is moved by evening out better.
+    `is_fresh`: no member owned a unit, so nothing is moved by evening out better.
     """
     active = sorted({member for crowd in board.crowds for member in crowd})
     if not active:
@@ -53,10 +53,10 @@ def level(board: Board, *, is_fresh: bool = False) -> None:
 
 
 def polish(board: Board, movable: Collection[int]) -> None:
-    """Even out further by units that nobody owned: where those go costs nothing.
+    """Even out further by units without an owner: where those go costs nothing.
 
-    No member becomes as busy as its donor was, the lightest does not become lighter, and who had
-    none of a partition gets none of it.
+    No member becomes as busy as its donor was, the lightest does not become lighter, and a member
+    without a unit of a partition gets none of it.
     """
     active = sorted({member for crowd in board.crowds for member in crowd})
     if len(active) > 1 and movable:

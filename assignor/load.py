@@ -27,7 +27,7 @@ def join_rates(bytes_per_s: Loads, records_per_s: Loads) -> dict[Lane, float]:
     """One load of a lane, in bytes per second: half of it its bytes, half of it its records.
 
     A record counts as many bytes as the mean of all, so that both halves are as much in sum. What
-    a consumer does takes a time per byte or a time per record, and which one nobody has told us.
+    a consumer does takes a time per byte or a time per record, and which of both is not known.
     Lanes that one of both lacks are left out; the order of neither matters.
     """
     lanes = [lane for lane in bytes_per_s if lane in records_per_s]

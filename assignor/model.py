@@ -2,7 +2,7 @@
 
 In:    what a group's members said when they joined, and what was measured.
 Out:   values of `sticky`, `round_robin` and `ranges`; checked by `checks`.
-Source: REQUIREMENTS S004-74; Kafka's ConsumerPartitionAssignor for the words.
+Source: Kafka's ConsumerPartitionAssignor for the words.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LaneTopic:
     partition_racks: tuple[frozenset[str], ...] = ()
     """Racks that have a replica, by partition; empty where nothing is known."""
     is_split: bool = True
-    """Whether its partitions may be shared (S004-61); otherwise each goes to one member."""
+    """True: its partitions may be shared; else each goes to one member."""
 
     def __post_init__(self) -> None:
         if self.partition_count < 1 or self.lane_count < 1:
@@ -61,7 +61,7 @@ class Member:
     instance_id: str | None = None
     rack: str | None = None
     shares: bool = True
-    """Whether it takes a part of a partition (S004-62); otherwise whole partitions only."""
+    """True: it takes a part of a partition; else whole partitions only."""
 
     def may_share(self, topic: LaneTopic) -> bool:
         """Whether the member may have a part of a partition of the topic."""
@@ -74,7 +74,7 @@ class Member:
 
 
 def member_order(members: Sequence[Member]) -> list[Member]:
-    """Members in an order that depends on who they are, not on how they were listed.
+    """Members in an order that depends on their names, not on how they were listed.
 
     Raises:
         ValueError: two members have one id.
@@ -85,7 +85,7 @@ def member_order(members: Sequence[Member]) -> list[Member]:
 
 
 def find_owners(members: Sequence[Member]) -> dict[Lane, list[Member]]:
-    """Who claims each lane: those of the newest generation that claims it (KIP-792).
+    """Members that claim each lane: those of the newest generation that claims it (KIP-792).
 
     More than one member is a double claim: they cannot both be right, and neither is believed.
     """

@@ -64,7 +64,7 @@ class LoadProfile:
     heavy: tuple[HeavyKey, ...] = ()
     """Heaviest first by bytes."""
     knows_heavy: bool = True
-    """False: keys were not told apart, so `heavy` says nothing."""
+    """False: keys were not counted one by one, so `heavy` says nothing."""
 
     @property
     def bucket_count(self) -> int:

@@ -43,7 +43,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a member is told to read."""
+    """Partitions that a member shall read."""
 
     version: int
     lanes: tuple[Lane, ...]
@@ -102,9 +102,9 @@ def write_subscription(subscription: Subscription) -> bytes:
 
 
 def read_allow_key_share(user_data: bytes) -> bool:
-    """Whether a member takes a part of a partition, by its own word (S004-121).
+    """Return whether a member takes a part of a partition, by its own word.
 
-    True where nothing is said: stock assignors have user data of their own, or none.
+    True where nothing is said: stock assignors have their own user data, or none.
     """
     return user_data[: len(SHARE_MARK) + 1] != SHARE_MARK + b"\x00"
 

@@ -51,7 +51,7 @@ class RangePlan:
     is_cut_alike: bool = False
     """Scope `topic`: all partitions have the same cuts."""
     predicted: tuple[tuple[float, ...], ...] = ()
-    """Bytes of each lane, by partition, as the profile has them; empty when not told."""
+    """Bytes of each lane, by partition, as the profile has them; empty where it has none."""
     profiled: tuple[tuple[int, int], ...] = ()
     """First offset and the one behind the last that were profiled, by partition."""
 
@@ -69,7 +69,7 @@ class RangePlan:
         return KeyRange(lo, cuts[lane] - 1 if lane < len(cuts) else HASH_MAX)
 
     def loads(self) -> dict[Lane, float]:
-        """Predicted load by lane index; empty when the plan does not tell."""
+        """Predicted load by lane index; empty where the plan has none."""
         return {
             (self.topic, lane * self.partition_count + partition): weight
             for partition, weights in enumerate(self.predicted)

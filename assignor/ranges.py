@@ -1,8 +1,7 @@
 """Range: a block of neighbours each; partitions for members, or members for partitions.
 
 In:    members in order, partition counts.  Out: `RANGE`, a strategy of `key_range`.
-Source: Apache Kafka's RangeAssignor; REQUIREMENTS S004-78 and D-ASSIGN-23 (C-10: the seed's
-example of two topics is of this strategy, not of round robin).
+Source: Apache Kafka's RangeAssignor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Round robin: partitions dealt to members in turn; members to partitions when they outnumber them.
 
 In:    members in order, partition counts.  Out: `ROUND_ROBIN`, a strategy of `key_range`.
-Source: Apache Kafka's RoundRobinAssignor; REQUIREMENTS S004-71 and D-ASSIGN-53.
+Source: Apache Kafka's RoundRobinAssignor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The sticky, load-aware assignor: who works on which lanes in the next generation.
+"""The sticky, load-aware assignor: the lanes of each member in the next generation.
 
 In:    members with what they own, topics, bytes per second of lanes.  Out: a plan.
-Source: REQUIREMENTS S004-70, G-16, G-17; DESIGN decision 8. `load`, `units`, `fill` and `level` are
-its four steps.
+`load`, `units`, `fill` and `level` are its four steps.
 
 What it wants, the first before the second: every lane at one member that subscribes; joined topics
 aligned; balance by measured load; lanes stay where they are; few partitions per member; members
@@ -34,8 +33,8 @@ def plan_sticky(members: Sequence[Member], topics: Sequence[LaneTopic], loads: L
     have load B from k units, and the lightest load A. If k = 1, B <= heaviest. If k >= 2, its
     lightest unit u weighs at most B / k, and moving it does not help: A + u >= B. So
     B <= A + B / k, that is B <= A * k / (k - 1) <= 2 * A. What follows (gifts to light members,
-    and `polish`) makes nobody as busy as its donor was, and never lowers the lightest. Since A <=
-    mean, removing members one by one never leaves one above twice the mean, unless by a single
+    and `polish`) makes no member as busy as its donor was, and never lowers the lightest. Since
+    A <= mean, removing members one by one never leaves one above twice the mean, unless by a single
     unit that cannot be cut. With many even lanes k is large, and the bound close to the mean
     itself.
 
@@ -45,7 +44,7 @@ def plan_sticky(members: Sequence[Member], topics: Sequence[LaneTopic], loads: L
     above the rounded-down mean: each step takes from a member that has at least two more than the
     receiver.
 
-    Members that do not share get whole partitions (G-17); one at least stays for those that do.
+    Members that do not share get whole partitions; one at least stays for those that do.
 
     Cost: 1,000 members over 10,000 lanes take a fraction of a second (bench/micro/assignor.py).
 

@@ -1,9 +1,9 @@
-"""What is dealt out as one piece, to whom it may go, and who has it now.
+"""Units that are dealt out as one piece, the members that may have them, and their holders.
 
 In:    members, topics, weights of their lanes.  Out: `Board`, with every unit at its owner.
 
 A unit is a lane; or the same lane of all topics that are joined by key, when the same members
-subscribe to them; or a whole partition, where members that do not share take it (G-17).
+subscribe to them; or a whole partition, where members that do not share take it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Bundle:
 
 
 class Board:
-    """Who has which unit.
+    """The holder of each unit.
 
     Invariants: `load[m]` is the sum of the weights of `held[m]`, `spread[m]` counts them by part,
     and `holder` is its inverse. Only members of a unit's crowd are given it.
@@ -66,7 +66,7 @@ class Board:
         self._crowd_index: dict[tuple[int, ...], int] = {}
 
     def add(self, lanes: tuple[Lane, ...], weight: int, part: Part, crowd: tuple[int, ...]) -> int:
-        """Add a unit that nobody has; return its index."""
+        """Add a unit without a holder; return its index."""
         index = self._crowd_index.setdefault(crowd, len(self.crowds))
         if index == len(self.crowds):
             self.crowds.append(crowd)
@@ -75,7 +75,7 @@ class Board:
         return len(self.units) - 1
 
     def give(self, unit: int, member: int) -> None:
-        """Give a unit to a member, taking it from who has it."""
+        """Give a unit to a member, taking it from its holder."""
         value, before = self.units[unit], self.holder[unit]
         if before != NO_MEMBER:
             self.held[before].remove(unit)

@@ -1,4 +1,4 @@
-"""One lane of a partition: what waits for it, where it is known to be empty, who reads it.
+"""One lane of a partition: slices that wait for it, gaps, and claims of its readers.
 
 In:    runs of offsets.  Out: the run that holds an offset.
 """
@@ -21,7 +21,7 @@ SLICE_OVERHEAD_BYTES: Final = 1024
 BATCH_OVERHEAD_BYTES: Final = 48
 """Six int64 per batch of a slice."""
 UNCLAIMED_S: Final = 300.0
-"""So long slices wait for a lane that no connection asks for: the next tasks of a job that reads
+"""Time that slices wait for a lane that no connection asks for: the next tasks of a job that reads
 lanes in turns, a member that comes back. Beyond, it is one that others read elsewhere: at another
 isolation level, say, as libraries differ within a group."""
 NO_CLAIMS: Final[dict[str, Claim]] = {}
@@ -69,7 +69,7 @@ class Run:
 
 
 class Lane:
-    """The runs of one lane, and who reads it.
+    """The runs of one lane, and claims on them.
 
     Invariants: runs are not empty, ascending, apart; at most GAP_COUNT_MAX gaps, none next to
     another; every run's `lane` is this one; one that is abandoned has no claims.
@@ -96,9 +96,9 @@ class Lane:
         runs = self._runs
         if not runs:
             return None
-        run = runs[-1]  # where those who keep up stand
+        run = runs[-1]  # where readers that keep up stand
         if offset < run.start:
-            run = runs[0]  # where those who catch up stand
+            run = runs[0]  # where readers that catch up stand
             if offset < run.start:
                 return None
             if offset >= run.end:
@@ -163,7 +163,7 @@ class Lane:
         self._replace(index, index + 1, [])
 
     def sent(self, run: Run) -> None:
-        """Forget a held run unless another claim still wants some of it (S004-49).
+        """Forget a held run unless another claim still wants some of it.
 
         The empty header that ends a slice is kept as a gap: a client that goes on from its last
         record + 1 instead of the slice's end (librdkafka's committed position) needs no read.

@@ -1,11 +1,11 @@
 """One partition as its lanes see it: what waits in memory, what is known to be empty.
 
 In:    blocks that were split, offsets that lanes ask for.  Out: pieces to send, or "read it".
-Source: DESIGN decisions 3, 4; REQUIREMENTS S004-44 to 49; KIP-74 (limits), KIP-98 (aborted list).
+Source: docs/decisions 004 and 007; KIP-74 (limits), KIP-98 (aborted list).
 
 Theory. A lane is a row of runs over offsets. A run is either *held* (a slice waits there) or a
 *gap* (scanned, and the lane has nothing there). Offsets of no run are *unread*: never scanned,
-evicted, or sent already. Whoever stands on one needs a read from upstream. Runs begin and end
+evicted, or sent already. A reader that stands on one needs a read from upstream. Runs begin and end
 where source batches do; an empty header may stand across two, and so may a batch that was joined.
 
 A block is in hand between `insert` and `settle`: lanes that wait take from it, also a slice that
@@ -170,7 +170,7 @@ class LaneLog:
         self._own = [lane for lane in self.lanes if lane is not self._rest]
 
     def close(self) -> None:
-        """Forget everything: nobody reads here any more.
+        """Forget everything: the last reader has left.
 
         What is left of it is small, wherever references to the log may be.
         """

@@ -1,4 +1,4 @@
-"""What passes between a partition's log and who reads its lanes: slices, blocks, claims, takings.
+"""Values that pass between a partition's log and readers of its lanes.
 
 In:    what a split made.  Out: values.
 Source: KIP-98 (aborted list); `kernel.split` makes the slices.

@@ -1,7 +1,7 @@
 """Slices that wait for their lane: bounded in bytes over the whole process.
 
-In:    entries with their cost in bytes.  Out: whether they stay; older ones are told to go.
-Source: DESIGN decision 4; REQUIREMENTS S004-45 (`max.bytes.key.range.cache`).
+In:    entries with their cost in bytes.  Out: whether they stay; older ones are evicted.
+Source: docs/decisions/004.
 
 Lanes need not be read side by side (Spark runs as many as it has slots), so nothing here waits
 until a block was read by every lane. What has waited longest goes first: its lane is stuck, or
@@ -45,7 +45,7 @@ class SliceCache:
         """Keep `entry`; False when there is no room for it.
 
         may_evict: older entries may go for it. Without, it takes only what is free: data that
-        nobody has asked for yet does not push out data that somebody waits for.
+        no client has asked for yet does not push out data that one waits for.
         """
         assert entry not in self._costs, "an entry is put once"
         if cost_bytes > self.bytes_max:

@@ -1,8 +1,8 @@
-"""Who reads which key ranges, without a group: `keylane.assign`.
+"""Key ranges of members without a group: `keylane.assign`.
 
 In:    topics with their partition counts, members, a strategy; measured load if there is any.
 Out:   `Assignment`: by member, by partition, its key ranges; none for the whole partition.
-Source: REQUIREMENTS S004-50, 51, 120. The same functions as in the proxy, so the same ranges.
+The functions are those of the proxy, so the ranges are the same.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def assign(
 
     topics   partition count by topic name
     members  how many, or their names, or `Member`s that say topics, owned lanes, rack, opt-out
-    strategy `round-robin` and `range` cut a partition evenly by its members (the seed document's
-             rule, for topics with fewer partitions than members); `sticky-load` deals out lanes by
-             their load
+    strategy `round-robin` and `range` cut a partition evenly by its members (for topics with
+             fewer partitions than members); `sticky-load` deals out lanes by their load
     lanes    lanes per partition for `sticky-load`; by default 4 per member or 16, if that is more
     plans    cuts made from measured load, at most one per topic, in place of `lanes`
     loads    bytes per second by (topic, lane index), in place of what the plans predict
@@ -195,7 +194,7 @@ def _assign_lanes(cuts: Mapping[str, _Cut], group: Sequence[Member], loads: Load
 
 
 def merge_ranges(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
-    """Join neighbours, ascending; nothing at all for the whole hash space (S004-120)."""
+    """Join neighbours, ascending; nothing at all for the whole hash space."""
     merged: list[KeyRange] = []
     for key_range in sorted(ranges):
         if merged and merged[-1].hi + 1 == key_range.lo:

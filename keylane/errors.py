@@ -75,7 +75,7 @@ class BrokerUnreachable(UpstreamLost):
 
 
 class TopicNotReady(UpstreamLost):
-    """A broker knows a topic and cannot tell of it yet: it was made, or lost its leader, just now.
+    """A broker knows a topic without its details: it was made, or lost its leader, just now.
 
     `topic_error_code` is Kafka's code for the topic.
     """
@@ -203,7 +203,7 @@ class ScansInvalid(KeylaneError):
 
 
 class NodeInvalid(KeylaneError):
-    """What a node told the others of itself cannot be read; the text names its member id."""
+    """A message of a node about itself cannot be read; the text names its member id."""
 
     error_code = 56  # KAFKA_STORAGE_ERROR
 

@@ -5,7 +5,7 @@ Source: the format is `keylane.audit.record`; SPARK section 6 for what each step
 
 The order of an audit partition is the order of processing; no clock is believed.
 
-- *lost*: an offset of the input that nobody reported. Offsets of both sides are bitmaps of 32,768
+- *lost*: an offset of the input without a report. Offsets of both sides are bitmaps of 32,768
   bits, so a billion records are two tables of 30,000 rows; only buckets that differ are opened.
 - *fenced*: a report of a member of an older generation, after a range was assigned to another.
   *overlap*: the same without an older generation: a range held by two members at once.
@@ -164,7 +164,7 @@ def missing_offsets(wanted: DataFrame, had: DataFrame) -> DataFrame:
 def sessions_of(reports: Reports) -> DataFrame:
     """A row per member, range and audit partition; the one pass over all reports for ownership.
 
-    ap, p, lo, hi, m, g, s, `last_ao`, `reports`; `begun_ao` is null where no assignment was told.
+    ap, p, lo, hi, m, g, s, `last_ao`, `reports`; `begun_ao` is null without an assignment.
     """
     sessions = reports.records.groupBy("ap", "p", "lo", "hi", "m", "g", "s").agg(
         F.max("ao").alias("last_ao"), F.count(F.lit(1)).alias("reports")

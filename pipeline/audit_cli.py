@@ -1,7 +1,7 @@
 """`keylane spark audit`: were all records processed, once, and each key in order?
 
 In:    parsed arguments.  Out: a verdict on stdout, files; an exit code: 0 clean, 1 findings,
-       2 could not tell.
+       2 inconclusive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def add_audit_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser])
         help="were all records processed, once, and each key in order?",
         description="Judge what consumers did from the audit topic that they report to: lost,"
         " duplicated, out of order, writes of fenced members, ranges held by two members at once."
-        " Exit status 0 clean, 1 findings, 2 could not tell.",
+        " Exit status 0 clean, 1 findings, 2 inconclusive.",
     )
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
     parser.add_argument("--input", required=True, metavar="TOPIC", help="what was processed")
@@ -66,7 +66,7 @@ def add_audit_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     follow = parser.add_argument_group("while the group runs: coverage as a stream")
     follow.add_argument(
-        "--follow", metavar="GROUP", help="tell what is lost of what this group has committed"
+        "--follow", metavar="GROUP", help="report what is lost of what this group has committed"
     )
     follow.add_argument("--once", action="store_true", help="to the end of both topics, then stop")
     add_spark_arguments(parser)
@@ -136,7 +136,7 @@ def render(verdict: Verdict) -> str:
         f" {verdict.redelivered:,} delivered again uncommitted"
     )
     lines = [head, ", ".join(f"{kind} {count:,}" for kind, count in verdict.counts.items())]
-    lines += [f"could not tell: {reason}" for reason in verdict.reasons]
+    lines += [f"inconclusive: {reason}" for reason in verdict.reasons]
     for row in verdict.shown:
         place = f"{row['kind']}: partition {row['partition']} offset {row['offset']}"
         if row["member"] is not None:

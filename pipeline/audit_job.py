@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SHOWN_MAX: Final = 5
 """Findings of a kind that a verdict lists; all of them are in the Parquet."""
-CLEAN, FINDINGS, UNKNOWN = "clean", "findings", "could not tell"
+CLEAN, FINDINGS, UNKNOWN = "clean", "findings", "inconclusive"
 EXIT_CODES: Final = {CLEAN: 0, FINDINGS: 1, UNKNOWN: 2}
 TASKS_PER_CORE: Final = 2
 """Landing needs no order, since reports carry their place: partitions are read in pieces."""
@@ -65,20 +65,20 @@ class Verdict:
     counts: Mapping[str, int]
     """Findings by kind, all kinds."""
     redelivered: int
-    """Records that came again because nobody had committed them; no fault."""
+    """Records that came again because they were not committed; no fault."""
     records: int
     """Of the input in the judged range."""
     reports: int
     judged: Mapping[int, tuple[int, int]]
     """Offsets [from, to) by partition."""
     reasons: Sequence[str]
-    """Why not all could be told; empty when it could."""
+    """Reasons for which not all could be judged; empty when it could."""
     shown: Sequence[Mapping[str, Any]]
     """The first findings of each kind."""
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 findings, 2 could not tell."""
+        """0 clean, 1 findings, 2 inconclusive."""
         return EXIT_CODES[self.status]
 
 
@@ -227,7 +227,7 @@ class _Run:
                 self.reasons.append(f"{counts[name]} reports {text}")
         lone = sessions.where("begun_ao is null").agg(F.sum("reports")).first()
         if lone is not None and lone[0]:
-            self.reasons.append(f"{lone[0]} reports of sessions that were never told as assigned")
+            self.reasons.append(f"{lone[0]} reports of sessions without an assignment")
 
     def _check_seen(self, chosen: TopicRange, partitions: DataFrame) -> None:
         """Note partitions of which no record was seen, although the brokers have some."""

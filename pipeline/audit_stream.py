@@ -1,4 +1,4 @@
-"""Coverage as a stream: what a running group has lost, told while it runs.
+"""Coverage as a stream: what a running group has lost, reported while it runs.
 
 In:    an input topic and its audit topic as streams; what the group has committed.
 Out:   lines of what is lost and what came again; a file of what is still open.
@@ -119,7 +119,7 @@ class Follower:
             self.repeats[p, bucket] = again
 
     def judge(self) -> set[tuple[int, int]]:
-        """Offsets below what was committed that nobody has reported, and that were not told."""
+        """Offsets below what was committed, without a report, that were not listed yet."""
         found = set()
         for (p, bucket), missing in self.open.items():
             first = (bucket - 1) * audit.BITMAP_BITS

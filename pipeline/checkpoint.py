@@ -63,7 +63,7 @@ class Migration:
 
 
 def lanes_of_name(topic: str) -> int | None:
-    """Lane count that a lane name such as `orders.lanes-16` tells; None for other names."""
+    """Lane count in a lane name such as `orders.lanes-16`; None for other names."""
     found = LANE_NAME.fullmatch(topic)
     return int(found["lanes"]) if found is not None else None
 
@@ -84,8 +84,8 @@ def plan_migration(
 ) -> Migration:
     """What `apply_migration` would write; nothing is changed.
 
-    A layout may be a number of equal lanes; None takes it from the lane name, and a name that
-    tells none stands for whole partitions.
+    A layout may be a number of equal lanes; None takes it from the lane name, and a name
+    without one stands for whole partitions.
 
     Raises:
         CheckpointRefused: no such checkpoint, a batch is under way, the topic is not in it, or a
@@ -135,7 +135,7 @@ def plan_offsets(old: Mapping[int, int], before: LaneLayout, after: LaneLayout) 
     if refused:
         raise CheckpointRefused(
             f"{len(refused)} lanes cannot be joined exactly, the first: {refused[0]}. Let the query"
-            " read to the log's end (trigger availableNow) while nobody writes, then try again"
+            " read to the log's end (trigger availableNow) while no producer writes, then try again"
         )
     return new
 

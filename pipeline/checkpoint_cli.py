@@ -42,7 +42,7 @@ def add_checkpoint_command(jobs: argparse._SubParsersAction[argparse.ArgumentPar
             f"--{side}-lanes",
             type=int,
             metavar="N",
-            help="equal lanes per partition (default: as the lane name tells, else 1)",
+            help="equal lanes per partition (default: as the lane name says, else 1)",
         )
         lanes.add_argument(f"--{side}-plan", type=Path, metavar="PLAN.JSON", help="cut by a plan")
     parser.add_argument("--write", action="store_true", help="do it; a copy is kept beside it")

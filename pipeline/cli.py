@@ -1,4 +1,4 @@
-"""`keylane spark`: jobs on Spark, each a command of its own.
+"""`keylane spark`: jobs on Spark, a command for each.
 
 In:    parsed arguments.  Out: an exit code: 0 done, 2 bad input or nothing to start with.
 """

@@ -2,7 +2,7 @@
 
 In:    columns of Spark's Kafka source (`key`, `value`, `offset`, `partition`), or their names.
 Out:   Spark SQL columns; no Python runs per record.
-Source: DESIGN "Words", REQUIREMENTS G-02 and G-03; `keylane.keyrange.hash` is the same in Python.
+`keylane.keyrange.hash` is the same in Python.
 Spark's `xxhash64` is XXH64 with seed 42, and a bigint hashes as its 8 little-endian bytes. Of null
 it returns the seed, so that all records without a key would share a lane: those hash their offset.
 """

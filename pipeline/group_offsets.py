@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TIMEOUT_MS: Final = 20_000
-"""A third of Kafka's own default: enough to say that nobody answers."""
+"""A third of Kafka's own default: enough to say that no broker answers."""
 
 
 class GroupOffsets:

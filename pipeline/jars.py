@@ -4,7 +4,7 @@ In:    a lock of coordinates and sha256 sums.  Out: paths of jars.
 
 One set for every pyspark that the extra allows: it ran with each of them. Everything else that the
 connector names is part of pyspark already. Which jars are taken never depends on what a repository
-has; a user who wants others sets `spark.jars`.
+has; to use others, set `spark.jars`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_MASTER: Final = "local[2]"
 LOOPBACK: Final = "127.0.0.1"
 SOURCE_OPTIONS: Final[Mapping[str, str]] = {
-    # Kafka's default of 500 records per poll costs Spark a round of its own for each 500.
+    # Kafka's default of 500 records per poll costs Spark another round for each 500.
     "kafka.max.poll.records": "20000",
 }
 """Options of Spark's Kafka source that every job of ours reads with."""
@@ -49,7 +49,7 @@ def open_session(
 
     `config` are Spark settings that win over ours; with `spark.jars` or `spark.jars.packages` no
     jars are resolved, and the sums of those are not checked. Spark's log is a file, which
-    `log_path` tells. Takes 5 to 10 s.
+    `log_path` names. Takes 5 to 10 s.
 
     Raises:
         SparkUnavailable: pyspark, Java or the jars are missing, or Spark does not start.
@@ -110,7 +110,7 @@ def spark_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def tracked(spark: SparkSession, what: str, progress: Progress) -> Iterator[None]:
-    """Tell how many tasks of the queries inside are done, about once a second.
+    """Report how many tasks of the queries inside are done, about once a second.
 
     From Spark's status tracker; queries that run at the same time elsewhere are not counted.
     """

@@ -3,7 +3,7 @@
 In:    DataFrames, a folder.  Out: DataFrames of what stands in it.
 Source: Spark's guide on `DataFrame.observe`: metrics come from the tasks that wrote.
 
-A path without a scheme is a folder of each machine of its own: workers of a cluster write to their
+A path without a scheme is another folder on each machine: workers of a cluster write to their
 disks, the driver lists its own disk, and what it finds is empty and without an error. So the rows
 are counted where they are written, and the count is held against what is read.
 """

@@ -28,7 +28,7 @@ from keylane.pipeline.topic_range import TopicRange, read_range
 
 HEAVY_COUNT: Final = 20
 RECORDS_PER_TASK: Final = 1_000_000
-"""A second or two of work: what progress is told in. Order does not matter here, but each task
+"""A second or two of work: the steps of progress. Order does not matter here, but each task
 sends a row per key that it met: 500,000 records cost a fifth more CPU."""
 
 SUMMARY: Final = "profile.json"
@@ -220,7 +220,7 @@ def describe(profile: LoadProfile) -> str:
 
 
 def _bucket_mask(bits: int) -> int:
-    """The bits of a hash that tell its bucket."""
+    """The bits of a hash that name its bucket."""
     return HASH_MAX >> (HASH_BITS - bits) << (HASH_BITS - bits)
 
 

@@ -1,7 +1,7 @@
 """Read lanes with Spark's own Kafka source: options, a consistent end, a guard for real time.
 
 In:    a proxy's address, a topic, a lane count.  Out: options, DataFrames, started queries.
-Source: SPARK sections 3, 4 and 7: each lane is a partition to Spark, so each is a task of its own,
+Each lane is a partition to Spark, so each is a task:
 its records in order of offset, with no shuffle between Kafka and the job.
 """
 
@@ -106,7 +106,7 @@ def count_slots(spark: SparkSession) -> int:
 
 
 def require_slots(spark: SparkSession, lane_count: int, *, topic: str) -> None:
-    """Refuse what real-time mode does not check: lanes without a slot stand still for ever.
+    """Refuse what real-time mode does not check: lanes without a slot stand still without end.
 
     Raises:
         ConfigInvalid: fewer slots than lanes.

@@ -4,8 +4,8 @@ In:    a topic, a checkpoint.  Out: a `LoadProfile` after each batch.
 Source: SPARK section 7. A batch gives whole sums of the groups that it changed, not differences, so
 that a batch which is repeated after a restart puts the same numbers into the same places.
 
-Keys are not told apart here: a state per key would grow with the keys of the topic, one per bucket
-and slice does not.
+Keys are not counted one by one here: a state per key would grow with the keys of the topic, one
+per bucket and slice does not.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def run_rolling(
                 store.merge(rows)
                 write(store.profile(topic, chosen.partition_count))
         except Exception as error:
-            failures.append(error)  # Spark would tell it as a text of many lines
+            failures.append(error)  # Spark would give it as a text of many lines
             raise
 
     reader = spark.readStream.format("kafka").options(**SOURCE_OPTIONS).options(**chosen.options)

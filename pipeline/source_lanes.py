@@ -71,7 +71,7 @@ def find_bounds(bootstrap: str, topic: str, lanes: int, settings: Mapping[str, s
     """Where the partitions of a topic begin and end now; a lane's answer is its partition's.
 
     Raises:
-        ConfigInvalid: there is no such topic, or nobody answers.
+        ConfigInvalid: there is no such topic, or no broker answers.
     """
     view = view_name(topic, lanes)
     consumer = _make_consumer(bootstrap, settings)

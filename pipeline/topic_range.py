@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ASK_TIMEOUT_MS: Final = 20_000
-"""A third of Kafka's own default: enough to say that nobody answers."""
+"""A third of Kafka's own default: enough to say that no broker answers."""
 _OFFSETS: Final = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 

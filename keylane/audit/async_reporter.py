@@ -58,7 +58,7 @@ class AsyncAuditReporter:
         """Connect, and ask for the audit topic's partitions.
 
         Raises:
-            AuditUnwritten: the audit topic does not exist, or nobody answers.
+            AuditUnwritten: the audit topic does not exist, or no broker answers.
         """
         try:
             async with asyncio.timeout(self._timeout_s):

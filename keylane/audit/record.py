@@ -2,7 +2,7 @@
 
 In:    what one member does, call by call.  Out: messages for the audit topic.
 
-Two forms, both JSON, told apart by `k`. Hashes are decimal strings, since numbers beyond 2^53 do
+Two forms, both JSON; `k` says which. Hashes are decimal strings, since numbers beyond 2^53 do
 not survive every JSON reader.
 
     record      k=r  p, o, h, m, g, s, lo, hi, t    one processed record

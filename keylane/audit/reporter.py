@@ -60,7 +60,7 @@ class AuditReporter:
         """`settings` are librdkafka's, `bootstrap.servers` at least.
 
         Raises:
-            AuditUnwritten: the audit topic does not exist, or nobody answers.
+            AuditUnwritten: the audit topic does not exist, or no broker answers.
         """
         self._topic, self._timeout_s, self._clock_us = topic, timeout_s, clock_us
         self._failure: KafkaError | None = None

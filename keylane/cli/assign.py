@@ -1,4 +1,4 @@
-"""`keylane assign`: who reads which key ranges, as a table, JSON, YAML or one pod per member.
+"""`keylane assign`: key ranges of members, as a table, JSON, YAML or one pod per member.
 
 In:    parsed arguments; plan files; a cluster's partition counts when it is asked.
 Out:   stdout, or a ConfigMap per member; an exit code: 0 done, 1 failed, 2 bad arguments.
@@ -26,7 +26,7 @@ from keylane.errors import ApplyRefused, ConfigInvalid, KafkaUnavailable
 from keylane.keyrange.space import KeyRange
 
 ASK_TIMEOUT_MS: Final = 10_000
-"""Half of aiokafka's default is enough to say that nobody answers."""
+"""Half of aiokafka's default is enough to say that no broker answers."""
 POD_NAME_MAX: Final = 253
 """Kubernetes' bound on the name of an object (RFC 1123 subdomain)."""
 STDOUT: Final = "-"
@@ -234,7 +234,7 @@ async def _ask_cluster(bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
 
     Raises:
         ConfigInvalid: the cluster has no such topic.
-        KafkaUnavailable: nobody answers.
+        KafkaUnavailable: no broker answers.
     """
     # Loaded only when a cluster is asked: everything else of this command needs no client.
     from aiokafka.admin import AIOKafkaAdminClient  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """`keylane assign --apply`: a plan becomes the assignments of a running proxy, all at once.
 
-In:    who should read what; a control port.  Out: the version that it made.
+In:    a plan; a control port.  Out: the version that it made.
 Source: docs/control-api.md.
 """
 
@@ -29,8 +29,8 @@ def apply_plan(
 ) -> str:
     """Make the members' parts of `topics` what was planned; one line about it.
 
-    The plan deals out these topics whole, so nobody else keeps a part of them. What anyone has of
-    other topics stays.
+    The plan deals out these topics whole, so no other client keeps a part of them. What clients
+    have of other topics stays.
 
     Raises: ApplyRefused, with what the proxy said; ConfigInvalid (files of `trust`).
     """

@@ -1,4 +1,4 @@
-"""Requests of commands to a control port: where it is, who asks, whom to trust.
+"""Requests of commands to a control port: its address, the credentials, the authorities to trust.
 
 In:    `host:port` or a URL, a path; flags; tokens and files from the environment.
 Out:   `Request`s, and answers.
@@ -43,7 +43,7 @@ class ControlTrust:
     certificate: str | None = None
     key: str | None = None
     hosts: tuple[str, ...] = ()
-    """Beside the host of the request, these are shown who asks: names, or `*.suffix`."""
+    """Hosts that get the credentials beside that of the request: names, or `*.suffix`."""
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
@@ -57,7 +57,7 @@ class ControlTrust:
         )
 
     def names(self, host: str) -> bool:
-        """Whether the operator named a host, so that it may be shown who asks."""
+        """Return whether the operator named a host, so that it may get the credentials."""
         return any(
             host.endswith(named[1:]) if named.startswith("*.") else host == named
             for named in self.hosts

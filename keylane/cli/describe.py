@@ -33,7 +33,7 @@ ESTIMATE: Final = "~"
 
 def add_describe_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `describe`."""
-    parser = commands.add_parser("describe", help="who reads which lanes, how fast, how far behind")
+    parser = commands.add_parser("describe", help="members of a group: their lanes, pace and lag")
     parser.add_argument("--control", required=True, metavar="HOST:PORT", help="a control port")
     parser.add_argument("--group", required=True, metavar="NAME")
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")

@@ -94,7 +94,7 @@ def render(plan: RangePlan, report: PlanReport) -> str:
     )
     lines = [head, busiest]
     if report.floor is None:
-        lines.append("floor: not known, the profile does not tell keys apart")
+        lines.append("floor: not known, the profile has no counts by key")
     else:
         key = report.floor
         share = key.size_bytes / report.total if report.total else 0.0

@@ -36,7 +36,7 @@ def add_proxy_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="upstream brokers")
     parser.add_argument("--listen", metavar="HOST:PORT", help="bootstrap address for clients")
-    parser.add_argument("--advertise", metavar="HOST", help="host name that clients are told")
+    parser.add_argument("--advertise", metavar="HOST", help="host name in addresses for clients")
     parser.add_argument("--control", metavar="HOST:PORT", help="control port, off by default")
     parser.add_argument(
         "--lanes",
@@ -49,7 +49,7 @@ def add_proxy_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
         "--assignor",
         action="append",
         metavar="GROUP=ASSIGNOR",
-        help="who deals out the lanes of a group (a name or glob): client, key-range; repeatable",
+        help="assignor of a group's lanes (a name or glob): client, key-range; repeatable",
     )
     parser.add_argument("--cache-bytes-max", type=int, metavar="BYTES")
     parser.add_argument(
@@ -158,7 +158,7 @@ async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
         try:
             print(f"keylane ready bootstrap={server.bootstrap}{control}", flush=True)
         except BrokenPipeError:
-            stopping.set()  # whoever waited for it is gone
+            stopping.set()  # the process that waited for it is gone
         await _until_the_end(server, stopping)
     finally:
         await server.stop()

@@ -1,4 +1,4 @@
-"""What a member of the demo's group tells its parent, one JSON line per event.
+"""Events that a member of the demo's group reports to its parent, one JSON line each.
 
 In:    event values.  Out: lines, and back.
 """
@@ -57,7 +57,7 @@ class LaneBatch:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Records were processed; told before their offsets are committed."""
+    """Records were processed; reported before their offsets are committed."""
 
     member: int
     at_ns: int
@@ -75,7 +75,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """A commit of these lanes was refused, or nobody knows whether it took place."""
+    """A commit of these lanes was refused, or its outcome is not known."""
 
     member: int
     at_ns: int
@@ -85,7 +85,7 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The member's process is gone; told by the parent."""
+    """The member's process is gone; the parent reports it."""
 
     member: int
     at_ns: int

@@ -34,7 +34,7 @@ class Front(Protocol):
     bootstrap: str
     """Address for clients, once it was ready."""
     can_be_killed: bool
-    """Whether there is a process of its own to kill."""
+    """True: there is a separate process to kill."""
 
     def launch(self) -> None:
         """Start; returns at once."""

@@ -1,4 +1,4 @@
-"""The books of the demo: every record of every key, who processed it, and what was committed.
+"""The books of the demo: every record of every key, its members, and what was committed.
 
 In:    events of the members in order of time; how many orders each customer made.
 Out:   `Ledger` with its counts; `judge` gives the list of checks that is the verdict.
@@ -73,7 +73,7 @@ class KeyState:
     committed: int = 0
     """One after the highest order whose processing was committed."""
     session: Session | None = None
-    """Who processed this key last."""
+    """The session that processed this key last."""
     expected: int = 0
     """What must follow inside `session`."""
     missing: set[int] = field(default_factory=set)

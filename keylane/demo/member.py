@@ -1,4 +1,4 @@
-"""One consumer of the demo, a process of its own: a stock client that reports what it does.
+"""One consumer of the demo in a separate process: a stock client that reports what it does.
 
 In:    argv: client library, bootstrap address, topic, group, member number.
 Out:   stdout: one JSON line per event (`events`).  stdin: `stop` asks for an orderly end; its end

@@ -80,7 +80,7 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
         self._journal.released(partition.partition for partition in revoked)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Tell which lanes are read from now on."""
+        """Report which lanes are read from now on."""
         if not self._leaving:
             self._journal.assigned(partition.partition for partition in assigned)
 

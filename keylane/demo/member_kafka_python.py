@@ -85,7 +85,7 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # no typ
         self._journal.released(partition.partition for partition in revoked)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Tell which lanes are read from now on."""
+        """Report which lanes are read from now on."""
         generation = self._consumer.group_metadata().generation_id
         self._journal.assigned((p.partition for p in assigned), generation=generation)
 

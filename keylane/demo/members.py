@@ -142,7 +142,7 @@ def _read_lines(member: MemberProcess, chunk: bytes) -> list[Event]:
 
 
 def _reap(member: MemberProcess) -> Ended:
-    """The end of a child. Its cut last line told of nothing: it was never committed either."""
+    """The end of a child. What its cut last line was about was never committed either."""
     code = member.process.wait()
     assert member.process.stdin is not None and member.process.stdout is not None
     member.process.stdin.close()

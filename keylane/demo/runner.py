@@ -77,8 +77,8 @@ def run_demo(settings: DemoSettings, console: Console) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-demo-")))
         say = _printer(console)
         say(f"starting Kafka (data in {folder}, deleted at the end)")
-        # A small heap: the show holds a few MB of records. Killed at the end, since nobody
-        # needs the data again and a clean stop takes seconds.
+        # A small heap: the show holds a few MB of records. Killed at the end, since the
+        # data is not needed again and a clean stop takes seconds.
         kafka = EmbeddedKafka(folder / "kafka", heap_mb=384)
         stack.callback(kafka.kill)
         kafka.start()
@@ -115,7 +115,7 @@ def run_demo(settings: DemoSettings, console: Console) -> int:
 class Show:
     """One run of the scenario.
 
-    `_events` is everything that was told, for the verdict; `_ledger` is the live view of it,
+    `_events` is everything that was reported, for the verdict; `_ledger` is the live view of it,
     which may take two events of different members the wrong way round.
     """
 

@@ -63,7 +63,7 @@ class KillMembers:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """A line for the person who watches."""
+    """A line for the viewer."""
 
     text: str
 

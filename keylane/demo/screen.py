@@ -1,4 +1,4 @@
-"""What the person who watches sees: a live view in a terminal, plain lines elsewhere.
+"""The view of the show: live in a terminal, plain lines elsewhere.
 
 In:    a `View` of the moment, lines of the story.  Out: text.
 """
@@ -50,7 +50,7 @@ class View:
     title: str
     members: tuple[MemberView, ...]
     owners: tuple[tuple[int | None, ...], ...]
-    """Member that reads each lane, a row per partition; None: nobody at this moment."""
+    """Member that reads each lane, a row per partition; None: no member at this moment."""
     produced: int
     delivered: int
     rate_per_s: float

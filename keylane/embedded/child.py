@@ -67,7 +67,7 @@ class GuardedChild:
         self._release()
         self._events = b""
         self._guard = subprocess.Popen(
-            # A session of its own: Ctrl-C in a terminal is for this process, which then stops
+            # A separate session: Ctrl-C in a terminal is for this process, which then stops
             # the child in order.
             [sys.executable, "-I", "-S", *arguments, *self._command],
             stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ class GuardedChild:
         )
 
     def await_ready(self, deadline_s: float) -> None:
-        """Wait until the child prints its ready text; `deadline_s` as of time.monotonic.
+        """Wait until the child prints its ready text; `deadline_s` by time.monotonic.
 
         Raises:
             ChildEnded: the child ended, or was not ready in time. Nothing is left running.
@@ -108,7 +108,7 @@ class GuardedChild:
         return code
 
     def await_end(self, timeout_s: float) -> int:
-        """Wait until the child has ended by itself; the exit code as of `stop`.
+        """Wait until the child has ended by itself; return the exit code as `stop` does.
 
         Raises:
             subprocess.TimeoutExpired: it runs on.

@@ -7,7 +7,7 @@ outgoing connections from. While a server is down, a client that keeps trying ma
 the server's own port, which blocks the restart. So ports are drawn from below that range.
 
 Between the draw and the server, and while the server is down, no socket holds the port. So each
-process draws from blocks of its own: a UDP socket at a block's first port claims it among all
+process draws from its own blocks: a UDP socket at a block's first port claims it among all
 processes that draw here, for as long as the process lives. In a block ports take turns.
 """
 

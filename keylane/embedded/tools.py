@@ -97,7 +97,7 @@ def start_java_tool(
 ) -> subprocess.Popen[str]:
     """Start a tool with pipes on stdin and stdout; the caller reads its output and ends it.
 
-    Its stderr is the caller's own: a pipe that nobody reads would stop the tool once full.
+    Its stderr is the caller's own: a pipe without a reader would stop the tool once full.
     """
     command = java_command(resolve_class_path(), name, *map(str, args), jvm_args=jvm_args)
     return subprocess.Popen(

@@ -1,6 +1,6 @@
 """Compile kernels to object files: `python -m keylane.kernel.build FOLDER NAME...`.
 
-In:    the names of kernels.  Out: `NAME.o` of each, for the processor that numba is told of.
+In:    the names of kernels.  Out: `NAME.o` of each, for the processor that numba is set to.
 Source: numba 0.68, `CFunc` and `carray`; llvmlite, "Target machine" (emit_object).
 
 Compiled in another process, so that a proxy neither imports numba nor keeps what a compiler

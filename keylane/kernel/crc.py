@@ -31,7 +31,7 @@ _EIGHT: Final = np.uint64(8)
 
 
 def has_crc_instruction() -> bool:
-    """Tell whether numba will compile for a processor with SSE 4.2.
+    """Return whether numba will compile for a processor with SSE 4.2.
 
     NUMBA_CPU_NAME and NUMBA_CPU_FEATURES are respected: an image whose cache is built for a
     generic processor must not get an instruction that LLVM cannot select there.
@@ -40,7 +40,7 @@ def has_crc_instruction() -> bool:
 
 
 def has_wide_multiplication() -> bool:
-    """Tell whether numba will compile for a processor that multiplies 64 bytes at once."""
+    """Return whether numba will compile for a processor that multiplies 64 bytes at once."""
     return _has_features("sse4.2", "avx512f", "vpclmulqdq")
 
 

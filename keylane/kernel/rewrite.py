@@ -2,7 +2,7 @@
 
 In:    the tables that `spans` filled.  Out: sizes (`plan_lanes`), then bytes and metadata.
 Writes only between a lane's address and the end that `plan_lanes` computed.
-Source: REQUIREMENTS G-20; DefaultRecordBatch.writeEmptyHeader (Apache Kafka 4.3).
+Source: DefaultRecordBatch.writeEmptyHeader (Apache Kafka 4.3).
 
 A rebuilt batch keeps the header of its source; length, codec bits, record count and CRC are new.
 Base offset and last offset delta stay, so a client moves past records that went to other lanes.

@@ -1,7 +1,7 @@
 """A block of one batch with one record, without arrays: what a topic brings at a low rate.
 
 In:    the records of a fetch answer, the lanes.  Out: `SingleRecord`; None: look at it otherwise.
-Source: Kafka documentation, "Record Batch" and "Record"; DESIGN decision 3.
+Source: Kafka documentation, "Record Batch" and "Record".
 
 The kernels' work on one record is two microseconds. What stands around them, tables for any
 number of batches and records, is a tenth of a millisecond, more when the processor's caches have
@@ -48,7 +48,7 @@ class SingleRecord(NamedTuple):
 
     batch: bytes
     lane: int
-    """-1: nobody has the interval, the record is dropped."""
+    """-1: the interval has no output, the record is dropped."""
     offset: int
     leader_epoch: int
     producer_id: int

@@ -2,7 +2,7 @@
 
 In:    the records of a fetch answer (whole batches, the last may be cut), limits and lanes.
 Out:   `SplitBlock`: per lane the rebuilt batches, abort markers, holes.
-Source: DESIGN decision 3; REQUIREMENTS S004-40, S004-42, S004-43, G-02, G-03, G-20.
+Source: docs/decisions/015.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LaneSlice:
     """
 
     data: bytes | memoryview
-    """Of its own: it keeps no other lane's bytes."""
+    """A separate buffer: it keeps no other lane's bytes alive."""
     meta: Int64Array
     """(META_ROWS, n), see `kernel.status`; a tail block has hundreds of slices and most are
     only passed on, so the rows become arrays when they are asked for."""

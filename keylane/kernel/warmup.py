@@ -1,7 +1,7 @@
 """Compile every kernel before the process says it is ready.
 
 In:    nothing.  Out: compiled code in memory, and on disk for the next start.
-Source: DESIGN decision 5. Compiling takes seconds, in the middle of a fetch it would be a stall.
+Compiling takes seconds: in the middle of a fetch it would be a stall.
 """
 
 from __future__ import annotations

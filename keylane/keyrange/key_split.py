@@ -1,6 +1,5 @@
 """How one partition is split: the intervals of its hash space, and which output gets each.
 
-In:    cuts, and who gets what.  Out: `KeySplit`.
 Source: decision 015 (docs/decisions): lanes and the ranges of client ids are one mechanism.
 """
 

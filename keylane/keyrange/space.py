@@ -1,7 +1,7 @@
 """Key ranges: inclusive intervals of the hash space.
 
 In:    two bounds, or how many ranges to cut.  Out: `KeyRange` values.
-Source: REQUIREMENTS S004-40 and D-SPLIT.
+Source: docs/decisions/001.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KeyRange:
             raise ValueError(f"key range needs 0 <= lo <= hi <= 2**63-1, got {self.lo}, {self.hi}")
 
     def contains(self, key_hash: int) -> bool:
-        """Tell whether the hash lies inside."""
+        """Return whether the hash lies inside."""
         return self.lo <= key_hash <= self.hi
 
 
@@ -33,8 +33,8 @@ def split_even(count: int) -> tuple[KeyRange, ...]:
     """Cut the whole hash space into `count` ranges of near-equal size, in ascending order.
 
     Range k is [k * N // count, (k + 1) * N // count - 1] and the last one ends at N = HASH_MAX.
-    This is the literal form of the seed document (D-SPLIT): with two ranges the second is larger
-    by two. Every implementation must cut at the same hashes, so the form is not ours to improve.
+    With two ranges the second is larger by two. Clients and jobs cut at the same hashes, so the
+    form must not change.
 
     Raises:
         ValueError: `count` is below 1, or so large that a range would be empty.

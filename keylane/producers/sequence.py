@@ -65,7 +65,7 @@ SEQUENCE_ERRORS: Final = frozenset(
     {OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, UNKNOWN_PRODUCER_ID}
 )
 UNKNOWN_PRODUCER_LOG_START: Final = -2
-"""Log start offset of an answer with UNKNOWN_PRODUCER_ID. On -1 a Java producer asks for ever
+"""Log start offset of an answer with UNKNOWN_PRODUCER_ID. On -1 a Java producer asks without end
 (TransactionManager.canRetry). On 0 a transactional one of which nothing was acknowledged yet
 starts at 0 again without a new epoch. Below -1 it aborts, and an idempotent one bumps its epoch."""
 
@@ -305,7 +305,7 @@ class SequenceMap:
             stream.is_known = True
         elif error_code == OUT_OF_ORDER_SEQUENCE_NUMBER or (
             # A broker short of replicas says so before it looks whether it has the batch.
-            # And nobody but us moves the epoch: before a batch of it is written, an epoch that
+            # And only keylane moves the epoch: before a batch of it is written, an epoch that
             # is too old was too old for every attempt.
             error_code in NOT_APPENDED
             and (
@@ -391,7 +391,7 @@ class SequenceMap:
         """Where a stream that we see for the first time starts.
 
         A broker without state of the producer takes any number. One that has state, from before
-        our restart, must not take our first batch for a retry of its own first one: a batch
+        our restart, must not take our first batch for a retry of its first one: a batch
         dropped as a duplicate would be lost in silence. A number that it cannot expect makes
         it refuse, and the producer bumps its epoch. Nor may it be the number that was drawn for
         the same producer before it was forgotten.
@@ -405,7 +405,7 @@ class SequenceMap:
         if epoch > stream.epoch:
             stream.restart(epoch)
         elif lane is not None and epoch > lane.epoch and _has_open(stream, lane):
-            # Nobody retries what the lane left behind: its numbers can only go with the epoch.
+            # No client retries what the lane left behind: its numbers can only go with the epoch.
             stream.restart(stream.epoch + 1)
         if lane is None:
             lane = stream.lanes[lane_index] = _Lane(epoch)

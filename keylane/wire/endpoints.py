@@ -5,7 +5,7 @@ Source: "NodeEndpoints" in FetchResponse.json (v16), ProduceResponse.json (v10),
 field 0; in ShareFetchResponse.json and ShareAcknowledgeResponse.json (v1, v2) the last field;
 KIP-951 (new leaders in Produce and Fetch answers), KIP-932 (share groups).
 
-A client that is told a new leader connects to it at once. With the broker's own address it
+A client that gets a new leader connects to it at once. With the broker's own address it
 would leave keylane and see partitions where it had lanes.
 """
 
@@ -48,7 +48,7 @@ PRODUCE_NO_ERRORS: Final = b"\x01\x00\x00"
 
 
 class NodeEndpoint(NamedTuple):
-    """A broker and its address, as an answer tells it."""
+    """A broker and its address in an answer."""
 
     node_id: int
     host: str

@@ -1,4 +1,4 @@
-"""Broker ids inside answers that keylane otherwise relays: leaders and replicas, told anew.
+"""Broker ids inside answers that keylane otherwise relays: leaders and replicas, replaced.
 
 In:    the body of a response, ids and addresses as clients know them.  Out: the body as buffers.
 Source: CurrentLeader and NodeEndpoints in FetchResponse.json (v12, v16), ProduceResponse.json
@@ -6,9 +6,9 @@ Source: CurrentLeader and NodeEndpoints in FetchResponse.json (v12, v16), Produc
 (PreferredReadReplica, Fetch v11).
 
 Among many nodes clients know pairs of node and broker, and a broker's own id is none of these,
-or node 0's. A Java consumer that is told to read from a replica it does not know asks for
-metadata and goes back to the leader, which tells it the same again: it would never get a record.
-A client that is told a known id with another address gives that broker up for the new one.
+or node 0's. A Java consumer that is sent to a replica it does not know asks for
+metadata and goes back to the leader, which answers the same again: it would never get a record.
+A client that gets a known id with another address gives that broker up for the new one.
 """
 
 from __future__ import annotations

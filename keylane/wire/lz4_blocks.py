@@ -3,7 +3,7 @@
 In:    the frame as Kafka's producers write it.  Out: its plain bytes, or None for any other.
 Source: LZ4 Frame Format 1.6.1; LZ4 Block Format ("end of block conditions", 255 to 1 at best).
 
-lz4.frame decompresses into memory of its own and copies all of it, holding the GIL: a quarter of
+lz4.frame decompresses into its own memory and copies all of it, holding the GIL: a quarter of
 its time at records of 1 KB.
 """
 
@@ -64,7 +64,7 @@ def read_independent_blocks(data: memoryview, bytes_max: int) -> memoryview | No
 
 
 def _read_header(data: memoryview) -> tuple[int, int, int | None] | None:
-    """Return where the blocks begin, their largest plain size, and the size of all if told."""
+    """Return where the blocks begin, their largest plain size, and that of all if given."""
     if len(data) < _HEADER_BYTES or _WORD.unpack_from(data)[0] != _MAGIC:
         return None
     flags, block_bytes_max = data[4], _BLOCK_SIZES.get(data[5])

@@ -312,4 +312,4 @@ class Writer:
 
 
 JOIN_BYTES_MAX: Final = 1024
-"""Parts below this are copied together: a buffer of its own costs more than the copy."""
+"""Parts below this are copied together: a separate buffer costs more than the copy."""

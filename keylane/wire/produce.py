@@ -306,7 +306,7 @@ class ProduceRound:
 
     request: ProduceRequest
     places: tuple[tuple[Place, ...], ...]
-    """Who asked: one place for each partition of each topic of `request`."""
+    """Where each came from: one place for each partition of each topic of `request`."""
 
 
 @dataclass(frozen=True, slots=True)

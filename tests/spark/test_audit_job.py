@@ -186,7 +186,7 @@ def test_a_partition_of_which_nothing_was_seen_is_looked_up(
 
     verdict = run_audit(spark, request)
 
-    assert (verdict.status, verdict.exit_code) == ("could not tell", 2)
+    assert (verdict.status, verdict.exit_code) == ("inconclusive", 2)
     (reason,) = verdict.reasons
     assert reason.startswith(f"no record of {orders} partition 1 was seen")
     assert reason.endswith("the brokers have some from offset 0 to 200")
@@ -255,11 +255,11 @@ def test_what_cannot_be_told_is_said(
     assert code == 2
     again = len(log.messages) - sum(message.key in {b"a", b"c"} for message in log.messages) - 400
     assert reported[0] == (
-        f"could not tell: 150 records, {400 + again} reports, {again} delivered again uncommitted"
+        f"inconclusive: 150 records, {400 + again} reports, {again} delivered again uncommitted"
     )
     assert [line.split(" of ")[0] for line in reported[2:]] == [
-        "could not tell: 1 records",
-        "could not tell: 200 reports",
+        "inconclusive: 1 records",
+        "inconclusive: 200 reports",
     ]
     assert unknown == [2, 2, 2]
     errors = [line for line in capsys.readouterr().err.splitlines() if "spark audit:" in line]

@@ -33,7 +33,7 @@ def test_s004_81_overlap_is_found() -> None:
 @pytest.mark.parametrize(
     ("plan", "fault"),
     [
-        ({"a": lanes(0, 1, 2)}, "gap: lane 3 of t is at nobody"),
+        ({"a": lanes(0, 1, 2)}, "gap: lane 3 of t has no member"),
         ({"a": lanes(0, 1, 2, 3, 4)}, "lane 4 of t does not exist"),
         ({"a": lanes(0, 1, 2, 3, -1)}, "lane -1 of t does not exist"),
         ({"a": lanes(0, 1, 2, 3, 3)}, "lane 3 of t overlaps: at a, a"),
