@@ -1,4 +1,4 @@
-"""The brokers as keylane itself sees them: topics, leaders, connections of its own principal.
+"""The brokers as keylane itself sees them: topics, leaders, and connections with its own principal.
 
 Called by nearly all above it; `cluster` is the face.
 """

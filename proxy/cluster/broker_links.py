@@ -69,7 +69,7 @@ class BrokerLinks:
         where: Callable[[], Iterable[Address]],
         id_of: Callable[[str, int], int | None],
     ) -> None:
-        """`where` tells the addresses of brokers beside the bootstrap ones, `id_of` their ids."""
+        """`where` gives addresses of brokers beside the bootstrap ones, `id_of` their ids."""
         self._config, self._security, self._stats = config, security, stats
         self._where, self._id_of = where, id_of
         self.reach = Reach(id_of, time.monotonic)
@@ -108,7 +108,7 @@ class BrokerLinks:
             self._probe = None
 
     def client_options(self) -> dict[str, Any]:
-        """Keyword arguments of keylane's aiokafka clients, which leave out who does not answer.
+        """Keyword arguments of keylane's aiokafka clients, without brokers that do not answer.
 
         They try addresses by chance, one after the other. Raises: LoginRefused.
         """
@@ -121,7 +121,7 @@ class BrokerLinks:
         }
 
     async def ask_any(self, ask: Callable[[ServiceLink], Awaitable[Any]]) -> Any:
-        """Ask who answered last, and others beside it when it is slow. Raises: UpstreamLost."""
+        """Ask the broker that answered last, and others if it is slow. Raises: UpstreamLost."""
         addresses = self._addresses()
 
         async def ask_at(address: Address) -> Any:
@@ -201,7 +201,7 @@ def _written(address: Address) -> str:
 
 
 async def outcome_of(opening: Awaitable[ServiceLink]) -> ServiceLink | KeylaneError:
-    """A connection, or why there is none: nobody may wait for it any more."""
+    """Return a connection, or why there is none, as no task may wait for it any more."""
     try:
         return await opening
     except KeylaneError as error:

@@ -67,11 +67,11 @@ class Cluster:
         pattern = config.lane_name_pattern
         plans = load_plans(config.lanes, lane_name_pattern=pattern)
         self.node_rules: tuple[NodeRule, ...] = node_rules(config.lanes, plans)
-        """This node's lane rules, as other nodes are told them."""
+        """This node's lane rules, as other nodes get them."""
         self.registry = TopicRegistry(config.lanes, lane_name_pattern=pattern, plans=plans)
         self.brokers: dict[int, Broker] = {}
         self.cluster_id = ""
-        """As brokers tell it."""
+        """As brokers give it."""
         self.links = BrokerLinks(
             config,
             self.security,
@@ -85,7 +85,7 @@ class Cluster:
         self.on_leader: list[Callable[[tuple[uuid.UUID, int], int], None]] = []
         """Reported of a later leader epoch of a partition (topic id, index) than was known."""
         self.on_grown: Callable[[], None] | None = None
-        """Called when `pins` has changed, but for what other nodes told."""
+        """Called when `pins` has changed, except by other nodes."""
         self._to_leaders: dict[asyncio.Task[ServiceLink | KeylaneError], tuple[Any, int]] = {}
         """Connections being opened to leaders: of which place, by which epoch."""
         self._logged_grown: dict[str, int] = {}
@@ -93,7 +93,7 @@ class Cluster:
         """By topic."""
         self._refreshing: asyncio.Lock = asyncio.Lock()
         self._seeking: dict[str, asyncio.Task[None]] = {}
-        """By topic: who leads a partition of it is being learnt, beside all requests."""
+        """By topic: tasks that learn its leaders, beside all requests."""
 
     async def start(self) -> None:
         """Learn brokers and topics. Raises: UpstreamLost, ConfigInvalid (a lane name clash)."""
@@ -245,7 +245,7 @@ class Cluster:
         for entry in brokers:
             node_id = int(getattr(entry, "node_id", getattr(entry, "broker_id", -1)))
             known = self.brokers.get(node_id)
-            # FindCoordinator tells no rack; that is no news about it.
+            # FindCoordinator gives no rack; that is no news about it.
             rack = getattr(entry, "rack", known.rack if known is not None else None)
             broker = Broker(node_id=node_id, host=entry.host, port=int(entry.port), rack=rack)
             if known != broker:
@@ -343,11 +343,11 @@ class Cluster:
 
     @property
     def pins(self) -> dict[str, int]:
-        """As `TopicRegistry.pins`: what other nodes are told to keep to."""
+        """Same as `TopicRegistry.pins`: layouts that other nodes have to keep."""
         return self.registry.pins()
 
     def _update_pins(self, others: Iterable[NodeInfo]) -> None:
-        """What is to get another layout now (`accept_layout`) is not kept to, whoever does."""
+        """Keep the pins of other nodes, but not of topics in `accept_layout`."""
         topics = (self.registry.topics.get(name) for name in self._config.accept_layout)
         accepted = {str(topic.topic_id) for topic in topics if topic is not None}
         pins: dict[str, int] = {}

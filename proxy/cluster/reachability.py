@@ -1,9 +1,9 @@
-"""Which brokers cannot be reached: told once when it begins, and once when it has ended.
+"""Brokers that cannot be reached: logged once when it begins, and once when it has ended.
 
 In:    how each try to connect to a broker ended.  Out: log lines.
 
-While a broker is away every client tries again and again, some tens of times a second. That one
-more could not be served says nothing new, so sessions tell of it at the level debug only.
+While a broker is away every client tries again and again, some tens of times a second. One
+more that fails is no news, so sessions log it at the level debug only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ log = logging.getLogger("keylane.brokers")
 Link = TypeVar("Link")
 
 PAUSE_S: Final = 10.0
-"""Between two losses of one broker that are told: it may come and go, as behind a balancer."""
+"""Between two losses of one broker that are logged: it may come and go, as behind a balancer."""
 ADDRESSES_MAX: Final = 1000
-"""Brokers get new addresses, and nobody asks for the old ones again."""
+"""Brokers get new addresses, and the old ones are not used again."""
 
 
 @dataclass(slots=True)
@@ -36,18 +36,18 @@ class _State:
     logged_s: float = float("-inf")
     reached_s: float = float("-inf")
     turned_away: int = 0
-    """Clients, since the last line that told of them."""
+    """Clients, since the last line that counted them."""
 
 
 class Reach:
-    """Tells which brokers can be reached, by the tries that are made anyway."""
+    """Logs which brokers can be reached, by the tries that are made anyway."""
 
     def __init__(
         self,
         id_of: Callable[[str, int], int | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`id_of` tells the id of the broker at an address, if one is known; `clock` in seconds."""
+        """`id_of` gives the id of the broker at an address, if one is known; `clock` in seconds."""
         self._id_of, self._clock = id_of, clock
         self._states: dict[tuple[str, int], _State] = {}
 
@@ -69,7 +69,7 @@ class Reach:
     def _failed(self, host: str, port: int, began_s: float, reason: str) -> None:
         state = self._state(host, port)
         if began_s < state.reached_s:
-            return  # a try that timed out tells less than a later one that did not
+            return  # a try that timed out is older than a later one that did not
         now_s = self._clock()
         if state.since_s is None:
             state.since_s = now_s

@@ -20,7 +20,7 @@ from keylane.assignor.model import Lane
 LANES_MAX: Final = 200_000
 """Lanes of all members together; those beyond are not watched, and commits count as they come."""
 WATCHERS_MAX: Final = 64
-"""Of one lane by one client id, each in a group of its own: a Fetch looks at all of them."""
+"""Of one lane by one client id, each in another group: a Fetch looks at all of them."""
 NEVER: Final = 2**63 - 1
 
 

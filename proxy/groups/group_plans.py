@@ -1,6 +1,5 @@
 """What is known of groups whose lanes keylane deals out: their members, and the last plan.
 
-In:    what a leader was told (JoinGroup), what was planned (SyncGroup).  Out: the same, later.
 Source: KIP-345 (static membership), KIP-429 (cooperative rebalancing).
 """
 
@@ -32,7 +31,7 @@ def identity_of(member_id: str, instance_id: str | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member as the leader is told of it."""
+    """A member as the leader gets it."""
 
     member_id: str
     instance_id: str | None
@@ -114,7 +113,7 @@ class Generations:
     _groups: OrderedDict[str, _Memory] = field(default_factory=OrderedDict)
 
     def note_joined(self, group: str, joined: Joined) -> None:
-        """A leader was told who is in the generation."""
+        """Record the members of a generation, as its leader got them."""
         memory = self._take(group)
         memory.joined = joined
         self._put(group, memory)
@@ -127,7 +126,7 @@ class Generations:
         self._put(group, memory)
 
     def joined(self, group: str, generation_id: int) -> Joined | None:
-        """Who is in the generation; None: it was not seen, or forgotten."""
+        """Return the members of the generation; None: it was not seen, or forgotten."""
         memory = self._groups.get(group)
         found = memory.joined if memory else None
         return found if found and found.generation_id == generation_id else None

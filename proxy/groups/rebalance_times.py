@@ -19,8 +19,8 @@ GROUPS_MAX: Final = 10_000
 
 
 ABANDONED_S: Final = 600.0
-"""Without a JoinGroup for so long a round is over: twice Java's `max.poll.interval.ms`, which is
-how long the coordinator waits for members."""
+"""A round without a JoinGroup is over then: twice Java's `max.poll.interval.ms`, for which the
+coordinator waits for members."""
 
 
 @dataclass(slots=True)

@@ -4,8 +4,8 @@ In:    addresses and names of clients that connect, log in and leave; what they 
 Out:   why one is refused, if it is; which connections have to go.
 Source: Kafka's `max.connections` and `max.connections.per.ip`.
 
-A principal is a name that a broker has taken a login of (`login_watch`). Who does not log in, or
-whose name cannot be told, is bounded by address and in all.
+A principal is a name that a broker has taken a login of (`login_watch`). A client that does not log
+in, or whose name is not known, is bounded by address and in all.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Admission:
     ) -> bool:
         """Whether the principal may have offsets of lanes in a group that has none yet.
 
-        It counts from then on, for as long as the group has some: `has_offsets` tells.
+        It counts from then on, while the group has some (`has_offsets`).
         """
         if principal is None or has_offsets(group):
             return True

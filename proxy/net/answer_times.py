@@ -28,7 +28,7 @@ MARGIN: Final = 3.0
 SLOW_S: Final = 30.0
 """How long a broker that was overtaken by another one is asked after all others."""
 ADDRESSES_MAX: Final = 1000
-"""Brokers get new addresses, and nobody asks for the old ones again."""
+"""Brokers get new addresses, and the old ones are not used again."""
 
 Address = tuple[str, int]
 
@@ -53,7 +53,7 @@ class Patience:
         clock: Callable[[], float] = time.monotonic,
         on_late: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`name_of` tells the id of the broker at an address, "?" where it is not known.
+        """`name_of` gives the id of the broker at an address, "?" where it is not known.
 
         on_late: is called with that id for each request that was given up.
         """

@@ -5,7 +5,7 @@ Source: Kafka protocol guide, "Network": a big-endian int32 size, then that many
 
 A frame is kept with its four size bytes, so that relaying it needs no new buffer.
 
-All readers of a thread receive small frames into one chunk: a loop fills a buffer and tells of it
+All readers of a thread receive small frames into one chunk: a loop fills a buffer and reports it
 in one step, so none is ever filled while another is in use. An idle connection holds no buffer.
 """
 
@@ -40,7 +40,7 @@ _chunk: Final = _Chunk()
 class FrameReader:
     """Receives into its own buffers and yields frames.
 
-    A frame that does not fit in the chunk gets a buffer of its own. `eager` allocates it at
+    A frame that does not fit in the chunk gets a separate buffer. `eager` allocates it at
     once (a broker's word is good); else it grows as bytes arrive, at most to twice of them,
     so that a lying size costs the peer what it costs us.
     Invariants: bytes held <= max(2 chunks, 2 * bytes received of the frame) unless eager; none

@@ -14,7 +14,7 @@ from keylane.errors import KeylaneError, UpstreamLost
 from keylane.tasks import spawn
 
 HEDGE_S: Final = 1.0
-"""A broker answers in milliseconds; so long it is waited for alone."""
+"""A broker answers in milliseconds; it is waited for alone until then."""
 
 Result = TypeVar("Result")
 
@@ -27,7 +27,7 @@ async def first_answer(
 ) -> Result:
     """The first result. A way that has failed, or is slower than `pause_s`, has the next one begun.
 
-    on_hedge: is told the number of the way that was so slow.
+    on_hedge: gets the number of the way that was so slow.
     Raises: UpstreamLost, with all reasons; what no other way can heal, as it is.
     """
     pending: dict[asyncio.Task[Result | KeylaneError], int] = {}
@@ -70,7 +70,7 @@ async def _next_result(
 
 
 async def _outcome(way: Callable[[], Awaitable[Result]]) -> Result | KeylaneError:
-    """What a way comes to; a failure is a value, as nobody may wait for it any more."""
+    """What a way comes to; a failure is a value, as no task may wait for it any more."""
     try:
         return await way()
     except KeylaneError as error:

@@ -1,10 +1,10 @@
-"""A listener for each broker that is known, before any client is told of the broker.
+"""A listener for each known broker, before a client gets the broker in an answer.
 
 In:    broker ids as answers name them.  Out: where clients reach each; none for those without.
 Source: docs/decisions/040.
 
-A port may be taken, for a while or for good. The broker is left out of what clients are told until
-its listener is there: any other address would lead them to another broker.
+A port may be taken, for a while or for good. The broker is left out of answers until its
+listener is there: any other address would lead them to another broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Address = tuple[str, int]
 
 
 class Listeners:
-    """Of one node. Invariant: one task at most binds for a broker; who learns of it shares it."""
+    """Of one node. Invariant: one task at most binds for a broker; all that learn of it share it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Listeners:
         self.addresses: dict[int, Address] = {}
         """Where clients reach each broker, by its id."""
         self._tries: dict[int, tuple[asyncio.Future[None], asyncio.Task[None]]] = {}
-        """By broker without a listener: ends with the first try, and who goes on trying."""
+        """By broker without a listener: ends with the first try, and the task that goes on trying."""
 
     async def learn(self, broker_ids: Iterable[int], *, strict: bool = False) -> None:
         """Bind for those that are new; on return each has been tried once.
@@ -101,6 +101,6 @@ class Listeners:
     def _note_failed(self, broker_id: int, error: ConfigInvalid, pause_s: float) -> None:
         self._stats.listener_binds_failed += 1
         log.error(
-            "no listener for a broker, clients are not told of it broker=%d again_in_s=%g"
+            "no listener for a broker: left out of answers broker=%d again_in_s=%g"
             " reason=%s", broker_id, pause_s, error,
         )  # fmt: skip

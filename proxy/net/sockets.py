@@ -3,7 +3,7 @@
 In:    transports.  Out: socket options; bytes that the peer's system has acknowledged.
 Source: RFC 1122 4.2.3.6 (keep-alives), RFC 5482 (user time-out), tcp(7).
 
-A machine that loses its power or its network says nothing, and who only waits never finds out.
+A machine that loses its power or its network says nothing, and a peer that only waits never finds out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ACKNOWLEDGED: Final = struct.Struct("=120xQ")
 
 
 def keep_alive(transport: asyncio.BaseTransport, *, unacknowledged_ms_max: int = 0) -> None:
-    """Have the system find out that a peer is gone, which is told as a lost connection.
+    """Have the system find out that a peer is gone, which ends the connection.
 
     unacknowledged_ms_max: how long the peer may leave bytes unacknowledged; 0: the system's rule.
     It also ends a connection whose peer lives and does not read, so it is not for clients: those
@@ -54,15 +54,15 @@ def keep_alive(transport: asyncio.BaseTransport, *, unacknowledged_ms_max: int =
         option = getattr(socket, name, None)  # each of them is missing on some system
         if option is not None and value:
             options.append((socket.IPPROTO_TCP, option, value))
-    with suppress(OSError):  # it was reset already, which the transport is about to tell
+    with suppress(OSError):  # it was reset already, which the transport is about to report
         for level, option, value in options:
             connection.setsockopt(level, option, value)
 
 
 def acknowledged_bytes(transport: asyncio.BaseTransport) -> int | None:
-    """Bytes that the peer's system has taken since the connection began; None: not told here.
+    """Bytes that the peer's system has taken since the connection began; None: not known here.
 
-    Below TLS and below the transport's own buffer, which tell of large pieces only.
+    Below TLS and below the transport's own buffer, which count large pieces only.
     """
     connection = _socket_of(transport)
     if connection is None or sys.platform != "linux":  # others have other fields in TCP_INFO
@@ -70,13 +70,13 @@ def acknowledged_bytes(transport: asyncio.BaseTransport) -> int | None:
     try:
         reported = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, ACKNOWLEDGED.size)
     except OSError as error:  # a sandbox that knows no TCP_INFO, or it was reset already
-        log.debug("taken bytes are not told reason=%s", error)
+        log.debug("acknowledged bytes are not known reason=%s", error)
         return None
     return int(ACKNOWLEDGED.unpack(reported)[0]) if len(reported) == ACKNOWLEDGED.size else None
 
 
 def has_left(transport: asyncio.BaseTransport | None) -> bool:
-    """Whether the peer has closed its side, as far as the system tells; False: it is not told.
+    """Return whether the peer has closed its side; False also where the system does not say.
 
     For a connection that is not read, whose end is else not seen.
     """

@@ -37,7 +37,7 @@ class Room(Protocol):
 
 
 class Watch(Protocol):
-    """Knows how long a broker is waited for, and is told how each wait has ended."""
+    """Knows how long a broker is waited for, and records how each wait has ended."""
 
     def seconds(self) -> float:
         """For an answer, beside what the broker is asked to wait."""
@@ -75,7 +75,7 @@ LOGIN_AGE: Final = 0.85
 
 
 def answer_of(future: asyncio.Future[Frame]) -> OnResponse:
-    """Hand an answer to whoever waits for it, if he still does."""
+    """Set the result of a future to an answer, unless it was cancelled."""
 
     def answered(frame: Frame) -> None:
         if not future.done():
@@ -158,7 +158,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
         self._waiting[-1] = answered
 
     def close(self) -> None:
-        """Drop the connection; nobody waits for its answers any more."""
+        """Drop the connection; its answers are not waited for any more."""
         self._waiting.clear()
         if self._transport is not None:
             self._transport.abort()
@@ -209,7 +209,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
             self.on_grown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever owns the link."""
+        """Notify the owner of the link."""
         self._lose(str(exc) if exc else "closed by the broker")
 
     def pause_writing(self) -> None:
@@ -320,7 +320,7 @@ class ServiceLink:
         except FrameInvalid as error:
             service.close()
             raise UpstreamLost(f"broker at {host}:{port}: {error}") from None
-        except BaseException:  # also when whoever waits for it was cancelled
+        except BaseException:  # also when the task that waits for it was cancelled
             service.close()
             raise
         service.version_max = {key.api_key: key.max_version for key in answer.api_keys}

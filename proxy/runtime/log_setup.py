@@ -2,9 +2,9 @@
 
 In:    records of the logging module.  Out: lines on stderr.
 
-aiokafka, which writes the journal and other topics of keylane's own, tells each try of each client
-while a broker is away, some 20 a second. That it goes on says nothing new: one line tells that it
-has begun, one that it has ended. The level debug shows all of it as it is.
+aiokafka, which writes the journal and keylane's other topics, logs each try of each client while a
+broker is away, some 20 a second. That it goes on is no news: one line says that it has begun, one
+that it has ended. The level debug shows all of it as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger("keylane.kafka")
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 LIBRARY: Final = "aiokafka"
 QUIET_S: Final = 10.0
-"""Without a complaint for so long, all is well again; clients try many times in it."""
+"""After so many seconds without a complaint all is well; clients try many times in it."""
 OTHER_PAUSE_S: Final = 60.0
 """Between two lines of the same kind that are no loss of a broker."""
 OTHER_KINDS_MAX: Final = 100
@@ -44,17 +44,17 @@ def set_up_logging(level: str) -> None:
 
 
 def _on_loop(seconds: float, do: Callable[[], None]) -> None:
-    """Later, if there is a loop; without one nobody need be told that all is well again."""
+    """Later, if there is a loop; without one the end of the trouble is not logged."""
     try:
         asyncio.get_running_loop().call_later(seconds, do)
     except RuntimeError:
-        log.debug("no event loop: the end of this trouble is not told")
+        log.debug("no event loop: the end of this trouble is not logged")
 
 
 class ClientTrouble(logging.Handler):
-    """Tells once that the clients inside of keylane are in trouble, and once that they are not.
+    """Logs once that the clients inside of keylane are in trouble, and once that they are not.
 
-    What is no loss of a broker, an error with a trace or a missing right, is told as it is, each
+    What is no loss of a broker, an error with a trace or a missing right, is logged as it is, each
     kind once a minute.
     """
 
@@ -71,10 +71,10 @@ class ClientTrouble(logging.Handler):
         self._last_s = 0.0
         self._count = 0
         self._logged_s: dict[str, float] = {}
-        """When each other kind of line was told."""
+        """When each other kind of line was logged."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take in one line of aiokafka's; one that cannot be told is no trouble of who wrote it."""
+        """Take in one line of aiokafka's; one that fails to format must not raise in the caller."""
         try:
             self._take(record)
         except Exception:  # noqa: BLE001 -- as every handler of `logging` does

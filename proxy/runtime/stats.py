@@ -33,7 +33,7 @@ OTHER_GROUPS: Final = "(other groups)"
 
 
 class Sample(NamedTuple):
-    """One number with its meaning; `labels` tells samples of one name apart."""
+    """One number with its meaning; `labels` distinguishes samples of one name."""
 
     name: str
     kind: str
@@ -129,7 +129,7 @@ class ProxyStats:
     )
     tasks: int = _gauge("Tasks under way, a second ago at most.")
 
-    # Cache (S004-45).
+    # Cache.
     cache_bytes: int = _gauge("Bytes of slices that wait for their lane.")
     cache_bytes_max: int = _gauge("Bound of cache_bytes.")
     cache_hits: int = _counter("Slices served from memory.")
@@ -257,7 +257,7 @@ class ProxyStats:
         self,
         record_count: int,
         seconds: float,
-        is_acknowledged: bool,  # noqa: FBT001 - as the journal tells it
+        is_acknowledged: bool,  # noqa: FBT001 - as the journal reports it
     ) -> None:
         """Count a write to the log of individual commits."""
         self.journal_appends += 1

@@ -1,10 +1,9 @@
 """`keylane proxy --workers N`: N nodes on one machine, each a process, under one parent.
 
 In:    `ProxyConfig` with `workers` above 1.  Out: an exit code; one line when all are ready.
-Source: DESIGN decision 1.
 
-All share the bootstrap port, so that clients need one address; each has listeners of its own for
-the brokers. A worker that ends is started again; the others take over its groups meanwhile. That
+All share the bootstrap port, so that clients need one address; each has its own listeners for the
+brokers. A worker that ends is started again; the others take over its groups meanwhile. That
 is also how workers are restarted one after another: SIGTERM to each, the parent does the rest.
 """
 
@@ -34,7 +33,7 @@ BAD_CONFIG: Final = 2
 RESTART_PAUSE_S: Final = 0.5
 RESTART_PAUSE_S_MAX: Final = 30.0
 SOUND_S: Final = 60.0
-"""Who ran for so long has started well: its next restart is the first one again."""
+"""A worker that ran for this time has started well: its next restart counts as the first."""
 UNTIL_EOF: Final = "--until-eof"
 
 

@@ -1,4 +1,4 @@
-"""Who a client is, once its broker has taken its login: read from the tokens that pass.
+"""The name of a client once its broker has taken its login, read from the tokens that pass.
 
 In:    the mechanism, each token with the broker's answer to it.
 Out:   whether the login is over by that, and the name, when it is proven.
@@ -7,12 +7,12 @@ Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER); Kafka's `Pla
 
 A name is what the client claims until the broker says that the login is over: only then it
 counts. It is for bounds alone, never for rights, which the broker is asked for. No password and no
-token is kept, and where a name cannot be told (Kerberos, tokens that are no JWT) there is none.
+token is kept, and where a name is not readable (Kerberos, tokens that are no JWT) there is none.
 
 An answer without an error code does not end a login: a SCRAM challenge has none, and the answer
 to an OAUTHBEARER token that was refused says so in its bytes. Of mechanisms that are not known
-here the end is told by an answer without bytes, as Kerberos ends, or by a lifetime, which brokers
-give at the end alone; where it has neither, it cannot be told.
+here the end is an answer without bytes, as Kerberos ends, or one with a lifetime, which brokers
+give at the end alone; without either, the end is not known.
 """
 
 from __future__ import annotations

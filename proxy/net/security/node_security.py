@@ -95,7 +95,7 @@ def _open_control_context(config: SecurityConfig) -> ReloadingContext:
     if certificate is None:
         certificate, key, name = config.tls_certificate, config.tls_key, "tls_certificate"
     assert certificate is not None, "checked by the configuration"
-    # Not required: a kubelet's probe has no certificate, and who has a token needs none.
+    # Not required: a kubelet's probe has no certificate, and a client with a token needs none.
     return open_listener_context(
         certificate, key, config.control_client_ca, name=name, is_certificate_required=False
     )

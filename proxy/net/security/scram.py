@@ -17,8 +17,8 @@ from aiokafka.errors import SaslAuthenticationFailed
 from scramp import ScramClient, ScramException
 
 ITERATIONS_MIN: Final = 4096
-"""RFC 7677, section 4, and Kafka's own clients. A broker that asks for fewer is a liar between the
-two, who can then guess the password from what was sent."""
+"""RFC 7677, section 4, and Kafka's own clients. A broker that asks for fewer is an attacker in
+between, and can then guess the password from what was sent."""
 ITERATIONS_MAX: Final = 1_000_000
 """Kafka's own bound is 16384. A liar at the broker's address must not keep a processor busy."""
 

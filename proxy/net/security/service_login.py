@@ -1,4 +1,4 @@
-"""keylane's own login: who it is to the brokers, on the connections that no client has asked for.
+"""keylane's own login: its principal on the connections that no client has asked for.
 
 In:    a mechanism, where the secret is.  Out: SASL messages; options for aiokafka's clients.
 Source: KIP-43, KIP-152 (SaslAuthenticate), KIP-368 (session lifetime); RFC 4616 (PLAIN), RFC 5802
@@ -42,7 +42,7 @@ class ServiceLogin:
         self._password_file, self._token_file = config.login_password_file, config.login_token_file
 
     async def log_in(self, ask: Ask) -> float:
-        """Log one connection in; how long that holds in seconds, 0 for ever.
+        """Log one connection in; return for how many seconds that holds, 0 without end.
 
         `ask` sends a kio request and returns its answer. Raises: LoginRefused, UpstreamLost.
         """

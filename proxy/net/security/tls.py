@@ -23,7 +23,7 @@ from keylane.errors import ConfigInvalid
 log = logging.getLogger("keylane.tls")
 
 last_alerts: ContextVar[list[bytes] | None] = ContextVar("last_alerts", default=None)
-"""Where who makes a handshake finds what OpenSSL says when it fails: event loops drop it."""
+"""Alerts of OpenSSL for the maker of a handshake that fails: event loops drop them."""
 Signature = tuple[tuple[int, int, int], ...]
 
 

@@ -1,13 +1,13 @@
-"""Where clients' TLS handshakes are made: counted, bounded, and told of when they fail.
+"""TLS handshakes of clients: counted, bounded, and logged when they fail.
 
 In:    accepted connections.  Out: their sessions, as soon as the handshake is done.
 Source: RFC 8446.
 
-asyncio tells nobody of a handshake that fails, nor of the peer. So a connection is accepted
+asyncio reports neither a handshake that fails nor its peer. So a connection is accepted
 without TLS, and its socket given to a transport that has TLS, whose handshake can be awaited. That
 also is the moment to refuse it, before a handshake has cost anything.
-Nor does asyncio send the alert by which TLS tells a client what is wrong, an expired certificate
-for example. Without it Java's client tries for ever, where a broker makes it give up.
+Nor does asyncio send the alert by which TLS says what is wrong, an expired certificate for
+example. Without it Java's client tries without end, where a broker makes it give up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LINGER_S: Final = 2.0
 """How long a client has to take the alert."""
 LINGER_BYTES: Final = 4096
 REASONS_MAX: Final = 100
-"""Reasons that are told apart; OpenSSL has a few dozen that clients can bring about."""
+"""Reasons that are logged one by one; OpenSSL has a few dozen that clients can bring about."""
 
 MakeSession = Callable[[], asyncio.BaseProtocol]
 """What has the connection when the handshake is done: a session, or one of the control port."""
@@ -66,7 +66,7 @@ class TlsDoor:
         )
         self._timeout_s, self._clock = timeout_s, clock
         self._logged: dict[str, tuple[float, int]] = {}
-        """By reason: when it was told last, and how often it came since."""
+        """By reason: when it was logged last, and how often it came since."""
 
     def protocol(self, make_session: MakeSession) -> asyncio.BaseProtocol:
         """What a listener gives to a connection that it has accepted."""
@@ -123,7 +123,7 @@ class TlsDoor:
                 raise
 
     def failed(self, peer: str, reason: str) -> None:
-        """Count and tell of a handshake that did not succeed."""
+        """Count and log a handshake that did not succeed."""
         self._stats.tls_handshakes_failed += 1
         now_s = self._clock()
         logged_s, unlogged = self._logged.get(reason, (now_s - LOG_INTERVAL_S, 0))
