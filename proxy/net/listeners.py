@@ -28,7 +28,7 @@ Address = tuple[str, int]
 
 
 class Listeners:
-    """Of one node. Invariant: one task at most binds for a broker; all that learn of it share it."""
+    """Of one node. Invariant: one task at most binds for a broker; all share it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Listeners:
         self.addresses: dict[int, Address] = {}
         """Where clients reach each broker, by its id."""
         self._tries: dict[int, tuple[asyncio.Future[None], asyncio.Task[None]]] = {}
-        """By broker without a listener: ends with the first try, and the task that goes on trying."""
+        """By broker without a listener: the end of the first try, and the task that goes on."""
 
     async def learn(self, broker_ids: Iterable[int], *, strict: bool = False) -> None:
         """Bind for those that are new; on return each has been tried once.

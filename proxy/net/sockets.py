@@ -3,7 +3,8 @@
 In:    transports.  Out: socket options; bytes that the peer's system has acknowledged.
 Source: RFC 1122 4.2.3.6 (keep-alives), RFC 5482 (user time-out), tcp(7).
 
-A machine that loses its power or its network says nothing, and a peer that only waits never finds out.
+A machine that loses its power or its network says nothing, and a peer that only waits never finds
+out.
 """
 
 from __future__ import annotations
