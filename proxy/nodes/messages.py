@@ -1,9 +1,8 @@
-"""What nodes tell each other through their group: bytes of JoinGroup and SyncGroup, and values.
+"""Messages of nodes through their group: bytes of JoinGroup and SyncGroup, and values.
 
 In:    `Hello` of a node that joins; `Membership`, or why a node was not let in.  Out: bytes; back.
-Source: `keylane.assignor.protocol` (Kafka's consumer protocol), so that Kafka's own tools show who
-owns what; the rest is user data: JSON, in SyncGroup deflated (RFC 1950), since every member is told
-of all.
+Source: `keylane.assignor.protocol` (Kafka's consumer protocol), so that Kafka's own tools show the
+owners; the rest is user data: JSON, in SyncGroup deflated (RFC 1950), since every member gets all.
 
 Whether it is a node that says it is settled before (`seals`). What comes may still be of a newer
 keylane, or where nodes have no secret, of another program: it is read within bounds, unknown fields
