@@ -1,4 +1,4 @@
-"""What a group does on its lanes: who reads which, how fast, and how far behind.
+"""A group on its lanes: members with their lanes, pace and lag.
 
 In:    a group's name.  Out: `GroupReport`, fit for JSON.
 Source: Kafka's kafka-consumer-groups, which shows the same of partitions (KIP-848).
@@ -211,7 +211,7 @@ def read_owners(described: Any) -> dict[Lane, str]:
         try:
             assignment = read_assignment(bytes(member.member_assignment))
         except FrameInvalid:
-            continue  # of a client with bytes of its own: shown without lanes
+            continue  # of a client with bytes that are not Kafka's: shown without lanes
         for lane in assignment.lanes:
             owners[lane] = str(member.member_id)
     return owners

@@ -58,7 +58,7 @@ class ControlServer:
         door: TlsDoor | None = None,
         connections: ControlDoor | None = None,
     ) -> None:
-        """`elsewhere` tells where the node answers that serves a group; None: here.
+        """`elsewhere` gives the address of the node that serves a group; None: here.
 
         door: makes TLS handshakes; None: without TLS. connections: bounds what comes after them.
         """

@@ -94,7 +94,7 @@ def status_operations(
     group: Handler,
     description: Handler,
 ) -> list[Operation]:
-    """What only tells."""
+    """Operations that change nothing."""
     return [
         Operation(
             method="GET", path="/healthz", handler=health, is_open=True, answer=str,
@@ -119,7 +119,7 @@ def status_operations(
         ),
         Operation(
             method="GET", path="/groups/{group}", handler=group, answer=GroupReport,
-            summary="Who of a group reads which lanes, how fast, how far behind",
+            summary="Members of a group: their lanes, pace and lag",
             problems=(*READ, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.SERVICE_UNAVAILABLE),
         ),
     ]  # fmt: skip
