@@ -84,7 +84,7 @@ from keylane.proxy.apis.records.producers import (
     handle_describe_producers,
     handle_describe_transactions,
 )
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
 from keylane.proxy.apis.shared.own_group import FLEXIBLE_FROM, but_own_group
 from keylane.proxy.apis.shared.own_topics import (
@@ -99,6 +99,7 @@ from keylane.proxy.apis.shared.refusals import (
     refusing,
     relay_or_refuse,
 )
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
 from keylane.proxy.apis import Route, route_of
-from keylane.proxy.apis.shared.context import Request
 from keylane.proxy.apis.shared.large import BYTES_AT_ONCE
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame, FrameReader
 from keylane.proxy.net.response_order import Buffers, ResponseOrder, Slot
 from keylane.proxy.net.sockets import has_left, keep_alive

@@ -38,7 +38,7 @@ from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import resolve_class_path
 from keylane.proxy.apis import API_VERSIONS, ROUTES
 from keylane.proxy.apis.connection.api_versions import clamp
-from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis.shared.request import Request
 from keylane.wire.header import read_request_header
 
 FRAME_BYTES_MAX: Final = 8192

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from keylane.proxy.apis import API_VERSIONS, ROUTES
-from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis.shared.request import Request
 from keylane.wire.entities import UNKNOWN
 from keylane.wire.fetch import (
     read_fetch_request,

@@ -21,7 +21,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
     Refusal,
@@ -35,6 +35,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
     shows_lanes,
 )
 from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView
 

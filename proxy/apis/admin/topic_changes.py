@@ -25,7 +25,7 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
     Refusal,
@@ -37,6 +37,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
 )
 from keylane.proxy.apis.shared.places import real_ids
 from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView
 

@@ -16,7 +16,7 @@ from typing import Any
 from kio.schema.types import TopicName
 
 from keylane.proxy.apis.connection.metadata import mark_own, show_names
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
     LaneRoom,
     Shown,
@@ -26,6 +26,7 @@ from keylane.proxy.apis.shared.large import (
     write_answer,
 )
 from keylane.proxy.apis.shared.places import place_topic
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 

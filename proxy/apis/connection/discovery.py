@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import show_brokers
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 ENDPOINT_CONTROLLER: Final = 2

@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid, FrameInvalid
 from keylane.offsets.records.journal import TOPIC_NAME as JOURNAL
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
     ENTRIES_AT_ONCE,
     LANE_NAME_ENTRIES_MAX,
@@ -38,6 +38,7 @@ from keylane.proxy.apis.shared.large import (
     write_answer,
 )
 from keylane.proxy.apis.shared.places import are_reached, hide_unlistened, place_topic, show_brokers
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.scans.records import TOPIC_NAME as SCANS
 from keylane.proxy.topics.settings_records import TOPIC_NAME as SETTINGS

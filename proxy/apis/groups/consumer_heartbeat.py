@@ -27,9 +27,10 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
 from keylane.errors import PatternUnreadable
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import shows_lanes
 from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 REASON: Final = (

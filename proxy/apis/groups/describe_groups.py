@@ -11,8 +11,9 @@ Source: docs/decisions/024.
 from __future__ import annotations
 
 from keylane.assignor.subscribed_names import take_hidden_names
-from keylane.proxy.apis.shared.context import SIZE, Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER
+from keylane.proxy.apis.shared.request import SIZE, Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.group_members import (

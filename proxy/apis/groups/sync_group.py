@@ -47,9 +47,10 @@ from keylane.assignor.protocol import (
 from keylane.assignor.sticky import plan_sticky
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.commits.steps_back import note_given
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import note_syncing, planned_group, read_member
 from keylane.proxy.apis.shared.refusals import refuse_sync
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, Planned
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView

@@ -22,7 +22,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
     LaneWishes,
@@ -33,6 +33,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
     lanes_text,
 )
 from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView
 

@@ -28,9 +28,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.apis.shared.unresolved import unresolved_lanes
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.net.response_order import Buffers

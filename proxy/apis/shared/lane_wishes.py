@@ -19,8 +19,9 @@ from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from keylane.errors import ConfigInvalid
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_entries
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.topics.registry import LaneView
 
 log = logging.getLogger("keylane.admin")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.request import Request
 from keylane.wire.primitives import Reader
 
 JOIN_GROUP: Final = 11

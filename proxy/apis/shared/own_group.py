@@ -23,8 +23,9 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32, i32Timedelta
 
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.refusals import REFUSALS, refusal
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.node_values import GROUP
 from keylane.wire.primitives import Reader

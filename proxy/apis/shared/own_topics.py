@@ -24,8 +24,9 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32Timedelta, i64
 
 from keylane.config.own_names import OWN_ID_START, OWN_TOPICS, is_own_id
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.wire.topic_key import NamedTopic

@@ -19,8 +19,9 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i32Timedelta, i64
 
 from keylane.errors import GroupDenied, NotCoordinator
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.member_ids import is_elsewhere
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 log = logging.getLogger("keylane.refusals")

@@ -12,7 +12,7 @@ import pytest
 
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis import Route, route_of
-from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.session import session as session_module
 from keylane.proxy.session.session import PIPELINED_MAX
 from keylane.wire.header import write_request
