@@ -41,13 +41,6 @@ async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
     return (await context.send((request.frame,)),)
 
 
-def relays_sasl_authenticate(request: Request, _context: Context) -> bool:
-    """Every token, as bytes. Raises: FrameInvalid, for one that no broker takes."""
-    if len(request.frame) > TOKEN_BYTES_MAX:
-        raise FrameInvalid(f"SaslAuthenticate has {len(request.frame)} bytes")
-    return True
-
-
 def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
     """See whether the broker took a token, and whether the login is over by that.
 

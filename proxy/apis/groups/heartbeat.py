@@ -58,8 +58,8 @@ Offset = tuple[Place, int, str]
 """Place, offset and metadata, as the broker has them."""
 
 
-def relays_heartbeat(request: Request, context: Context) -> bool:
-    """Every heartbeat, as bytes; a group whose offsets are due is noted."""
+def note_beat(request: Request, context: Context) -> None:
+    """Commit the offsets of the heartbeat's group again where they are due."""
     try:
         beat = read_beat(request)
         if _is_due(beat.group, context):
@@ -69,7 +69,6 @@ def relays_heartbeat(request: Request, context: Context) -> bool:
             context.aside(partial(load_offsets, beat, context))
     except FrameInvalid:
         pass  # the broker says so
-    return True
 
 
 async def load_offsets(beat: Beat, context: Context) -> None:

@@ -21,7 +21,7 @@ Source: Kafka protocol guide, JoinGroup; docs/decisions/024; ClassicGroup.comput
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -47,6 +47,7 @@ from keylane.proxy.apis.shared.group_state import (
 )
 from keylane.proxy.apis.shared.member_ids import note_joining, planned_group
 from keylane.proxy.apis.shared.refusals import refuse_join
+from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import SIZE, Request
 from keylane.proxy.groups.group_names import (
     NO_NAMES,
@@ -110,14 +111,7 @@ class PhysicalNames(dict[str, str]):
 
 
 def read_asked(request: Request) -> Asked | None:
-    """What a consumer joins with; None: it is another's, or the broker's to refuse."""
-    if not request.parsed:
-        request.parsed.append(_read_asked(request))
-    found: Asked | None = request.parsed[0]
-    return found
-
-
-def _read_asked(request: Request) -> Asked | None:
+    """The JoinGroup of a consumer; None: it is another client's, or the broker's to refuse."""
     try:
         join = read_join_request(request.body, request.api_version)
     except FrameInvalid:
@@ -128,30 +122,27 @@ def _read_asked(request: Request) -> Asked | None:
     return Asked(join, NO_NAMES.union(*said))
 
 
-def relays_join_group(request: Request, context: Context) -> bool:
-    """Whether neither the member nor, as far as is known, its group has to do with lanes."""
-    note_joining(request, context)
+def look_join_group(request: Request, context: Context) -> Handler | None:
+    """Relay where neither the member nor, as far as is known, its group has to do with lanes."""
     asked = read_asked(request)
-    if asked is None:
-        return True
-    if _lane_names(asked, context):
-        return False
+    if asked is None or not _may_have_lanes(asked, context):
+        return None
+    return partial(handle_join_group, asked=asked)
+
+
+def _may_have_lanes(asked: Asked, context: Context) -> bool:
     group = asked.join.group_id
-    if group in context.group_names:
-        return False
+    if _lane_names(asked, context) or group in context.group_names:
+        return True
     try:
-        return context.groups.topics_of(group).isdisjoint(asked.names)
+        return not context.groups.topics_of(group).isdisjoint(asked.names)
     except NotCoordinator:
-        return True  # not loaded yet; what the leader is answered shows the group's names
+        return False  # not loaded yet; what the leader is answered shows the group's names
 
 
-async def handle_join_group(request: Request, context: Context) -> Buffers:
+async def handle_join_group(request: Request, context: Context, asked: Asked) -> Buffers:
     """Refuse a member that does not fit, else pass it on; judge the answer."""
-    asked = read_asked(request)
-    if asked is None:
-        pending = context.send((request.frame,))
-        context.release()
-        return (await pending,)
+    note_joining(request, context)
     group = asked.join.group_id
     # Else the names of a stranger, whose broker may be long in refusing it, would keep members out.
     code = ErrorCode(await context.group_error(group, Operation.READ))
@@ -168,26 +159,30 @@ async def handle_join_group(request: Request, context: Context) -> Buffers:
         member = _member_of(request, frame, asked)
     finally:
         context.group_names.end_join(group, join, member)
-    return judge_join_answer(request, frame, context)
+    return _judge(request, frame, context, lambda: asked)
 
 
-def judge_join_answer(request: Request, frame: Frame, context: Context) -> Buffers:
+def judge_relayed_join(request: Request, frame: Frame, context: Context) -> Buffers:
+    """The answer to a member whose request was relayed; it is read again for few of them."""
+    return _judge(request, frame, context, lambda: read_asked(request))
+
+
+def _judge(
+    request: Request, frame: Frame, context: Context, find_asked: Callable[[], Asked | None]
+) -> Buffers:
     """The answer to a member: without the names that keylane has added, or a refusal."""
-    asked = read_asked(request)
-    if asked is None:
-        return (frame,)
     try:
         answer = read_join_answer(request.answer_body(frame), request.api_version)
     except FrameInvalid as error:
         # The client may well read it: what cannot be judged is left to its own assignor.
         log.warning("JoinGroup not read session_id=%s reason=%s", context.session_id, error)
         return (frame,)
-    if answer.error_code != 0:
+    is_follower = answer.leader and not answer.members
+    asked = None if answer.error_code != 0 or is_follower else find_asked()
+    if asked is None:
         return (frame,)
-    if not answer.leader and not answer.members:
-        return _judge_leaderless(request, frame, asked, answer, context)
     if not answer.members:
-        return (frame,)
+        return _judge_leaderless(request, frame, asked, answer, context)
     return _judge_leader(request, frame, asked, answer, context)
 
 

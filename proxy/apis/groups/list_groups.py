@@ -18,7 +18,7 @@ from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 
-def relays_alone(_request: Request, context: Context) -> bool:
+def is_alone(_request: Request, context: Context) -> bool:
     """Whether ids mean the same to clients and brokers."""
     return context.placement.is_alone
 

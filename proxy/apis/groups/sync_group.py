@@ -50,6 +50,7 @@ from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import note_syncing, planned_group, read_member
 from keylane.proxy.apis.shared.refusals import refuse_sync
+from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, Planned
 from keylane.proxy.net.response_order import Buffers
@@ -99,10 +100,11 @@ class PlanRefused(Exception):
         super().__init__("; ".join(faults[:FAULTS_SHOWN]))
 
 
-def relays_sync_group(request: Request, context: Context) -> bool:
-    """Whether keylane has no part in the group's assignment."""
-    note_syncing(request, context)
-    return planned_group(request, context) is None and not is_left_out(request, context)
+def look_sync_group(request: Request, context: Context) -> Handler | None:
+    """Relay where keylane has no part in the group's assignment."""
+    if is_left_out(request, context):
+        return refuse_left_out
+    return None if planned_group(request, context) is None else handle_sync_group
 
 
 def is_left_out(request: Request, context: Context) -> bool:
@@ -114,11 +116,16 @@ def is_left_out(request: Request, context: Context) -> bool:
     return context.group_names.is_refused(group, member_id)
 
 
+async def refuse_left_out(request: Request, context: Context) -> Buffers:
+    """Refuse a member that goes by other names of topics than its group."""
+    note_syncing(request, context)
+    context.stats.joins_refused += 1
+    return request.answer_entity(refuse_sync(request, ErrorCode.inconsistent_group_protocol))
+
+
 async def handle_sync_group(request: Request, context: Context) -> Buffers:
     """Replace a leader's assignments of lanes; send; pass the answer on."""
-    if is_left_out(request, context):
-        context.stats.joins_refused += 1
-        return request.answer_entity(refuse_sync(request, ErrorCode.inconsistent_group_protocol))
+    note_syncing(request, context)
     wanted = request.decode()
     frame = request.frame
     if wanted.assignments:

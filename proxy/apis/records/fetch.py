@@ -26,11 +26,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
+from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.apis.shared.unresolved import unresolved_lanes
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
@@ -78,25 +80,17 @@ class FetchPlan:
     """One per entry of `answered`."""
 
 
-def relays_fetch(request: Request, context: Context) -> bool:
-    """Whether no topic of the request has lanes, for all that is known."""
-    if context.range_views.has_ranges(request.header.client_id):
-        return False
-    return are_plain(_read(request).topics, context.registry)
+def look_fetch(request: Request, context: Context) -> Handler | None:
+    """Relay a request of which no topic has lanes, for all that is known."""
+    wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
+    has_ranges = context.range_views.has_ranges(request.header.client_id)
+    if not has_ranges and are_plain(wanted.topics, context.registry):
+        return None
+    return partial(handle_fetch, wanted=wanted)
 
 
-def _read(request: Request) -> FetchRequest:
-    """Read the request once: its route asks what it is for, its handler serves it."""
-    if not request.parsed:
-        found = read_fetch_request(request.frame, request.body_position, request.api_version)
-        request.parsed.append(found)
-    wanted: FetchRequest = request.parsed[0]
-    return wanted
-
-
-async def handle_fetch(request: Request, context: Context) -> Buffers:
+async def handle_fetch(request: Request, context: Context, wanted: FetchRequest) -> Buffers:
     """Plan, fetch lanes and plain topics, build one answer."""
-    wanted = _read(request)
     client_id = request.header.client_id
     reads_zstd = request.api_version >= ZSTD_VERSION
     plan = await plan_fetch(wanted, context, client_id, reads_zstd=reads_zstd)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from keylane.errors import BatchCorrupt, FrameInvalid
@@ -26,6 +27,7 @@ from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.endpoints import show_endpoints, with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_view
 from keylane.proxy.apis.shared.own_topics import names_own, refused_topics
+from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
@@ -82,17 +84,17 @@ class RoundsUnderWay:
     error_codes: dict[Place, int] = field(default_factory=dict)
 
 
-def relays_produce(request: Request, context: Context) -> bool:
-    """Whether no topic of the request has lanes, for all that is known, and it has an answer."""
+def look_produce(request: Request, context: Context) -> Handler | None:
+    """Relay a request of which no topic has lanes, for all that is known, and that is answered."""
     wanted = read_produce_request(request.frame, request.body_position, request.api_version)
-    if names_own(wanted.topics, context.registry):
-        return False
-    return wanted.acks != NO_ACKS and are_plain(wanted.topics, context.registry)
+    is_own = names_own(wanted.topics, context.registry)
+    if not is_own and wanted.acks != NO_ACKS and are_plain(wanted.topics, context.registry):
+        return None
+    return partial(handle_produce, wanted=wanted)
 
 
-async def handle_produce(request: Request, context: Context) -> Buffers:
+async def handle_produce(request: Request, context: Context, wanted: ProduceRequest) -> Buffers:
     """Take lanes apart into rounds, send them, put the answers together."""
-    wanted = read_produce_request(request.frame, request.body_position, request.api_version)
     views = await find_views(wanted, context)
     own = await refused_topics(wanted.topics, context)
     if not views and not own:

@@ -12,7 +12,7 @@ Source: Kafka message schemas; KIP-848, KIP-932, KIP-1071.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Final
@@ -25,13 +25,11 @@ from kio.static.primitive import i32, i32Timedelta
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.refusals import REFUSALS, refusal
+from keylane.proxy.apis.shared.relay import Handler, Look
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.node_values import GROUP
 from keylane.wire.primitives import Reader
-
-Handler = Callable[[Request, Context], Awaitable[Buffers]]
-IsRelayed = Callable[[Request, Context], bool]
 
 REFUSED: Final = ErrorCode.group_authorization_failed
 SHORT_NAME: Final = len(GROUP).to_bytes(2, "big") + GROUP.encode()
@@ -83,25 +81,19 @@ def _read_group(request: Request, *, is_flexible: bool) -> str:
     return reader.string()
 
 
-def but_own_group(handler: Handler | None, relays: IsRelayed | None) -> tuple[Handler, IsRelayed]:
-    """A route that refuses the nodes' group and does as before with all others.
+def but_own_group(handler: Handler | None, look: Look | None) -> Look:
+    """A look that has the nodes' group refused, and all others treated as `Route` says it."""
 
-    handler, relays: as in `Route`; without either all others are relayed.
-    """
-
-    def is_relayed(request: Request, context: Context) -> bool:
-        if handler is not None and relays is None:
-            return False  # `served` looks which group it is
+    def looked(request: Request, context: Context) -> Handler | None:
         if names_own_group(request):
-            return False
-        return handler is None or (relays is not None and relays(request, context))
+            return _refuse
+        return handler if look is None else look(request, context)
 
-    async def served(request: Request, context: Context) -> Buffers:
-        if handler is None or names_own_group(request):
-            return request.answer_entity(refuse_own_group(request))
-        return await handler(request, context)
+    return looked
 
-    return served, is_relayed
+
+async def _refuse(request: Request, _context: Context) -> Buffers:
+    return request.answer_entity(refuse_own_group(request))
 
 
 def refuse_own_group(request: Request) -> Any:

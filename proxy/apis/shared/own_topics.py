@@ -25,7 +25,7 @@ from kio.static.primitive import i16, i32Timedelta, i64
 
 from keylane.config.own_names import OWN_ID_START, OWN_TOPICS, is_own_id
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import Handler, Look, Relays, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import TopicRegistry
@@ -37,9 +37,6 @@ NOT_ATTEMPTED: Final = ErrorCode.operation_not_attempted
 TOPIC_RESOURCE: Final = 2
 NO_WATERMARK: Final = i64(-1)
 REASON: Final = "keylane: this topic is one of its own; to change it needs ALTER on the cluster"
-
-Handler = Callable[[Request, Context], Awaitable[Buffers]]
-IsRelayed = Callable[[Request, Context], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +82,25 @@ def guarding(handler: Handler) -> Handler:
     return served
 
 
-def guarding_id(handler: Handler | None) -> Handler:
-    """The handler, or a relay, of requests that name no transactional id that is refused."""
+def guarding_id(handler: Handler | None = None, relays: Relays | None = None) -> Look:
+    """A look that refuses transactional ids of keylane's; others are handled, or relayed.
 
-    async def served(request: Request, context: Context) -> Buffers:
+    relays: says that a request needs no handler.
+    """
+
+    async def checked(request: Request, context: Context) -> Buffers:
+        wanted = request.decode()
+        if await is_refused_id(_id_of(wanted), context):
+            context.stats.own_names_refused[_api(request)] += 1
+            return request.answer_entity(ID_REFUSALS[request.api_key](request, wanted))
+        return await (handler or relay)(request, context)
+
+    def look(request: Request, context: Context) -> Handler | None:
         if may_name_own_id(request):
-            wanted = request.decode()
-            if await is_refused_id(_id_of(wanted), context):
-                context.stats.own_names_refused[_api(request)] += 1
-                return request.answer_entity(ID_REFUSALS[request.api_key](request, wanted))
-        if handler is None:
-            return await relay(request, context)
-        return await handler(request, context)
+            return checked
+        return None if relays is not None and relays(request, context) else handler
 
-    return served
-
-
-def without_own_id(relays: IsRelayed | None = None) -> IsRelayed:
-    """As `relays`, or always, where the request names no transactional id of keylane's."""
-
-    def is_relayed(request: Request, context: Context) -> bool:
-        return not may_name_own_id(request) and (relays is None or relays(request, context))
-
-    return is_relayed
+    return look
 
 
 def guarding_partitions(handler: Handler) -> Handler:

@@ -8,7 +8,7 @@ OffsetDelete; docs/decisions/022.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any, Final
@@ -21,6 +21,7 @@ from kio.static.primitive import i32Timedelta, i64
 from keylane.errors import GroupDenied, NotCoordinator
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.member_ids import is_elsewhere
+from keylane.proxy.apis.shared.relay import Handler, Look
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
@@ -41,9 +42,6 @@ ASK_AGAIN: Final = ErrorCode.unstable_offset_commit
 """librdkafka asks again for partitions with this error only. With any other one, of the whole
 answer too, they wait for ever (rd_kafka_assignment_apply_offsets); meanwhile its next heartbeat
 tells it that the coordinator is elsewhere."""
-
-Handler = Callable[[Request, Context], Awaitable[Buffers]]
-IsRelayed = Callable[[Request, Context], bool]
 
 
 def refusing(handler: Handler) -> Handler:
@@ -68,33 +66,19 @@ def refusing(handler: Handler) -> Handler:
     return served
 
 
-def at_coordinator(relays: IsRelayed) -> IsRelayed:
-    """As `relays`, where this node serves the group; elsewhere the handler refuses."""
+def at_coordinator(look: Look | None = None) -> Look:
+    """As `look`, or a relay, where this node serves the group; elsewhere a refusal."""
 
-    def is_relayed(request: Request, context: Context) -> bool:
-        return not is_elsewhere(request, context) and relays(request, context)
-
-    return is_relayed
-
-
-def coordinating(handler: Handler) -> Handler:
-    """The handler, with an answer of NOT_COORDINATOR where another node serves the group."""
-
-    async def served(request: Request, context: Context) -> Buffers:
+    def looked(request: Request, context: Context) -> Handler | None:
         if is_elsewhere(request, context):
-            return request.answer_entity(refusal(request))
-        return await handler(request, context)
+            return _refuse
+        return None if look is None else look(request, context)
 
-    return served
+    return looked
 
 
-async def relay_or_refuse(request: Request, context: Context) -> Buffers:
-    """Of a request that is relayed where this node serves its group."""
-    if is_elsewhere(request, context):
-        return request.answer_entity(refusal(request))
-    pending = context.send((request.frame,))
-    context.release()
-    return (await pending,)
+async def _refuse(request: Request, _context: Context) -> Buffers:
+    return request.answer_entity(refusal(request))
 
 
 async def expect_right(group: str, operation: Operation, context: Context) -> None:

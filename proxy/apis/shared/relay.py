@@ -5,22 +5,39 @@ In:    requests.  Out: the broker's answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import View
 
+Handler = Callable[[Request, Context], Awaitable[Buffers]]
+Look = Callable[[Request, Context], Handler | None]
+"""The handler of this very request, with what was read of it; None: it is relayed as bytes."""
+Relays = Callable[[Request, Context], bool]
+
+
+def unless(relays: Relays, handler: Handler) -> Look:
+    """A look that relays a request where `relays` says so."""
+    return lambda request, context: None if relays(request, context) else handler
+
+
+async def forward(request: Request, context: Context, entity: Any = None) -> Frame:
+    """The broker's answer to a request, or to another body; the next one need not wait for it."""
+    frame = request.frame if entity is None else request.with_entity(entity)
+    pending = context.send((frame,))
+    context.release()
+    return await pending
+
 
 async def relay(request: Request, context: Context) -> Buffers:
-    """Pass a request that names no lane; the next one need not wait for its answer."""
-    pending = context.send((request.frame,))
-    context.release()
-    return (await pending,)
+    """Pass a request as it came."""
+    return (await forward(request, context),)
 
 
 async def ask_rounds(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.wire.header import RequestHeader, find_response_body, response_body_position
+from keylane.wire.header import ApiKey, RequestHeader, find_response_body, response_body_position
 from keylane.wire.messages import read_request, read_response, write_message
 from keylane.wire.offset_commit import read_commit_request
 
@@ -22,21 +22,18 @@ TAGS_AT: Final = SIZE.size + 4
 TAGGED_BODY: Final = TAGS_AT + 1
 """Where the body starts if there are none."""
 NO_TAGS: Final = b"\x00"
-OFFSET_COMMIT: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """One request as it came, size bytes included."""
 
     header: RequestHeader
     frame: Frame
-    parsed: list[Any] = field(default_factory=list, repr=False, compare=False)
-    """What its route has read of it, for its handler."""
-    decoded: list[Any] = field(default_factory=list, repr=False, compare=False)
+    answer_tags: bytes = field(default=NO_TAGS, init=False, repr=False, compare=False)
+    """The tagged fields of the answer's header, raw, as the broker sent them."""
+    _entity: Any = field(default=None, init=False, repr=False, compare=False)
     """The body as a kio entity, once it was asked for."""
-    answer_tags: list[bytes] = field(default_factory=list, repr=False, compare=False)
-    """The tagged fields of the answer's header, raw, where the broker sent any."""
 
     @property
     def api_key(self) -> int:
@@ -58,12 +55,12 @@ class Request:
 
         Raises: FrameInvalid.
         """
-        if not self.decoded:
-            if self.api_key == OFFSET_COMMIT:
-                self.decoded.append(read_commit_request(self.body, self.api_version))
+        if self._entity is None:
+            if self.api_key == ApiKey.OFFSET_COMMIT:
+                self._entity = read_commit_request(self.body, self.api_version)
             else:
-                self.decoded.append(read_request(self.api_key, self.api_version, self.body))
-        return self.decoded[0]
+                self._entity = read_request(self.api_key, self.api_version, self.body)
+        return self._entity
 
     def with_body(self, body: bytes) -> bytes:
         """A frame with the same header and another body."""
@@ -92,7 +89,7 @@ class Request:
         """
         start = find_response_body(frame, SIZE.size, self.api_key, self.api_version)
         if start > TAGGED_BODY:
-            self.answer_tags[:] = (bytes(frame[TAGS_AT:start]),)
+            self.answer_tags = bytes(frame[TAGS_AT:start])
         return start
 
     def answer_body(self, frame: Frame) -> memoryview:
@@ -107,7 +104,7 @@ class Request:
         """Put size and response header before a body."""
         tags = b""
         if response_body_position(self.api_key, self.api_version) > 4 and header_version != 0:
-            tags = self.answer_tags[0] if self.answer_tags else NO_TAGS
+            tags = self.answer_tags
         size_bytes = 4 + len(tags) + sum(map(len, buffers))
         return (RESPONSE_HEADER.pack(size_bytes, self.header.correlation_id) + tags, *buffers)
 
