@@ -19,8 +19,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.lane_wishes import ask
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 

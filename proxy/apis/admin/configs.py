@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.lane_wishes import Target, ask, find_target, lanes_of
+from keylane.proxy.apis.shared.lane_wishes import Target, find_target, lanes_of
 from keylane.proxy.apis.shared.places import real_name
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 

@@ -23,14 +23,13 @@ from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
     Refusal,
     any_lane,
-    ask,
     by_place,
     find_target,
     find_targets,
     show_lanes,
     shows_lanes,
 )
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 

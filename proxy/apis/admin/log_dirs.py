@@ -27,14 +27,13 @@ from keylane.proxy.apis.shared.lane_wishes import (
     Refusal,
     Target,
     any_lane,
-    ask,
     by_place,
     find_target,
     find_targets,
     show_lanes,
     shows_lanes,
 )
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView
@@ -72,9 +71,7 @@ async def handle_describe_log_dirs(request: Request, context: Context) -> Buffer
 async def _describe_all(request: Request, context: Context) -> Buffers:
     if not shows_lanes(context):
         return await relay(request, context)
-    pending = context.send((request.frame,))
-    context.release()
-    frame = await pending
+    frame = await forward(request, context)
     answer = request.decode_answer(frame)
     results = []
     for folder in answer.results:

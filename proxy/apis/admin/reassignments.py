@@ -27,7 +27,6 @@ from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
     Refusal,
     any_lane,
-    ask,
     by_place,
     find_target,
     find_targets,
@@ -36,7 +35,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
     shows_lanes,
 )
 from keylane.proxy.apis.shared.places import place_partition, real_ids
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView
@@ -53,9 +52,7 @@ async def handle_alter_reassignments(request: Request, context: Context) -> Buff
         if context.placement.is_alone:
             return await relay(request, context)
         topics = tuple(_with_real_ids(topic, context) for topic in wanted.topics)
-        pending = context.send((request.with_entity(replace(wanted, topics=topics)),))
-        context.release()
-        return (await pending,)
+        return await relay(request, context, replace(wanted, topics=topics))
     wishes = LaneWishes(equal_replicas)
     for target, topic in zip(targets, wanted.topics, strict=True):
         real = _with_real_ids(topic, context)
@@ -120,9 +117,7 @@ async def handle_list_reassignments(request: Request, context: Context) -> Buffe
     if wanted.topics is None and context.placement.is_alone and not shows_lanes(context):
         return await relay(request, context)
     if wanted.topics is None:
-        pending = context.send((request.frame,))
-        context.release()
-        answer = request.decode_answer(await pending)
+        answer = request.decode_answer(await forward(request, context))
         shown = [await _present(topic, context) for topic in _placed(answer, context)]
         return request.answer_entity(replace(answer, topics=tuple(shown)))
     targets = await find_targets((topic.name for topic in wanted.topics), context)

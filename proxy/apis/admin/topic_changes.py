@@ -30,13 +30,12 @@ from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
     Refusal,
     Target,
-    ask,
     find_target,
     lanes_text,
     log,
 )
 from keylane.proxy.apis.shared.places import real_ids
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView

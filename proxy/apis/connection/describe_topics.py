@@ -26,6 +26,7 @@ from keylane.proxy.apis.shared.large import (
     write_answer,
 )
 from keylane.proxy.apis.shared.places import place_topic
+from keylane.proxy.apis.shared.relay import forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
@@ -39,16 +40,13 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
         physical = context.registry.physical_name(topic.name)
         names.setdefault(physical, []).append(topic.name)
         entries.setdefault(physical, replace(topic, name=TopicName(physical)))
-    cursor, frame = wanted.cursor, request.frame
+    cursor, upstream = wanted.cursor, None
     if cursor is not None:
         name = TopicName(context.registry.physical_name(cursor.topic_name))
         cursor = replace(cursor, topic_name=name)
     if cursor != wanted.cursor or any(topic.name not in entries for topic in wanted.topics):
         upstream = replace(wanted, topics=tuple(entries.values()), cursor=cursor)
-        frame = request.with_entity(upstream)
-    pending = context.send((frame,))
-    context.release()
-    answer = await read_answer(request, await pending, context)
+    answer = await read_answer(request, await forward(request, context, upstream), context)
     shown: list[Shown] = []
     room = LaneRoom()
     for topic in answer.topics:

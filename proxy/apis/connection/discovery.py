@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import show_brokers
+from keylane.proxy.apis.shared.relay import forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
@@ -33,9 +34,7 @@ MANY_KEYS_VERSION: Final = 4
 async def handle_find_coordinator(request: Request, context: Context) -> Buffers:
     """Relay, then tell where keylane has the coordinator."""
     wanted = None if context.placement.is_alone else request.decode()
-    pending = context.send((request.frame,))
-    context.release()
-    answer = request.decode_answer(await pending)
+    answer = request.decode_answer(await forward(request, context))
     if request.api_version >= MANY_KEYS_VERSION:
         found = [entry for entry in answer.coordinators if entry.node_id >= 0]
         await context.learn_brokers(found)

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from keylane.config.own_names import OWN_TOPICS
 from keylane.errors import ConfigInvalid, FrameInvalid
-from keylane.offsets.records.journal import TOPIC_NAME as JOURNAL
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
     ENTRIES_AT_ONCE,
@@ -38,10 +38,9 @@ from keylane.proxy.apis.shared.large import (
     write_answer,
 )
 from keylane.proxy.apis.shared.places import are_reached, hide_unlistened, place_topic, show_brokers
+from keylane.proxy.apis.shared.relay import forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.scans.records import TOPIC_NAME as SCANS
-from keylane.proxy.topics.settings_records import TOPIC_NAME as SETTINGS
 
 log = logging.getLogger("keylane.metadata")
 
@@ -50,8 +49,6 @@ TOPICS_MAX: Final = 50_000
 TOPIC_ID_VERSION: Final = 10
 IDS_VERSION: Final = 12
 """From here on brokers take ids."""
-OWN_TOPICS: Final = frozenset({JOURNAL, SCANS, SETTINGS})
-"""What keylane keeps in the cluster; a member of the pattern `.*` means none of it."""
 
 
 @dataclass(slots=True)
@@ -71,10 +68,7 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
         asked, upstream = await context.in_turn(_translate, wanted, request.api_version, context)
     else:
         asked, upstream = _translate(wanted, request.api_version, context)
-    frame = (request.frame,) if upstream is None else (request.with_entity(upstream),)
-    pending = context.send(frame)
-    context.release()
-    answer = await read_answer(request, await pending, context)
+    answer = await read_answer(request, await forward(request, context, upstream), context)
     await context.learn_brokers(answer.brokers)
     shown: list[Shown] = []
     room = LaneRoom()

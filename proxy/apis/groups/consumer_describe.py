@@ -18,7 +18,7 @@ from kio.static.primitive import i32
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import find_target, lanes_of, shows_lanes
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
@@ -27,9 +27,7 @@ async def handle_consumer_group_describe(request: Request, context: Context) -> 
     """Show partitions that members have as lanes, where the topic's own name means lanes."""
     if not shows_lanes(context):
         return await relay(request, context)
-    pending = context.send((request.frame,))
-    context.release()
-    frame = await pending
+    frame = await forward(request, context)
     answer = request.decode_answer(frame)
     groups = []
     for group in answer.groups:

@@ -47,7 +47,7 @@ from keylane.proxy.apis.shared.group_state import (
 )
 from keylane.proxy.apis.shared.member_ids import note_joining, planned_group
 from keylane.proxy.apis.shared.refusals import refuse_join
-from keylane.proxy.apis.shared.relay import Handler
+from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import SIZE, Request
 from keylane.proxy.groups.group_names import (
     NO_NAMES,
@@ -153,9 +153,8 @@ async def handle_join_group(request: Request, context: Context, asked: Asked) ->
     join = context.group_names.begin_join(group, asked.identity, asked.names)
     member: str | None = None
     try:
-        pending = context.send((_with_hidden_names(request, asked.join, context),))
-        context.release()
-        frame = await pending
+        shown = _with_hidden_names(request, asked.join, context)
+        frame = await forward(request, context, frame=shown)
         member = _member_of(request, frame, asked)
     finally:
         context.group_names.end_join(group, join, member)

@@ -50,7 +50,7 @@ from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import note_syncing, planned_group, read_member
 from keylane.proxy.apis.shared.refusals import refuse_sync
-from keylane.proxy.apis.shared.relay import Handler
+from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, Planned
 from keylane.proxy.net.response_order import Buffers
@@ -127,14 +127,12 @@ async def handle_sync_group(request: Request, context: Context) -> Buffers:
     """Replace a leader's assignments of lanes; send; pass the answer on."""
     note_syncing(request, context)
     wanted = request.decode()
-    frame = request.frame
+    changed = None
     if wanted.assignments:
         assignments = await _plan(request, wanted, context)
         if assignments is not None:
-            frame = request.with_entity(replace(wanted, assignments=assignments))
-    pending = context.send((frame,))
-    context.release()
-    return note_given(request, await pending, context)
+            changed = replace(wanted, assignments=assignments)
+    return note_given(request, await forward(request, context, changed), context)
 
 
 async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, ...] | None:

@@ -27,12 +27,11 @@ from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
     LaneWishes,
     Refusal,
-    ask,
     by_place,
     find_targets,
     lanes_text,
 )
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView

@@ -32,7 +32,7 @@ from typing import Final
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
-from keylane.proxy.apis.shared.relay import Handler
+from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.apis.shared.unresolved import unresolved_lanes
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
@@ -99,16 +99,13 @@ async def handle_fetch(request: Request, context: Context, wanted: FetchRequest)
     # partitions of which the client has since been given ranges.
     is_sessionless = context.range_views.has_ranges(client_id)
     if not plan.answered and not is_sessionless:
-        pending = context.send((request.frame,))
-        context.release()
-        return with_own_endpoints(request, await pending, context)
+        return with_own_endpoints(request, await forward(request, context), context)
     if wanted.session_id != 0:
         refusal = FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, topics=())
         return request.answer(write_fetch_response(refusal, request.api_version))
     if not plan.answered:
-        pending = context.send((_plain_frame(request, wanted, plan, wanted.max_wait_ms),))
-        context.release()
-        return with_own_endpoints(request, await pending, context)
+        frame = _plain_frame(request, wanted, plan, wanted.max_wait_ms)
+        return with_own_endpoints(request, await forward(request, context, frame=frame), context)
     if not plan.plain:
         lanes = await _fetch_lanes(wanted, plan, context, wanted.max_wait_ms)
         await _refuse_revoked(plan, context)

@@ -27,7 +27,7 @@ from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.endpoints import show_endpoints, with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_view
 from keylane.proxy.apis.shared.own_topics import names_own, refused_topics
-from keylane.proxy.apis.shared.relay import Handler
+from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
@@ -309,6 +309,4 @@ async def _relay(request: Request, wanted: ProduceRequest, context: Context) -> 
     if wanted.acks == NO_ACKS:
         context.send_unanswered((request.frame,))
         return ()
-    pending = context.send((request.frame,))
-    context.release()
-    return with_own_endpoints(request, await pending, context)
+    return with_own_endpoints(request, await forward(request, context), context)

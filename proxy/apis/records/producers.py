@@ -26,14 +26,13 @@ from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
     Refusal,
     any_lane,
-    ask,
     by_place,
     find_target,
     find_targets,
     lanes_of,
     shows_lanes,
 )
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
@@ -86,9 +85,7 @@ async def handle_describe_transactions(request: Request, context: Context) -> Bu
     """Show the partitions of transactions as the lanes that clients know."""
     if not shows_lanes(context):
         return await relay(request, context)
-    pending = context.send((request.frame,))
-    context.release()
-    frame = await pending
+    frame = await forward(request, context)
     answer = request.decode_answer(frame)
     states = tuple([await _in_lanes(state, context) for state in answer.transaction_states])
     if states == tuple(answer.transaction_states):

@@ -21,7 +21,6 @@ from kio.schema.types import TopicName
 from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_entries
-from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.topics.registry import LaneView
 
 log = logging.getLogger("keylane.admin")
@@ -96,13 +95,6 @@ async def _code_of(name: str, context: Context) -> ErrorCode:
     )
     code: ErrorCode = answer.topics[0].error_code if answer.topics else NONE
     return UNKNOWN_PARTITION if code == NONE else code
-
-
-async def ask(request: Request, entity: Any, context: Context) -> Any:
-    """The broker's kio answer to the request with another body."""
-    pending = context.send((request.with_entity(entity),))
-    context.release()
-    return request.decode_answer(await pending)
 
 
 def lanes_text(view: LaneView) -> str:

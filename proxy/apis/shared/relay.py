@@ -27,17 +27,28 @@ def unless(relays: Relays, handler: Handler) -> Look:
     return lambda request, context: None if relays(request, context) else handler
 
 
-async def forward(request: Request, context: Context, entity: Any = None) -> Frame:
-    """The broker's answer to a request, or to another body; the next one need not wait for it."""
-    frame = request.frame if entity is None else request.with_entity(entity)
+async def forward(
+    request: Request, context: Context, entity: Any = None, *, frame: Frame | None = None
+) -> Frame:
+    """The broker's answer, for which the client's next request need not wait.
+
+    entity, frame: sent in the place of the request's own.
+    """
+    if frame is None:
+        frame = request.frame if entity is None else request.with_entity(entity)
     pending = context.send((frame,))
     context.release()
     return await pending
 
 
-async def relay(request: Request, context: Context) -> Buffers:
-    """Pass a request as it came."""
-    return (await forward(request, context),)
+async def relay(request: Request, context: Context, entity: Any = None) -> Buffers:
+    """Pass a request, or another body, and its answer as it came."""
+    return (await forward(request, context, entity),)
+
+
+async def ask(request: Request, entity: Any, context: Context) -> Any:
+    """The broker's kio answer to the request with another body."""
+    return request.decode_answer(await forward(request, context, entity))
 
 
 async def ask_rounds(
