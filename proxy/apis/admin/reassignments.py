@@ -13,7 +13,7 @@ Source: KIP-455.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +60,7 @@ async def handle_alter_reassignments(request: Request, context: Context) -> Buff
     answer = await ask(request, replace(wanted, topics=_topics(wanted, wishes.settle())), context)
     if answer.error_code != ErrorCode.none:
         return request.answer_entity(answer)
-    return request.answer_entity(_build(request, wishes, answer))
+    return request.answer_entity(wishes.answer(request, answer))
 
 
 def equal_replicas(
@@ -95,22 +95,6 @@ def _topics(wanted: Any, asked: Mapping[str, Mapping[int, Replicas]]) -> tuple[A
     )
 
 
-def _build(request: Request, wishes: LaneWishes[Replicas], answer: Any) -> Any:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-
-    def refused(index: int, refusal: Refusal) -> Any:
-        return module.ReassignablePartitionResponse(
-            partition_index=i32(index), error_code=refusal.code, error_message=refusal.message
-        )
-
-    found = by_place(answer.responses, "name", "partitions", "partition_index")
-    responses = tuple(
-        module.ReassignableTopicResponse(name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, refused)
-    )
-    return replace(answer, responses=responses)
-
-
 async def handle_list_reassignments(request: Request, context: Context) -> Buffers:
     """What is under way, as Metadata shows it; of all topics, or of those that are named."""
     wanted = request.decode()
@@ -118,8 +102,8 @@ async def handle_list_reassignments(request: Request, context: Context) -> Buffe
         return await relay(request, context)
     if wanted.topics is None:
         answer = request.decode_answer(await forward(request, context))
-        shown = [await _present(topic, context) for topic in _placed(answer, context)]
-        return request.answer_entity(replace(answer, topics=tuple(shown)))
+        shown = tuple([await _present(topic, context) for topic in _placed(answer, context)])
+        return request.answer_entity(replace(answer, topics=shown))
     targets = await find_targets((topic.name for topic in wanted.topics), context)
     if all(target.is_plain for target in targets) and context.placement.is_alone:
         return await relay(request, context)
@@ -136,19 +120,12 @@ async def handle_list_reassignments(request: Request, context: Context) -> Buffe
     answer = await ask(request, replace(wanted, topics=topics), context)
     found = by_place(_placed(answer, context), "name", "partitions", "partition_index")
     module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-    shown = [
+    shown = tuple(
         module.OngoingTopicReassignment(name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, lambda _index, _refusal: None)
-    ]
-    return request.answer_entity(replace(answer, topics=tuple(_without_gaps(shown))))
-
-
-def _without_gaps(topics: Iterable[Any]) -> Iterable[Any]:
-    """Topics with a reassignment under way; brokers say nothing of others, known or not."""
-    for topic in topics:
-        partitions = tuple(entry for entry in topic.partitions if entry is not None)
-        if partitions:
-            yield replace(topic, partitions=partitions)
+        for target, entries in wishes.answers(found)
+        if entries  # brokers say nothing of topics without a reassignment, known or not
+    )
+    return request.answer_entity(replace(answer, topics=shown))
 
 
 async def _present(topic: Any, context: Context) -> Any:

@@ -46,7 +46,7 @@ from keylane.proxy.apis.shared.group_state import (
     has_brokers_members,
 )
 from keylane.proxy.apis.shared.member_ids import note_joining, planned_group
-from keylane.proxy.apis.shared.refusals import refuse_join
+from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import SIZE, Request
 from keylane.proxy.groups.group_names import (
@@ -149,7 +149,7 @@ async def handle_join_group(request: Request, context: Context, asked: Asked) ->
     if code == ErrorCode.none:
         code = await _find_refusal(asked, context)
     if code != ErrorCode.none:
-        return request.answer_entity(refuse_join(request, code, asked.join.member_id))
+        return request.answer_entity(refusal(request, code, member_id=asked.join.member_id))
     join = context.group_names.begin_join(group, asked.identity, asked.names)
     member: str | None = None
     try:
@@ -314,7 +314,7 @@ def _lane_names(asked: Asked, context: Context) -> list[str]:
 def _refuse_member(request: Request, asked: Asked, answer: JoinAnswer, context: Context) -> Buffers:
     """Answer with the refusal, and have the member leave: nothing is to be dealt out to it."""
     context.aside(partial(_leave, asked.join, answer.member_id, context))
-    return request.answer_entity(refuse_join(request, INCONSISTENT, answer.member_id))
+    return request.answer_entity(refusal(request, INCONSISTENT, member_id=answer.member_id))
 
 
 async def _leave(join: JoinRequest, member_id: str, context: Context) -> None:

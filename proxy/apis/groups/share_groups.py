@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
 from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
-from kio.static.primitive import i32, i64
+from kio.static.primitive import i32
 
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import (
@@ -35,16 +34,17 @@ from keylane.proxy.apis.shared.lane_wishes import (
     find_targets,
     lanes_text,
 )
+from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView
+from keylane.wire.refused import refuse
 
 LANE_NAME: Final = (
     "keylane: {name} means lanes of the topic {topic}, which share groups do not know: they have "
     "its whole partitions; name {topic} itself"
 )
-NO_OFFSET: Final = -1
 
 
 async def handle_share_group_heartbeat(request: Request, context: Context) -> Buffers:
@@ -54,17 +54,9 @@ async def handle_share_group_heartbeat(request: Request, context: Context) -> Bu
     refused = next((name for name in names if _is_lane_name(name, context)), None)
     if refused is None or wanted.member_epoch < 0:
         return await relay(request, context)
-    return request.answer_entity(
-        _module(request).ShareGroupHeartbeatResponse(
-            throttle_time=timedelta(0),
-            error_code=ErrorCode.invalid_request,
-            error_message=_lane_name_text(refused, context),
-            member_id=wanted.member_id,
-            member_epoch=wanted.member_epoch,
-            heartbeat_interval=timedelta(0),
-            assignment=None,
-        )
-    )
+    member = {"member_id": wanted.member_id, "member_epoch": wanted.member_epoch}
+    text = _lane_name_text(refused, context)
+    return request.answer_entity(refusal(request, ErrorCode.invalid_request, text, **member))
 
 
 def _is_lane_name(name: str, context: Context) -> bool:
@@ -116,7 +108,7 @@ async def _refused_offsets(
         text = LANE_NAME.format(name=view.name, topic=view.topic)
         refused = dict.fromkeys(offsets, Refusal(REFUSED, text))
     else:
-        refused = {i: refusal for i in offsets if (refusal := beyond(view, i, offsets))}
+        refused = {i: reason for i in offsets if (reason := beyond(view, i, offsets))}
     code = await context.right_error(view, Operation.READ) if refused else 0
     return dict.fromkeys(refused, Refusal(ErrorCode(code), None)) if code else refused
 
@@ -154,12 +146,8 @@ def _build_altered(
         for entry in topic.partitions:
             index = int(entry.partition_index)
             if index in refused:
-                code, message = refused[index]
-                entries.append(
-                    module.AlterShareGroupOffsetsResponsePartition(
-                        partition_index=i32(index), error_code=code, error_message=message
-                    )
-                )
+                of_entry = module.AlterShareGroupOffsetsResponsePartition
+                entries.append(refuse(of_entry, index, *refused[index]))
                 continue
             partition = index if target.view is None else target.view.partition_of(index)
             if partition in found:
@@ -207,22 +195,9 @@ async def handle_describe_share_offsets(request: Request, context: Context) -> B
 
 
 async def _refused_topic(request: Request, topic: Any, target: Target, context: Context) -> Any:
-    module = _module(request)
-    refusal = await _lane_name_refusal(target, Operation.DESCRIBE, context)
-    return module.DescribeShareGroupOffsetsResponseTopic(
-        topic_name=topic.topic_name,
-        topic_id=_id_of(target),
-        partitions=tuple(
-            module.DescribeShareGroupOffsetsResponsePartition(
-                partition_index=index,
-                start_offset=i64(NO_OFFSET),
-                leader_epoch=i32(0),
-                error_code=refusal.code,
-                error_message=refusal.message,
-            )
-            for index in topic.partitions
-        ),
-    )
+    of_topic = _module(request).DescribeShareGroupOffsetsResponseTopic
+    reason = await _lane_name_refusal(target, Operation.DESCRIBE, context)
+    return refuse(of_topic, topic, *reason, topic_id=_id_of(target))
 
 
 async def handle_delete_share_offsets(request: Request, context: Context) -> Buffers:
@@ -245,13 +220,9 @@ async def handle_delete_share_offsets(request: Request, context: Context) -> Buf
 
 async def _refused_deletion(request: Request, name: str, context: Context) -> Any:
     target = await find_target(name, context)
-    refusal = await _lane_name_refusal(target, Operation.READ, context)
-    return _module(request).DeleteShareGroupOffsetsResponseTopic(
-        topic_name=name,
-        topic_id=_id_of(target),
-        error_code=refusal.code,
-        error_message=refusal.message,
-    )
+    of_topic = _module(request).DeleteShareGroupOffsetsResponseTopic
+    reason = await _lane_name_refusal(target, Operation.READ, context)
+    return refuse(of_topic, name, *reason, topic_id=_id_of(target))
 
 
 async def _lane_name_refusal(target: Target, operation: Operation, context: Context) -> Refusal:

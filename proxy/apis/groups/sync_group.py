@@ -49,7 +49,7 @@ from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import note_syncing, planned_group, read_member
-from keylane.proxy.apis.shared.refusals import refuse_sync
+from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, Planned
@@ -120,7 +120,7 @@ async def refuse_left_out(request: Request, context: Context) -> Buffers:
     """Refuse a member that goes by other names of topics than its group."""
     note_syncing(request, context)
     context.stats.joins_refused += 1
-    return request.answer_entity(refuse_sync(request, ErrorCode.inconsistent_group_protocol))
+    return request.answer_entity(refusal(request, ErrorCode.inconsistent_group_protocol))
 
 
 async def handle_sync_group(request: Request, context: Context) -> Buffers:

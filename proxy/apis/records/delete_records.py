@@ -15,11 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
 from keylane.proxy.apis.shared.context import Context, Operation
@@ -27,7 +24,6 @@ from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
     LaneWishes,
     Refusal,
-    by_place,
     find_targets,
     lanes_text,
 )
@@ -56,7 +52,7 @@ async def handle_delete_records(request: Request, context: Context) -> Buffers:
     answer = None
     if asked:
         answer = await ask(request, replace(wanted, topics=_topics(wanted, asked)), context)
-    return request.answer_entity(_build(request, wishes, answer))
+    return request.answer_entity(wishes.answer(request, answer))
 
 
 def lowest_offset(view: LaneView, partition: int, offsets: Mapping[int, int]) -> int | Refusal:
@@ -87,22 +83,3 @@ def _topics(wanted: Any, asked: Mapping[str, Mapping[int, int]]) -> tuple[Any, .
         )
         for name, offsets in asked.items()
     )
-
-
-def _build(request: Request, wishes: LaneWishes[int], answer: Any) -> Any:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-
-    def refused(index: int, refusal: Refusal) -> Any:
-        return module.DeleteRecordsPartitionResult(
-            partition_index=i32(index), low_watermark=i64(NO_WATERMARK), error_code=refusal.code
-        )
-
-    answered = () if answer is None else answer.topics
-    found = by_place(answered, "name", "partitions", "partition_index")
-    topics = tuple(
-        module.DeleteRecordsTopicResult(name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, refused)
-    )
-    if answer is not None:
-        return replace(answer, topics=topics)
-    return module.DeleteRecordsResponse(throttle_time=timedelta(0), topics=topics)

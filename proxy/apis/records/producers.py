@@ -14,19 +14,14 @@ Source: KIP-664.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
-    Refusal,
     any_lane,
-    by_place,
     find_target,
     find_targets,
     lanes_of,
@@ -56,29 +51,7 @@ async def handle_describe_producers(request: Request, context: Context) -> Buffe
     answer = None
     if topics:
         answer = await ask(request, replace(wanted, topics=topics), context)
-    return request.answer_entity(_build(request, wishes, answer))
-
-
-def _build(request: Request, wishes: LaneWishes[None], answer: Any) -> Any:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-
-    def refused(index: int, refusal: Refusal) -> Any:
-        return module.PartitionResponse(
-            partition_index=i32(index),
-            error_code=refusal.code,
-            error_message=refusal.message,
-            active_producers=(),
-        )
-
-    answered = () if answer is None else answer.topics
-    found = by_place(answered, "name", "partitions", "partition_index")
-    topics = tuple(
-        module.TopicResponse(name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, refused)
-    )
-    if answer is not None:
-        return replace(answer, topics=topics)
-    return module.DescribeProducersResponse(throttle_time=timedelta(0), topics=topics)
+    return request.answer_entity(wishes.answer(request, answer))
 
 
 async def handle_describe_transactions(request: Request, context: Context) -> Buffers:

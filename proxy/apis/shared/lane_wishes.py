@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
@@ -21,7 +22,9 @@ from kio.schema.types import TopicName
 from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_entries
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.topics.registry import LaneView
+from keylane.wire.refused import refuse, results_of
 
 log = logging.getLogger("keylane.admin")
 
@@ -227,6 +230,21 @@ class LaneWishes(Generic[Wish]):
                 found.setdefault(topic, {})[partition] = left[0]
         return found
 
+    def answer(self, request: Request, answer: Any) -> Any:
+        """The kio answer with a result for each index that was named; None: nothing was asked."""
+        response = load_response_schema(request.api_key, request.api_version)
+        place, of_topic = results_of(response)
+        entries, of_entry = results_of(of_topic)
+        name, index = (fields(one)[0].name for one in (of_topic, of_entry))
+        if answer is None:
+            answer = refuse(response, replace(request.decode(), topics=()), ErrorCode.none)
+        found = by_place(getattr(answer, place), name, entries, index)
+        results = tuple(
+            of_topic(**{name: target.name, entries: shown})
+            for target, shown in self.answers(found, of_entry, index)
+        )
+        return replace(answer, **{place: results})
+
     async def judge(self, operation: Operation, context: Context) -> None:
         """Put the broker's word before keylane's: a client without the right learns no more."""
         for asked in self._asked:
@@ -253,13 +271,13 @@ class LaneWishes(Generic[Wish]):
     def answers(
         self,
         found: Mapping[tuple[str, int], Any],
-        refused: Callable[[int, Refusal], Any],
+        of_entry: Any = None,
         index_field: str = "partition_index",
     ) -> list[tuple[Target, tuple[Any, ...]]]:
         """Per topic of the request, an entry per index that was named.
 
         found: the broker's kio entries by physical topic and partition; what it left out is left
-        out here, too. refused: makes an entry of a refusal.
+        out here, too. of_entry: the type of those entries; None: refusals are left out.
         """
         results = []
         for asked in self._asked:
@@ -267,7 +285,8 @@ class LaneWishes(Generic[Wish]):
             for index, partition in asked.partition_of.items():
                 entry = found.get((asked.target.topic, partition))
                 if index in asked.refusals:
-                    entries.append(refused(index, asked.refusals[index]))
+                    if of_entry is not None:
+                        entries.append(refuse(of_entry, index, *asked.refusals[index]))
                 elif entry is not None:
                     entries.append(with_index(entry, index, index_field))
             results.append((asked.target, tuple(entries)))
