@@ -211,7 +211,7 @@ def protocol() -> str:
         f"| {ROUTES[key].name} | {each.plain} | {each.lanes} |"
         for key, each in sorted(TREATMENTS.items())
     ]
-    hidden = [f"| {key} | {name} | {why} |" for key, (name, why) in sorted(NOT_SERVED.items())]
+    hidden = [f"| {key} | {key.schema_name} | {why} |" for key, why in sorted(NOT_SERVED.items())]
     parts = [
         PROTOCOL_HEAD + "\n".join(rows) + "\n",
         NOT_SERVED_HEAD + "\n".join(hidden) + "\n",

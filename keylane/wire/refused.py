@@ -22,8 +22,8 @@ from kio.serial._introspect import (
 )
 
 ENTRIES: Final = (
-    "topics", "topic_names", "groups", "groups_names", "resources", "v3_and_below_topics",
-    "partitions", "partition_indexes",
+    "topics", "topic_names", "v3_and_below_topics", "creations", "groups", "groups_names",
+    "resources", "partitions", "partition_indexes",
 )  # fmt: skip
 """Fields of requests, and of their entries, that say what is asked for."""
 VALUES: Final = {

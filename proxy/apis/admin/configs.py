@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import Target, find_target, lanes_of
+from keylane.proxy.apis.shared.own_topics import TOPIC_RESOURCE
 from keylane.proxy.apis.shared.places import real_name
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
-TOPIC_RESOURCE: Final = 2
 THROTTLED: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )

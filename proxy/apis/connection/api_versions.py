@@ -25,8 +25,7 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.wire.messages import read_response, write_message
 
 SOFTWARE_VERSION: Final = 3
-UNSUPPORTED_VERSION: Final = 35
-TOO_NEW: Final = UNSUPPORTED_VERSION.to_bytes(2)
+TOO_NEW: Final = ErrorCode.unsupported_version.to_bytes(2)
 
 Ranges = Mapping[int, tuple[int, int]]
 

@@ -27,7 +27,6 @@ from kio.static.primitive import i32
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
-    UNKNOWN_PARTITION,
     Refusal,
     Target,
     find_target,
@@ -119,7 +118,9 @@ def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> Refusal | 
     if index < count:
         return None
     if view.error_of(index):
-        return Refusal(UNKNOWN_PARTITION, f"{lanes_text(view)}; there is no lane {index}")
+        return Refusal(
+            ErrorCode.unknown_topic_or_partition, f"{lanes_text(view)}; there is no lane {index}"
+        )
     if offsets.get(view.partition_of(index)) == offsets[index]:
         return None
     return Refusal(

@@ -55,11 +55,11 @@ from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, Planned
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView
+from keylane.wire.header import ApiKey
 from keylane.wire.primitives import Reader
 
 log = logging.getLogger("keylane.assignor")
 
-SYNC_GROUP: Final = 14
 EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
 """Their members own nothing while they join, whatever they say. Of others we believe it."""
 STICKY: Final = "sticky"
@@ -168,7 +168,7 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
         return None
     context.generations.note_planned(group, planned)
     _log(context, group, deal, planned, context.clock() - started_s)
-    module: Any = load_payload_module(SYNC_GROUP, request.api_version, EntityType.request)
+    module: Any = load_payload_module(ApiKey.SYNC_GROUP, request.api_version, EntityType.request)
     return tuple(
         module.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
         for member_id, assignment in merged

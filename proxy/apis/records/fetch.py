@@ -29,6 +29,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
@@ -56,9 +58,6 @@ from keylane.wire.fetch import (
 from keylane.wire.leader_hints import show_fetch_ids
 from keylane.wire.primitives import NO_TAGS
 
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-NOT_LEADER_OR_FOLLOWER: Final = 6
-FETCH_SESSION_ID_NOT_FOUND: Final = 70
 SESSION_VERSION: Final = 7
 ZSTD_VERSION: Final = 10
 """Clients that ask in an earlier one know no zstd (KIP-110)."""
@@ -101,7 +100,7 @@ async def handle_fetch(request: Request, context: Context, wanted: FetchRequest)
     if not plan.answered and not is_sessionless:
         return with_own_endpoints(request, await forward(request, context), context)
     if wanted.session_id != 0:
-        refusal = FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, topics=())
+        refusal = FetchResponse(error_code=ErrorCode.fetch_session_id_not_found, topics=())
         return request.answer(write_fetch_response(refusal, request.api_version))
     if not plan.answered:
         frame = _plain_frame(request, wanted, plan, wanted.max_wait_ms)
@@ -140,7 +139,7 @@ async def plan_fetch(
         if context.switches.accepts_range_fetch(view.topic, is_lane_view=is_lane_view):
             read_error = await context.fetch_error(view)
         else:
-            read_error = TOPIC_AUTHORIZATION_FAILED  # S004-61, K-01b
+            read_error = ErrorCode.topic_authorization_failed  # S004-61, K-01b
         codec = CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec
         chosen_name, places = _chosen_name(view), list[PartitionAnswer | int]()
         for entry in topic.partitions:
@@ -216,7 +215,7 @@ async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
             continue  # nothing is given
         error_code = await context.fetch_error(view)
         if isinstance(view, RangeView) and not context.range_views.is_current(view):
-            error_code = NOT_LEADER_OR_FOLLOWER
+            error_code = ErrorCode.not_leader_or_follower
         if error_code:
             refused = [_refused(entry.partition, error_code) for entry in topic.partitions]
             plan.answered[number] = topic, list(refused)

@@ -27,13 +27,11 @@ from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds, relay
 from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.commits.log_ends import EARLIEST, LATEST
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import LaneView
+from keylane.wire.header import ApiKey
 
-UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
-LATEST: Final = -1
-EARLIEST: Final = -2
-LIST_OFFSETS: Final = 2
 THROTTLE_VERSION: Final = 2
 
 
@@ -99,7 +97,7 @@ async def _refusals(
     code = await context.right_error(view, Operation.DESCRIBE)
     if code:
         return dict.fromkeys(indexes, ErrorCode(code))
-    return dict.fromkeys(absent_lanes(view, indexes), UNKNOWN_PARTITION)
+    return dict.fromkeys(absent_lanes(view, indexes), ErrorCode.unknown_topic_or_partition)
 
 
 async def _own_answers(
@@ -109,7 +107,7 @@ async def _own_answers(
     fresh: dict[int, Any] = {}
     if view is None:
         return fresh
-    module: Any = load_payload_module(LIST_OFFSETS, api_version, EntityType.response)
+    module: Any = load_payload_module(ApiKey.LIST_OFFSETS, api_version, EntityType.response)
     isolation_level = int(getattr(wanted, "isolation_level", 0))
     indexes = [int(entry.partition_index) for entry in topic.partitions]
     for index, code in (await _refusals(view, indexes, context)).items():
@@ -139,7 +137,7 @@ def _build(
     rounds: PhysicalRounds,
     answered: list[Any],
 ) -> Any:
-    module: Any = load_payload_module(LIST_OFFSETS, api_version, EntityType.response)
+    module: Any = load_payload_module(ApiKey.LIST_OFFSETS, api_version, EntityType.response)
     topics = []
     for topic, fresh, (answer, entries) in zip(
         wanted.topics, known, rounds.answers(answered), strict=True

@@ -20,9 +20,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from keylane.errors import BatchCorrupt, FrameInvalid
 from keylane.producers.resequence import resequence
-from keylane.producers.sequence import UNKNOWN_PRODUCER_ID, UNKNOWN_PRODUCER_LOG_START
+from keylane.producers.sequence import UNKNOWN_PRODUCER_LOG_START
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.endpoints import show_endpoints, with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_view
@@ -52,8 +54,6 @@ from keylane.wire.produce import (
     write_produce_response,
 )
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-TOPIC_REFUSED: Final = 29
 NO_ACKS: Final = 0
 
 Views = Mapping[tuple[str | None, bytes | None], LaneView]
@@ -104,7 +104,7 @@ async def handle_produce(request: Request, context: Context, wanted: ProduceRequ
 
     def target(topic: ProduceTopic, entry: ProducePartition) -> Target | Refusal:
         if (topic.name, topic.topic_id) in own:
-            return Refusal(TOPIC_REFUSED)
+            return Refusal(ErrorCode.topic_authorization_failed)
         return to_physical(topic, entry, views, denied)
 
     plan = split_by_partition(wanted, target)
@@ -164,7 +164,7 @@ def to_physical(
     if view.topic in denied:
         return Refusal(denied[view.topic])
     if not 0 <= entry.partition < view.layout.index_count:
-        return Refusal(UNKNOWN_TOPIC_OR_PARTITION)
+        return Refusal(ErrorCode.unknown_topic_or_partition)
     partition = view.layout.partition_of(entry.partition)
     if topic.topic_id is not None:
         return Target(None, view.topic_id.bytes, partition, entry.records)
@@ -281,7 +281,7 @@ def _merge(
 
     def settled(place: Place, answer: ProduceAnswer) -> ProduceAnswer:
         error_code = under_way.error_codes.get(place, answer.error_code)
-        if error_code == UNKNOWN_PRODUCER_ID != answer.error_code:
+        if error_code == ErrorCode.unknown_producer_id != answer.error_code:
             # Ours, not the broker's: without a log start a Java producer retries for ever.
             answer = answer._replace(log_start_offset=UNKNOWN_PRODUCER_LOG_START)
         return answer._replace(error_code=error_code)

@@ -28,8 +28,6 @@ from keylane.wire.refused import refuse, results_of
 
 log = logging.getLogger("keylane.admin")
 
-NONE: Final = ErrorCode.none
-UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
 REFUSED: Final = ErrorCode.policy_violation
 """The request is well-formed; as a broker's own policies say it (KIP-108, KIP-133)."""
 Wish = TypeVar("Wish")
@@ -96,8 +94,8 @@ async def _code_of(name: str, context: Context) -> ErrorCode:
             include_topic_authorized_operations=False,
         )
     )
-    code: ErrorCode = answer.topics[0].error_code if answer.topics else NONE
-    return UNKNOWN_PARTITION if code == NONE else code
+    code: ErrorCode = answer.topics[0].error_code if answer.topics else ErrorCode.none
+    return ErrorCode.unknown_topic_or_partition if code == ErrorCode.none else code
 
 
 def lanes_text(view: LaneView) -> str:
@@ -297,7 +295,9 @@ def _refusal_of(target: Target, index: int) -> Refusal | None:
     if target.view is None or not target.view.error_of(index):
         return target.refusal
     last = target.view.layout.index_count - 1
-    return Refusal(UNKNOWN_PARTITION, f"{lanes_text(target.view)}, numbered 0 to {last}")
+    return Refusal(
+        ErrorCode.unknown_topic_or_partition, f"{lanes_text(target.view)}, numbered 0 to {last}"
+    )
 
 
 def by_place(

@@ -6,15 +6,20 @@ Source: Kafka protocol guide, JoinGroup, SyncGroup; KIP-62, KIP-345.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Request
+from keylane.wire.header import ApiKey
 from keylane.wire.primitives import Reader
 
-JOIN_GROUP: Final = 11
-FLEXIBLE_VERSIONS: Final = {JOIN_GROUP: 6, 12: 4, 14: 4}
+FLEXIBLE_VERSIONS: Final[Mapping[int, int]] = {
+    ApiKey.JOIN_GROUP: 6,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.SYNC_GROUP: 4,
+}
 
 
 def planned_group(request: Request, context: Context) -> str | None:

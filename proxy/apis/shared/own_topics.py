@@ -30,8 +30,6 @@ from keylane.wire.header import ApiKey
 from keylane.wire.refused import entries_of
 from keylane.wire.topic_key import NamedTopic
 
-TOPIC_REFUSED: Final = ErrorCode.topic_authorization_failed
-ID_REFUSED: Final = ErrorCode.transactional_id_authorization_failed
 TOPIC_RESOURCE: Final = 2
 REASON: Final = "keylane: this topic is one of its own; to change it needs ALTER on the cluster"
 
@@ -52,7 +50,9 @@ def guarding(handler: Handler) -> Handler:
             return await handler(request, context)
         _count_refused(request, len(own), context)
         refused = {
-            position: refused_entry(request, entries[position], TOPIC_REFUSED, REASON)
+            position: refused_entry(
+                request, entries[position], ErrorCode.topic_authorization_failed, REASON
+            )
             for position in own
         }
         kept = tuple(entry for position, entry in enumerate(entries) if position not in own)
@@ -75,7 +75,9 @@ def guarding_id(handler: Handler | None = None, relays: Relays | None = None) ->
         wanted = request.decode()
         if await is_refused_id(_id_of(wanted), context):
             _count_refused(request, 1, context)
-            return request.answer_entity(refusal(request, ID_REFUSED))
+            return request.answer_entity(
+                refusal(request, ErrorCode.transactional_id_authorization_failed)
+            )
         return await (handler or relay)(request, context)
 
     def look(request: Request, context: Context) -> Handler | None:
@@ -96,7 +98,9 @@ def guarding_partitions(handler: Handler) -> Handler:
             return await handler(request, context)
         _count_refused(request, sum(own), context)
         answer = refusal(request, ErrorCode.operation_not_attempted)
-        refused = refusal(request, TOPIC_REFUSED).results_by_topic_v3_and_below
+        refused = refusal(
+            request, ErrorCode.topic_authorization_failed
+        ).results_by_topic_v3_and_below
         results = zip(own, refused, answer.results_by_topic_v3_and_below, strict=True)
         added = tuple(denied if is_own else other for is_own, denied, other in results)
         return request.answer_entity(replace(answer, results_by_topic_v3_and_below=added))

@@ -15,6 +15,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from keylane.errors import ConfigInvalid, TopicNotReady
 from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.space import KeyRange
@@ -23,7 +25,6 @@ from keylane.proxy.apis.shared.lane_topics import find_shared
 from keylane.proxy.topics.registry import View
 from keylane.wire.batch import CODEC_NONE
 
-TOPIC_AUTHORIZATION_FAILED: Final = 29
 ZERO_ID: Final = uuid.UUID(int=0)
 
 
@@ -99,7 +100,7 @@ async def resolve_view(
         view = await find_shared(client_id, name, topic_id, context)
     except ConfigInvalid:
         # A plan that does not fit, or nodes that do not agree; `cluster` and `topics` log it.
-        return _unresolved(name, topic_id, TOPIC_AUTHORIZATION_FAILED, context)
+        return _unresolved(name, topic_id, ErrorCode.topic_authorization_failed, context)
     except TopicNotReady as error:
         return _unresolved(name, topic_id, error.topic_error_code, context)
     if view is not None or _is_plain(client_id, name, topic_id, context):
