@@ -24,7 +24,7 @@ from kio.static.primitive import i32, i64
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
-    Target,
+    TopicTarget,
     any_lane,
     by_place,
     find_target,
@@ -89,7 +89,7 @@ async def _present(topic: Any, context: Context) -> Any:
     return replace(topic, partitions=_parts(shown, target))
 
 
-def _parts(entries: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
+def _parts(entries: tuple[Any, ...], target: TopicTarget) -> tuple[Any, ...]:
     """Entries of lanes with their part of the partition's size."""
     view = target.view
     if view is None:

@@ -25,7 +25,6 @@ from kio.static.primitive import i32
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
-    Refusal,
     any_lane,
     by_place,
     find_target,
@@ -35,6 +34,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
     shows_lanes,
 )
 from keylane.proxy.apis.shared.places import place_partition, real_ids
+from keylane.proxy.apis.shared.refusals import RefusalReason
 from keylane.proxy.apis.shared.relay import ask, forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
@@ -65,12 +65,12 @@ async def handle_alter_reassignments(request: Request, context: Context) -> Buff
 
 def equal_replicas(
     view: LaneView, partition: int, wishes: Mapping[int, Replicas]
-) -> Replicas | Refusal:
+) -> Replicas | RefusalReason:
     """The replicas that all lanes of a partition are to have."""
     first = next(iter(wishes.values()))
     if all(replicas == first for replicas in wishes.values()):
         return first
-    return Refusal(
+    return RefusalReason(
         ErrorCode.invalid_replica_assignment,
         f"{lanes_text(view)}: lanes {', '.join(map(str, wishes))} are one partition, {partition}, "
         "and cannot have different replicas; give all of them the same, or ask a broker's own "

@@ -22,16 +22,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from keylane.proxy.apis.shared.context import Context, Operation
-from keylane.proxy.apis.shared.lane_wishes import (
-    REFUSED,
-    Refusal,
-    Target,
-    find_target,
-    lanes_text,
-    log,
-)
+from keylane.proxy.apis.shared.lane_wishes import REFUSED, TopicTarget, find_target, lanes_text, log
 from keylane.proxy.apis.shared.places import real_ids
-from keylane.proxy.apis.shared.refusals import refused_entry, with_refused
+from keylane.proxy.apis.shared.refusals import RefusalReason, refused_entry, with_refused
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
@@ -88,21 +81,25 @@ async def handle_delete_topics(request: Request, context: Context) -> Buffers:
 
 async def _lane_target(
     name: str | None, topic_id: uuid.UUID | None, context: Context
-) -> Target | None:
+) -> TopicTarget | None:
     """What a lane name, or its id, stands for; None where a topic is meant itself."""
     if name:
         is_lanes = context.registry.physical_name(name) != name
         return await find_target(name, context) if is_lanes else None
     view = context.registry.view_by_id(topic_id) if topic_id is not None else None
-    return Target(view.name, view) if view is not None and view.is_renamed else None
+    return TopicTarget(view.name, view) if view is not None and view.is_renamed else None
 
 
-async def _refused_deletion(request: Request, entry: Any, target: Target, context: Context) -> Any:
+async def _refused_deletion(
+    request: Request, entry: Any, target: TopicTarget, context: Context
+) -> Any:
     view, refusal = target.view, target.refusal
     name: str | None = target.name
     if view is not None:
         code = await context.right_error(view, Operation.DELETE)
-        refusal = Refusal(ErrorCode(code), None) if code else Refusal(REFUSED, _reason(view))
+        refusal = (
+            RefusalReason(ErrorCode(code), None) if code else RefusalReason(REFUSED, _reason(view))
+        )
         if code and getattr(entry, "topic_id", None) is not None:
             name = None  # the client need not be allowed to know it
     assert refusal is not None, "a lane name has a view, or a reason why not"
@@ -140,15 +137,15 @@ async def handle_create_partitions(request: Request, context: Context) -> Buffer
     return with_refused(request, answer, refused)
 
 
-async def _refused_growth(topic: Any, context: Context) -> Refusal | None:
+async def _refused_growth(topic: Any, context: Context) -> RefusalReason | None:
     target = await find_target(topic.name, context)
     view = target.view
     if view is None:
         return target.refusal
     code = await context.right_error(view, Operation.ALTER)
     if code:
-        return Refusal(ErrorCode(code), None)
-    return Refusal(
+        return RefusalReason(ErrorCode(code), None)
+    return RefusalReason(
         REFUSED,
         f"{lanes_text(view)}, {view.layout.index_count} in all: a count of {topic.count} is one of "
         "lanes, and lanes do not read partitions that are added; to add some, stop "

@@ -18,7 +18,7 @@ from kio.schema.types import TopicName
 from keylane.proxy.apis.connection.metadata import mark_own, show_names
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
-    LaneRoom,
+    AnswerRoom,
     Shown,
     count_partitions,
     expand_all,
@@ -48,7 +48,7 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
         upstream = replace(wanted, topics=tuple(entries.values()), cursor=cursor)
     answer = await read_answer(request, await forward(request, context, upstream), context)
     shown: list[Shown] = []
-    room = LaneRoom()
+    room = AnswerRoom()
     for topic in answer.topics:
         shown.extend(await _present(topic, names, room, context))
     topics = await expand_all(shown, context)
@@ -61,7 +61,7 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
 
 
 async def _present(
-    topic: Any, names: dict[str, list[str]], room: LaneRoom, context: Context
+    topic: Any, names: dict[str, list[str]], room: AnswerRoom, context: Context
 ) -> list[Shown]:
     """The topic once per name that the client asked for."""
     if topic.name is None:

@@ -29,7 +29,7 @@ from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
     ENTRIES_AT_ONCE,
     LANE_NAME_ENTRIES_MAX,
-    LaneRoom,
+    AnswerRoom,
     Shown,
     count_partitions,
     expand_all,
@@ -71,7 +71,7 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
     answer = await read_answer(request, await forward(request, context, upstream), context)
     await context.learn_brokers(answer.brokers)
     shown: list[Shown] = []
-    room = LaneRoom()
+    room = AnswerRoom()
     are_all_reached = are_reached(answer.brokers, context)
     for topic in answer.topics:
         placed = _placed(topic, context)
@@ -155,7 +155,7 @@ def _placed(topic: Any, context: Context) -> Any:
     return mark_own(place_topic(topic, context))
 
 
-async def _present(topic: Any, asked: _Asked, room: LaneRoom, context: Context) -> list[Shown]:
+async def _present(topic: Any, asked: _Asked, room: AnswerRoom, context: Context) -> list[Shown]:
     """The placed topic as the client is to see it, once per name that it asked for."""
     topic_id = getattr(topic, "topic_id", None)
     if topic.name is None:
@@ -165,7 +165,7 @@ async def _present(topic: Any, asked: _Asked, room: LaneRoom, context: Context) 
 
 
 async def show_names(
-    topic: Any, names: Sequence[str], room: LaneRoom, context: Context
+    topic: Any, names: Sequence[str], room: AnswerRoom, context: Context
 ) -> list[Shown]:
     """A kio topic entry once per name, with the lanes that the name stands for."""
     shown: list[Shown] = []

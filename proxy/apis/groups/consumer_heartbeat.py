@@ -16,7 +16,7 @@ Source: KIP-848, KIP-1071.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
@@ -25,7 +25,7 @@ from kio.schema.types import TopicName
 from keylane.errors import PatternUnreadable
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import shows_lanes
-from keylane.proxy.apis.shared.refusals import refusal
+from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
@@ -43,15 +43,8 @@ OF_PATTERN: Final = "of the pattern"
 """Not its name: the refusal is of the pattern, whichever topics it matches."""
 
 
-class Refused(NamedTuple):
-    """Why a heartbeat does not reach the broker."""
-
-    code: ErrorCode
-    reason: str
-
-
-def _of_topic(topic: str) -> Refused:
-    return Refused(ErrorCode.invalid_request, REASON.format(topic=topic))
+def _of_topic(topic: str) -> RefusalReason:
+    return RefusalReason(ErrorCode.invalid_request, REASON.format(topic=topic))
 
 
 async def handle_consumer_group_heartbeat(request: Request, context: Context) -> Buffers:
@@ -97,7 +90,9 @@ def _first_lane_topic(names: Iterable[str], context: Context) -> str | None:
     return next((name for name in names if context.registry.rule_of(name) is not None), None)
 
 
-async def _find_refusal(group: str, patterns: Sequence[str], context: Context) -> Refused | None:
+async def _find_refusal(
+    group: str, patterns: Sequence[str], context: Context
+) -> RefusalReason | None:
     """Why patterns of a group's member are refused; None: the broker is to be asked.
 
     A client without the right to the group is left to the broker before anything is compared.
@@ -107,15 +102,15 @@ async def _find_refusal(group: str, patterns: Sequence[str], context: Context) -
         return None
     if len(patterns) > PATTERNS_MAX:
         reason = f"there are {len(patterns)}, at most {PATTERNS_MAX}"
-        return Refused(ErrorCode.invalid_regular_expression, UNREADABLE.format(reason=reason))
+        return RefusalReason(ErrorCode.invalid_regular_expression, UNREADABLE.format(reason=reason))
     for pattern in patterns:
         try:
             matches = await context.match_pattern(pattern, topics)
         except PatternUnreadable as error:
             text = UNREADABLE.format(reason=error)
-            return Refused(ErrorCode.invalid_regular_expression, text)
+            return RefusalReason(ErrorCode.invalid_regular_expression, text)
         if matches is None:
-            return Refused(ErrorCode.coordinator_load_in_progress, BUSY_TEXT)
+            return RefusalReason(ErrorCode.coordinator_load_in_progress, BUSY_TEXT)
         if await _first_shown(matches, context) is not None:
             return _of_topic(OF_PATTERN)
     return None
@@ -146,6 +141,6 @@ def _is_taken(request: Request, answer: Buffers) -> bool:
     return code == ErrorCode.none
 
 
-def _refuse(request: Request, reason: Refused) -> Buffers:
+def _refuse(request: Request, reason: RefusalReason) -> Buffers:
     epoch = request.decode().member_epoch
     return request.answer_entity(refusal(request, *reason, member_epoch=epoch))

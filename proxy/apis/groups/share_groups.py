@@ -27,13 +27,12 @@ from kio.static.primitive import i32
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
-    Refusal,
-    Target,
+    TopicTarget,
     find_target,
     find_targets,
     lanes_text,
 )
-from keylane.proxy.apis.shared.refusals import refusal
+from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
@@ -72,7 +71,7 @@ async def handle_alter_share_offsets(request: Request, context: Context) -> Buff
     targets = await find_targets((topic.topic_name for topic in wanted.topics), context)
     if all(target.is_plain for target in targets):
         return await relay(request, context)
-    refusals: list[dict[int, Refusal]] = []
+    refusals: list[dict[int, RefusalReason]] = []
     kept: list[Any] = []
     for target, topic in zip(targets, wanted.topics, strict=True):
         offsets = {int(e.partition_index): int(e.start_offset) for e in topic.partitions}
@@ -89,41 +88,41 @@ async def handle_alter_share_offsets(request: Request, context: Context) -> Buff
     return request.answer_entity(_build_altered(request, wanted, targets, refusals, answer))
 
 
-def _is_asked(target: Target, index: int, refused: Mapping[int, Refusal]) -> bool:
+def _is_asked(target: TopicTarget, index: int, refused: Mapping[int, RefusalReason]) -> bool:
     """Whether an entry goes to the broker: not what is refused, nor what repeats a partition."""
     view = target.view
     return index not in refused and (view is None or index < view.layout.partition_count)
 
 
 async def _refused_offsets(
-    target: Target, offsets: Mapping[int, int], context: Context
-) -> dict[int, Refusal]:
+    target: TopicTarget, offsets: Mapping[int, int], context: Context
+) -> dict[int, RefusalReason]:
     """By index, why a start offset is not set."""
     view = target.view
     if view is None:
         return {} if target.refusal is None else dict.fromkeys(offsets, target.refusal)
-    refused: dict[int, Refusal] = {}
+    refused: dict[int, RefusalReason] = {}
     if view.is_renamed:
         text = LANE_NAME.format(name=view.name, topic=view.topic)
-        refused = dict.fromkeys(offsets, Refusal(REFUSED, text))
+        refused = dict.fromkeys(offsets, RefusalReason(REFUSED, text))
     else:
         refused = {i: reason for i in offsets if (reason := beyond(view, i, offsets))}
     code = await context.right_error(view, Operation.READ) if refused else 0
-    return dict.fromkeys(refused, Refusal(ErrorCode(code), None)) if code else refused
+    return dict.fromkeys(refused, RefusalReason(ErrorCode(code), None)) if code else refused
 
 
-def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> Refusal | None:
+def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> RefusalReason | None:
     """Why a lane beyond the partitions does not stand for its partition; None: it does."""
     count = view.layout.partition_count
     if index < count:
         return None
     if view.error_of(index):
-        return Refusal(
+        return RefusalReason(
             ErrorCode.unknown_topic_or_partition, f"{lanes_text(view)}; there is no lane {index}"
         )
     if offsets.get(view.partition_of(index)) == offsets[index]:
         return None
-    return Refusal(
+    return RefusalReason(
         REFUSED,
         f"{lanes_text(view)}, but a share group has the whole partitions 0 to {count - 1}: "
         f"name partition {view.partition_of(index)} in the place of lane {index}",
@@ -133,8 +132,8 @@ def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> Refusal | 
 def _build_altered(
     request: Request,
     wanted: Any,
-    targets: list[Target],
-    refusals: list[dict[int, Refusal]],
+    targets: list[TopicTarget],
+    refusals: list[dict[int, RefusalReason]],
     answer: Any,
 ) -> Any:
     module = _module(request)
@@ -166,7 +165,7 @@ def _build_altered(
 async def handle_describe_share_offsets(request: Request, context: Context) -> Buffers:
     """Refuse lane names; the rest are partitions in the request and the answer."""
     wanted = request.decode()
-    refused: dict[tuple[int, int], Target] = {}
+    refused: dict[tuple[int, int], TopicTarget] = {}
     groups = []
     for number, group in enumerate(wanted.groups):
         for place, topic in enumerate(group.topics or ()):
@@ -195,7 +194,9 @@ async def handle_describe_share_offsets(request: Request, context: Context) -> B
     return request.answer_entity(replace(answer, groups=tuple(shown)))
 
 
-async def _refused_topic(request: Request, topic: Any, target: Target, context: Context) -> Any:
+async def _refused_topic(
+    request: Request, topic: Any, target: TopicTarget, context: Context
+) -> Any:
     of_topic = _module(request).DescribeShareGroupOffsetsResponseTopic
     reason = await _lane_name_refusal(target, Operation.DESCRIBE, context)
     return refuse(of_topic, topic, *reason, topic_id=_id_of(target))
@@ -226,18 +227,20 @@ async def _refused_deletion(request: Request, name: str, context: Context) -> An
     return refuse(of_topic, name, *reason, topic_id=_id_of(target))
 
 
-async def _lane_name_refusal(target: Target, operation: Operation, context: Context) -> Refusal:
+async def _lane_name_refusal(
+    target: TopicTarget, operation: Operation, context: Context
+) -> RefusalReason:
     view = target.view
     if view is None:
         assert target.refusal is not None, "a lane name has a view, or a reason why not"
         return target.refusal
     code = await context.right_error(view, operation)
     if code:
-        return Refusal(ErrorCode(code), None)
-    return Refusal(REFUSED, LANE_NAME.format(name=view.name, topic=view.topic))
+        return RefusalReason(ErrorCode(code), None)
+    return RefusalReason(REFUSED, LANE_NAME.format(name=view.name, topic=view.topic))
 
 
-def _id_of(target: Target) -> Any:
+def _id_of(target: TopicTarget) -> Any:
     return None if target.view is None else target.view.view_id
 
 

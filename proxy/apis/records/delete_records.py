@@ -20,13 +20,8 @@ from typing import Any, Final
 from kio.static.primitive import i32, i64
 
 from keylane.proxy.apis.shared.context import Context, Operation
-from keylane.proxy.apis.shared.lane_wishes import (
-    REFUSED,
-    LaneWishes,
-    Refusal,
-    find_targets,
-    lanes_text,
-)
+from keylane.proxy.apis.shared.lane_wishes import REFUSED, LaneWishes, find_targets, lanes_text
+from keylane.proxy.apis.shared.refusals import RefusalReason
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
@@ -55,12 +50,14 @@ async def handle_delete_records(request: Request, context: Context) -> Buffers:
     return request.answer_entity(wishes.answer(request, answer))
 
 
-def lowest_offset(view: LaneView, partition: int, offsets: Mapping[int, int]) -> int | Refusal:
+def lowest_offset(
+    view: LaneView, partition: int, offsets: Mapping[int, int]
+) -> int | RefusalReason:
     """Where a partition may be cut for all of its lanes. Offsets are those that lanes may lose."""
     count = view.layout.lane_count
     if len(offsets) < count:
         first, step = partition, view.layout.partition_count
-        return Refusal(
+        return RefusalReason(
             REFUSED,
             f"{lanes_text(view)}, which share one log: name all {count} lanes of partition "
             f"{partition} ({first}, {first + step}, ...), or ask a broker's own address",

@@ -60,7 +60,7 @@ Views = Mapping[tuple[str | None, bytes | None], LaneView]
 
 
 @dataclass(frozen=True, slots=True)
-class LaneBatch:
+class SequencedBatch:
     """What names an idempotent batch of a lane in `SequenceMap`."""
 
     view: LaneView
@@ -79,7 +79,7 @@ class RoundsUnderWay:
 
     sent: list[ProduceRound] = field(default_factory=list)
     refused: dict[Place, Refusal] = field(default_factory=dict)
-    open: deque[tuple[Awaitable[Frame], dict[Place, LaneBatch]]] = field(default_factory=deque)
+    open: deque[tuple[Awaitable[Frame], dict[Place, SequencedBatch]]] = field(default_factory=deque)
     responses: list[ProduceResponse] = field(default_factory=list)
     error_codes: dict[Place, int] = field(default_factory=dict)
 
@@ -173,7 +173,7 @@ def to_physical(
 
 def idempotent_batches(
     wanted: ProduceRequest, one: ProduceRound, views: Views
-) -> dict[Place, LaneBatch]:
+) -> dict[Place, SequencedBatch]:
     """The lane batches of a round that carry sequence numbers."""
     batches = {}
     for places in one.places:
@@ -183,13 +183,13 @@ def idempotent_batches(
             view = views.get((topic.name, topic.topic_id))
             header = _header(entry) if view is not None else None
             if view is not None and header is not None and header.producer_id != NO_PRODUCER_ID:
-                batches[place] = LaneBatch(view, entry.partition, header)
+                batches[place] = SequencedBatch(view, entry.partition, header)
     return batches
 
 
 def renumber(
     one: ProduceRound,
-    batches: Mapping[Place, LaneBatch],
+    batches: Mapping[Place, SequencedBatch],
     refused: dict[Place, Refusal],
     context: Context,
 ) -> ProduceRound:
@@ -214,7 +214,7 @@ def renumber(
 
 
 def _renumber_batch(
-    entry: ProducePartition, batch: LaneBatch, context: Context
+    entry: ProducePartition, batch: SequencedBatch, context: Context
 ) -> ProducePartition | Refusal:
     header = batch.header
     assigned = context.sequences.assign(
@@ -234,7 +234,7 @@ def _renumber_batch(
     return entry._replace(records=tuple(moved))
 
 
-def _has_room(batches: Mapping[Place, LaneBatch], context: Context) -> bool:
+def _has_room(batches: Mapping[Place, SequencedBatch], context: Context) -> bool:
     return all(
         context.sequences.room(batch.header.producer_id, batch.view.topic_id, batch.partition) > 0
         for batch in batches.values()
@@ -260,7 +260,7 @@ async def _settle_oldest(request: Request, under_way: RoundsUnderWay, context: C
                 under_way.error_codes[place] = _settle(batches[place], answer, context)
 
 
-def _settle(batch: LaneBatch, answer: ProduceAnswer, context: Context) -> int:
+def _settle(batch: SequencedBatch, answer: ProduceAnswer, context: Context) -> int:
     return context.sequences.settle(
         batch.header.producer_id,
         batch.header.producer_epoch,

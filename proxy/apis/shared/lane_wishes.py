@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
@@ -22,6 +22,7 @@ from kio.schema.types import TopicName
 from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_entries
+from keylane.proxy.apis.shared.refusals import RefusalReason
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.topics.registry import LaneView
 from keylane.wire.refused import refuse, results_of
@@ -33,21 +34,14 @@ REFUSED: Final = ErrorCode.policy_violation
 Wish = TypeVar("Wish")
 
 
-class Refusal(NamedTuple):
-    """Why an index, or a whole topic, is not passed on."""
-
-    code: ErrorCode
-    message: str | None
-
-
 @dataclass(frozen=True, slots=True)
-class Target:
+class TopicTarget:
     """A topic as a request names it."""
 
     name: str
     view: LaneView | None = None
     """None: a topic without lanes, or `refusal` says why not."""
-    refusal: Refusal | None = None
+    refusal: RefusalReason | None = None
 
     @property
     def topic(self) -> str:
@@ -65,21 +59,23 @@ def shows_lanes(context: Context) -> bool:
     return bool(context.config.lanes or context.registry.dissenters)
 
 
-async def find_target(name: str, context: Context) -> Target:
+async def find_target(name: str, context: Context) -> TopicTarget:
     """What a name means. A name that means lanes is never plain, whatever the broker knows."""
     if context.registry.rule_of(name) is None:
-        return Target(name)
+        return TopicTarget(name)
     try:
         view = await context.find_view(name)
     except ConfigInvalid:
         reason = f"keylane: the lanes of {name} are not served at this moment, its log says why"
-        return Target(name, refusal=Refusal(ErrorCode.topic_authorization_failed, reason))
+        return TopicTarget(
+            name, refusal=RefusalReason(ErrorCode.topic_authorization_failed, reason)
+        )
     if view is not None:
-        return Target(name, view)
-    return Target(name, refusal=Refusal(await _code_of(name, context), None))
+        return TopicTarget(name, view)
+    return TopicTarget(name, refusal=RefusalReason(await _code_of(name, context), None))
 
 
-async def find_targets(names: Iterable[str], context: Context) -> list[Target]:
+async def find_targets(names: Iterable[str], context: Context) -> list[TopicTarget]:
     """As `find_target`, of each name."""
     return [await find_target(str(name), context) for name in names]
 
@@ -135,24 +131,24 @@ def _has_lanes(partition: int, view: LaneView) -> bool:
     return 0 <= partition < view.layout.partition_count
 
 
-def any_lane(_view: LaneView, _partition: int, wishes: Mapping[int, Wish]) -> Wish | Refusal:
+def any_lane(_view: LaneView, _partition: int, wishes: Mapping[int, Wish]) -> Wish | RefusalReason:
     """What is wished of a lane is wished of its partition."""
     return next(iter(wishes.values()))
 
 
 @dataclass(slots=True)
-class _Asked(Generic[Wish]):
+class _WantedTopic(Generic[Wish]):
     """A topic of the request."""
 
-    target: Target
+    target: TopicTarget
     partition_of: dict[int, int] = field(default_factory=dict)
     """By index, in the order of the request."""
     wishes: dict[int, Wish] = field(default_factory=dict)
     """By partition, what is to be asked."""
-    refusals: dict[int, Refusal] = field(default_factory=dict)
+    refusals: dict[int, RefusalReason] = field(default_factory=dict)
     """By index."""
 
-    def refuse(self, partition: int, refusal: Refusal) -> None:
+    def refuse(self, partition: int, refusal: RefusalReason) -> None:
         """Refuse all that was named of a partition."""
         self.wishes.pop(partition, None)
         found = [index for index, other in self.partition_of.items() if other == partition]
@@ -166,18 +162,18 @@ class LaneWishes(Generic[Wish]):
     """
 
     def __init__(
-        self, decide: Callable[[LaneView, int, Mapping[int, Wish]], Wish | Refusal]
+        self, decide: Callable[[LaneView, int, Mapping[int, Wish]], Wish | RefusalReason]
     ) -> None:
         self._decide = decide
-        self._asked: list[_Asked[Wish]] = []
+        self._asked: list[_WantedTopic[Wish]] = []
         self._count = 0
 
-    def add(self, target: Target, wishes: Iterable[tuple[int, Wish]]) -> None:
+    def add(self, target: TopicTarget, wishes: Iterable[tuple[int, Wish]]) -> None:
         """Take a topic of the request: each index with what is wished of it.
 
         Raises: FrameInvalid, of more partitions than one request may name.
         """
-        asked: _Asked[Wish] = _Asked(target)
+        asked: _WantedTopic[Wish] = _WantedTopic(target)
         self._asked.append(asked)
         wishes = list(wishes)
         self._count += len(wishes)
@@ -194,10 +190,10 @@ class LaneWishes(Generic[Wish]):
             if refusal is None:
                 groups.setdefault(partition, {})[index] = wish
         for partition, group in groups.items():
-            decided: Wish | Refusal = next(iter(group.values()))
+            decided: Wish | RefusalReason = next(iter(group.values()))
             if target.view is not None:
                 decided = self._decide(target.view, partition, group)
-            if isinstance(decided, Refusal):
+            if isinstance(decided, RefusalReason):
                 asked.refuse(partition, decided)
             else:
                 asked.wishes[partition] = decided
@@ -208,7 +204,7 @@ class LaneWishes(Generic[Wish]):
         Brokers take a partition once per request. Where names of one topic ask different things
         of a partition, what was asked of the partition itself stands, and lanes are refused.
         """
-        places: dict[tuple[str, int], list[_Asked[Wish]]] = {}
+        places: dict[tuple[str, int], list[_WantedTopic[Wish]]] = {}
         for asked in self._asked:
             for partition in asked.wishes:
                 places.setdefault((asked.target.topic, partition), []).append(asked)
@@ -222,7 +218,7 @@ class LaneWishes(Generic[Wish]):
                 )
                 for asked in askers:
                     if asked.target.view is not None:
-                        asked.refuse(partition, Refusal(ErrorCode.invalid_request, reason))
+                        asked.refuse(partition, RefusalReason(ErrorCode.invalid_request, reason))
             left = [asked.wishes[partition] for asked in askers if partition in asked.wishes]
             if left:
                 found.setdefault(topic, {})[partition] = left[0]
@@ -251,7 +247,7 @@ class LaneWishes(Generic[Wish]):
                 continue
             code = await context.right_error(view, operation)
             if code:
-                denied = Refusal(ErrorCode(code), None)
+                denied = RefusalReason(ErrorCode(code), None)
                 asked.refusals = dict.fromkeys(asked.refusals, denied)
 
     def log_refusals(self, api: str, context: Context) -> None:
@@ -271,7 +267,7 @@ class LaneWishes(Generic[Wish]):
         found: Mapping[tuple[str, int], Any],
         of_entry: Any = None,
         index_field: str = "partition_index",
-    ) -> list[tuple[Target, tuple[Any, ...]]]:
+    ) -> list[tuple[TopicTarget, tuple[Any, ...]]]:
         """Per topic of the request, an entry per index that was named.
 
         found: the broker's kio entries by physical topic and partition; what it left out is left
@@ -291,11 +287,11 @@ class LaneWishes(Generic[Wish]):
         return results
 
 
-def _refusal_of(target: Target, index: int) -> Refusal | None:
+def _refusal_of(target: TopicTarget, index: int) -> RefusalReason | None:
     if target.view is None or not target.view.error_of(index):
         return target.refusal
     last = target.view.layout.index_count - 1
-    return Refusal(
+    return RefusalReason(
         ErrorCode.unknown_topic_or_partition, f"{lanes_text(target.view)}, numbered 0 to {last}"
     )
 

@@ -42,7 +42,7 @@ def check_entries(count: int) -> None:
         raise FrameInvalid(f"{count} partitions or groups, at most {ENTRIES_MAX} in one request")
 
 
-class LaneRoom:
+class AnswerRoom:
     """What is left for lane names in one answer."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
@@ -31,6 +31,13 @@ answer too, they wait without end (rd_kafka_assignment_apply_offsets); meanwhile
 next heartbeat says that the coordinator is elsewhere."""
 TOPIC_ERRORS_BEFORE: Final = 8
 """OffsetFetch from this version on has errors per group."""
+
+
+class RefusalReason(NamedTuple):
+    """The reason why an index, a topic, or a whole request is not passed on."""
+
+    code: ErrorCode
+    message: str | None
 
 
 def refusing(handler: Handler) -> Handler:
