@@ -64,7 +64,7 @@ def _shape(entity_type: Any) -> tuple[tuple[str, _Kind, Any], ...]:
 
 
 def has_code(entity_type: Any) -> bool:
-    """Whether an entity has an error code itself, beside those of its entries."""
+    """Return whether an entity has an error code itself, beside those of its entries."""
     return any(kind is _Kind.CODE for _, kind, _ in _shape(entity_type))
 
 

@@ -1,6 +1,5 @@
-"""THE routing table: every API key that keylane lets through, its versions, who serves it.
+"""THE routing table: every API key that keylane lets through, its versions, its handler.
 
-In:    a request's header.  Out: its `Route`.
 Source: Kafka 4.3 message schemas, for the broker listener.
 
 A key that is not here is hidden in ApiVersions and refused. Versions end where keylane has
@@ -133,7 +132,7 @@ OWN_READERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """How one API is treated."""
+    """The treatment of one API."""
 
     api_key: int
     name: str
@@ -150,15 +149,15 @@ class Route:
     bytes_max: int | None = None
     """Of a request that keylane looks into; None: it is relayed, or bounded by its records."""
     is_decoded: bool = False
-    """Whether the handler takes the body as a kio entity, made beside the loop if it is large."""
+    """The handler takes the body as a kio entity, made beside the loop if it is large."""
 
     @property
     def is_before_login(self) -> bool:
-        """Whether a broker takes it from a client that it does not know yet."""
+        """Return whether a broker takes it from a client that it does not know yet."""
         return self.api_key in BEFORE_LOGIN
 
     def check(self, request: Request, *, may_relay: bool) -> None:
-        """Whether a request is taken at this point, and of this size. Raises: FrameInvalid."""
+        """Refuse a request before the login, or of too many bytes. Raises: FrameInvalid."""
         if not may_relay and not self.is_before_login:
             raise FrameInvalid(f"{self.name} before the login")
         if self.bytes_max is not None and len(request.frame) > self.bytes_max:

@@ -5,7 +5,6 @@ topic. So a rule for a lane name would allow or deny nothing: it is refused with
 and a message. Other rules, and requests that describe or delete rules, pass as they are.
 Not done: nothing.
 
-In:    requests and answers.  Out: the same, with refusals among the results.
 Source: KIP-11, KIP-290 (patterns).
 """
 

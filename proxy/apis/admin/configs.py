@@ -6,7 +6,6 @@ replicas), it does so in the numbers that the client sees: lanes, and ids of any
 nodes. A broker is named by the id that clients know. All other requests pass as they are.
 Not done: nothing.
 
-In:    requests and answers.  Out: the answer under the names that were asked for.
 Source: KIP-226 (DescribeConfigs), KIP-339 (IncrementalAlterConfigs), KIP-73 (throttled replicas).
 """
 
@@ -85,7 +84,7 @@ async def handle_alter_configs(request: Request, context: Context) -> Buffers:
 
 
 async def _topic_target(resource: Any, context: Context) -> TopicTarget | None:
-    """What a kio config resource that is a topic stands for; None for other kinds."""
+    """The meaning of a kio config resource that is a topic; None for other kinds."""
     if int(resource.resource_type) != TOPIC_RESOURCE:
         return None
     name = resource.resource_name
@@ -95,7 +94,7 @@ async def _topic_target(resource: Any, context: Context) -> TopicTarget | None:
 
 
 def _names_throttled(resource: Any) -> bool:
-    """Whether lanes matter: a request that reads all values, or changes one that names lanes."""
+    """Return whether a request reads or changes values that name lanes."""
     configs = getattr(resource, "configs", None)
     if configs is not None:
         return any(config.name in THROTTLED for config in configs)
@@ -104,7 +103,7 @@ def _names_throttled(resource: Any) -> bool:
 
 
 def _own_name(resource: Any, target: TopicTarget | None, context: Context) -> str:
-    """What brokers call a resource."""
+    """The brokers' name of a resource."""
     if target is None:
         return real_name(resource, context)
     return context.registry.physical_name(resource.resource_name)

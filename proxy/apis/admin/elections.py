@@ -5,7 +5,6 @@ were named are answered its result. An election for all partitions is answered f
 those that it changed.
 Not done: nothing.
 
-In:    requests and answers.  Out: results per lane.
 Source: KIP-460.
 """
 

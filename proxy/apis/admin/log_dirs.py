@@ -7,7 +7,6 @@ INVALID_REQUEST, and the reason is logged. When all topics are asked for, those 
 means lanes are shown as lanes.
 Not done: nothing.
 
-In:    requests and answers.  Out: entries per lane.
 Source: KIP-113.
 """
 

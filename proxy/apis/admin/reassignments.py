@@ -7,7 +7,6 @@ of brokers are those of any pair on the way in, and of the partition's node on t
 Not done: a plan of kafka-reassign-partitions that names another node's pairs than the partition's
 is carried out, but its `--verify` compares ids.
 
-In:    requests and answers.  Out: the same by partitions, and by lanes.
 Source: KIP-455.
 """
 
@@ -96,7 +95,7 @@ def _topics(wanted: Any, asked: Mapping[str, Mapping[int, Replicas]]) -> tuple[A
 
 
 async def handle_list_reassignments(request: Request, context: Context) -> Buffers:
-    """What is under way, as Metadata shows it; of all topics, or of those that are named."""
+    """Show reassignments as Metadata shows replicas; of all topics, or of those that are named."""
     wanted = request.decode()
     if wanted.topics is None and context.placement.is_alone and not shows_lanes(context):
         return await relay(request, context)

@@ -3,13 +3,12 @@
 Behaviour: a count of partitions always means the topic's own partitions. A new topic is not given
 a name that would mean lanes of another one: INVALID_TOPIC_EXCEPTION. A topic is deleted under its
 own name, or by its own id; a lane name, or its id, is refused with POLICY_VIOLATION, since the
-topic is also that of all who use other names. A topic whose lanes the client sees is given no
-more partitions: POLICY_VIOLATION, since the client counts lanes, and lanes stay on the partitions
-that they have (decision 006). All refusals say why. Among many nodes replicas that the client
-chose are brokers by the id of any pair.
+topic is also that of clients that use other names. A topic whose lanes the client sees is given
+no more partitions: POLICY_VIOLATION, since the client counts lanes, and lanes stay on the
+partitions that they have (decision 006). All refusals say why. Among many nodes replicas that
+the client chose are brokers by the id of any pair.
 Not done: nothing.
 
-In:    requests and answers.  Out: the same, with refusals among the results.
 Source: KIP-4 (error messages), KIP-195 (CreatePartitions), KIP-516 (topic ids).
 """
 
@@ -82,7 +81,7 @@ async def handle_delete_topics(request: Request, context: Context) -> Buffers:
 async def _lane_target(
     name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> TopicTarget | None:
-    """What a lane name, or its id, stands for; None where a topic is meant itself."""
+    """The target of a lane name, or of its id; None where a topic is meant itself."""
     if name:
         is_lanes = context.registry.physical_name(name) != name
         return await find_target(name, context) if is_lanes else None

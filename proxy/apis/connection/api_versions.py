@@ -5,7 +5,6 @@ SaslHandshake are offered from the broker's own lowest version on, which older l
 features. A version that is too new is answered in v0 with UNSUPPORTED_VERSION, as a broker does.
 Not done: nothing.
 
-In:    the broker's answer.  Out: the clamped one.
 Source: KIP-35, KIP-511.
 """
 
@@ -31,7 +30,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 def names_librdkafka(request: Request) -> bool:
-    """Whether the client's software is librdkafka or built on it, as far as it says (v3+).
+    """Return whether the client's software is librdkafka or built on it, as far as it says (v3+).
 
     The body is the software's name and version and nothing else; the builds for Python, .NET,
     Go and others put `rdkafka` into one of both.
@@ -52,7 +51,7 @@ def clamp(request: Request, frame: Frame, served: Ranges) -> Buffers:
 
 
 def refuse_version(request: Request, version_max: int) -> Buffers:
-    """Tell a client from the future which versions of ApiVersions there are (KIP-511).
+    """Answer a client from the future with the versions of ApiVersions that there are (KIP-511).
 
     The broker is not asked: before the login it answers ApiVersions once, and that is the
     client's.

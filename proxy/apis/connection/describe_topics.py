@@ -4,7 +4,6 @@ Behaviour: shows a lane per partition, as Metadata does; it is paged, and a page
 of the partitions in it; keylane's own topics are internal.
 Not done: nothing.
 
-In:    requests and answers.  Out: the answer as the client is to see it.
 Source: KIP-966 (DescribeTopicPartitions).
 """
 

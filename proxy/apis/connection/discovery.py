@@ -8,7 +8,6 @@ while none does, COORDINATOR_NOT_AVAILABLE, upon which clients ask again. A shar
 partition goes with its group; a transaction's coordinator is the broker at this node.
 Not done: nothing.
 
-In:    requests and answers.  Out: the answer with addresses replaced.
 Source: KIP-699 (many coordinators), KIP-700, KIP-919 (endpoint types), KIP-932 (share keys).
 """
 
@@ -32,7 +31,7 @@ MANY_KEYS_VERSION: Final = 4
 
 
 async def handle_find_coordinator(request: Request, context: Context) -> Buffers:
-    """Relay, then tell where keylane has the coordinator."""
+    """Relay, then answer with keylane's address of the coordinator."""
     wanted = None if context.placement.is_alone else request.decode()
     answer = request.decode_answer(await forward(request, context))
     if request.api_version >= MANY_KEYS_VERSION:

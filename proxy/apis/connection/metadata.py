@@ -1,7 +1,7 @@
 """Metadata v0-13: addresses become keylane's, lane topics show P*L partitions.
 
 Behaviour: a lane topic under its own name keeps its id; a lane name (`orders.lanes-16`) is
-asked for as the topic itself and answered with an id of its own. Topics are asked for by name, or
+asked for as the topic itself and answered with its own id. Topics are asked for by name, or
 by id, and then names mean nothing, whether they are null or empty. Lane `lane * P + p` has
 leader, replicas and ISR of partition p. A topic without lanes differs in nothing; keylane's own
 topics are internal, as Kafka's are. A topic whose plan is for another partition count is answered
@@ -9,7 +9,6 @@ with TOPIC_AUTHORIZATION_FAILED. Among many nodes each pair of node and broker i
 partition and its lanes are at the node that they are placed on, the controller is at this node.
 Not done: lane names are not listed when all topics are asked for (any count is one).
 
-In:    requests and answers.  Out: the answer as the client is to see it.
 Source: protocol guide, Metadata; KIP-516 (topic ids).
 """
 
@@ -53,7 +52,7 @@ IDS_VERSION: Final = 12
 
 @dataclass(slots=True)
 class _Asked:
-    """What a client means by the topics that the broker is asked for."""
+    """The client's names and ids of the topics that the broker is asked for."""
 
     names: dict[str, list[str]] = field(default_factory=dict)
     """By the broker's name of a topic, the names that the client asked for."""
@@ -91,7 +90,7 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
 
 
 def _translate(wanted: Any, api_version: int, context: Context) -> tuple[_Asked, Any]:
-    """What the client means, and the request to send; None: as it came.
+    """The client's names and ids, and the request to send; None: as it came.
 
     A broker goes by ids alone where any entry has one, whatever names stand beside it: null,
     or "" as Java's client writes them (KafkaApis.handleTopicMetadataRequest).
@@ -147,7 +146,7 @@ def _ids_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any,
 
 
 def _placed(topic: Any, context: Context) -> Any:
-    """The topic, which is noted as the broker tells it, with its partitions at their nodes."""
+    """The topic, which is noted as the broker shows it, with its partitions at their nodes."""
     if topic.name is None:
         return topic
     if getattr(topic, "topic_id", None) and topic.error_code == 0:
@@ -206,7 +205,7 @@ def mark_own(topic: Any) -> Any:
 def refused_topic(topic: Any, name: str) -> Any:
     """A kio topic entry that stops clients: its lanes are not served, for a reason in the log.
 
-    Of the codes that clients know here this is the one that all of them tell their application.
+    Of the codes that clients know here this is the one that all report to their application.
     """
     code = ErrorCode.topic_authorization_failed
     return replace(topic, name=type(topic.name)(name), partitions=(), error_code=code)

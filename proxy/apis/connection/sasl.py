@@ -9,7 +9,6 @@ The name in a token counts as the client's once the broker has said that the log
 for bounds only (`login_watch`).
 Not done: SaslHandshake v0, whose tokens have no request header; every client since 2018 has v1.
 
-In:    requests and answers.  Out: the same.
 Source: KIP-43, KIP-152, KIP-368.
 """
 
@@ -63,6 +62,6 @@ def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
 
 
 def lifetime_ms_of(answer: Any) -> int:
-    """How long the login is good for, in ms; 0: for as long as the connection, or not over."""
+    """Lifetime of the login in ms; 0: as long as the connection, or not over."""
     lifetime = getattr(answer, "session_lifetime", None)  # from v1 on
     return 0 if lifetime is None else int(lifetime.total_seconds() * 1000)

@@ -5,7 +5,6 @@ has whole partitions. One that has a partition of a topic whose own name means l
 all lanes of it, as offsets of the group are. All other answers pass as they are.
 Not done: nothing.
 
-In:    answers.  Out: assignments as the client knows the topics.
 Source: KIP-848.
 """
 

@@ -3,13 +3,12 @@
 Behaviour: the broker computes these groups' assignments and knows no lanes: a member that
 subscribes to a lane topic would silently see the first lane of each partition only. So a
 heartbeat that names one, or whose pattern can match one, is refused with INVALID_REQUEST and
-a message; members of plain topics, and whoever leaves, pass as they are. A pattern that a broker
+a message; members of plain topics, and those that leave, pass as they are. A pattern that a broker
 has taken is kept per member and looked at again when lane topics change, since one may be created
 later. One that cannot be compared within bounds is refused with INVALID_REGULAR_EXPRESSION.
 Where no topic has lanes under its own name, nothing is compared, and nothing kept.
 Not done: serving such groups (their members can use `group.protocol=classic`).
 
-In:    heartbeats.  Out: the broker's answer, or the refusal.
 Source: KIP-848, KIP-1071.
 """
 
@@ -93,7 +92,7 @@ def _first_lane_topic(names: Iterable[str], context: Context) -> str | None:
 async def _find_refusal(
     group: str, patterns: Sequence[str], context: Context
 ) -> RefusalReason | None:
-    """Why patterns of a group's member are refused; None: the broker is to be asked.
+    """The reason to refuse patterns of a group's member; None: the broker is to be asked.
 
     A client without the right to the group is left to the broker before anything is compared.
     """

@@ -4,7 +4,6 @@ Behaviour: the topics that keylane adds to the subscriptions of members of lanes
 the answer; without any it passes as bytes.
 Not done: ConsumerGroupDescribe, whose groups have no lanes.
 
-In:    the broker's answer.  Out: the same, or one with shorter metadata.
 Source: docs/decisions/024.
 """
 

@@ -14,7 +14,6 @@ Of groups that a rule gives the key-range assignor the generation is noted for S
 Not done: Kafka Streams (protocol `stream`) and Connect keep their own assignors, whose
 assignments carry more than partitions.
 
-In:    requests, the broker's answers.  Out: the same with names added and taken out, or refusals.
 Source: Kafka protocol guide, JoinGroup; docs/decisions/024; ClassicGroup.computeSubscribedTopics.
 """
 
@@ -79,7 +78,7 @@ INCONSISTENT: Final = ErrorCode.inconsistent_group_protocol
 """All stock clients raise it; it is what brokers say to a member that does not fit a group."""
 LATER: Final = ErrorCode.coordinator_load_in_progress
 """All stock clients join again after it."""
-REMEDY: Final = "stop the whole group first, or give the new members a group id of their own"
+REMEDY: Final = "stop the whole group first, or give the new members another group id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ def _judge(
 
 
 async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
-    """Why a member may not join: `INCONSISTENT`, or `LATER` while that cannot be said."""
+    """The reason to refuse a member: `INCONSISTENT`, or `LATER` while that cannot be said."""
     names, physical = context.group_names, PhysicalNames(context).__getitem__
     group = asked.join.group_id
     clash = own_clash(asked.names, physical)
@@ -208,7 +207,7 @@ async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
 
 
 async def _is_brokers(asked: Asked, context: Context) -> bool:
-    """Whether the broker deals out the group's partitions, as the last answer has shown.
+    """Return whether the broker deals out the group's partitions, as the last answer has shown.
 
     The members that it deals out to are then not even rebalanced by one that comes again and again.
     """
@@ -221,7 +220,7 @@ async def _is_brokers(asked: Asked, context: Context) -> bool:
 
 
 async def _learn_members(asked: Asked, context: Context) -> bool:
-    """Ask the coordinator who is in the group; False: a new member has to wait for that.
+    """Ask the coordinator for the group's members; False: a new member has to wait for that.
 
     While a group rebalances, a coordinator names its members and not what they subscribe to.
     """
@@ -301,7 +300,7 @@ def _note_brokers(asked: Asked, context: Context) -> None:
         log.warning(
             "member refused, the broker deals out partitions in its group group=%s member_id=%s "
             "topic=%s; stop the members with group.protocol=consumer, which connect to brokers "
-            "directly, or give them a group id of their own",
+            "directly, or give them another group id",
             join.group_id, identity_of(join.member_id, join.instance_id), topic,
         )  # fmt: skip
 
@@ -329,7 +328,7 @@ async def _leave(join: JoinRequest, member_id: str, context: Context) -> None:
 def _judge_leader(
     request: Request, frame: Frame, asked: Asked, answer: JoinAnswer, context: Context
 ) -> Buffers:
-    """What a leader is answered: members by their own names, those that do not fit left out."""
+    """The answer to a leader: members by their own names, without those that do not fit."""
     flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
     physical = PhysicalNames(context).__getitem__
     metadata: dict[str, bytes] = {}
@@ -393,7 +392,7 @@ def _note_planned(
     refused: frozenset[str],
     context: Context,
 ) -> None:
-    """Remember who is in a generation that keylane deals out lanes to."""
+    """Remember the members of a generation that keylane deals out lanes to."""
     if planned_group(request, context) is None or answer.leader != answer.member_id:
         return
     if answer.protocol_name in {None, STREAMS}:

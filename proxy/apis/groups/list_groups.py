@@ -5,7 +5,6 @@ broker's own id. A group is listed by the node that serves it, once in all. The 
 both as bytes.
 Not done: transactions are listed once per node.
 
-In:    requests and answers.  Out: the same with ids for brokers, or for clients.
 Source: protocol guide.
 """
 
@@ -20,7 +19,7 @@ from keylane.proxy.net.response_order import Buffers
 
 
 def is_alone(_request: Request, context: Context) -> bool:
-    """Whether ids mean the same to clients and brokers."""
+    """Return whether ids mean the same to clients and brokers."""
     return context.placement.is_alone
 
 
@@ -33,7 +32,7 @@ async def handle_unregister_broker(request: Request, context: Context) -> Buffer
 
 
 async def handle_list_groups(request: Request, context: Context) -> Buffers:
-    """ListGroups v0-5: clients ask every pair, and some count a group as often as it is told."""
+    """ListGroups v0-5: clients ask every pair, and some count a group as often as it is listed."""
     answer = request.decode_answer(await forward(request, context))
     groups = tuple(entry for entry in answer.groups if context.placement.lists(entry.group_id))
     return request.answer_entity(replace(answer, groups=groups))

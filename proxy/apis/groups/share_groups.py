@@ -5,11 +5,10 @@ offsets name partitions, also of a topic whose own name means lanes. Its start o
 there by the partitions' numbers. A tool that goes by Metadata names all lanes: those beyond the
 partitions are answered as their partition where the request sets it to the same offset, and else
 refused with POLICY_VIOLATION and a reason. A lane name, to which a share group would wait for
-records for ever, is refused in heartbeats with INVALID_REQUEST and in offset calls with
+records without end, is refused in heartbeats with INVALID_REQUEST and in offset calls with
 POLICY_VIOLATION, each with a message. Its topic id is unknown to brokers, which say so.
 Not done: share groups in the order of keys.
 
-In:    requests and answers.  Out: the same, with refusals.
 Source: KIP-932; decision 028 (docs/decisions).
 """
 
@@ -89,7 +88,7 @@ async def handle_alter_share_offsets(request: Request, context: Context) -> Buff
 
 
 def _is_asked(target: TopicTarget, index: int, refused: Mapping[int, RefusalReason]) -> bool:
-    """Whether an entry goes to the broker: not what is refused, nor what repeats a partition."""
+    """Return whether an entry is neither refused nor a repetition of its partition."""
     view = target.view
     return index not in refused and (view is None or index < view.layout.partition_count)
 
@@ -112,7 +111,7 @@ async def _refused_offsets(
 
 
 def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> RefusalReason | None:
-    """Why a lane beyond the partitions does not stand for its partition; None: it does."""
+    """The reason why a lane beyond the partitions is not its partition; None: it is."""
     count = view.layout.partition_count
     if index < count:
         return None

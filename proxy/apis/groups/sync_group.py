@@ -4,20 +4,19 @@ Behaviour: only for groups that a rule gives the key-range assignor. What the le
 for lane topics is replaced; for topics without lanes, and in user data, its word stands. With
 a cooperative protocol a lane is given to another member only in the generation after its
 owner gave it up: owners that lose lanes rejoin by themselves, and the target is kept until
-all lanes have arrived, so that a change of load cannot make it go on for ever.
+all lanes have arrived, so that a change of load cannot make it go on without end.
 Every plan is checked for overlaps and gaps. A bad one, and a generation whose members this
-process was not told of (it was started since), keep the client's assignment.
+process has not seen (it was started since), keep the client's assignment.
 A topic whose switch `accept.range.fetch` is off is dealt out in whole partitions, and members
 whose `allow.individual.commit` is off, by a switch or by their own word, get whole partitions
-only (S004-61, 62, 121; G-17).
+only.
 Members that say their rack (KIP-881) get lanes of partitions that are led there, where nothing
 more important speaks against it.
 A member that goes by another name of a topic than its group is refused (see `apis.joining`).
 Followers' requests, other groups' and those without an assignment pass as bytes.
 Not done: fencing; an unknown member, a late leader, an old generation are the broker's.
 
-In:    the leader's assignments.  Out: ours, to the broker; its answer as it is.
-Source: REQUIREMENTS S004-41, S004-70..82; KIP-429 (cooperative), KIP-345 (static members).
+Source: KIP-429 (cooperative), KIP-345 (static members).
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ UUID_SUFFIX: Final = "-00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deal:
-    """All that a plan is made from."""
+    """The input of a plan."""
 
     joined: Joined
     subscriptions: Sequence[Subscription]
@@ -84,7 +83,7 @@ class Deal:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What a target holds for."""
+        """The members and topics that a target is for."""
         members = zip(self.joined.members, self.subscriptions, strict=True)
         return (
             self.topics,
@@ -108,7 +107,7 @@ def look_sync_group(request: Request, context: Context) -> Handler | None:
 
 
 def is_left_out(request: Request, context: Context) -> bool:
-    """Whether the member goes by other names of topics than its group."""
+    """Return whether the member goes by other names of topics than its group."""
     try:
         group, _, member_id = read_member(request)
     except FrameInvalid:
@@ -176,7 +175,7 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
 
 
 def read_subscriptions(members: Iterable[JoinedMember]) -> list[Subscription]:
-    """What each member subscribes to. Raises: FrameInvalid."""
+    """The subscription of each member. Raises: FrameInvalid."""
     return [read_subscription(member.metadata) for member in members]
 
 
@@ -244,7 +243,7 @@ def make_deal(
 def client_of(member: JoinedMember) -> str:
     """The name that a switch knows a member by: its instance id, else its client id.
 
-    A leader is not told client ids. But a broker makes member ids of them, with a UUID behind
+    A leader does not learn client ids. But a broker makes member ids of them, with a UUID behind
     (GroupMetadata.generateMemberId), since clients no longer may (KIP-394).
     """
     return member.instance_id or member.member_id[: -len(UUID_SUFFIX)]
@@ -330,7 +329,7 @@ def members_of(deal: Deal) -> list[Member]:
 
 
 def _generation_of(said: Subscription, protocol: str) -> int:
-    """Which generation the owned lanes are of."""
+    """The generation of the owned lanes."""
     is_old = said.generation_id == NO_GENERATION and protocol == COOPERATIVE_STICKY
     if is_old and len(said.user_data) >= GENERATION.size:
         # Before version 2 it stood at the end of the assignor's own data (KIP-429).
@@ -346,7 +345,7 @@ def _with_history(claimed: Sequence[Member], deal: Deal) -> list[Member]:
     """Members without a lane are taken to own what they had last: lanes stay put.
 
     That is all members of an eager protocol, and a static member that was started again. What
-    members of the sticky assignor tell of themselves comes before what we remember of them.
+    members of the sticky assignor say of themselves comes before what we remember of them.
     """
     held = {lane for member in claimed for lane in member.owned}
     counts = {topic.name: topic.index_count for topic in deal.topics}
@@ -368,7 +367,7 @@ def _with_history(claimed: Sequence[Member], deal: Deal) -> list[Member]:
 
 
 def read_sticky_data(data: bytes) -> tuple[tuple[Lane, ...], int]:
-    """What a member of the eager `sticky` assignor had, and in which generation.
+    """The lanes that a member of the eager `sticky` assignor had, and their generation.
 
     Nothing, when it cannot be read: a group plans without it as well.
     Source: Kafka's StickyAssignor, user data versions 0 and 1; aiokafka's and kafka-python's.
@@ -402,14 +401,14 @@ def _count_moved(
 def merge(assignments: Sequence[Any], deal: Deal, planned: Planned) -> list[tuple[str, bytes]]:
     """The plan's lanes and the client's plain topics: (member id, assignment) of each member.
 
-    A member that nobody told us of keeps its plain topics. Raises: FrameInvalid.
+    A member that is not known here keeps its plain topics. Raises: FrameInvalid.
     """
     lane_topics = {topic.name for topic in deal.topics}
     sent = {str(entry.member_id): bytes(entry.assignment) for entry in assignments}
     given = {one.member_id: planned.lanes.get(one.identity, ()) for one in deal.joined.members}
     merged = []
     for member_id in dict.fromkeys((*sent, *given)):
-        # A leader may leave out who gets nothing.
+        # A leader may leave out members that get nothing.
         said = read_assignment(sent[member_id]) if sent.get(member_id) else None
         kept = [lane for lane in (said.lanes if said else ()) if lane[0] not in lane_topics]
         lanes = sorted((*kept, *given.get(member_id, ())))

@@ -7,7 +7,6 @@ lowest of their offsets, and each lane is answered the new log start. An offset 
 watermark, above all others. Topics without lanes pass as they are.
 Not done: nothing.
 
-In:    requests and answers.  Out: an answer per lane.
 Source: KIP-107; decision 028 (docs/decisions).
 """
 
@@ -53,7 +52,7 @@ async def handle_delete_records(request: Request, context: Context) -> Buffers:
 def lowest_offset(
     view: LaneView, partition: int, offsets: Mapping[int, int]
 ) -> int | RefusalReason:
-    """Where a partition may be cut for all of its lanes. Offsets are those that lanes may lose."""
+    """Return the lowest of the offsets up to which all lanes of a partition may be cut."""
     count = view.layout.lane_count
     if len(offsets) < count:
         first, step = partition, view.layout.partition_count

@@ -5,11 +5,11 @@ addresses (v16+). With lanes, fetch sessions (KIP-227) end here: the answer has 
 so the client names everything in each request; lanes that join a broker's session are
 answered with FETCH_SESSION_ID_NOT_FOUND, so that it starts over. A client is given lanes
 only after its own principal was seen to have READ, and where the switch `accept.range.fetch`
-of the topic is on: TOPIC_AUTHORIZATION_FAILED otherwise (S004-61). An empty batch still moves
+of the topic is on: TOPIC_AUTHORIZATION_FAILED otherwise. An empty batch still moves
 the client past other lanes' records; errors stay per partition. To librdkafka it is an empty
 control batch: of any other it concludes that its fetch size was too small, and at the tenth it
-tells its application MSG_SIZE_TOO_LARGE (`rd_kafka_msgset_reader_run`). Not to others: Sarama and
-aiokafka (read_committed) take an empty control batch for damage.
+reports MSG_SIZE_TOO_LARGE to its application (`rd_kafka_msgset_reader_run`). Not to others:
+Sarama and aiokafka (read_committed) take an empty control batch for damage.
 A client id that was given key ranges of a topic fetches its physical partitions, and gets its
 own keys of them; a partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED,
 and logged once. Such clients get no fetch sessions. Ranges that change while a request waits:
@@ -17,7 +17,6 @@ NOT_LEADER_OR_FOLLOWER, so that it asks again.
 A request that names lanes and plain topics is answered as soon as either has data.
 Not done: follower fetch of lanes (KIP-392), leader epochs of lanes are not fenced.
 
-In:    requests and answers.  Out: answers per lane.
 Source: protocol guide, Fetch; KIP-227, KIP-516, KIP-951.
 """
 
@@ -120,7 +119,7 @@ async def plan_fetch(
     *,
     reads_zstd: bool = True,
 ) -> FetchPlan:
-    """Tell lanes and key ranges from plain topics; refuse what is not there or not allowed."""
+    """Part lanes and key ranges from plain topics; refuse what is not there or not allowed."""
     plan = FetchPlan()
     for topic in wanted.topics:
         topic_id = None if topic.topic_id is None else uuid.UUID(bytes=topic.topic_id)
@@ -139,7 +138,7 @@ async def plan_fetch(
         if context.switches.accepts_range_fetch(view.topic, is_lane_view=is_lane_view):
             read_error = await context.fetch_error(view)
         else:
-            read_error = ErrorCode.topic_authorization_failed  # S004-61, K-01b
+            read_error = ErrorCode.topic_authorization_failed
         codec = CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec
         chosen_name, places = _chosen_name(view), list[PartitionAnswer | int]()
         for entry in topic.partitions:
@@ -158,7 +157,7 @@ async def plan_fetch(
 
 
 def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
-    """Where a client reads, for those that have been given lanes just now (see `steps_back`)."""
+    """Note where a client reads that was given lanes just now (see `steps_back`)."""
     if client_id not in context.gained_lanes.by_client:
         return
     for (topic, _), view in zip(plan.answered, plan.views, strict=True):
@@ -169,7 +168,7 @@ def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
 def lane_request(
     wanted: FetchRequest, plan: FetchPlan, context: Context, max_wait_ms: int
 ) -> LaneFetchRequest:
-    """What `lane_fetch` is asked for; an answer is bounded whatever the client allows."""
+    """The request for lanes; its answer is bounded whatever the client allows."""
     return LaneFetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=wanted.min_bytes,
@@ -206,9 +205,9 @@ async def _fetch_lanes(
 
 
 async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
-    """Give nothing to who lost the right to read while he waited: a wait may be long.
+    """Give nothing to a client that lost the right to read while it waited: a wait may be long.
 
-    Who was given other ranges meanwhile asks again, for those.
+    A client that was given other ranges meanwhile asks again, for those.
     """
     for number, ((topic, places), view) in enumerate(zip(plan.answered, plan.views, strict=True)):
         if not any(isinstance(place, int) for place in places):
@@ -260,7 +259,7 @@ def _plain_frame(request: Request, wanted: FetchRequest, plan: FetchPlan, wait_m
 
 
 def _has_news(topic: FetchTopicAnswer) -> bool:
-    # Tags tell a diverging epoch or a new leader, a preferred replica where to go instead.
+    # Tags name a diverging epoch or a new leader, a preferred replica where to go instead.
     return any(
         answer.error_code
         or answer.preferred_read_replica >= 0

@@ -1,12 +1,11 @@
 """ListOffsets v1-11 and OffsetForLeaderEpoch v2-4: a lane's answer is its partition's.
 
-Behaviour: latest and earliest of lanes are answered from what Fetch told a moment ago, where
+Behaviour: latest and earliest of lanes are answered from what Fetch answered a moment ago, where
 that is fresh (Spark asks twice per poll); all else is asked of the broker, each partition
 once. Offset by time, max timestamp and end of an epoch are the partition's, so a lane starts
 at or before its own first record of that time. Topics without lanes pass as they are.
 Not done: nothing.
 
-In:    requests and answers.  Out: answers per lane.
 Source: protocol guide, ListOffsets; KIP-101, KIP-320 (epochs), KIP-734 (max timestamp).
 """
 
@@ -103,7 +102,7 @@ async def _refusals(
 async def _own_answers(
     api_version: int, wanted: Any, topic: Any, view: LaneView | None, context: Context
 ) -> dict[int, Any]:
-    """Lane index -> answer, for what is known without asking and may be told."""
+    """Lane index -> answer, for what is known without asking and may be answered."""
     fresh: dict[int, Any] = {}
     if view is None:
         return fresh

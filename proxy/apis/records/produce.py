@@ -8,7 +8,6 @@ the next request of its connection waits until this one is answered, since a bro
 5 batches only. acks=0 has no answer. Topics without lanes pass as bytes.
 Not done: nothing.
 
-In:    requests and answers.  Out: answers per lane.
 Source: protocol guide, Produce; KIP-98, KIP-516, KIP-951.
 """
 
@@ -61,7 +60,7 @@ Views = Mapping[tuple[str | None, bytes | None], LaneView]
 
 @dataclass(frozen=True, slots=True)
 class SequencedBatch:
-    """What names an idempotent batch of a lane in `SequenceMap`."""
+    """The key of an idempotent batch of a lane in `SequenceMap`."""
 
     view: LaneView
     lane_index: int
@@ -99,7 +98,7 @@ async def handle_produce(request: Request, context: Context, wanted: ProduceRequ
     own = await refused_topics(wanted.topics, context)
     if not views and not own:
         return await _relay(request, wanted, context)
-    # Before sequence numbers are given out: who may not write must not use up anybody's.
+    # Before sequence numbers are given out: a client without the right must not use up others'.
     denied = await _denied(views, context)
 
     def target(topic: ProduceTopic, entry: ProducePartition) -> Target | Refusal:
@@ -157,7 +156,7 @@ async def _denied(views: Views, context: Context) -> dict[str, int]:
 def to_physical(
     topic: ProduceTopic, entry: ProducePartition, views: Views, denied: Mapping[str, int]
 ) -> Target | Refusal:
-    """Where a partition of the request goes."""
+    """The target of a partition of the request."""
     view = views.get((topic.name, topic.topic_id))
     if view is None:
         return Target(topic.name, topic.topic_id, entry.partition, entry.records)
@@ -282,7 +281,7 @@ def _merge(
     def settled(place: Place, answer: ProduceAnswer) -> ProduceAnswer:
         error_code = under_way.error_codes.get(place, answer.error_code)
         if error_code == ErrorCode.unknown_producer_id != answer.error_code:
-            # Ours, not the broker's: without a log start a Java producer retries for ever.
+            # Ours, not the broker's: without a log start a Java producer retries without end.
             answer = answer._replace(log_start_offset=UNKNOWN_PRODUCER_LOG_START)
         return answer._replace(error_code=error_code)
 

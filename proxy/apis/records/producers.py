@@ -7,7 +7,6 @@ Not done: transactions do not name the lanes of lane names, of which there may b
 `kafka-transactions find-hanging`, look at the topic under its own name. To abort one, ask a
 broker's own address (WriteTxnMarkers is not served).
 
-In:    requests and answers.  Out: answers per lane.
 Source: KIP-664.
 """
 

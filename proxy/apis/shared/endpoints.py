@@ -6,7 +6,6 @@ nodes ids are those of this node's pairs, also of the replica that a client is t
 (KIP-392): the client came here since the partition is placed here, with its replicas.
 Not done: nothing.
 
-In:    a request and the frame of its answer.  Out: buffers to write.
 Source: KIP-951, KIP-932, KIP-392; NodeEndpoints in the message schemas.
 """
 

@@ -1,8 +1,5 @@
 """Admin requests that name partitions: each wish for a lane becomes one for its partition.
 
-In:    topics of a request, the indexes that the client names, its wish for each of them.
-Out:   one wish per physical partition, and afterwards an answer, or a refusal, per index.
-
 An index that means a lane must never reach a broker, which would take it for a partition. So a
 topic whose name means lanes is translated or refused, also while the broker does not know it.
 """
@@ -45,22 +42,22 @@ class TopicTarget:
 
     @property
     def topic(self) -> str:
-        """As the broker names it."""
+        """The broker's name of it."""
         return self.name if self.view is None else self.view.topic
 
     @property
     def is_plain(self) -> bool:
-        """Whether the name means no lanes: the broker is asked as it stands."""
+        """Return whether the name means no lanes: the broker is asked as it stands."""
         return self.view is None and self.refusal is None
 
 
 def shows_lanes(context: Context) -> bool:
-    """Whether any topic may mean lanes under its own name, as answers name topics."""
+    """Return whether any topic may mean lanes under its own name, as answers name topics."""
     return bool(context.config.lanes or context.registry.dissenters)
 
 
 async def find_target(name: str, context: Context) -> TopicTarget:
-    """What a name means. A name that means lanes is never plain, whatever the broker knows."""
+    """The target of a name. A name that means lanes is never plain, whatever the broker knows."""
     if context.registry.rule_of(name) is None:
         return TopicTarget(name)
     try:
@@ -76,12 +73,12 @@ async def find_target(name: str, context: Context) -> TopicTarget:
 
 
 async def find_targets(names: Iterable[str], context: Context) -> list[TopicTarget]:
-    """As `find_target`, of each name."""
+    """Do as `find_target`, for each name."""
     return [await find_target(str(name), context) for name in names]
 
 
 async def _code_of(name: str, context: Context) -> ErrorCode:
-    """Why the client's broker does not show the topic of a lane name to this client."""
+    """The code with which the client's broker hides the topic of a lane name from this client."""
     answer = await context.ask(
         MetadataRequest(
             topics=(MetadataRequestTopic(name=TopicName(context.registry.physical_name(name))),),
@@ -95,7 +92,7 @@ async def _code_of(name: str, context: Context) -> ErrorCode:
 
 
 def lanes_text(view: LaneView) -> str:
-    """How an error message begins that is about lanes."""
+    """The beginning of an error message about lanes."""
     layout = view.layout
     return (
         f"keylane: topic {view.name} is seen as {layout.partition_count} partitions "
@@ -120,19 +117,19 @@ def with_index(entry: Any, index: int, index_field: str) -> Any:
 
 
 def lanes_of(partitions: Iterable[int], view: LaneView) -> tuple[int, ...]:
-    """All lanes of some partitions, ascending."""
+    """The lanes of some partitions, ascending."""
     known = [number for number in partitions if _has_lanes(number, view)]
     lanes = range(view.layout.lane_count)
     return tuple(sorted(view.layout.lane_index(number, lane) for number in known for lane in lanes))
 
 
 def _has_lanes(partition: int, view: LaneView) -> bool:
-    """Whether a partition is one that lanes read; those that were added are none (decision 006)."""
+    """Return whether lanes read a partition; they read none that was added (decision 006)."""
     return 0 <= partition < view.layout.partition_count
 
 
 def any_lane(_view: LaneView, _partition: int, wishes: Mapping[int, Wish]) -> Wish | RefusalReason:
-    """What is wished of a lane is wished of its partition."""
+    """Wish of a partition what is wished of its first lane."""
     return next(iter(wishes.values()))
 
 
@@ -156,7 +153,7 @@ class _WantedTopic(Generic[Wish]):
 
 
 class LaneWishes(Generic[Wish]):
-    """What a request wants of the partitions of topics, with lanes and without.
+    """The wishes of a request for the partitions of topics, with lanes and without.
 
     `decide` makes the wish for a partition out of those for its lanes, or refuses them.
     """

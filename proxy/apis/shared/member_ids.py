@@ -1,6 +1,5 @@
-"""What JoinGroup and SyncGroup share: the group and the member that they name.
+"""The group and the member that JoinGroup and SyncGroup name.
 
-In:    requests.  Out: groups, members; how long rounds take.
 Source: Kafka protocol guide, JoinGroup, SyncGroup; KIP-62, KIP-345.
 """
 
@@ -47,7 +46,7 @@ def read_member(request: Request) -> tuple[str, int, str]:
 
 
 def is_elsewhere(request: Request, context: Context) -> bool:
-    """Whether another node serves the group that a JoinGroup, SyncGroup or Heartbeat names.
+    """Return whether another node serves the group that a JoinGroup, SyncGroup or Heartbeat names.
 
     The broker would take it here as well. But a member that joins here asks for its offsets here
     next, and librdkafka takes nothing but a repetition for an answer to that: so it is sent to

@@ -6,7 +6,6 @@ kinds of groups are answered GROUP_AUTHORIZATION_FAILED for `__keylane_nodes`, a
 not asked. Calls that only describe groups are the broker's matter.
 Not done: the same at the brokers' own listeners, which takes an ACL (docs/security.md).
 
-In:    requests.  Out: the same handlers as before, or the refusal.
 Source: Kafka message schemas; KIP-848, KIP-932, KIP-1071.
 """
 
@@ -54,7 +53,7 @@ PRODUCER_BYTES: Final = 10
 
 
 def names_own_group(request: Request) -> bool:
-    """Whether a request of one of these APIs is about the nodes' group; cheap for all others."""
+    """Return whether a request of one of these APIs is about the nodes' group; cheap if not."""
     header, frame = request.header, request.frame
     is_flexible = header.api_version >= FLEXIBLE_FROM[header.api_key]
     start = request.body_position

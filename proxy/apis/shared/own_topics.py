@@ -1,14 +1,12 @@
-"""Changes of keylane's own topics and transactional ids: for who may alter the cluster.
+"""Changes of keylane's own topics and transactional ids: for clients that may alter the cluster.
 
-In:    requests that change a topic, or use a transactional id.  Out: the same without what is
-       refused; refusals among the broker's results.
 Source: docs/decisions/034; KIP-430 (authorized operations).
 
-A right to all topics (`*`) is a common one, and was not given with keylane's own in mind: who can
-write there sets lanes of any group, and settings. The broker says whether the client may ALTER
-the cluster; where it has no authorizer, each client may. Requests that need that right themselves
-(AlterPartitionReassignments, ElectLeaders, AlterReplicaLogDirs, CreateAcls) are the broker's to
-judge. A client that goes to a broker directly meets the broker's ACLs alone.
+A right to all topics (`*`) is a common one, and was not given with keylane's own in mind: a client
+that can write there sets lanes of any group, and settings. The broker says whether the client may
+ALTER the cluster; where it has no authorizer, each client may. Requests that need that right
+themselves (AlterPartitionReassignments, ElectLeaders, AlterReplicaLogDirs, CreateAcls) are the
+broker's to judge. A client that goes to a broker directly meets the broker's ACLs alone.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from keylane.wire.refused import entries_of
 from keylane.wire.topic_key import NamedTopic
 
 TOPIC_RESOURCE: Final = 2
-REASON: Final = "keylane: this topic is one of its own; to change it needs ALTER on the cluster"
+REASON: Final = "keylane: this topic is keylane's own; to change it needs ALTER on the cluster"
 
 
 def guarding(handler: Handler) -> Handler:
@@ -109,7 +107,7 @@ def guarding_partitions(handler: Handler) -> Handler:
 
 
 def names_own(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
-    """Whether a Produce request names a topic of keylane's. Looks only: it runs per request."""
+    """Return whether a Produce request names a topic of keylane's; cheap: it runs per request."""
     own_ids = registry.own_topic_ids
     for topic in topics:  # noqa: SIM110 - `any` with a generator takes twice the time
         if topic.name in OWN_TOPICS or topic.topic_id in own_ids:
@@ -131,7 +129,7 @@ async def refused_topics(
 
 
 def may_name_own_id(request: Request) -> bool:
-    """Whether a transactional id at the front of the body may be keylane's; cheap.
+    """Return whether a transactional id at the front of the body may be keylane's; cheap.
 
     Its length stands before it, in one byte or two, and four would be a message without an id.
     """
@@ -139,7 +137,7 @@ def may_name_own_id(request: Request) -> bool:
 
 
 async def is_refused_id(transactional_id: str | None, context: Context) -> bool:
-    """Whether the client may not use this transactional id."""
+    """Return whether the client may not use this transactional id."""
     if transactional_id is None or not is_own_id(transactional_id):
         return False
     return not await context.may_alter_cluster()

@@ -29,7 +29,7 @@ ASK_AGAIN: Final = ErrorCode.unstable_offset_commit
 """librdkafka asks again for partitions with this error only. With any other one, of the whole
 answer too, they wait without end (rd_kafka_assignment_apply_offsets); meanwhile the answer to its
 next heartbeat says that the coordinator is elsewhere."""
-TOPIC_ERRORS_BEFORE: Final = 8
+GROUP_ERRORS_VERSION: Final = 8
 """OffsetFetch from this version on has errors per group."""
 
 
@@ -64,7 +64,7 @@ def refusing(handler: Handler) -> Handler:
 
 
 def at_coordinator(look: Look | None = None) -> Look:
-    """As `look`, or a relay, where this node serves the group; elsewhere a refusal."""
+    """A look that refuses groups of other nodes, and does as `look`, or relays, for ours."""
 
     def looked(request: Request, context: Context) -> Handler | None:
         if is_elsewhere(request, context):
@@ -90,12 +90,12 @@ def refusal(
     message: str | None = None,
     **values: Any,
 ) -> Any:
-    """The whole request refused, as a kio entity; values: as of `refuse`."""
+    """The whole request refused, as a kio entity; values: see `refuse`."""
     response = load_response_schema(request.api_key, request.api_version)
     whole = None
     if code is ASK_AGAIN and request.api_key == ApiKey.OFFSET_FETCH:
         whole = ErrorCode.none
-    elif request.api_key == ApiKey.OFFSET_FETCH and request.api_version < TOPIC_ERRORS_BEFORE:
+    elif request.api_key == ApiKey.OFFSET_FETCH and request.api_version < GROUP_ERRORS_VERSION:
         # A top-level error alone would do, as brokers answer it. But aiokafka looks at partitions
         # only: those that are not named it starts where it starts without a commit.
         whole = code

@@ -1,7 +1,4 @@
-"""Requests that go on to the client's broker: as they came, or one for each round of partitions.
-
-In:    requests.  Out: the broker's answers.
-"""
+"""Requests that go on to the client's broker: as they came, or one per round of partitions."""
 
 from __future__ import annotations
 

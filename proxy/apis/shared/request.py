@@ -68,22 +68,22 @@ class Request:
         return b"".join((SIZE.pack(len(header) + len(body)), header, body))
 
     def with_buffers(self, body: Buffers) -> Buffers:
-        """As `with_body`, without copying the pieces."""
+        """Do as `with_body`, without copying the pieces."""
         header = memoryview(self.frame)[SIZE.size : SIZE.size + self.header.body_position]
         size_bytes = len(header) + sum(map(len, body))
         return (SIZE.pack(size_bytes) + header.tobytes(), *body)
 
     def with_entity(self, entity: Any) -> bytes:
-        """As `with_body`, from a kio entity."""
+        """Do as `with_body`, from a kio entity."""
         return self.with_body(write_message(entity))
 
     @property
     def body_position(self) -> int:
-        """Where the body starts in the frame."""
+        """Position of the body in the frame."""
         return SIZE.size + self.header.body_position
 
     def answer_position(self, frame: Frame) -> int:
-        """Where the body starts in a broker's answer to this request.
+        """Return the position of the body in a broker's answer to this request.
 
         Takes note of tagged fields in the answer's header, which go to the client as they came.
         """
@@ -109,5 +109,5 @@ class Request:
         return (RESPONSE_HEADER.pack(size_bytes, self.header.correlation_id) + tags, *buffers)
 
     def answer_entity(self, entity: Any) -> Buffers:
-        """As `answer`, from a kio entity."""
+        """Do as `answer`, from a kio entity."""
         return self.answer((write_message(entity),))

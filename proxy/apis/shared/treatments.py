@@ -1,6 +1,5 @@
-"""What each API means by a topic and its partitions: on plain topics, and on lanes.
+"""The meaning of a topic and its partitions in each API: on plain topics, and on lanes.
 
-In:    Kafka 4.3's message schemas, read by people.  Out: a row per API, or why it is not served.
 Source: Kafka 4.3 message schemas. An API is here if its request or its answer names topics.
 """
 
@@ -17,7 +16,7 @@ DIRECT: Final = "as direct"
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """How one API treats topics; "lane topic" is one that the client sees as lanes."""
+    """The treatment of topics by one API; "lane topic" is one that the client sees as lanes."""
 
     lanes: str
     """Of lanes, under the topic's own name and under lane names."""
@@ -50,7 +49,7 @@ TREATMENTS: Final = MappingProxyType(
         ),
         ApiKey.LIST_OFFSETS: Treatment("the partition's offsets", _topics("name", PARTITIONS)),
         ApiKey.METADATA: Treatment(
-            "a partition per lane; a lane name has an id of its own",
+            "a partition per lane; a lane name has its own id",
             _topics("name", "topic_id")
             | _fields("allow_auto_topic_creation", "include_topic_authorized_operations"),
             "as direct, with keylane's addresses",
