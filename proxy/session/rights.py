@@ -79,7 +79,7 @@ class TopicRights:
         answer = await self._ask(_question(view.topic))
         topic = answer.topics[0]
         error_code = int(topic.error_code)
-        if error_code not in (0, ErrorCode.topic_authorization_failed):
+        if error_code not in (ErrorCode.none, ErrorCode.topic_authorization_failed):
             self._known.pop(view.topic_id, None)
             return error_code  # the broker's metadata lags, or the topic is gone: ask again
         known = self._known[view.topic_id] = _Known(
