@@ -201,8 +201,9 @@ def protocol() -> str:
     """The table of all APIs, and what is done to those that are served."""
     rows = []
     for key, route in sorted(ROUTES.items()):
-        how = "relayed" if route.handler is None else "served"
-        if route.handler is None and route.patch is not None:
+        is_served = route.handler is not None or route.look is not None
+        how = "served" if is_served else "relayed"
+        if not is_served and route.patch is not None:
             how = LOOKED_AT.get(key, "relayed, addresses replaced")
         versions = f"{route.version_min}-{route.version_max}"
         rows.append(f"| {key} | {route.name} | {versions} | {how} |")
@@ -210,7 +211,7 @@ def protocol() -> str:
         f"| {ROUTES[key].name} | {each.plain} | {each.lanes} |"
         for key, each in sorted(TREATMENTS.items())
     ]
-    hidden = [f"| {key} | {name} | {why} |" for key, (name, why) in sorted(NOT_SERVED.items())]
+    hidden = [f"| {key} | {key.schema_name} | {why} |" for key, why in sorted(NOT_SERVED.items())]
     parts = [
         PROTOCOL_HEAD + "\n".join(rows) + "\n",
         NOT_SERVED_HEAD + "\n".join(hidden) + "\n",

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import for_code
+from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.records.journal import TOPIC_NAME
@@ -32,8 +33,6 @@ SEGMENT_BYTES_DEFAULT: Final = 10 * 1024**2
 """The KIP draft's default of `individual.commit.log.segment.bytes`."""
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
-UNKNOWN_TOPIC: Final = 3
-TOPIC_EXISTS: Final = 36
 T = TypeVar("T")
 
 
@@ -134,7 +133,7 @@ async def _ensured(
 async def _create(admin: AIOKafkaAdminClient, wanted: NewTopic) -> None:
     answer = await admin.create_topics([wanted])
     for _, code, message, *_ in answer.topic_errors:
-        if code != TOPIC_EXISTS:  # another node was faster
+        if code != ErrorCode.topic_already_exists:  # another node was faster
             _check(code, message, f"creating {wanted.name}")
     log.info(
         "topic created topic=%s partitions=%d replicas=%d",
@@ -149,7 +148,7 @@ async def _repair(admin: AIOKafkaAdminClient, topic: str, config: dict[str, str]
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=config)
     for answer in await admin.alter_configs([resource]):
         for code, message, *_ in answer.resources:
-            if code == UNKNOWN_TOPIC:
+            if code == ErrorCode.unknown_topic_or_partition:
                 return None
             _check(code, message, f"configuring {topic}")
     return True
@@ -183,7 +182,7 @@ async def _shape(admin: AIOKafkaAdminClient, topic: str) -> TopicShape | None:
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=names)
     (answer,) = await admin.describe_configs([resource])
     ((code, message, _, _, settings),) = answer.resources
-    if code == UNKNOWN_TOPIC:
+    if code == ErrorCode.unknown_topic_or_partition:
         return None
     _check(code, message, f"describing {topic}")
     values = {name: value for name, value, *_ in settings}

@@ -23,6 +23,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
+from kio.schema.errors import ErrorCode
+
 from keylane.cache.lane_log import Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
@@ -32,11 +34,7 @@ from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRe
 from keylane.proxy.lanes.kernel_clock import KernelClock
 from keylane.proxy.lanes.pending_fetch import Cursor, LanePoll, Turn
 from keylane.proxy.lanes.read_memory import Gates
-from keylane.proxy.lanes.reader import (
-    NOT_LEADER_OR_FOLLOWER,
-    READ_COMMITTED,
-    PartitionReader,
-)
+from keylane.proxy.lanes.reader import READ_COMMITTED, PartitionReader
 from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.lanes.split_io import (
@@ -142,7 +140,7 @@ class LaneFetcher:
         turns, refused = self._turns(request, cursor, now_s)
         poll = LanePoll(request, cursor, turns, self._note_gathered)
         if self._is_stopped:
-            poll.fail_all(NOT_LEADER_OR_FOLLOWER)
+            poll.fail_all(ErrorCode.not_leader_or_follower)
         elif not turns or not poll.collect_at_once():  # all refused: not asked again at once
             self._polls.add(poll)
             try:
@@ -241,7 +239,7 @@ class LaneFetcher:
         """Answer who waits, close every connection, end the threads."""
         self._is_stopped = True
         for poll in list(self._polls):
-            poll.fail_all(NOT_LEADER_OR_FOLLOWER)
+            poll.fail_all(ErrorCode.not_leader_or_follower)
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()

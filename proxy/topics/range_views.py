@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from keylane.keyrange.key_split import KeySplit, owners_split
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.proxy.topics.range_table import Ranges, RangeTable, RangeTableHolder
@@ -20,7 +22,6 @@ from keylane.wire.batch import CODEC_NONE
 
 log = logging.getLogger("keylane.ranges")
 
-TOPIC_AUTHORIZATION_FAILED: Final = 29
 LOGGED_MAX: Final = 1000
 """Refusals that are logged per table; more say nothing new."""
 
@@ -83,7 +84,7 @@ class RangeView:
 
     def error_of(self, index: int) -> int:
         """TOPIC_AUTHORIZATION_FAILED for a partition that the client was not given."""
-        return 0 if index in self.parts else TOPIC_AUTHORIZATION_FAILED
+        return 0 if index in self.parts else ErrorCode.topic_authorization_failed
 
     def partition_of(self, index: int) -> int:
         """The same."""

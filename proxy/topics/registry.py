@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from kio.schema.errors import ErrorCode
+
 from keylane.config.node import LANES_MAX, LaneRule
 from keylane.config.own_names import OWN_TOPICS
 from keylane.config.topic_rules import matches_glob
@@ -33,7 +35,6 @@ VIEW_NAMESPACE: Final = uuid.UUID("6b65796c-616e-4e00-8000-6c616e657300")
 """Lane names get ids of their own: clients key their caches by id. Any fixed value does."""
 
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 NAMES_JUDGED_MAX: Final = 10_000
 RENAMED_VIEWS_MAX: Final = 4_096
 """Lane names in use, of all topics; a client may choose any of 1024 for each topic."""
@@ -128,7 +129,7 @@ class LaneView:
 
     def error_of(self, index: int) -> int:
         """UNKNOWN_TOPIC_OR_PARTITION where there is no such lane, else 0."""
-        return 0 if 0 <= index < self.layout.index_count else UNKNOWN_TOPIC_OR_PARTITION
+        return 0 if 0 <= index < self.layout.index_count else ErrorCode.unknown_topic_or_partition
 
     def partition_of(self, index: int) -> int:
         """The partition of a lane."""

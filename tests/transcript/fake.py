@@ -25,7 +25,9 @@ from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.producers.sequence import SequenceMap
 from keylane.proxy.apis import ROUTES, Route, route_of
-from keylane.proxy.apis.shared.context import Operation, Request
+from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.relay import Handler
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.refreshes import Refreshes
 from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
@@ -362,12 +364,12 @@ def make_request(
 async def serve(context: FakeContext, request: Request) -> bytes:
     """The whole answer frame of a request that is served, or relayed; b"" for none."""
     route = route_of(request)
-    if route.is_relayed(request, context):
+    handler = chosen_handler(context, route, request)
+    if handler is None:
         frame = await context.send((request.frame,))
         answer = route.patch(request, frame, context) if route.patch else (frame,)
     else:
-        assert route.handler is not None
-        answer = await route.handler(request, context)
+        answer = await handler(request, context)
     context.finish()
     joined = b"".join(answer)
     if joined:
@@ -390,8 +392,15 @@ async def call(
 
 def is_relayed(context: FakeContext, request: Request) -> bool:
     """Whether the session would not even call a handler."""
-    route: Route = route_of(request)
-    return route.is_relayed(request, context)
+    return chosen_handler(context, route_of(request), request) is None
+
+
+def chosen_handler(context: Any, route: Route, request: Request) -> Handler | None:
+    """The handler of a request; one that is relayed is noted, as by the session."""
+    handler = route.handler_of(request, context)
+    if handler is None and route.note is not None:
+        route.note(request, context)
+    return handler
 
 
 def _shown(frame: bytes) -> Values:

@@ -47,11 +47,12 @@ from keylane.proxy.apis.commits.lane_offsets import (
 from keylane.proxy.apis.commits.late_offsets import note_set
 from keylane.proxy.apis.commits.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_entries, check_partitions
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.refusals import expect_right, refuse_groups
 from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.node_values import GROUP as OWN_GROUP
 from keylane.proxy.topics.registry import View

@@ -46,7 +46,7 @@ from keylane.proxy.apis.commits.stable_offsets import (
     pending_places,
 )
 from keylane.proxy.apis.commits.steps_back import note_answered
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import (
     ENTRIES_AT_ONCE,
     check_entries,
@@ -57,6 +57,7 @@ from keylane.proxy.apis.shared.large import (
 )
 from keylane.proxy.apis.shared.refusals import GROUP_DENIED, refused_offsets, refused_topics
 from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.apis.shared.unresolved import UnresolvedView
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import View

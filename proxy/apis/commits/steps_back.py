@@ -19,8 +19,9 @@ from typing import Any, Final
 from keylane.assignor.protocol import read_assignment
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.commits.lane_offsets import Draft
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import read_group
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import View

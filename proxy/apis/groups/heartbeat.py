@@ -36,9 +36,10 @@ from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.commits.lane_offsets import NONE, Place, fetch_committed
 from keylane.proxy.apis.commits.late_offsets import push_owed
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.member_ids import FLEXIBLE_VERSIONS
 from keylane.proxy.apis.shared.refusals import expect_right
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.push_journal import Pushing
 from keylane.proxy.commits.refreshes import Beat
 from keylane.wire.primitives import Reader
@@ -57,8 +58,8 @@ Offset = tuple[Place, int, str]
 """Place, offset and metadata, as the broker has them."""
 
 
-def relays_heartbeat(request: Request, context: Context) -> bool:
-    """Every heartbeat, as bytes; a group whose offsets are due is noted."""
+def note_beat(request: Request, context: Context) -> None:
+    """Commit the offsets of the heartbeat's group again where they are due."""
     try:
         beat = read_beat(request)
         if _is_due(beat.group, context):
@@ -68,7 +69,6 @@ def relays_heartbeat(request: Request, context: Context) -> bool:
             context.aside(partial(load_offsets, beat, context))
     except FrameInvalid:
         pass  # the broker says so
-    return True
 
 
 async def load_offsets(beat: Beat, context: Context) -> None:

@@ -5,7 +5,6 @@ answers: "no offset", without an error, and the client starts where its own rese
 an index of a lane must never reach it. Where a name means lanes by the rules, or an id is of no
 known topic, and the broker does not show the topic now, keylane answers in the broker's place.
 
-In:    a topic's name or id.  Out: what it stands for; None: a plain topic, for certain.
 Source: Kafka 4.3, `OffsetMetadataManager.fetchOffsets`, which looks at offsets only.
 """
 
@@ -15,6 +14,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from keylane.errors import ConfigInvalid, TopicNotReady
 from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.space import KeyRange
@@ -23,7 +24,6 @@ from keylane.proxy.apis.shared.lane_topics import find_shared
 from keylane.proxy.topics.registry import View
 from keylane.wire.batch import CODEC_NONE
 
-TOPIC_AUTHORIZATION_FAILED: Final = 29
 ZERO_ID: Final = uuid.UUID(int=0)
 
 
@@ -39,7 +39,7 @@ class UnresolvedView:
 
     @property
     def view_id(self) -> uuid.UUID:
-        """As the client named it."""
+        """The id that the client has named."""
         return self.topic_id
 
     @property
@@ -91,7 +91,7 @@ class UnresolvedView:
 async def resolve_view(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> View | None:
-    """What a client means by a topic, by its name or its id; None: it is plain for certain.
+    """The client's meaning of a topic, by its name or its id; None: it is plain for certain.
 
     Raises: UpstreamLost, when the connection to the broker is lost.
     """
@@ -99,7 +99,7 @@ async def resolve_view(
         view = await find_shared(client_id, name, topic_id, context)
     except ConfigInvalid:
         # A plan that does not fit, or nodes that do not agree; `cluster` and `topics` log it.
-        return _unresolved(name, topic_id, TOPIC_AUTHORIZATION_FAILED, context)
+        return _unresolved(name, topic_id, ErrorCode.topic_authorization_failed, context)
     except TopicNotReady as error:
         return _unresolved(name, topic_id, error.topic_error_code, context)
     if view is not None or _is_plain(client_id, name, topic_id, context):
@@ -117,7 +117,7 @@ def unresolved_lanes(name: str | None, context: Context) -> UnresolvedView | Non
 def _is_plain(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> bool:
-    """Whether a topic without a view is its partitions, whatever the broker knows of it."""
+    """Return whether a topic without a view is its partitions, whatever the broker knows of it."""
     registry = context.registry
     if topic_id is not None:
         return registry.is_plain_id(topic_id)
