@@ -118,8 +118,8 @@ class SplitBlock:
     """Of the last batch."""
     epochs: tuple[tuple[int, int], ...]
     """(leader epoch, base offset) of the first batch and of each with another epoch than before."""
-    lanes: tuple[LaneSlice | None, ...]
-    """None: the block holds neither a record nor a control batch for this lane."""
+    outputs: tuple[LaneSlice | None, ...]
+    """None: the block holds neither a record nor a control batch for this output."""
     abort_markers: tuple[tuple[int, int], ...]
     """(producer_id, offset) of each abort marker, ascending."""
     holes: tuple[tuple[int, int], ...]
@@ -180,7 +180,7 @@ def _block_of(single: SingleRecord, lane_count: int) -> SplitBlock:
         next_offset=offset + 1,
         leader_epoch=leader_epoch,
         epochs=((leader_epoch, offset),),
-        lanes=tuple(lanes),
+        outputs=tuple(lanes),
         abort_markers=(),
         holes=(),
         record_count=1,
@@ -223,7 +223,7 @@ def _split(
         next_offset=next_offset,
         leader_epoch=epochs[-1][0],
         epochs=epochs,
-        lanes=slices,
+        outputs=slices,
         abort_markers=walk.abort_markers(next_offset),
         holes=walk.holes_until(next_offset),
         record_count=walk.record_count,

@@ -88,7 +88,7 @@ class ScannedBlock:
     end: int
     last_record_offsets: NDArray[np.int64]
     """(outputs,) last record of each lane, -1 for none."""
-    lanes: tuple[Any, ...]
+    outputs: tuple[Any, ...]
     """(outputs,) the slices, None for none. Not to be kept: they hold the records."""
     holes: tuple[tuple[int, int], ...]
     """Inclusive ranges without a record of any lane."""
@@ -176,8 +176,8 @@ def split_and_sum(
         return None
     if codec != CODEC_NONE:
         block = recompress(block, codec)
-    last_record_offsets = np.full(len(block.lanes), -1, np.int64)
-    for lane, part in enumerate(block.lanes):
+    last_record_offsets = np.full(len(block.outputs), -1, np.int64)
+    for lane, part in enumerate(block.outputs):
         if part is not None:
             last_record_offsets[lane] = part.last_record_offsets.max()
     return block, last_record_offsets
@@ -215,7 +215,7 @@ def scanned_block(
         start=min(offset, split.base_offset),
         end=split.next_offset,
         last_record_offsets=last_record_offsets,
-        lanes=split.lanes,
+        outputs=split.outputs,
         holes=holes,
         log_start_offset=log_start_offset,
         leader_epoch=split.leader_epoch,

@@ -317,7 +317,7 @@ class LaneTallies:
         if not gaps:
             return  # it was read again: for another group, for a lane that was late
         is_new = gaps == [(block.start, block.end)]
-        lanes = [_cells_of(part, is_joined=is_new) for part in block.lanes]
+        lanes = [_cells_of(part, is_joined=is_new) for part in block.outputs]
         for gap in gaps:
             tally.add(gap, lanes)
 

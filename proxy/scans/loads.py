@@ -83,7 +83,7 @@ class LaneLoads:
         if block.start < load.end:
             return  # read again: for another group, for a lane that was late
         load.end = block.end
-        load.sums = load.decayed(now_s) + _sizes(block.lanes)
+        load.sums = load.decayed(now_s) + _sizes(block.outputs)
         load.at_s = now_s
         self._loads.move_to_end(key)
 

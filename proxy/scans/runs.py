@@ -150,7 +150,7 @@ def _columns(block: ScannedBlock) -> Columns:
     """(3, outputs), as `Scan` has them."""
     lasts = block.last_record_offsets.tolist()
     counts, sizes = [], []
-    for last, part in zip(lasts, block.lanes, strict=True):
+    for last, part in zip(lasts, block.outputs, strict=True):
         sizes.append(0 if part is None else part.record_bytes)
         counts.append(max(1, part.record_count) if last >= 0 else 0)
     return np.array((lasts, counts, sizes), np.int64)

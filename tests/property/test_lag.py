@@ -64,7 +64,7 @@ def block_of(batches: list[Batch]) -> ScannedBlock:
         start=batches[0].start,
         end=batches[-1].end,
         last_record_offsets=np.full(LANES, -1, np.int64),
-        lanes=lanes,
+        outputs=lanes,
         holes=(),
         log_start_offset=0,
     )

@@ -190,7 +190,7 @@ class Node(FakeContext):
             ScannedBlock(
                 topic="orders", topic_id=ORDERS, partition=0, key_split=key_split,
                 start=start, end=end, last_record_offsets=lasts,
-                lanes=(None,) * key_split.output_count, holes=(),
+                outputs=(None,) * key_split.output_count, holes=(),
                 log_start_offset=0, leader_epoch=epoch, epochs=((epoch, start),) if is_own else (),
             )
         )  # fmt: skip

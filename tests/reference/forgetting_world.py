@@ -282,7 +282,7 @@ def scanned(key: ScanKey) -> ScannedBlock:
         start=0,
         end=10,
         last_record_offsets=np.full(key[2].output_count, -1, np.int64),
-        lanes=(None,) * key[2].output_count,
+        outputs=(None,) * key[2].output_count,
         holes=(),
         log_start_offset=0,
     )

@@ -129,7 +129,7 @@ async def test_a_late_push_goes_to_where_the_log_begins() -> None:
         ScannedBlock(
             topic="orders", topic_id=ORDERS, partition=0, key_split=view.key_split(0),
             start=6, end=8, last_record_offsets=np.array([EMPTY, 6, 6, 6], dtype=np.int64),
-            lanes=(None,) * 4, holes=(), log_start_offset=6, leader_epoch=0, epochs=((0, 6),),
+            outputs=(None,) * 4, holes=(), log_start_offset=6, leader_epoch=0, epochs=((0, 6),),
         )
     )  # fmt: skip
     scan = context.groups.scan_of(view, 0)

@@ -31,7 +31,7 @@ def block(
         start=start,
         end=end,
         last_record_offsets=np.array([-1, -1], np.int64),
-        lanes=(None, None),
+        outputs=(None, None),
         holes=(),
         log_start_offset=log_start,
         leader_epoch=epoch,

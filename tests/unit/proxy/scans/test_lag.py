@@ -68,7 +68,7 @@ def scan(
             start=start,
             end=end,
             last_record_offsets=np.full(2, -1, np.int64),
-            lanes=lanes,
+            outputs=lanes,
             holes=(),
             log_start_offset=log_start_offset,
         )

@@ -50,7 +50,7 @@ class Measured:
             start=start,
             end=start + 10,
             last_record_offsets=np.full(len(sizes), -1, np.int64),
-            lanes=lanes,
+            outputs=lanes,
             holes=(),
             log_start_offset=0,
         )

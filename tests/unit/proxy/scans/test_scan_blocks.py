@@ -46,7 +46,7 @@ def test_bytes_and_records_of_each_lane_are_counted() -> None:
     loads.on_scanned(block)
     tallies.on_scanned(block)
 
-    assert block.lanes[2] is None and block.holes == ((119, 119),)
+    assert block.outputs[2] is None and block.holes == ((119, 119),)
     assert (block.start, block.end, block.log_start_offset, block.leader_epoch) == (
         100, 120, 40, 3,
     )  # fmt: skip
