@@ -54,7 +54,7 @@ async def _read(late: LatePush, offset: int, fetcher: LaneFetcher) -> LaneAnswer
         topic=late.view.topic,
         topic_id=late.view.topic_id,
         partition=late.partition,
-        lane=0,
+        output=0,
         key_split=late.view.key_split(late.partition),
         fetch_offset=offset,
         partition_max_bytes=1,

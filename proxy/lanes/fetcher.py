@@ -290,7 +290,7 @@ class LaneFetcher:
                 continue
             reader.is_reserved = lane.reserve
             offset = lane.fetch_offset
-            claim = reader.log.claim(lane.lane, cursor_id, offset, now_s)
+            claim = reader.log.claim(lane.output, cursor_id, offset, now_s)
             turns.append(Turn(lane, reader, claim, Taken(offset), reader.end))
         return turns, refused
 
