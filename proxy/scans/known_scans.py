@@ -18,7 +18,7 @@ from keylane.proxy.lanes.split_io import ScannedBlock
 
 SCANS_MAX: Final = 100_000
 """Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
-LANES_MAX: Final = 2_000_000
+OUTPUTS_MAX: Final = 2_000_000
 """Of all these scans, 8 bytes each and region; clients may choose splits of 1,024 lanes."""
 
 ScanKey = tuple[uuid.UUID, int, KeySplit]
@@ -28,14 +28,14 @@ ScanKey = tuple[uuid.UUID, int, KeySplit]
 class Scans:
     """The scans of all partitions that this process has to do with; its event loop's alone.
 
-    Invariant: there are SCANS_MAX at most, of LANES_MAX lanes in all unless it is one alone, and
+    Invariant: there are SCANS_MAX at most, of OUTPUTS_MAX lanes in all unless it is one alone, and
     no more log starts and new leaders than that. Those that were not used for longest go first.
     """
 
     def __init__(self, lineages: Lineages) -> None:
         self._lineages = lineages
         self._scans: OrderedDict[ScanKey, ScanIndex] = OrderedDict()
-        self._lane_count = 0
+        self._output_count = 0
         self._split_counts: Counter[Place] = Counter()
         """Of the scans, by partition."""
         self._used: set[ScanKey] = set()
@@ -119,7 +119,7 @@ class Scans:
         scan = self._scans.get(key)
         if scan is None:
             scan = self._scans[key] = ScanIndex(key[2])
-            self._lane_count += scan.lane_count
+            self._output_count += scan.output_count
             self._split_counts[key[:2]] += 1
             while len(self._scans) > 1 and self._is_full:
                 # Of a topic that is gone, or else it fills again as it is read.
@@ -129,7 +129,7 @@ class Scans:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._scans) > SCANS_MAX or self._lane_count > LANES_MAX
+        return len(self._scans) > SCANS_MAX or self._output_count > OUTPUTS_MAX
 
     def topic_ids(self) -> set[uuid.UUID]:
         """Topics of which something was scanned."""
@@ -154,7 +154,7 @@ class Scans:
         return idle
 
     def _forget(self, key: ScanKey) -> None:
-        self._lane_count -= self._scans.pop(key).lane_count
+        self._output_count -= self._scans.pop(key).output_count
         self._used.discard(key)
         place = key[:2]
         self._split_counts[place] -= 1

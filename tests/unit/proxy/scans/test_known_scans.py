@@ -222,7 +222,7 @@ def test_what_was_told_before_the_start_is_of_the_leader_of_then() -> None:
 
 def test_scans_of_many_lanes_make_room_for_each_other(monkeypatch) -> None:
     """By lanes, not by their number alone; the longest unused goes first."""
-    monkeypatch.setattr(scans_module, "LANES_MAX", 8)
+    monkeypatch.setattr(scans_module, "OUTPUTS_MAX", 8)
     scans = Scans(Lineages())
     first, second, third = ((PLACE[0], number, even_split(4)) for number in range(3))
 
@@ -231,7 +231,7 @@ def test_scans_of_many_lanes_make_room_for_each_other(monkeypatch) -> None:
     scans.of(first)
     scans.of(third)
 
-    assert list(scans._scans) == [first, third] and scans._lane_count == 8
+    assert list(scans._scans) == [first, third] and scans._output_count == 8
 
 
 def test_nothing_is_left_of_a_deleted_topic() -> None:
@@ -244,7 +244,7 @@ def test_nothing_is_left_of_a_deleted_topic() -> None:
     gone = scans.forget_topics({PLACE[0]})
 
     assert gone == [KEY] and scans.topic_ids() == {other[0]}
-    assert not scans._log_starts and scans._lane_count == 2 and scans._used == {other}
+    assert not scans._log_starts and scans._output_count == 2 and scans._used == {other}
 
 
 def test_a_new_leader_stays_unsure_for_splits_that_are_left() -> None:
