@@ -16,7 +16,7 @@ from keylane.kernel.lane_table import GUIDE_SHIFT
 
 
 @leaf
-def lane_of_hash(key_hash: np.uint64, limits: Any, guide: Any) -> Any:
+def interval_of_hash(key_hash: np.uint64, limits: Any, guide: Any) -> Any:
     """Return the first interval whose limit is above the hash."""
     slot = np.int64(key_hash >> GUIDE_SHIFT)
     low: Any = np.int64(guide[slot])
