@@ -106,7 +106,7 @@ class KeySplit:
         """One interval by its number. Raises: ValueError, there is none."""
         count = len(self.lows)
         if not 0 <= interval < count:
-            raise ValueError(f"no lane {interval} of {count}")
+            raise ValueError(f"no interval {interval} of {count}")
         hi = self.lows[interval + 1] - 1 if interval + 1 < count else HASH_MAX
         return KeyRange(self.lows[interval], hi)
 
