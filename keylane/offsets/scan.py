@@ -47,17 +47,8 @@ class ScanIndex:
     """
 
     __slots__ = (
-        "_ends",
-        "_holes",
-        "_lasts",
-        "_lows",
-        "_news",
-        "_outputs",
-        "_starts",
-        "key_split",
-        "news_count",
-        "output_count",
-        "token",
+        "_ends", "_holes", "_lasts", "_lows", "_news", "_outputs", "_starts",
+        "key_split", "news_count", "output_count", "token",
     )  # fmt: skip
 
     def __init__(self, key_split: KeySplit) -> None:
