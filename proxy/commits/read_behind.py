@@ -14,7 +14,7 @@ from keylane.proxy.commits.late_pushes import LatePush
 from keylane.proxy.lanes.fetch_request import LaneAnswer
 from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
 from keylane.proxy.lanes.reader import OFFSET_OUT_OF_RANGE
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 

@@ -19,7 +19,7 @@ from keylane.cache.lane_log import MARKER_LATER, Aborted
 from keylane.cache.slice_cache import SliceCache
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel.recompress import recompress
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import KeySplit, PartitionSplit
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
 from keylane.proxy.lanes.read_memory import Gates, ReadRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
@@ -97,6 +97,11 @@ class ScannedBlock:
     """Of the last batch, -1 when not known."""
     epochs: tuple[tuple[int, int], ...] = ()
     """(leader epoch, offset of its first batch in the block), ascending; none when not known."""
+
+    @property
+    def partition_split(self) -> PartitionSplit:
+        """The partition and the split that it was read under."""
+        return PartitionSplit(self.topic_id, self.partition, self.key_split)
 
 
 SplitFunction = Callable[..., Any]

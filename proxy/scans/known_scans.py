@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import Lineages, Place
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -20,9 +20,6 @@ SCANS_MAX: Final = 100_000
 """Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
 OUTPUTS_MAX: Final = 2_000_000
 """Of all these scans, 8 bytes each and region; clients may choose splits of 1,024 lanes."""
-
-ScanKey = tuple[uuid.UUID, int, KeySplit]
-"""Topic id, partition, how it is split."""
 
 
 class Scans:
@@ -34,11 +31,11 @@ class Scans:
 
     def __init__(self, lineages: Lineages) -> None:
         self._lineages = lineages
-        self._scans: OrderedDict[ScanKey, ScanIndex] = OrderedDict()
+        self._scans: OrderedDict[PartitionSplit, ScanIndex] = OrderedDict()
         self._output_count = 0
         self._split_counts: Counter[Place] = Counter()
         """Of the scans, by partition."""
-        self._used: set[ScanKey] = set()
+        self._used: set[PartitionSplit] = set()
         """Since the last `sweep`."""
         self._log_starts: dict[Place, int] = {}
         self._new_leaders: dict[Place, int] = {}
@@ -58,17 +55,17 @@ class Scans:
         if block.leader_epoch < leader_epoch:
             self.note_leader((block.topic_id, block.partition), leader_epoch)
 
-    def known(self, key: ScanKey) -> ScanIndex:
+    def known(self, key: PartitionSplit) -> ScanIndex:
         """What has been scanned of a partition's log; nothing until its new leader's was compared.
 
         A reader that connects does so. Not to be added to.
         """
-        return ScanIndex(key[2]) if self.is_unsure(key[:2]) else self.of(key)
+        return ScanIndex(key.key_split) if self.is_unsure(key.place) else self.of(key)
 
     def note(self, block: ScannedBlock) -> None:
         """A block was looked at, here or by another node."""
         place = (block.topic_id, block.partition)
-        scan = self.of((*place, block.key_split))
+        scan = self.of(block.partition_split)
         scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
         if not block.epochs:  # of another node; a reader of this one has noted them
             seen = (block.leader_epoch, block.start)
@@ -95,8 +92,8 @@ class Scans:
         self._log_starts.pop((topic_id, partition), None)
         self._new_leaders.pop((topic_id, partition), None)
         self._lineages.of((topic_id, partition)).truncate(end)
-        for (scanned_id, scanned_partition, _), scan in self._scans.items():
-            if (scanned_id, scanned_partition) == (topic_id, partition):
+        for key, scan in self._scans.items():
+            if key.place == (topic_id, partition):
                 scan.truncate(end)
 
     def log_start_of(self, place: Place) -> int:
@@ -113,14 +110,14 @@ class Scans:
         del self._new_leaders[place]
         return False
 
-    def of(self, key: ScanKey) -> ScanIndex:
+    def of(self, key: PartitionSplit) -> ScanIndex:
         """What has been scanned of a partition, to add to."""
         self._used.add(key)
         scan = self._scans.get(key)
         if scan is None:
-            scan = self._scans[key] = ScanIndex(key[2])
+            scan = self._scans[key] = ScanIndex(key.key_split)
             self._output_count += scan.output_count
-            self._split_counts[key[:2]] += 1
+            self._split_counts[key.place] += 1
             while len(self._scans) > 1 and self._is_full:
                 # Of a topic that is gone, or else it fills again as it is read.
                 self._forget(next(iter(self._scans)))
@@ -133,16 +130,16 @@ class Scans:
 
     def topic_ids(self) -> set[uuid.UUID]:
         """Topics of which something was scanned."""
-        return {key[0] for key in self._scans}
+        return {key.topic_id for key in self._scans}
 
-    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[ScanKey]:
+    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[PartitionSplit]:
         """They are gone; what was known of them."""
-        gone = [key for key in self._scans if key[0] in topic_ids]
+        gone = [key for key in self._scans if key.topic_id in topic_ids]
         for key in gone:
             self._forget(key)
         return gone
 
-    def sweep(self, is_kept: Callable[[ScanKey], bool]) -> list[ScanKey]:
+    def sweep(self, is_kept: Callable[[PartitionSplit], bool]) -> list[PartitionSplit]:
         """Forget what was not used since the last call, but for what is kept; what that was.
 
         It is as after a start: what lies behind a stable offset is read again where it matters.
@@ -153,10 +150,10 @@ class Scans:
         self._used.clear()
         return idle
 
-    def _forget(self, key: ScanKey) -> None:
+    def _forget(self, key: PartitionSplit) -> None:
         self._output_count -= self._scans.pop(key).output_count
         self._used.discard(key)
-        place = key[:2]
+        place = key.place
         self._split_counts[place] -= 1
         if not self._split_counts[place]:
             # What is known of the log stays for its other splits: a new leader above all.

@@ -1,30 +1,30 @@
 """Which topics are seen as lanes, under which names and ids.
 
-In:    the configuration's rules, what Metadata tells.  Out: `LaneView` per name or id.
+In:    the configuration's rules, what Metadata tells.  Out: a `View` per name or id.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from keylane.config.node import LANES_MAX, LaneRule
 from keylane.config.own_names import OWN_TOPICS
 from keylane.config.topic_rules import matches_glob
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.key_split import KeySplit, LaneCuts
+from keylane.keyrange.key_split import LaneCuts, PartitionSplit
 from keylane.keyrange.lane import LaneLayout
-from keylane.keyrange.space import KeyRange
 from keylane.proxy.topics.agreement import (
     LaneMeanings,
     compile_lane_names,
     describe_disagreement,
     node_rules,
 )
+from keylane.proxy.topics.view import View
 from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 
 CODECS: Final = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
@@ -33,118 +33,10 @@ VIEW_NAMESPACE: Final = uuid.UUID("6b65796c-616e-4e00-8000-6c616e657300")
 """Lane names get ids of their own: clients key their caches by id. Any fixed value does."""
 
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 NAMES_JUDGED_MAX: Final = 10_000
 RENAMED_VIEWS_MAX: Final = 4_096
 """Lane names in use, of all topics; a client may choose any of 1024 for each topic."""
 """Names that other nodes' rules were asked for; clients may name what is not there."""
-
-
-class View(Protocol):
-    """What a client calls a topic, and what it means by a partition of it.
-
-    Implemented by `LaneView`, and by `range_views.RangeView` for a client id with key ranges.
-    """
-
-    @property
-    def name(self) -> str:
-        """As the client names it."""
-
-    @property
-    def topic(self) -> str:
-        """As the broker names it."""
-
-    @property
-    def view_id(self) -> uuid.UUID:
-        """The topic id that the client is told."""
-
-    @property
-    def topic_id(self) -> uuid.UUID:
-        """The broker's topic id."""
-
-    @property
-    def reserve(self) -> bool:
-        """Whether whole records are kept for the other outputs."""
-
-    @property
-    def codec(self) -> int:
-        """What rebuilt batches are compressed with: a codec id of batches."""
-
-    @property
-    def is_renamed(self) -> bool:
-        """Whether the client uses another name than the topic's own."""
-
-    @property
-    def layout(self) -> LaneLayout | None:
-        """Of lanes; None where partitions are partitions."""
-
-    @property
-    def indexes(self) -> range | Sequence[int]:
-        """All that the client may name as a partition."""
-
-    def error_of(self, index: int) -> int:
-        """Why the client may not name `index`: a Kafka code, 0 when it may."""
-
-    def partition_of(self, index: int) -> int:
-        """The broker's partition."""
-
-    def output_of(self, index: int) -> int:
-        """Which output of the partition's split it reads."""
-
-    def key_ranges(self, index: int) -> tuple[KeyRange, ...]:
-        """Which keys of the partition it stands for."""
-
-    def key_split(self, partition: int) -> KeySplit:
-        """How the partition is split among all who share it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneView:
-    """A topic as a client sees it: lanes of a physical topic."""
-
-    name: str
-    """As the client names it."""
-    topic: str
-    """As the broker names it."""
-    view_id: uuid.UUID
-    """The topic id that the client is told."""
-    topic_id: uuid.UUID
-    """The broker's topic id."""
-    layout: LaneLayout
-    reserve: bool
-    """Whether whole records are kept for other lanes (`reserve.message.value.range.fetch`)."""
-    codec: int = CODEC_NONE
-    """What the lanes' batches are compressed with."""
-
-    @property
-    def is_renamed(self) -> bool:
-        """Whether the client uses a lane name instead of the topic's own."""
-        return self.name != self.topic
-
-    @property
-    def indexes(self) -> range:
-        """All lane indexes."""
-        return range(self.layout.index_count)
-
-    def error_of(self, index: int) -> int:
-        """UNKNOWN_TOPIC_OR_PARTITION where there is no such lane, else 0."""
-        return 0 if 0 <= index < self.layout.index_count else UNKNOWN_TOPIC_OR_PARTITION
-
-    def partition_of(self, index: int) -> int:
-        """The partition of a lane."""
-        return self.layout.partition_of(index)
-
-    def output_of(self, index: int) -> int:
-        """The lane inside its partition."""
-        return self.layout.lane_of(index)
-
-    def key_ranges(self, index: int) -> tuple[KeyRange, ...]:
-        """The one key range of a lane."""
-        return (self.layout.key_range(self.layout.partition_of(index), self.layout.lane_of(index)),)
-
-    def key_split(self, partition: int) -> KeySplit:
-        """How a partition is cut into lanes."""
-        return self.layout.key_split(partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,8 +71,8 @@ class TopicRegistry:
         self._pattern = compile_lane_names(lane_name_pattern) if lane_name_pattern else None
         self._topics: dict[str, PhysicalTopic] = {}
         self._names: dict[uuid.UUID, str] = {}
-        self._views: dict[str, LaneView] = {}
-        self._views_by_id: dict[uuid.UUID, LaneView] = {}
+        self._views: dict[str, View] = {}
+        self._views_by_id: dict[uuid.UUID, View] = {}
         self._renamed: OrderedDict[str, None] = OrderedDict()
         """Names of views that clients have chosen, in the order of their last use."""
         self.grown: dict[str, int] = {}
@@ -197,7 +89,7 @@ class TopicRegistry:
         return self._topics
 
     @property
-    def views(self) -> dict[str, LaneView]:
+    def views(self) -> dict[str, View]:
         """All views in use by name; not to be changed."""
         return self._views
 
@@ -342,7 +234,7 @@ class TopicRegistry:
             self._names.pop(topic.topic_id, None)
             self.own_topic_ids.discard(topic.topic_id.bytes)
 
-    def view(self, name: str) -> LaneView | None:
+    def view(self, name: str) -> View | None:
         """The lanes that `name` stands for; None for plain topics and unknown ones.
 
         Raises:
@@ -355,7 +247,7 @@ class TopicRegistry:
             self._renamed.move_to_end(name)
         return view
 
-    def view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+    def view_by_id(self, topic_id: uuid.UUID) -> View | None:
         """As `view`, by the id that the client was told."""
         view = self._views_by_id.get(topic_id)
         if view is None:
@@ -364,18 +256,17 @@ class TopicRegistry:
             self._renamed.move_to_end(view.name)
         return view
 
-    def renamed_of_id(self, topic_id: uuid.UUID) -> LaneView | None:
+    def renamed_of_id(self, topic_id: uuid.UUID) -> View | None:
         """The lanes that the id of a lane name stands for; None for ids of brokers."""
         view = self._views_by_id.get(topic_id)
         return view if view is not None and view.is_renamed else None
 
-    def is_configured(self, split: tuple[uuid.UUID, int, KeySplit]) -> bool:
+    def is_configured(self, split: PartitionSplit) -> bool:
         """Whether a partition (topic id, index) has these lanes under its topic's own name."""
-        topic_id, partition, key_split = split
-        view = self._views_by_id.get(topic_id)
-        if view is None or view.is_renamed or partition >= view.layout.partition_count:
+        view = self._views_by_id.get(split.topic_id)
+        if view is None or view.is_renamed or split.partition >= view.layout.partition_count:
             return False
-        return view.key_split(partition) == key_split
+        return view.key_split(split.partition) == split.key_split
 
     def is_plain_id(self, topic_id: uuid.UUID) -> bool:
         """Whether the id is a known topic's without lanes."""
@@ -411,7 +302,7 @@ class TopicRegistry:
         has_views = any(view.topic == name for view in self._views.values())
         return has_views or name in self.grown or self._own_rule(name) is not None
 
-    def _make_view(self, name: str) -> LaneView | None:
+    def _make_view(self, name: str) -> View | None:
         found = self.rule_of(name)
         topic = self._topics.get(found[0]) if found else None
         if found is None or topic is None or topic.partition_count < 1:
@@ -422,12 +313,12 @@ class TopicRegistry:
         view_id = topic.topic_id
         if found[0] != name:
             view_id = uuid.uuid5(VIEW_NAMESPACE, f"{topic.topic_id}:{name}")
-        view = LaneView(
+        view = View(
             name=name,
             topic=topic.name,
             view_id=view_id,
             topic_id=topic.topic_id,
-            layout=LaneLayout(topic.partition_count, found[1], self._plans.get(name)),
+            lanes=LaneLayout(topic.partition_count, found[1], self._plans.get(name)),
             reserve=self._reserve(topic.name),
             codec=self._codec(topic.name),
         )
@@ -475,6 +366,6 @@ class TopicRegistry:
         for view in [view for view in self._views.values() if view.topic == topic]:
             self._drop_view(view)
 
-    def _drop_view(self, view: LaneView) -> None:
+    def _drop_view(self, view: View) -> None:
         del self._views[view.name], self._views_by_id[view.view_id]
         self._renamed.pop(view.name, None)

@@ -67,7 +67,7 @@ def scanned(context: FakeContext, *lasts: int, start: int = 0, end: int = 8) -> 
     view = context.lanes("orders")
     scan = context.groups.scan_of(view, 0)
     scan.add(start, end, np.array(lasts, dtype=np.int64))
-    context.groups.late.note_scanned((ORDERS, 0, view.key_split(0)), scan)
+    context.groups.late.note_scanned(view.partition_split(0), scan)
     context.groups.late.check()
 
 
@@ -133,7 +133,7 @@ async def test_a_late_push_goes_to_where_the_log_begins() -> None:
         )
     )  # fmt: skip
     scan = context.groups.scan_of(view, 0)
-    context.groups.late.note_scanned((ORDERS, 0, view.key_split(0)), scan, 6)
+    context.groups.late.note_scanned(view.partition_split(0), scan, 6)
     context.expect(COMMIT, {"topics": [pushes(8, {0: 6})]}, {"topics": [codes(8, {0: 0})]})
 
     await run_aside(context)

@@ -38,7 +38,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
 from keylane.proxy.apis.shared.places import place_partition, real_ids
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 Replicas = tuple[Any, ...] | None
 """Target replicas; None cancels what is under way."""
@@ -66,7 +66,7 @@ async def handle_alter_reassignments(request: Request, context: Context) -> Buff
 
 
 def equal_replicas(
-    view: LaneView, partition: int, wishes: Mapping[int, Replicas]
+    view: View, partition: int, wishes: Mapping[int, Replicas]
 ) -> Replicas | Refusal:
     """The replicas that all lanes of a partition are to have."""
     first = next(iter(wishes.values()))

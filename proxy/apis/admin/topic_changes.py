@@ -38,7 +38,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
 from keylane.proxy.apis.shared.places import real_ids
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 MESSAGE_VERSION: Final = 5
 BY_ID_VERSION: Final = 6
@@ -140,7 +140,7 @@ async def _refused_deletion(
     return _result(of_topic, refusal, name=name, topic_id=topic_id)
 
 
-def _reason(view: LaneView) -> str:
+def _reason(view: View) -> str:
     return (
         f"keylane: {view.name} means lanes of the topic {view.topic}, which others use under "
         f"other names; to delete it and its records, name {view.topic} itself"

@@ -54,7 +54,7 @@ from keylane.proxy.apis.shared.refusals import expect_right, refuse_groups
 from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.node_values import GROUP as OWN_GROUP
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offset_delete")
 

@@ -38,7 +38,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
 )
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 LANE_NAME: Final = (
     "keylane: {name} means lanes of the topic {topic}, which share groups do not know: they have "
@@ -121,7 +121,7 @@ async def _refused_offsets(
     return dict.fromkeys(refused, Refusal(ErrorCode(code), None)) if code else refused
 
 
-def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> Refusal | None:
+def beyond(view: View, index: int, offsets: Mapping[int, int]) -> Refusal | None:
     """Why a lane beyond the partitions does not stand for its partition; None: it does."""
     count = view.layout.partition_count
     if index < count:

@@ -52,7 +52,7 @@ from keylane.proxy.apis.shared.member_ids import note_syncing, planned_group, re
 from keylane.proxy.apis.shared.refusals import refuse_sync
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, Planned
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.primitives import Reader
 
 log = logging.getLogger("keylane.assignor")
@@ -176,7 +176,7 @@ def read_subscriptions(members: Iterable[JoinedMember]) -> list[Subscription]:
 
 async def find_lane_views(
     subscriptions: Iterable[Subscription], context: Context
-) -> dict[str, LaneView]:
+) -> dict[str, View]:
     """Lane topics that at least one member subscribes to, by name. Raises: UpstreamLost."""
     names = sorted({name for one in subscriptions for name in one.topics})
     found = {name: await context.find_view(name) for name in names}
@@ -187,7 +187,7 @@ def make_deal(
     group: str,
     joined: Joined,
     subscriptions: Sequence[Subscription],
-    views: Mapping[str, LaneView],
+    views: Mapping[str, View],
     context: Context,
 ) -> Deal:
     """Put together what the plan is made from."""

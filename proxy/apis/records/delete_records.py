@@ -34,7 +34,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
 )
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 HIGH_WATERMARK: Final = -1
 NO_WATERMARK: Final = -1
@@ -59,7 +59,7 @@ async def handle_delete_records(request: Request, context: Context) -> Buffers:
     return request.answer_entity(_build(request, wishes, answer))
 
 
-def lowest_offset(view: LaneView, partition: int, offsets: Mapping[int, int]) -> int | Refusal:
+def lowest_offset(view: View, partition: int, offsets: Mapping[int, int]) -> int | Refusal:
     """Where a partition may be cut for all of its lanes. Offsets are those that lanes may lose."""
     count = view.layout.lane_count
     if len(offsets) < count:

@@ -27,7 +27,7 @@ from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds, relay
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
 LATEST: Final = -1
@@ -90,7 +90,7 @@ async def handle_offset_for_leader_epoch(request: Request, context: Context) -> 
 
 
 async def _refusals(
-    view: LaneView | None, indexes: Sequence[int], context: Context
+    view: View | None, indexes: Sequence[int], context: Context
 ) -> dict[int, ErrorCode]:
     """Lane index -> why it is refused; all lanes, when the client may not know of the topic."""
     if view is None:
@@ -102,7 +102,7 @@ async def _refusals(
 
 
 async def _own_answers(
-    api_version: int, wanted: Any, topic: Any, view: LaneView | None, context: Context
+    api_version: int, wanted: Any, topic: Any, view: View | None, context: Context
 ) -> dict[int, Any]:
     """Lane index -> answer, for what is known without asking and may be told."""
     fresh: dict[int, Any] = {}

@@ -28,7 +28,7 @@ from keylane.proxy.apis.shared.lane_topics import are_plain, find_view
 from keylane.proxy.apis.shared.own_topics import names_own, refused_topics
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.batch import NO_PRODUCER_ID, BatchHeader, read_batch_header
 from keylane.wire.produce import (
     Place,
@@ -53,14 +53,14 @@ UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 TOPIC_REFUSED: Final = 29
 NO_ACKS: Final = 0
 
-Views = Mapping[tuple[str | None, bytes | None], LaneView]
+Views = Mapping[tuple[str | None, bytes | None], View]
 
 
 @dataclass(frozen=True, slots=True)
 class LaneBatch:
     """What names an idempotent batch of a lane in `SequenceMap`."""
 
-    view: LaneView
+    view: View
     lane_index: int
     header: BatchHeader
 

@@ -21,7 +21,7 @@ from kio.schema.types import TopicName
 from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.shared.context import Context, Operation, Request
 from keylane.proxy.apis.shared.large import check_entries
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.admin")
 
@@ -44,7 +44,7 @@ class Target:
     """A topic as a request names it."""
 
     name: str
-    view: LaneView | None = None
+    view: View | None = None
     """None: a topic without lanes, or `refusal` says why not."""
     refusal: Refusal | None = None
 
@@ -104,7 +104,7 @@ async def ask(request: Request, entity: Any, context: Context) -> Any:
     return request.decode_answer(await pending)
 
 
-def lanes_text(view: LaneView) -> str:
+def lanes_text(view: View) -> str:
     """How an error message begins that is about lanes."""
     layout = view.layout
     return (
@@ -113,7 +113,7 @@ def lanes_text(view: LaneView) -> str:
     )
 
 
-def show_lanes(entries: Iterable[Any], view: LaneView, index_field: str) -> tuple[Any, ...]:
+def show_lanes(entries: Iterable[Any], view: View, index_field: str) -> tuple[Any, ...]:
     """kio entries of a broker's partitions, each once per lane, in the order of lane indexes."""
     layout = view.layout
     known = [each for each in entries if _has_lanes(getattr(each, index_field), view)]
@@ -129,19 +129,19 @@ def with_index(entry: Any, index: int, index_field: str) -> Any:
     return replace(entry, **{index_field: type(getattr(entry, index_field))(index)})
 
 
-def lanes_of(partitions: Iterable[int], view: LaneView) -> tuple[int, ...]:
+def lanes_of(partitions: Iterable[int], view: View) -> tuple[int, ...]:
     """All lanes of some partitions, ascending."""
     known = [number for number in partitions if _has_lanes(number, view)]
     lanes = range(view.layout.lane_count)
     return tuple(sorted(view.layout.lane_index(number, lane) for number in known for lane in lanes))
 
 
-def _has_lanes(partition: int, view: LaneView) -> bool:
+def _has_lanes(partition: int, view: View) -> bool:
     """Whether a partition is one that lanes read; those that were added are none (decision 006)."""
     return 0 <= partition < view.layout.partition_count
 
 
-def any_lane(_view: LaneView, _partition: int, wishes: Mapping[int, Wish]) -> Wish | Refusal:
+def any_lane(_view: View, _partition: int, wishes: Mapping[int, Wish]) -> Wish | Refusal:
     """What is wished of a lane is wished of its partition."""
     return next(iter(wishes.values()))
 
@@ -171,9 +171,7 @@ class LaneWishes(Generic[Wish]):
     `decide` makes the wish for a partition out of those for its lanes, or refuses them.
     """
 
-    def __init__(
-        self, decide: Callable[[LaneView, int, Mapping[int, Wish]], Wish | Refusal]
-    ) -> None:
+    def __init__(self, decide: Callable[[View, int, Mapping[int, Wish]], Wish | Refusal]) -> None:
         self._decide = decide
         self._asked: list[_Asked[Wish]] = []
         self._count = 0

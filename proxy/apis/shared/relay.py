@@ -12,7 +12,7 @@ from typing import Any
 from keylane.proxy.apis.shared.context import Context, Request
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 
 async def relay(request: Request, context: Context) -> Buffers:

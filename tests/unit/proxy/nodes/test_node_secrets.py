@@ -28,7 +28,7 @@ def test_lines_are_secrets_and_are_read_again(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("", "has 0 secrets"),
         ("s3cret" * 5, "secret 1 has 30 characters, at least 32 .* openssl rand -hex 32"),

@@ -67,7 +67,7 @@ def test_a_worker_reads_its_configuration_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "reported"),
     [
         ({"workers": 2, "listen": "127.0.0.1:0"}, "listen: workers share a port"),
         ({"workers": 2, "node": 999}, "workers: node numbers go up to 999"),

@@ -11,15 +11,15 @@ from keylane.proxy.scans.blocks import published_block
 from keylane.proxy.scans.lag import LaneTallies, Remaining
 from keylane.proxy.scans.loads import START_S, LaneLoads
 from keylane.proxy.scans.records import NO_RECORD, Scan
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 TOPIC_ID = uuid.UUID(int=7)
-VIEW = LaneView(
+VIEW = View(
     name="orders",
     topic="orders",
     view_id=TOPIC_ID,
     topic_id=TOPIC_ID,
-    layout=LaneLayout(partition_count=1, lane_count=3),
+    lanes=LaneLayout(partition_count=1, lane_count=3),
     reserve=True,
 )
 
