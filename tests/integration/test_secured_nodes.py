@@ -97,7 +97,7 @@ def test_a_node_without_a_right_ends_at_its_start_and_names_it(stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lacking", "told"),
+    ("lacking", "reported"),
     [
         (TRANSACTIONS, "needs DESCRIBE and WRITE on transactional ids with the prefix keylane-ic-"),
         (SEAT, "group __keylane_nodes: keylane's principal needs READ on it"),

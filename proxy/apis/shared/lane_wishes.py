@@ -61,7 +61,7 @@ class Target:
 
 def shows_lanes(context: Context) -> bool:
     """Whether any topic may mean lanes under its own name, as answers name topics."""
-    return bool(context.config.lanes or context.registry.dissenters)
+    return bool(context.config.lanes or context.registry.disputes.dissenters)
 
 
 async def find_target(name: str, context: Context) -> Target:
