@@ -1,4 +1,4 @@
-"""Which lane a hash belongs to: a guide table over the top bits, then a short search.
+"""The interval of a hash: a guide table over the top bits, then a short search.
 
 In:    a hash below 2**63 and the table of `lane_table`.  Out: the interval.
 Source: guide tables (Chen and Asau, 1974): the top bits of the hash bound the search. With even

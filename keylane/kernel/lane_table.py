@@ -1,4 +1,4 @@
-"""The limits of lanes as kernels take them: the intervals, their lanes, and a guide into them.
+"""A split as kernels take it: the intervals, their outputs, and a guide into them.
 
 In:    the intervals' exclusive upper bounds.  Out: a `LaneTable`, shared, never changed.
 Source: guide tables (Chen and Asau, 1974), see `bucket`.
@@ -21,23 +21,23 @@ GUIDE_SHIFT: Final = np.uint64(63 - GUIDE_BITS)
 
 @dataclass(frozen=True, slots=True)
 class LaneTable:
-    """The limits of all intervals, the guide into them, and their lanes; shared, never changed."""
+    """Limits of all intervals, a guide into them, and their outputs; shared, never changed."""
 
     limits: NDArray[np.uint64]
     """(n,) exclusive upper bounds of the intervals, ascending, the last is 2**63."""
     guide: NDArray[np.int32]
     """(2**GUIDE_BITS + 1,) interval of the first hash of each slot; the last entry is n-1."""
     output_of: NDArray[np.int16]
-    """(n,) lane of each interval, -1 for none; empty where interval k is lane k."""
+    """(n,) output of each interval, -1 for none; empty where interval k is output k."""
     output_count: int
-    """How many lanes there are."""
+    """Number of outputs."""
 
 
 def lane_table(limits: NDArray[np.uint64], output_of: NDArray[np.int16] | None = None) -> LaneTable:
     """Return the table of these intervals; built once and remembered.
 
     Raises:
-        ValueError: the limits are not ascending, or do not end at 2**63; or `output_of` fits not.
+        ValueError: the limits do not ascend to 2**63, or `output_of` does not fit.
     """
     lane_bytes = b"" if output_of is None else np.ascontiguousarray(output_of, np.int16).tobytes()
     return _build_lane_table(np.ascontiguousarray(limits, np.uint64).tobytes(), lane_bytes)

@@ -341,7 +341,7 @@ def walk_batches(
     table    (b, BATCH_COLUMNS) int64  in: from `scan_batches`; out: ENTRY_END
     limits   (i,)   uint64  in: exclusive upper bounds of the intervals of the hash space
     guide    (g+1,) int32   in: see `bucket.LaneTable`
-    output_of  (i,)   int16   in: lane of each interval, -1: its records are dropped; or empty
+    output_of (i,)  int16   in: output of each interval, -1: its records are dropped; or empty
     ends     (n,)   int32   out: end of each record, relative to its payload
     lanes    (n,)   int16   out: lane of each record, -1 for none
     entries  (e, ENTRY_COLUMNS) int64  out: per batch and lane with records, in batch order

@@ -145,8 +145,8 @@ def split_block(
 ) -> SplitBlock | None:
     """Split as many whole batches from the start of `buffer` as fit in `plain_bytes_max`.
 
-    limits   (n,) uint64  exclusive upper bounds of the intervals of the hash space
-    output_of  (n,) int16   lane of each, -1: its records are dropped; None: interval k is lane k
+    limits     (n,) uint64  exclusive upper bounds of the intervals of the hash space
+    output_of  (n,) int16   output of each, -1: its records are dropped; None: interval k is k
 
     The first batch is taken however large, up to `batch_bytes_max`. None: no whole batch is
     there. Cost: one pass for CRC and walk, one copy; memory: the plain bytes of compressed

@@ -62,7 +62,7 @@ SWEEP_S: Final = 10.0
 
 
 class ReaderKey(NamedTuple):
-    """Readers differ in these."""
+    """The differences between two readers."""
 
     at: PartitionSplit
     isolation_level: int

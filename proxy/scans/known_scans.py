@@ -1,7 +1,4 @@
-"""What readers of all nodes have seen of each partition: scanned regions, and where logs begin.
-
-In:    scanned blocks and cuts, as readers find them.  Out: `ScanIndex`es, log starts.
-"""
+"""Scanned regions and the log start of each partition, as readers of all nodes have seen them."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from keylane.proxy.lanes.split_io import ScannedBlock
 SCANS_MAX: Final = 100_000
 """Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
 OUTPUTS_MAX: Final = 2_000_000
-"""Of all these scans, 8 bytes each and region; clients may choose splits of 1,024 lanes."""
+"""Outputs of all these scans, 8 bytes each and region; clients may choose 1,024 lanes."""
 
 
 class Scans:
     """The scans of all partitions that this process has to do with; its event loop's alone.
 
-    Invariant: there are SCANS_MAX at most, of OUTPUTS_MAX lanes in all unless it is one alone, and
-    no more log starts and new leaders than that. Those that were not used for longest go first.
+    Invariant: there are SCANS_MAX at most, of OUTPUTS_MAX outputs in all unless it is one alone,
+    and no more log starts and new leaders than that. The longest unused go first.
     """
 
     def __init__(self, lineages: Lineages) -> None:
@@ -48,15 +45,15 @@ class Scans:
             self._new_leaders[place] = leader_epoch
 
     def note_past(self, block: ScannedBlock, leader_epoch: int) -> None:
-        """A block was told of before this process began; metadata names a leader by then.
+        """Take note of the leader of a block that was published before this process began.
 
-        A later one than was read may have another log, and nobody is left who has met the cut.
+        A later leader may have another log, and no node is left that has met the cut.
         """
         if block.leader_epoch < leader_epoch:
             self.note_leader((block.topic_id, block.partition), leader_epoch)
 
     def known(self, key: PartitionSplit) -> ScanIndex:
-        """What has been scanned of a partition's log; nothing until its new leader's was compared.
+        """Return what was scanned of a log; nothing until its new leader's was compared.
 
         A reader that connects does so. Not to be added to.
         """
@@ -79,7 +76,7 @@ class Scans:
     def contradicts(self, block: ScannedBlock) -> bool:
         """Whether another node has read, of a later leader, what was seen here of an earlier one.
 
-        Ask before `note`. The log was cut there, and who read it had nothing to compare.
+        Ask before `note`. The log was cut there, and the reader had nothing to compare it with.
         """
         place = (block.topic_id, block.partition)
         if not block.epochs and self.is_unsure(place):
@@ -111,7 +108,7 @@ class Scans:
         return False
 
     def of(self, key: PartitionSplit) -> ScanIndex:
-        """What has been scanned of a partition, to add to."""
+        """Return what has been scanned of a partition, to add to."""
         self._used.add(key)
         scan = self._scans.get(key)
         if scan is None:
@@ -133,14 +130,14 @@ class Scans:
         return {key.topic_id for key in self._scans}
 
     def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[PartitionSplit]:
-        """They are gone; what was known of them."""
+        """Forget topics that are gone; return the keys of what was forgotten."""
         gone = [key for key in self._scans if key.topic_id in topic_ids]
         for key in gone:
             self._forget(key)
         return gone
 
     def sweep(self, is_kept: Callable[[PartitionSplit], bool]) -> list[PartitionSplit]:
-        """Forget what was not used since the last call, but for what is kept; what that was.
+        """Forget what was not used since the last call, except what is kept; return its keys.
 
         It is as after a start: what lies behind a stable offset is read again where it matters.
         """
@@ -166,7 +163,7 @@ class Scans:
     ) -> None:
         """Move what is below the log start up to it, as far as that is known.
 
-        before: the state as of the last commit. A member that has just committed below the log
+        before: the state at the last commit. A member that has just committed below the log
         start has read there: then the log begins lower than it did, and nothing is moved.
         """
         start = self.log_start_of(place)

@@ -326,7 +326,7 @@ class LaneTallies:
                 tally.truncate(end)
 
     def forget(self, key: PartitionSplit) -> None:
-        """Nobody reads a partition under this split, or its topic is gone."""
+        """No reader has this split, or its topic is gone."""
         if self._tallies.pop(key, None) is not None:
             self.lane_count -= key.key_split.output_count
 

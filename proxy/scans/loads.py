@@ -1,7 +1,7 @@
 """Load of each lane, measured where partitions are split: bytes and records per second.
 
 In:    what readers have scanned.  Out: rates per lane of a topic.
-Source: an exponentially decaying sum, as Kafka's own assignors have none; DESIGN decision 8.
+Source: an exponentially decaying sum, as Kafka's own assignors have none; docs/decisions/013.
 
 Counted at the reader and not at the answers: a lane whose member is slow or gone would look
 light, and be given more. Each offset counts once, so that another group that reads the past
@@ -45,7 +45,7 @@ class _PartitionLoad:
     """(2, lane_count) decaying bytes and records."""
 
     def decayed(self, now_s: float) -> NDArray[np.float64]:
-        """The sums as of `now_s`."""
+        """Return the sums at `now_s`."""
         faded: NDArray[np.float64] = self.sums * math.exp(-max(0.0, now_s - self.at_s) / MEMORY_S)
         return faded
 
@@ -91,7 +91,7 @@ class LaneLoads:
                 load.end = min(load.end, end)
 
     def forget(self, key: PartitionSplit) -> None:
-        """Nobody reads a partition under this split, or its topic is gone."""
+        """No reader has this split, or its topic is gone."""
         if self._loads.pop(key, None) is not None:
             self.lane_count -= key.key_split.output_count
 

@@ -27,7 +27,7 @@ WAIT_S: Final = 0.25
 VAIN_MAX: Final = 10_000
 """Positions that were waited for in vain, and are not waited for again."""
 QUIET_MAX: Final = 32
-"""So many waits in vain for a partition without any news of it: who reads it cannot tell."""
+"""Waits in vain in a row for one partition; after that its readers are taken to be silent."""
 QUIET_KEYS_MAX: Final = 10_000
 
 LaneKey = tuple[str, PartitionSplit, int]
@@ -51,21 +51,21 @@ class _Waiter:
 
 
 class ScanWaits:
-    """Who waits for scans of which partition; used by the event loop alone.
+    """Commits that wait for scans of a partition; used by the event loop alone.
 
     Invariants: every waiter is listed under the partitions of its positions; VAIN_MAX and
     QUIET_KEYS_MAX bound what is remembered.
     """
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
-        """`hurry` is called when somebody begins to wait."""
+        """`hurry` is called when a commit begins to wait."""
         self._hurry = hurry
         self._waiters: dict[PartitionSplit, list[_Waiter]] = {}
         self._vain: OrderedDict[LaneKey, int] = OrderedDict()
         self._quiet: OrderedDict[PartitionSplit, int] = OrderedDict()
 
     def note(self, key: PartitionSplit, scan: ScanIndex) -> None:
-        """Something was scanned, here or elsewhere. Costs nothing where nobody waits."""
+        """Something was scanned, here or elsewhere. Costs nothing where no commit waits."""
         if self._quiet:
             self._quiet.pop(key, None)
         for waiter in self._waiters.get(key, ()):
@@ -81,7 +81,7 @@ class ScanWaits:
         """Wait until the position of every lane is in or at the end of a scanned region.
 
         lanes: view, index and the offset to be committed. table: the group's states, if any are
-        loaded; who stands there already does not wait. Returns after WAIT_S in any case.
+        loaded; a lane that stands there already does not wait. Returns after WAIT_S in any case.
         """
         positions: dict[LaneKey, int] = {}
         for view, index, offset in lanes:

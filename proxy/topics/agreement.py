@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from keylane.config.node import LANES_MAX, LaneRule
 from keylane.config.topic_rules import falls_under
@@ -22,9 +21,8 @@ NAMES_JUDGED_MAX: Final = 10_000
 """Names whose meaning is remembered; clients may name topics that do not exist."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
-    """The lanes that a name stands for."""
+class Meaning(NamedTuple):
+    """The lanes that a name stands for; made whenever a client names a topic that has lanes."""
 
     topic: str
     """As the broker names it."""
@@ -45,7 +43,7 @@ class LaneMeanings:
     def __init__(self, rules: Sequence[NodeRule] = (), pattern: str = "") -> None:
         """pattern: `lane_name_pattern`; empty: no name is a lane name."""
         self._rules, self._text = tuple(rules), pattern
-        # Of another node: its configuration was checked there, its message only for size.
+        # The pattern may be of another node, whose message was checked for its size only.
         is_pattern = pattern.count("{topic}") == pattern.count("{lanes}") == 1
         self._pattern = compile_lane_names(pattern) if is_pattern else None
         self._plans = {rule.topic: rule.fingerprint for rule in rules if rule.fingerprint}
@@ -68,10 +66,10 @@ class LaneMeanings:
         if match is not None and not match["topic"].startswith("__"):
             lanes = int(match["lanes"])
             if lanes <= LANES_MAX:
-                return Meaning(topic=match["topic"], lanes=lanes, fingerprint=fingerprint)
+                return Meaning(match["topic"], lanes, fingerprint)
         for rule in self._rules:
             if falls_under(name, rule.topic):
-                return Meaning(topic=name, lanes=rule.lanes, fingerprint=fingerprint)
+                return Meaning(name, rule.lanes, fingerprint)
         return None
 
 
@@ -120,6 +118,8 @@ class Disputes:
 
     def meaning_of(self, name: str) -> Meaning | None:
         """Return what a name stands for at the first node that has lanes of that name."""
+        if not self._others:
+            return None
         meanings = (self._others[number].of(name) for number in self.dissenters)
         return next((meaning for meaning in meanings if meaning is not None), None)
 
