@@ -25,6 +25,7 @@ from keylane.journal.epochs import next_epoch
 from keylane.journal.ownership import Alone
 from keylane.journal.set_aside import SetAside
 from keylane.kernel.warmup import warm_up
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import Lineages
 from keylane.proxy.cluster.cluster import Broker, Cluster
 from keylane.proxy.cluster.partition_source import UpstreamSource
@@ -46,7 +47,6 @@ from keylane.proxy.runtime.memory_limit import fit_memory
 from keylane.proxy.runtime.memory_plan import GATHERING_PART
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.feed import ScanFeed
-from keylane.proxy.scans.known_scans import ScanKey
 from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.scans.scan_listeners import ScanListeners
@@ -188,7 +188,7 @@ class ProxyServer:
         )
 
     def _make_forgetting(self, shared: Shared, tallies: LaneTallies) -> Forgetting:
-        def forget_split(key: ScanKey) -> None:
+        def forget_split(key: PartitionSplit) -> None:
             shared.loads.forget(key)
             tallies.forget(key)
 

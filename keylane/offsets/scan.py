@@ -48,12 +48,12 @@ class ScanIndex:
 
     __slots__ = (
         "_ends", "_holes", "_lasts", "_lows", "_news", "_outputs", "_starts",
-        "key_split", "lane_count", "news_count", "token",
+        "key_split", "news_count", "output_count", "token",
     )  # fmt: skip
 
     def __init__(self, key_split: KeySplit) -> None:
         self.key_split = key_split
-        self.lane_count = key_split.output_count
+        self.output_count = key_split.output_count
         self.token = object()
         """Stands for this index where the index itself should not be kept."""
         self.news_count = 0
@@ -76,11 +76,11 @@ class ScanIndex:
     ) -> None:
         """Take in that all offsets of `[start, end)` were looked at.
 
-        last_record_offsets  (lane_count,)  int64: the lane's last record there, -1 for none.
+        last_record_offsets  (output_count,)  int64: the lane's last record there, -1 for none.
         holes: inclusive offset ranges without a record of any lane (control batches, aborted or
         compacted records). Only commits by offset range need them, lanes do without.
         """
-        assert last_record_offsets.shape == (self.lane_count,), "one last record per lane"
+        assert last_record_offsets.shape == (self.output_count,), "one last record per lane"
         if end <= start:
             return
         holes = tuple(holes)

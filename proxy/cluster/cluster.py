@@ -319,16 +319,18 @@ class Cluster:
         number: of this node.
         """
         self._update_pins([node for node in membership.nodes if node.number != number])
-        before, dissenters = self.registry.disputes(), self.registry.dissenters
+        registry = self.registry
+        before = registry.disputes.among(registry.topics)
+        dissenters = registry.disputes.dissenters
         others = {
             node.number: LaneMeanings(node.rules, node.lane_name_pattern)
             for node in membership.nodes
             if node.number != number
         }
-        self.registry.update_nodes(number, others)
-        disputes = self.registry.disputes()
-        if self.registry.dissenters not in (dissenters, ()):
-            log.warning("nodes have other lane rules nodes=%s", self.registry.dissenters)
+        registry.update_nodes(number, others)
+        disputes = registry.disputes.among(registry.topics)
+        if registry.disputes.dissenters not in (dissenters, ()):
+            log.warning("nodes have other lane rules nodes=%s", registry.disputes.dissenters)
         for name, reason in islice(disputes.items(), DISPUTES_LOGGED_MAX):
             if before.get(name) != reason:
                 log.error("topic is not served topic=%s reason=%s", name, reason)

@@ -50,7 +50,7 @@ from keylane.proxy.lanes.reader import ScannedBlock
 from keylane.proxy.nodes.lone_seat import SEAT_COUNT, LoneSeat
 from keylane.proxy.scans.known_scans import Scans
 from keylane.proxy.scans.waits import ScanWaits
-from keylane.proxy.topics.registry import LaneView, View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.groups")
 
@@ -186,7 +186,7 @@ class GroupOffsets:
             self._checks.note_unsure(self._states_at(place))
             self.pushes.note_cut(*place)  # what was pushed may be of the log before
         self.scans.note(block)
-        key = (*place, block.key_split)
+        key = block.partition_split
         scan = self.scans.known(key)
         if self.late:
             self.late.note_scanned(key, scan, self.scans.log_start_of(place))
@@ -314,7 +314,7 @@ class GroupOffsets:
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
         """What has been scanned of a partition's log; not to be added to."""
-        return self.scans.known((view.topic_id, partition, view.key_split(partition)))
+        return self.scans.known(view.partition_split(partition))
 
     def sure_scan(self, key: StateKey, view: View) -> ScanIndex:
         """What is sure to be of a state's log: nothing, until its leader has been asked."""
@@ -402,7 +402,7 @@ class GroupOffsets:
         if view.is_renamed:
             self._lane_names.note(group, view.name)
 
-    def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
+    def note_commits(self, group: str, view: View, indexes: Sequence[int]) -> None:
         """Lanes were committed just now: for who looks at the group."""
         if indexes:
             self.note_used(group, view)

@@ -15,7 +15,7 @@ from keylane.errors import UpstreamLost
 from keylane.proxy.commits.late_pushes import LatePush
 from keylane.proxy.lanes.fetch_request import LaneAnswer
 from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 
@@ -55,7 +55,7 @@ async def _read(late: LatePush, offset: int, fetcher: LaneFetcher) -> LaneAnswer
         topic=late.view.topic,
         topic_id=late.view.topic_id,
         partition=late.partition,
-        lane=0,
+        output=0,
         key_split=late.view.key_split(late.partition),
         fetch_offset=offset,
         partition_max_bytes=1,

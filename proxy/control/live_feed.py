@@ -26,7 +26,7 @@ from keylane.proxy.control.describe import GroupDescriber, GroupReport
 from keylane.proxy.control.live import Rates, layout_of, state_of
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.live")
@@ -62,7 +62,7 @@ class LiveFeed:
         loads: LaneLoads,
         stats: ProxyStats,
         *,
-        views: Callable[[], Iterable[LaneView]],
+        views: Callable[[], Iterable[View]],
         groups: Callable[[], Sequence[str]],
     ) -> None:
         """groups: groups to look at, those first that are to be shown where there are too many."""

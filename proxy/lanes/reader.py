@@ -421,7 +421,7 @@ class PartitionReader:
         start, end = min(offset, split.base_offset), split.next_offset
         if end > self.log.head:
             self._head_epoch = split.leader_epoch
-        self.log.insert(Block(start, end, split.leader_epoch, split.lanes, aborted))
+        self.log.insert(Block(start, end, split.leader_epoch, split.outputs, aborted))
         self._scanned_end = max(self._scanned_end, end)
         self.lineage.note(end, split.epochs)
         for listener in list(self.listeners):

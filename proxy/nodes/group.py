@@ -38,10 +38,10 @@ from keylane.proxy.topics.node_values import (
     NO_GENERATION,
     NO_NODE,
     PROTOCOL,
-    Claim,
     Hello,
     Membership,
     NodeInfo,
+    OwnershipClaim,
 )
 from keylane.tasks import spawn
 
@@ -264,7 +264,7 @@ class NodeGroup:
             node=info,
             ic_partition_count=self._ic_partition_count,
             since=self._since,
-            claim=Claim(generation_id=lease.generation_id, partitions=lease.partitions),
+            claim=OwnershipClaim(generation_id=lease.generation_id, partitions=lease.partitions),
         )
         self._is_in_doubt = bool(self._member_id)
         joined = await self._ask_to_join(self._seals.write_hello(hello, self._member_id))

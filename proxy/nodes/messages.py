@@ -31,11 +31,11 @@ from keylane.offsets.records.journal import TOPIC_NAME
 from keylane.proxy.topics.node_values import (
     NO_GENERATION,
     NO_NODE,
-    Claim,
     Hello,
     Membership,
     NodeInfo,
     NodeRule,
+    OwnershipClaim,
 )
 
 FORMAT: Final = 1
@@ -166,7 +166,7 @@ def read_hello(metadata: bytes, member_id: str) -> Hello:
     except FrameInvalid as error:
         raise NodeInvalid(f"member {member_id}: its subscription: {error}") from None
     said = _read(_Hello, subscription.user_data, f"member {member_id}: its subscription")
-    claim = Claim(
+    claim = OwnershipClaim(
         generation_id=max(subscription.generation_id, NO_GENERATION),
         partitions=frozenset(p for topic, p in subscription.owned if topic == TOPIC_NAME),
     )

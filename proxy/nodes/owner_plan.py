@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keylane.offsets.records.journal import TOPIC_NAME
-from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Claim, Hello
+from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Hello, OwnershipClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def _place(hello: Hello) -> str:
     return "{}:{}".format(*hello.node.bootstrap)
 
 
-def plan_owners(claims: Mapping[int, Claim], partition_count: int) -> tuple[int, ...]:
+def plan_owners(claims: Mapping[int, OwnershipClaim], partition_count: int) -> tuple[int, ...]:
     """The number of the owner of each partition.
 
     `claims` has every node that is to serve, by number. Each gets `partition_count` divided by
@@ -103,7 +103,7 @@ def plan_owners(claims: Mapping[int, Claim], partition_count: int) -> tuple[int,
     return _fill(owners, {number: shares[number] - len(held[number]) for number in sorted(held)})
 
 
-def _held(claims: Mapping[int, Claim], partition_count: int) -> dict[int, list[int]]:
+def _held(claims: Mapping[int, OwnershipClaim], partition_count: int) -> dict[int, list[int]]:
     """What each node had, ascending; of two that claim the same, the later generation had it."""
     newest = sorted(claims, key=lambda number: (-claims[number].generation_id, number))
     held: dict[int, list[int]] = {}

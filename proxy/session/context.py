@@ -46,8 +46,9 @@ from keylane.proxy.topics.node_values import Membership
 from keylane.proxy.topics.placement import Placement
 from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
-from keylane.proxy.topics.registry import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
+from keylane.proxy.topics.view import View
 
 Result = TypeVar("Result")
 REFUSED_BY_BROKER: Final = (
@@ -237,11 +238,11 @@ class SessionContext:
         """Take note of a topic in a Metadata answer that has its id."""
         self._shared.cluster.learn_topic(entry)
 
-    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+    def read_racks(self, view: View) -> tuple[frozenset[str], ...]:
         """By partition, the rack that it is read from; empty where none is known."""
         return self._shared.cluster.read_racks(view.topic_id, view.layout.partition_count)
 
-    async def find_view(self, name: str) -> LaneView | None:
+    async def find_view(self, name: str) -> View | None:
         """The lanes a name stands for; asks the client's broker when the topic is not known yet.
 
         None: plain, or unknown to the broker. A name that means lanes never passes for plain.
@@ -255,7 +256,7 @@ class SessionContext:
             view = self.registry.view(name)
         return view
 
-    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
         """As `find_view`, by the id that the client was told."""
         if topic_id == NO_TOPIC_ID:
             return None  # asked for it, a broker answers nothing of use
@@ -353,9 +354,7 @@ class SessionContext:
         """Serve lanes; one answer per lane, in order."""
         return await self._shared.fetcher.fetch(request)
 
-    def log_end(
-        self, view: LaneView, partition: int, isolation_level: int
-    ) -> tuple[int, int] | None:
+    def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
         """(log end, log start) from what Fetch told a moment ago, None when not fresh."""
         return self._shared.fetcher.log_end(
             view.topic_id,

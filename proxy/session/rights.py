@@ -23,7 +23,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
 from keylane.proxy.apis.shared.context import Operation
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 
 class _Known(NamedTuple):

@@ -91,7 +91,8 @@ def make_control(
     )
     sources: list[Source] = [stats.samples, gauges.samples, upkeep.samples]
     if nodes is not None and config.node is not None:
-        disputes = cluster.registry.disputes
+        registry = cluster.registry
+        disputes = lambda: registry.disputes.among(registry.topics)  # noqa: E731
         node_gauges = NodeGauges(config.node, lambda: nodes.membership, nodes.holds, disputes)
         sources.append(node_gauges.samples)
     health.notes.append(upkeep.lines)

@@ -129,7 +129,7 @@ def test_what_cannot_work_is_refused(values: Mapping[str, Any], said: str, chart
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ports", "reported"),
+    ("nodes", "ports", "documented"),
     [
         ({}, {}, "$(POD_NAME).keylane-headless.prod.svc.cluster.local"),
         ({"serviceType": "ClusterIP"}, {}, "keylane-node-$(POD_INDEX).prod.svc.cluster.local"),

@@ -42,8 +42,9 @@ from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.topics.placement import Placement
 from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
-from keylane.proxy.topics.registry import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
+from keylane.proxy.topics.view import View
 from keylane.wire.header import (
     read_request_header,
     response_body_position,
@@ -266,13 +267,13 @@ class FakeContext:
                 int(getattr(entry, "node_id", getattr(entry, "broker_id", -1)))
             )
 
-    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+    def read_racks(self, view: View) -> tuple[frozenset[str], ...]:
         return tuple(frozenset({rack}) for rack in self.world.racks.get(view.topic, ()))
 
     def learn_topic(self, entry: Any) -> None:
         self.registry.learn(entry.name, entry.topic_id, len(entry.partitions))
 
-    async def find_view(self, name: str) -> LaneView | None:
+    async def find_view(self, name: str) -> View | None:
         found = self.registry.rule_of(name)
         if found is not None and found[0] in self.world.unready:
             code = self.world.unready[found[0]]
@@ -286,7 +287,7 @@ class FakeContext:
             return 100
         return 29 if self.registry.physical_name(topic) in self.world.hidden else 3
 
-    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
         return self.registry.view_by_id(topic_id)
 
     async def find_topic(self, name: str) -> PhysicalTopic | None:
@@ -328,16 +329,14 @@ class FakeContext:
         assert len(answers) == len(request.lanes)
         return answers
 
-    def log_end(
-        self, view: LaneView, partition: int, isolation_level: int
-    ) -> tuple[int, int] | None:
+    def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
         return self.world.log_ends.get((view.topic, partition))
 
     async def log_start(self, view: View, partition: int) -> int:
         return self.groups.log_starts.get((view.topic, partition), 0)
 
     # What tests call.
-    def lanes(self, name: str) -> LaneView:
+    def lanes(self, name: str) -> View:
         """The view of a name that has one."""
         view = self.registry.view(name)
         assert view is not None

@@ -26,7 +26,7 @@ from keylane.proxy.commits.log_checks import LogChecks
 from keylane.proxy.commits.log_ends import Question
 from keylane.proxy.commits.push_journal import PushJournal
 from keylane.proxy.scans.known_scans import Scans
-from keylane.proxy.topics.registry import LaneView, View
+from keylane.proxy.topics.view import View
 
 Place = tuple[str, int]
 
@@ -139,7 +139,7 @@ class FakeGroups:
         return None
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
-        return self.scans.of((view.topic_id, partition, view.key_split(partition)))
+        return self.scans.of(view.partition_split(partition))
 
     def sure_scan(self, key: StateKey, view: View) -> ScanIndex:
         return self.scan_of(view, key.partition)
@@ -174,7 +174,7 @@ class FakeGroups:
             self.table, self, self.concluded_epoch, wall_clock=lambda: 0.001, clock=self.clock
         )
 
-    def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
+    def note_commits(self, group: str, view: View, indexes: Sequence[int]) -> None:
         if indexes:
             self.note_used(group, view)
         topic = view.topic_id, view.name

@@ -34,7 +34,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
 from keylane.proxy.apis.shared.relay import ask, forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 
 async def handle_describe_log_dirs(request: Request, context: Context) -> Buffers:
@@ -99,7 +99,7 @@ def _parts(entries: tuple[Any, ...], target: TopicTarget) -> tuple[Any, ...]:
     )
 
 
-def part_of(size_bytes: int, entry: Any, view: LaneView) -> int:
+def part_of(size_bytes: int, entry: Any, view: View) -> int:
     """Bytes of a lane, of its partition's; what is left over is the first lane's."""
     lane, count = view.output_of(int(entry.partition_index)), view.layout.lane_count
     return size_bytes // count + (size_bytes % count if lane == 0 else 0)

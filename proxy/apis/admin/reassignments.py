@@ -37,7 +37,7 @@ from keylane.proxy.apis.shared.refusals import RefusalReason
 from keylane.proxy.apis.shared.relay import ask, forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 Replicas = tuple[Any, ...] | None
 """Target replicas; None cancels what is under way."""
@@ -63,7 +63,7 @@ async def handle_alter_reassignments(request: Request, context: Context) -> Buff
 
 
 def equal_replicas(
-    view: LaneView, partition: int, wishes: Mapping[int, Replicas]
+    view: View, partition: int, wishes: Mapping[int, Replicas]
 ) -> Replicas | RefusalReason:
     """The replicas that all lanes of a partition are to have."""
     first = next(iter(wishes.values()))

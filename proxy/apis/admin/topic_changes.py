@@ -27,7 +27,7 @@ from keylane.proxy.apis.shared.refusals import RefusalReason, refused_entry, wit
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.refused import entries_of
 
 MESSAGE_VERSION: Final = 5
@@ -110,7 +110,7 @@ async def _refused_deletion(
     return refused_entry(request, entry, refusal.code, refusal.message, name=name)
 
 
-def _reason(view: LaneView) -> str:
+def _reason(view: View) -> str:
     return (
         f"keylane: {view.name} means lanes of the topic {view.topic}, which others use under "
         f"other names; to delete it and its records, name {view.topic} itself"

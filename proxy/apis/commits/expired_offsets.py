@@ -21,7 +21,7 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER, GroupState, ask_group_state
 from keylane.proxy.groups.group_names import Place
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 

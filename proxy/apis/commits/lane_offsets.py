@@ -23,7 +23,7 @@ from keylane.offsets.txn_metadata import LaneCommit, apply_commit
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.unresolved import resolve_view
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 

@@ -37,7 +37,7 @@ from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.commits.late_pushes import LatePush
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.topics.range_views import view_of_cuts
-from keylane.proxy.topics.registry import LaneView, View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 
@@ -149,7 +149,7 @@ async def _view_of(key: StateKey, state: OffsetState, context: Context) -> View 
     )
 
 
-def _is_cut_at(view: LaneView, partition: int, cuts: Sequence[int]) -> bool:
+def _is_cut_at(view: View, partition: int, cuts: Sequence[int]) -> bool:
     is_there = partition < view.layout.partition_count
     return is_there and view.key_split(partition).has_cuts(cuts)
 

@@ -53,9 +53,8 @@ from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Request
-from keylane.proxy.apis.shared.unresolved import UnresolvedView
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView, View
+from keylane.proxy.topics.view import View
 from keylane.wire.offset_commit import (
     TOPIC_ID_FROM,
     CommitResponse,
@@ -234,7 +233,7 @@ def _commit_lane(
         leader_epoch,
         # No scan: it is applied to the whole state once, when all lanes are committed.
         # Of a client with ranges and no group every commit looks like an admin's.
-        reset=reset and view.layout is not None,
+        reset=reset and view.lanes is not None,
     )
     if outcome.back_from is not None and not reset:
         draft.state.settle(context.groups.sure_scan(draft.key, view))
@@ -400,7 +399,7 @@ def _note_times(
     """Tell which lanes were committed, for who looks at the group."""
     places = {draft.place for draft in taken}
     for number, (topic, view) in enumerate(zip(topics, views, strict=True)):
-        if not isinstance(view, LaneView):
+        if view is None or view.lanes is None:
             continue
         indexes = [int(entry.partition_index) for entry in topic.partitions]
         done = [
@@ -422,7 +421,7 @@ def _build(
 ) -> CommitResponse:
     topics: dict[Any, NamedTopicAnswer | TopicAnswer] = {}
     for number, (topic, view) in enumerate(zip(wanted.topics, views, strict=True)):
-        if not topic.partitions and not isinstance(view, UnresolvedView):
+        if not topic.partitions and (view is None or not view.error_code):
             continue  # brokers leave out what is there and of which nothing is asked
         partitions = []
         for entry in topic.partitions:

@@ -55,7 +55,7 @@ from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.node_values import GROUP as OWN_GROUP
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offset_delete")
 

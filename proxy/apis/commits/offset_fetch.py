@@ -16,7 +16,7 @@ Source: KIP-709 (many groups), KIP-447.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -58,9 +58,8 @@ from keylane.proxy.apis.shared.large import (
 from keylane.proxy.apis.shared.refusals import GROUP_DENIED, refused_offsets, refused_topics
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Request
-from keylane.proxy.apis.shared.unresolved import UnresolvedView
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 UNKNOWN_TOPIC_ID: Final = 100
@@ -233,7 +232,7 @@ def _physical_question(question: GroupQuestion, api_version: int) -> Any:
     topics: dict[Any, Any] = {}
     wanted: dict[Any, dict[i32, None]] = {}
     for topic, view in zip(question.entry.topics, question.views, strict=True):
-        if isinstance(view, UnresolvedView):
+        if view is not None and view.error_code:
             continue  # the broker would answer "no offset"
         indexes = topic.partition_indexes
         if view is None:
@@ -255,7 +254,7 @@ def _physical_question(question: GroupQuestion, api_version: int) -> Any:
 
 def _is_asked(view: View, index: int) -> bool:
     """Whether the broker is: it has no lane that is not there, but partitions not given."""
-    return view.layout is None or not view.error_of(index)
+    return view.lanes is None or not view.error_of(index)
 
 
 async def _present(api_version: int, question: GroupQuestion, answer: Any, context: Context) -> Any:
@@ -283,7 +282,7 @@ async def _present(api_version: int, question: GroupQuestion, answer: Any, conte
                 topics.append(_only(found[key], topic.partition_indexes))
             continue
         physical = found.get(view.topic_id if by_id else view.topic)
-        code = view.error_code if isinstance(view, UnresolvedView) else 0
+        code = view.error_code
         if code or physical is None or _lacks(physical, view, topic.partition_indexes):
             topics.append(_refused_topic(api_version, topic, refusal_code(api_version, code)))
             continue
@@ -349,7 +348,7 @@ async def _present_all(
         (own,) = await find_views((physical,), context, question.client_id)
         if own is None:
             topics.append(physical)
-        elif isinstance(own, UnresolvedView):
+        elif own.error_code:
             # Offsets of partitions, shown as they are, would pass for those of lanes.
             topics.append(_unknown(physical, refusal_code(api_version, own.error_code)))
             continue
@@ -388,7 +387,7 @@ async def _lanes(
     group: str,
     view: View,
     physical: Any,
-    indexes: Sequence[int],
+    indexes: Collection[int],
     api_version: int,
     context: Context,
 ) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Final
 from keylane.offsets.records.journal import StateKey
 from keylane.proxy.apis.commits.lane_offsets import UNSTABLE, Place, fetch_committed
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 STABLE_VERSION: Final = 7
 """The first version of OffsetFetch with `require_stable`."""

@@ -61,7 +61,7 @@ from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.transactions")
 

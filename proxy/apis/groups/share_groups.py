@@ -35,7 +35,7 @@ from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.refused import refuse
 
 LANE_NAME: Final = (
@@ -110,7 +110,7 @@ async def _refused_offsets(
     return dict.fromkeys(refused, RefusalReason(ErrorCode(code), None)) if code else refused
 
 
-def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> RefusalReason | None:
+def beyond(view: View, index: int, offsets: Mapping[int, int]) -> RefusalReason | None:
     """The reason why a lane beyond the partitions is not its partition; None: it is."""
     count = view.layout.partition_count
     if index < count:

@@ -53,7 +53,7 @@ from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, Planned
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.header import ApiKey
 from keylane.wire.primitives import Reader
 
@@ -181,7 +181,7 @@ def read_subscriptions(members: Iterable[JoinedMember]) -> list[Subscription]:
 
 async def find_lane_views(
     subscriptions: Iterable[Subscription], context: Context
-) -> dict[str, LaneView]:
+) -> dict[str, View]:
     """Lane topics that at least one member subscribes to, by name. Raises: UpstreamLost."""
     names = sorted({name for one in subscriptions for name in one.topics})
     found = {name: await context.find_view(name) for name in names}
@@ -192,7 +192,7 @@ def make_deal(
     group: str,
     joined: Joined,
     subscriptions: Sequence[Subscription],
-    views: Mapping[str, LaneView],
+    views: Mapping[str, View],
     context: Context,
 ) -> Deal:
     """Put together what the plan is made from."""

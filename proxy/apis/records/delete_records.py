@@ -24,7 +24,7 @@ from keylane.proxy.apis.shared.refusals import RefusalReason
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 HIGH_WATERMARK: Final = -1
 NO_WATERMARK: Final = -1
@@ -49,9 +49,7 @@ async def handle_delete_records(request: Request, context: Context) -> Buffers:
     return request.answer_entity(wishes.answer(request, answer))
 
 
-def lowest_offset(
-    view: LaneView, partition: int, offsets: Mapping[int, int]
-) -> int | RefusalReason:
+def lowest_offset(view: View, partition: int, offsets: Mapping[int, int]) -> int | RefusalReason:
     """Return the lowest of the offsets up to which all lanes of a partition may be cut."""
     count = view.layout.lane_count
     if len(offsets) < count:

@@ -38,8 +38,7 @@ from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.apis.shared.unresolved import unresolved_lanes
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.range_views import RangeView
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD
 from keylane.wire.endpoints import tag_with_endpoints
 from keylane.wire.fetch import (
@@ -134,7 +133,7 @@ async def plan_fetch(
         if view is None:
             plan.plain.append(topic)
             continue
-        is_lane_view = view.layout is not None
+        is_lane_view = view.lanes is not None
         if context.switches.accepts_range_fetch(view.topic, is_lane_view=is_lane_view):
             read_error = await context.fetch_error(view)
         else:
@@ -145,7 +144,7 @@ async def plan_fetch(
             if read_error:
                 places.append(_refused(entry.partition, read_error))
             elif error_code := view.error_of(entry.partition):
-                if isinstance(view, RangeView):
+                if view.lanes is None:
                     context.range_views.log_refusal(view, entry.partition)
                 places.append(_refused(entry.partition, error_code))
             else:
@@ -213,7 +212,7 @@ async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
         if not any(isinstance(place, int) for place in places):
             continue  # nothing is given
         error_code = await context.fetch_error(view)
-        if isinstance(view, RangeView) and not context.range_views.is_current(view):
+        if view.lanes is None and not context.range_views.is_current(view):
             error_code = ErrorCode.not_leader_or_follower
         if error_code:
             refused = [_refused(entry.partition, error_code) for entry in topic.partitions]
@@ -271,7 +270,7 @@ def _has_news(topic: FetchTopicAnswer) -> bool:
 
 def _chosen_name(view: View) -> str:
     """The lane name, where it is the client that has chosen how many lanes there are; else none."""
-    is_even = view.layout is not None and view.layout.cuts is None
+    is_even = view.lanes is not None and view.lanes.cuts is None
     return view.name if view.is_renamed and is_even else ""
 
 

@@ -28,7 +28,7 @@ from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.log_ends import EARLIEST, LATEST
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.header import ApiKey
 
 THROTTLE_VERSION: Final = 2
@@ -88,7 +88,7 @@ async def handle_offset_for_leader_epoch(request: Request, context: Context) -> 
 
 
 async def _refusals(
-    view: LaneView | None, indexes: Sequence[int], context: Context
+    view: View | None, indexes: Sequence[int], context: Context
 ) -> dict[int, ErrorCode]:
     """Lane index -> why it is refused; all lanes, when the client may not know of the topic."""
     if view is None:
@@ -100,7 +100,7 @@ async def _refusals(
 
 
 async def _own_answers(
-    api_version: int, wanted: Any, topic: Any, view: LaneView | None, context: Context
+    api_version: int, wanted: Any, topic: Any, view: View | None, context: Context
 ) -> dict[int, Any]:
     """Lane index -> answer, for what is known without asking and may be answered."""
     fresh: dict[int, Any] = {}

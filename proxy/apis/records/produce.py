@@ -32,7 +32,7 @@ from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.batch import NO_PRODUCER_ID, BatchHeader, read_batch_header
 from keylane.wire.produce import (
     Place,
@@ -55,14 +55,14 @@ from keylane.wire.produce import (
 
 NO_ACKS: Final = 0
 
-Views = Mapping[tuple[str | None, bytes | None], LaneView]
+Views = Mapping[tuple[str | None, bytes | None], View]
 
 
 @dataclass(frozen=True, slots=True)
 class SequencedBatch:
     """The key of an idempotent batch of a lane in `SequenceMap`."""
 
-    view: LaneView
+    view: View
     lane_index: int
     header: BatchHeader
 

@@ -36,8 +36,9 @@ from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.topics.placement import Placement
 from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
-from keylane.proxy.topics.registry import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
+from keylane.proxy.topics.view import View
 
 Result = TypeVar("Result")
 
@@ -154,7 +155,7 @@ class Groups(Protocol):
     def note_used(self, group: str, view: View) -> None:
         """The broker has taken a commit of the group under this name; `note_commits` notes it."""
 
-    def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
+    def note_commits(self, group: str, view: View, indexes: Sequence[int]) -> None:
         """Lanes were committed just now: for who looks at the group."""
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
@@ -182,10 +183,10 @@ class Groups(Protocol):
 class Loads(Protocol):
     """Load of lanes as readers measured it (`proxy.scans.loads`)."""
 
-    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
+    def bytes_per_s(self, view: View) -> dict[int, float]:
         """By lane index; lanes that were not measured yet are missing."""
 
-    def records_per_s(self, view: LaneView) -> dict[int, float]:
+    def records_per_s(self, view: View) -> dict[int, float]:
         """By lane index; lanes that were not measured yet are missing."""
 
 
@@ -286,13 +287,13 @@ class Context(Protocol):
     def learn_topic(self, entry: Any) -> None:
         """Take note of a topic in a Metadata answer that has its id."""
 
-    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+    def read_racks(self, view: View) -> tuple[frozenset[str], ...]:
         """By partition, the rack that it is read from; empty where none is known."""
 
-    async def find_view(self, name: str) -> LaneView | None:
+    async def find_view(self, name: str) -> View | None:
         """The lanes a name stands for; asks the cluster when the topic is not known yet."""
 
-    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
         """As `find_view`, by the id that Metadata has given the client."""
 
     async def find_topic(self, name: str) -> PhysicalTopic | None:
@@ -342,9 +343,7 @@ class Context(Protocol):
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Serve lanes; one answer per lane, in order."""
 
-    def log_end(
-        self, view: LaneView, partition: int, isolation_level: int
-    ) -> tuple[int, int] | None:
+    def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
         """(log end, log start) of a Fetch answer of a moment ago, None when not fresh."""
 
     async def log_start(self, view: View, partition: int) -> int:

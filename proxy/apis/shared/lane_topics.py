@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Iterable
 
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.topics.registry import LaneView, TopicRegistry, View
+from keylane.proxy.topics.registry import TopicRegistry
+from keylane.proxy.topics.view import View
 from keylane.wire.topic_key import NamedTopic
 
 
@@ -24,7 +25,7 @@ def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
     return True
 
 
-async def find_view(topic: NamedTopic, context: Context) -> LaneView | None:
+async def find_view(topic: NamedTopic, context: Context) -> View | None:
     """The lanes that a topic stands for; None: it is plain, or unknown to the broker."""
     if topic.topic_id is not None:
         return await context.find_view_by_id(uuid.UUID(bytes=topic.topic_id))

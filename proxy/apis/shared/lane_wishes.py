@@ -21,7 +21,7 @@ from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_entries
 from keylane.proxy.apis.shared.refusals import RefusalReason
 from keylane.proxy.apis.shared.request import Request
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.refused import refuse, results_of
 
 log = logging.getLogger("keylane.admin")
@@ -36,7 +36,7 @@ class TopicTarget:
     """A topic as a request names it."""
 
     name: str
-    view: LaneView | None = None
+    view: View | None = None
     """None: a topic without lanes, or `refusal` says why not."""
     refusal: RefusalReason | None = None
 
@@ -53,7 +53,7 @@ class TopicTarget:
 
 def shows_lanes(context: Context) -> bool:
     """Return whether any topic may mean lanes under its own name, as answers name topics."""
-    return bool(context.config.lanes or context.registry.dissenters)
+    return bool(context.config.lanes or context.registry.disputes.dissenters)
 
 
 async def find_target(name: str, context: Context) -> TopicTarget:
@@ -91,7 +91,7 @@ async def _code_of(name: str, context: Context) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition if code == ErrorCode.none else code
 
 
-def lanes_text(view: LaneView) -> str:
+def lanes_text(view: View) -> str:
     """The beginning of an error message about lanes."""
     layout = view.layout
     return (
@@ -100,7 +100,7 @@ def lanes_text(view: LaneView) -> str:
     )
 
 
-def show_lanes(entries: Iterable[Any], view: LaneView, index_field: str) -> tuple[Any, ...]:
+def show_lanes(entries: Iterable[Any], view: View, index_field: str) -> tuple[Any, ...]:
     """kio entries of a broker's partitions, each once per lane, in the order of lane indexes."""
     layout = view.layout
     known = [each for each in entries if _has_lanes(getattr(each, index_field), view)]
@@ -116,19 +116,19 @@ def with_index(entry: Any, index: int, index_field: str) -> Any:
     return replace(entry, **{index_field: type(getattr(entry, index_field))(index)})
 
 
-def lanes_of(partitions: Iterable[int], view: LaneView) -> tuple[int, ...]:
+def lanes_of(partitions: Iterable[int], view: View) -> tuple[int, ...]:
     """The lanes of some partitions, ascending."""
     known = [number for number in partitions if _has_lanes(number, view)]
     lanes = range(view.layout.lane_count)
     return tuple(sorted(view.layout.lane_index(number, lane) for number in known for lane in lanes))
 
 
-def _has_lanes(partition: int, view: LaneView) -> bool:
+def _has_lanes(partition: int, view: View) -> bool:
     """Return whether lanes read a partition; they read none that was added (decision 006)."""
     return 0 <= partition < view.layout.partition_count
 
 
-def any_lane(_view: LaneView, _partition: int, wishes: Mapping[int, Wish]) -> Wish | RefusalReason:
+def any_lane(_view: View, _partition: int, wishes: Mapping[int, Wish]) -> Wish | RefusalReason:
     """Wish of a partition what is wished of its first lane."""
     return next(iter(wishes.values()))
 
@@ -159,7 +159,7 @@ class LaneWishes(Generic[Wish]):
     """
 
     def __init__(
-        self, decide: Callable[[LaneView, int, Mapping[int, Wish]], Wish | RefusalReason]
+        self, decide: Callable[[View, int, Mapping[int, Wish]], Wish | RefusalReason]
     ) -> None:
         self._decide = decide
         self._asked: list[_WantedTopic[Wish]] = []

@@ -18,7 +18,7 @@ from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.repeated import Repeated
 
 ENTRIES_AT_ONCE: Final = 2_000
@@ -30,7 +30,7 @@ ENTRIES_MAX: Final = 50_000
 LANE_NAME_ENTRIES_MAX: Final = 100_000
 """Of one answer under lane names: partitions times lanes, of all names together."""
 
-Shown = tuple[Any, LaneView | None]
+Shown = tuple[Any, View | None]
 """A kio topic entry, and the lanes to show in the place of its partitions."""
 
 
@@ -76,7 +76,7 @@ def _expand(shown: Sequence[Shown]) -> tuple[Any, ...]:
     return tuple(topic if view is None else expand_topic(topic, view) for topic, view in shown)
 
 
-def expand_topic(topic: Any, view: LaneView) -> Any:
+def expand_topic(topic: Any, view: View) -> Any:
     """A kio topic entry with one partition per lane, in lane index order."""
     count = view.layout.partition_count
     partitions = [entry for entry in topic.partitions if entry.partition_index < count]

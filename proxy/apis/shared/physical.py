@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 
 @dataclass(slots=True)

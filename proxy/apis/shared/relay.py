@@ -11,7 +11,7 @@ from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 Handler = Callable[[Request, Context], Awaitable[Buffers]]
 Look = Callable[[Request, Context], Handler | None]

@@ -11,81 +11,16 @@ Source: Kafka 4.3, `OffsetMetadataManager.fetchOffsets`, which looks at offsets 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid, TopicNotReady
-from keylane.keyrange.key_split import KeySplit
-from keylane.keyrange.space import KeyRange
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_topics import find_shared
-from keylane.proxy.topics.registry import View
-from keylane.wire.batch import CODEC_NONE
+from keylane.proxy.topics.view import View
 
 ZERO_ID: Final = uuid.UUID(int=0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnresolvedView:
-    """Implements `topics.View`: every index is refused with one code."""
-
-    name: str
-    topic: str
-    topic_id: uuid.UUID
-    error_code: int
-    """Kafka's: what the broker said of the topic, or TOPIC_AUTHORIZATION_FAILED."""
-
-    @property
-    def view_id(self) -> uuid.UUID:
-        """The id that the client has named."""
-        return self.topic_id
-
-    @property
-    def reserve(self) -> bool:
-        """Nothing is read."""
-        return False
-
-    @property
-    def codec(self) -> int:
-        """Nothing is sent."""
-        return CODEC_NONE
-
-    @property
-    def is_renamed(self) -> bool:
-        """Nothing is known of its names."""
-        return False
-
-    @property
-    def layout(self) -> None:
-        """There are no lanes that could be served."""
-        return
-
-    @property
-    def indexes(self) -> range:
-        """None."""
-        return range(0)
-
-    def error_of(self, _index: int) -> int:
-        """The one code."""
-        return self.error_code
-
-    def partition_of(self, index: int) -> int:
-        """Not to be asked: each index is refused."""
-        raise AssertionError(f"index {index} of {self.name} is refused")
-
-    def output_of(self, index: int) -> int:
-        """Not to be asked: each index is refused."""
-        raise AssertionError(f"index {index} of {self.name} is refused")
-
-    def key_ranges(self, index: int) -> tuple[KeyRange, ...]:
-        """Not to be asked: each index is refused."""
-        raise AssertionError(f"index {index} of {self.name} is refused")
-
-    def key_split(self, partition: int) -> KeySplit:
-        """Not to be asked: each index is refused."""
-        raise AssertionError(f"partition {partition} of {self.name} is refused")
 
 
 async def resolve_view(
@@ -107,7 +42,7 @@ async def resolve_view(
     return _unresolved(name, topic_id, context.refusal_of(topic_id or name or ""), context)
 
 
-def unresolved_lanes(name: str | None, context: Context) -> UnresolvedView | None:
+def unresolved_lanes(name: str | None, context: Context) -> View | None:
     """Of a name without a view: what refuses it when it means lanes; None: it does not."""
     if name is None or context.registry.rule_of(name) is None:
         return None
@@ -129,11 +64,13 @@ def _is_plain(
 
 def _unresolved(
     name: str | None, topic_id: uuid.UUID | None, error_code: int, context: Context
-) -> UnresolvedView:
+) -> View:
     known = name if name is not None else str(topic_id)
-    return UnresolvedView(
+    shown_id = topic_id or ZERO_ID
+    return View(
         name=known,
         topic=context.registry.physical_name(known),
-        topic_id=topic_id or ZERO_ID,
+        view_id=shown_id,
+        topic_id=shown_id,
         error_code=error_code,
     )

@@ -50,7 +50,7 @@ def block(start: int) -> ScannedBlock:
     return ScannedBlock(
         topic="orders", topic_id=uuid.UUID(int=1), partition=0, key_split=even_split(2),
         start=start, end=start + 100, last_record_offsets=np.array([start, -1]),
-        lanes=(PublishedLane(1000, 1, start, start), None), holes=(), log_start_offset=0,
+        outputs=(PublishedLane(1000, 1, start, start), None), holes=(), log_start_offset=0,
         leader_epoch=0,
     )  # fmt: skip
 
