@@ -99,9 +99,7 @@ def refuse(
     has_entries = any(kind is _Kind.ENTRIES for _, kind, _ in shape)
     found: dict[str, Any] = {}
     for number, (name, kind, value) in enumerate(shape):
-        if name in values:
-            found[name] = values[name]
-        elif kind is _Kind.CODE:
+        if kind is _Kind.CODE:
             found[name] = code if whole is None or not has_entries else whole
         elif kind is _Kind.MESSAGE:
             found[name] = message
@@ -114,4 +112,4 @@ def refuse(
             found[name] = value if number else asked
         else:
             found[name] = getattr(asked, name, value)
-    return entity_type(**found)
+    return entity_type(**(found | values))

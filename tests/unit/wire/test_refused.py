@@ -58,12 +58,15 @@ def test_a_result_has_nothing_of_what_was_asked_but_its_name(version: int) -> No
 
 
 def test_values_replace_what_the_walk_finds() -> None:
-    """Of the entity itself."""
-    entity = load_response_schema(ApiKey.JOIN_GROUP, 7)
+    """Of the entity itself, also where the schema has a default."""
+    join = load_response_schema(ApiKey.JOIN_GROUP, 7)
+    heartbeat = load_response_schema(ApiKey.SHARE_GROUP_HEARTBEAT, 1)
 
-    answer = refuse(entity, None, DENIED, member_id="m")
+    answer = refuse(join, None, DENIED, member_id="m")
 
     assert (answer.member_id, answer.members, answer.protocol_name) == ("m", (), None)
+    assert refuse(heartbeat, None, DENIED).member_id is None
+    assert refuse(heartbeat, None, DENIED, member_id="m").member_id == "m"
 
 
 def test_places_of_codes_and_entries() -> None:
