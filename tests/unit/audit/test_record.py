@@ -75,7 +75,7 @@ def test_a_commit_tells_ranges_and_positions() -> None:
 
 def test_a_lane_that_cannot_be_is_refused() -> None:
     """A wrong lane count would put records into wrong ranges without a word."""
-    with pytest.raises(ValueError, match="no interval 8 of 8"):
+    with pytest.raises(ValueError, match="no lane 8 of 8"):
         make_book().processed(8, 0, b"k", now_us=0)
     with pytest.raises(ValueError, match="at least one partition"):
         make_book(audit=0)
