@@ -29,7 +29,7 @@ ENV PATH=/opt/keylane/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 WORKDIR /tmp
-# The control port on its default; Kubernetes has probes of its own and ignores this.
+# The control port on its default; Kubernetes has its own probes and ignores this.
 ENV KEYLANE_HEALTH=http://127.0.0.1:19090/readyz
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["/opt/keylane/venv/bin/python", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['KEYLANE_HEALTH'], timeout=4)"]

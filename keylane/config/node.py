@@ -1,7 +1,7 @@
 """All that the proxy reads at start: a YAML file, environment overrides, command line.
 
 In:    a mapping, `KEYLANE_*` variables, flags.  Out: `ProxyConfig`, validated and frozen.
-Source: names of Kafka's own broker configs where one exists; REQUIREMENTS 1.12 for the seed's.
+Source: names of Kafka's own broker configs where one exists.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NODE_NUMBER_MAX: Final = 999
 """Of a node: with it virtual broker ids stay far below 2^31."""
 WORKERS_MAX: Final = 64
 PLAN_SUFFIX: Final = ".json"
-"""What tells a plan's file from a count on the command line."""
+"""Ending by which the command line knows a plan's file from a count."""
 
 
 class _Frozen(BaseModel):
@@ -132,12 +132,12 @@ class ProxyConfig(MemoryConfig):
     )
     advertise: str | None = Field(
         default=None,
-        description="Host name that clients are told; the host of `listen` when left out.",
+        description="Host name that clients get; the host of `listen` when left out.",
     )
     advertise_port: Port | None = Field(
         default=None,
-        description="Bootstrap port that clients are told, where another one leads to that of "
-        "`listen` (a NodePort); the broker with id n is told at this + 1 + n.",
+        description="Bootstrap port that clients get, if another port leads to that of "
+        "`listen` (a NodePort); the broker with id n has this + 1 + n.",
     )
     advertise_port_step: int = Field(
         default=0,
@@ -148,7 +148,7 @@ class ProxyConfig(MemoryConfig):
     )
     advertise_pattern: str | None = Field(
         default=None,
-        description="Address that clients are told for each broker, with its id in place of "
+        description="Address that clients get for each broker, with its id in place of "
         "`{broker}` and the number of `node` in place of `{node}`, such as "
         "`n{node}-b{broker}.kafka.example.com:443`: for a gateway that finds the listener by the "
         "name in the TLS handshake (SNI). `advertise` and the same port are then bootstrap's.",
@@ -158,7 +158,7 @@ class ProxyConfig(MemoryConfig):
     )
     control_advertise: str | None = Field(
         default=None,
-        description="Host name under which other nodes, and who asks them, reach the control port "
+        description="Host name under which other nodes, and their callers, reach the control port "
         "of this one; that of `control` when left out, or where that is no single address, "
         "that of clients.",
     )
@@ -209,7 +209,7 @@ class ProxyConfig(MemoryConfig):
     unread_timeout_s: float = Field(
         default=600.0,
         gt=0,
-        description="A client that takes nothing of its answers for so long is closed; brokers "
+        description="A client that takes nothing of its answers for this time is closed; brokers "
         "count it as idle, after `connections.max.idle.ms`.",
     )
     frame_timeout_s: float = Field(
@@ -224,7 +224,7 @@ class ProxyConfig(MemoryConfig):
     offsets_age_ms_max: int = Field(
         default=100,
         ge=0,
-        description="ListOffsets is answered from what Fetch told within this time.",
+        description="ListOffsets is answered from Fetch answers of at most this age.",
     )
     offsets_refresh_s: float = Field(
         default=43_200.0,
@@ -321,7 +321,7 @@ class ProxyConfig(MemoryConfig):
         if not LEGAL_HOST.fullmatch(example):
             raise ValueError(f"gives names that are no host names, such as {example}")
         if not port:
-            raise ValueError("needs a port that clients can be told")
+            raise ValueError("needs a port that clients can get")
         return value
 
     @field_validator("lane_name_pattern")
@@ -375,11 +375,11 @@ class ProxyConfig(MemoryConfig):
 
     @property
     def advertised_host(self) -> str:
-        """Host that clients are told to connect to."""
+        """Return the host that clients connect to."""
         return self.advertise or split_address(self.listen)[0]
 
     def advertised_bootstrap(self, bound_port: int) -> tuple[str, int]:
-        """Host and port of bootstrap that clients are told. Raises: ValueError (beyond 65535)."""
+        """Return host and port of bootstrap as clients get them. Raises: ValueError (beyond 65535)."""
         if self.advertise_pattern is not None:
             return self.advertised_host, split_address(self.advertise_pattern)[1]
         if self.advertise_port is None:
@@ -387,7 +387,7 @@ class ProxyConfig(MemoryConfig):
         return self.advertised_host, self._advertised_port(0)
 
     def advertised_broker(self, broker_id: int, bound_port: int) -> tuple[str, int]:
-        """Host and port of a broker that clients are told. Raises: ValueError (beyond 65535)."""
+        """Return host and port of a broker as clients get them. Raises: ValueError (beyond 65535)."""
         if self.advertise_pattern is not None:
             host, port = split_address(self.advertise_pattern)
             return _fill_pattern(host, node=self.node or 0, broker_id=broker_id), port

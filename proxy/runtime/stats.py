@@ -33,7 +33,7 @@ OTHER_GROUPS: Final = "(other groups)"
 
 
 class Sample(NamedTuple):
-    """One number with its meaning; `labels` tells samples of one name apart."""
+    """One number with its meaning; `labels` distinguish samples of one name."""
 
     name: str
     kind: str
@@ -171,9 +171,7 @@ class ProxyStats:
         "Times that a second broker was asked since the first one was slow."
     )
     listener_binds_failed: int = _counter("Times that no listener could be had for a broker.")
-    brokers_unlistened: int = _gauge(
-        "Brokers without a listener here: clients are not told of them."
-    )
+    brokers_unlistened: int = _gauge("Brokers without a listener here: clients do not see them.")
     group_waits_refused: int = _counter(
         "Requests refused since their group's offsets were not free in time."
     )
@@ -244,7 +242,7 @@ class ProxyStats:
     )
 
     node_generations: int = _counter(
-        "Times that nodes agreed anew on who serves what, this one among them."
+        "Times that nodes agreed again on which node serves what, this one among them."
     )
     node_strangers: int = _counter(
         "Members of the nodes' group that did not prove to be nodes, and were put out."
@@ -257,7 +255,7 @@ class ProxyStats:
         self,
         record_count: int,
         seconds: float,
-        is_acknowledged: bool,  # noqa: FBT001 - as the journal tells it
+        is_acknowledged: bool,  # noqa: FBT001 - as the journal reports it
     ) -> None:
         """Count a write to the log of individual commits."""
         self.journal_appends += 1

@@ -113,7 +113,7 @@ def with_control_tls(**values: Any) -> dict[str, Any]:
         (with_values(ports={"control": 19094}), "ports.control: 19094 lies among"),
         (with_values(standalone={"members": 2}), "standalone.topics: needed"),
         (with_control_tls(admins=[]), "control.tls.clientCaSecret: name who may"),
-        (with_control_tls(clientCaSecret=""), "control.tls.admins, readers: nobody can show"),
+        (with_control_tls(clientCaSecret=""), "control.tls.admins, readers: no client can show"),
         (with_control_tls(secret=""), "control.tls.clientCaSecret: the control port has no TLS"),
         (with_control_tls(readers=["prometheus"]), r"readers"),
         (with_values(config={"bootstrap": "k:1", "control_client_ca": "x"}), "control_client_ca"),

@@ -48,7 +48,7 @@ TREATMENTS: Final = MappingProxyType(
         ),
         2: Treatment("the partition's offsets", _topics("name", PARTITIONS)),
         3: Treatment(
-            "a partition per lane; a lane name has an id of its own",
+            "a partition per lane; a lane name has its own id",
             _topics("name", "topic_id")
             | _fields("allow_auto_topic_creation", "include_topic_authorized_operations"),
             "as direct, with keylane's addresses",
