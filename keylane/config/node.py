@@ -107,8 +107,8 @@ class GroupRule(_Frozen):
     group: str = Field(min_length=1, description="Group id, or a glob such as `billing-*`.")
     assignor: Literal["client", "key-range"] = Field(
         default="client",
-        description="`client`: the members' own assignor deals out lanes as partitions. "
-        "`key-range`: keylane puts its own plan in the place of the leader's.",
+        description="`client`: the members' own assignor assigns lanes as partitions. "
+        "`key-range`: keylane replaces the leader's plan with its own.",
     )
     co_partitioned: bool = Field(
         default=False,
@@ -163,11 +163,11 @@ class ProxyConfig(MemoryConfig):
         "that of clients.",
     )
     lanes: tuple[LaneRule, ...] = Field(
-        default=(), description="Which topics are seen as lanes; the first rule that fits wins."
+        default=(), description="Rules for topics that clients see as lanes; the first rule that fits wins."
     )
     groups: tuple[GroupRule, ...] = Field(
         default=(),
-        description="Whose assignor deals out lanes (`client`, `key-range`); the first rule that "
+        description="Rules for the assignor of a group's lanes (`client`, `key-range`); the first rule that "
         "fits wins, and a group without one keeps its client's assignor.",
     )
     lane_name_pattern: str | None = Field(
@@ -216,10 +216,10 @@ class ProxyConfig(MemoryConfig):
         default=30.0, gt=0, description="A request must arrive whole within this time."
     )
     drain_timeout_s: float = Field(
-        default=10.0, ge=0, description="Time for requests under way when the proxy stops."
+        default=10.0, ge=0, description="Time for requests in progress when the proxy stops."
     )
     authorization_ttl_s: float = Field(
-        default=10.0, ge=0, description="How long a client's right to READ is remembered."
+        default=10.0, ge=0, description="Time for which a client's right to READ is remembered."
     )
     offsets_age_ms_max: int = Field(
         default=100,
@@ -229,7 +229,7 @@ class ProxyConfig(MemoryConfig):
     offsets_refresh_s: float = Field(
         default=43_200.0,
         gt=0,
-        description="How often stable offsets of running groups are committed again, so that none "
+        description="Interval at which stable offsets of running groups are committed again, so that none "
         "expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
     )
     forget_interval_s: float = Field(
