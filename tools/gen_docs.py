@@ -64,8 +64,8 @@ partition is read and decompressed once.
 That is the default, since a second read costs more than memory, which is bounded in any case
 ([decision 007](decisions/007-whole-records-are-kept.md)).
 
-`compression` saves network where that is expensive: otherwise lanes are sent plain, whatever the topic
-is compressed with ([decision 009](decisions/009-lanes-are-sent-uncompressed.md)).
+`compression` saves network where that is expensive: otherwise lanes are sent plain, whatever
+the topic is compressed with ([decision 009](decisions/009-lanes-are-sent-uncompressed.md)).
 
 The log goes to stderr; `{ENVIRONMENT_PREFIX}LOG` sets its level (`info` when left out).
 
@@ -122,7 +122,8 @@ A *lane topic* is one that the client sees as lanes: under its own name by a rul
 under a lane name such as `orders.lanes-16`.
 A number that means a lane never reaches a broker as that of a partition: it is translated, or
 refused. The broker judges rights to the topic, as those of the client's own principal.
-An API that is not in this table names neither topics nor partitions.
+An API that is not in this table names neither topics nor partitions. *As direct* means: as without
+keylane.
 
 | API | plain topics | lane topics |
 |---|---|---|

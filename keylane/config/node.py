@@ -81,7 +81,7 @@ class LaneRule(_Frozen):
     )
     accept_range_fetch: bool = Field(
         default=True,
-        description="`accept.range.fetch` (S004-61): false refuses fetches of the lanes until the "
+        description="`accept.range.fetch`: false refuses fetches of the lanes until the "
         "control port allows them.",
     )
 
@@ -163,12 +163,13 @@ class ProxyConfig(MemoryConfig):
         "that of clients.",
     )
     lanes: tuple[LaneRule, ...] = Field(
-        default=(), description="Rules for topics that clients see as lanes; the first rule that fits wins."
+        default=(),
+        description="Rules for topics that clients see as lanes; the first rule that fits wins.",
     )
     groups: tuple[GroupRule, ...] = Field(
         default=(),
-        description="Rules for the assignor of a group's lanes (`client`, `key-range`); the first rule that "
-        "fits wins, and a group without one keeps its client's assignor.",
+        description="Rules for the assignor of a group's lanes (`client`, `key-range`); the first rule "
+        "that fits wins, and a group without one keeps its client's assignor.",
     )
     lane_name_pattern: str | None = Field(
         default="{topic}.lanes-{lanes}",
@@ -190,18 +191,18 @@ class ProxyConfig(MemoryConfig):
     )
     accept_individual_commit: bool = Field(
         default=True,
-        description="`accept.individual.commit` (S004-60): false refuses commits of lanes and key "
+        description="`accept.individual.commit`: false refuses commits of lanes and key "
         "ranges; the control port changes it while running.",
     )
     accept_range_fetch: tuple[str, ...] = Field(
         default=(),
         description="Topics (names or globs) whose key ranges may be assigned to client ids, "
-        "beside those with lanes: `accept.range.fetch`, by default false (S004-144).",
+        "beside those with lanes: `accept.range.fetch`, by default false.",
     )
     refuse_individual_commit: tuple[str, ...] = Field(
         default=(),
         description="Client ids (or globs) that take whole partitions only: their "
-        "`allow.individual.commit` is false (S004-62).",
+        "`allow.individual.commit` is false.",
     )
     idle_timeout_s: float = Field(
         default=600.0, gt=0, description="Kafka's `connections.max.idle.ms`."
@@ -229,8 +230,8 @@ class ProxyConfig(MemoryConfig):
     offsets_refresh_s: float = Field(
         default=43_200.0,
         gt=0,
-        description="Interval at which stable offsets of running groups are committed again, so that none "
-        "expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
+        description="Interval at which stable offsets of running groups are committed again, so that "
+        "none expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
     )
     forget_interval_s: float = Field(
         default=86_400.0,
@@ -242,7 +243,7 @@ class ProxyConfig(MemoryConfig):
     individual_commits_max: int = Field(
         default=100_000,
         ge=1,
-        description="`max.individual.commits`: committed ranges per group and partition (G-01).",
+        description="`max.individual.commits`: committed ranges per group and partition.",
     )
     journal_whole: bool = Field(
         default=False,
@@ -379,7 +380,7 @@ class ProxyConfig(MemoryConfig):
         return self.advertise or split_address(self.listen)[0]
 
     def advertised_bootstrap(self, bound_port: int) -> tuple[str, int]:
-        """Return host and port of bootstrap as clients get them. Raises: ValueError (beyond 65535)."""
+        """Return bootstrap host and port for clients. Raises: ValueError (beyond 65535)."""
         if self.advertise_pattern is not None:
             return self.advertised_host, split_address(self.advertise_pattern)[1]
         if self.advertise_port is None:
@@ -387,7 +388,7 @@ class ProxyConfig(MemoryConfig):
         return self.advertised_host, self._advertised_port(0)
 
     def advertised_broker(self, broker_id: int, bound_port: int) -> tuple[str, int]:
-        """Return host and port of a broker as clients get them. Raises: ValueError (beyond 65535)."""
+        """Return host and port of a broker for clients. Raises: ValueError (beyond 65535)."""
         if self.advertise_pattern is not None:
             host, port = split_address(self.advertise_pattern)
             return _fill_pattern(host, node=self.node or 0, broker_id=broker_id), port

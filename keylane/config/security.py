@@ -78,8 +78,8 @@ class SecurityConfig(BaseModel):
     )
     login_token_file: str | None = Field(
         default=None,
-        description="File with keylane's own OAUTHBEARER token, read at every login; the program that "
-        "renews the token writes it there.",
+        description="File with keylane's own OAUTHBEARER token, read at every login; the program "
+        "that renews the token writes it there.",
     )
     control_token_file: str | None = Field(
         default=None,

@@ -124,12 +124,10 @@ class ProxyStats:
     lane_fetches: int = _counter("Lanes asked for in fetch requests.")
     lane_fetches_empty: int = _counter("Lanes answered without a record at the end of their wait.")
 
-    loop_delay_seconds: float = _gauge(
-        "Delay of the event loop's last timer."
-    )
+    loop_delay_seconds: float = _gauge("Delay of the event loop's last timer.")
     tasks: int = _gauge("Tasks in progress, at most a second ago.")
 
-    # Cache (S004-45).
+    # Cache.
     cache_bytes: int = _gauge("Bytes of slices that wait for their lane.")
     cache_bytes_max: int = _gauge("Bound of cache_bytes.")
     cache_hits: int = _counter("Slices served from memory.")
@@ -138,7 +136,9 @@ class ProxyStats:
     cache_sent: int = _counter("Slices dropped because they were sent.")
 
     # Memory (decision 035).
-    memory_max_bytes: int = _gauge("Bound of the process's memory, `process_resident_memory_bytes`.")
+    memory_max_bytes: int = _gauge(
+        "Bound of the process's memory, `process_resident_memory_bytes`."
+    )
     batch_bytes_max: int = _gauge("Bound of one record batch of a topic with lanes.")
     buffered_bytes: int = _gauge("Bytes in buffers of client connections.")
     buffered_bytes_max: int = _gauge("Bound of buffered_bytes.")

@@ -112,7 +112,7 @@ def with_control_tls(**values: Any) -> dict[str, Any]:
         (with_values(brokers={"ids": [64000]}), "brokers.ids: the highest needs port 83093"),
         (with_values(ports={"control": 19094}), "ports.control: 19094 lies among"),
         (with_values(standalone={"members": 2}), "standalone.topics: needed"),
-        (with_control_tls(admins=[]), "control.tls.clientCaSecret: name who may"),
+        (with_control_tls(admins=[]), "control.tls.clientCaSecret: name the clients"),
         (with_control_tls(clientCaSecret=""), "control.tls.admins, readers: no client can show"),
         (with_control_tls(secret=""), "control.tls.clientCaSecret: the control port has no TLS"),
         (with_control_tls(readers=["prometheus"]), r"readers"),
@@ -129,7 +129,7 @@ def test_what_cannot_work_is_refused(values: Mapping[str, Any], said: str, chart
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ports", "told"),
+    ("nodes", "ports", "documented"),
     [
         ({}, {}, "$(POD_NAME).keylane-headless.prod.svc.cluster.local"),
         ({"serviceType": "ClusterIP"}, {}, "keylane-node-$(POD_INDEX).prod.svc.cluster.local"),

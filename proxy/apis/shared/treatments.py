@@ -58,7 +58,7 @@ TREATMENTS: Final = MappingProxyType(
             _topics("name", "topic_id", PARTITIONS),
         ),
         9: Treatment(
-            "where the lane stands",
+            "the lane's own position",
             _topics("name", "partition_indexes")
             | _topics("name", "topic_id", "partition_indexes", under="groups.topics."),
         ),
@@ -67,8 +67,8 @@ TREATMENTS: Final = MappingProxyType(
             plain="as direct, with keylane's addresses",
         ),
         11: Treatment("members subscribe to topics and lane names alike, read for their plan"),
-        14: Treatment("lanes are dealt out as partitions, by the client or by keylane's plan"),
-        15: Treatment("lanes, as the group's leader dealt them out"),
+        14: Treatment("lanes are assigned as partitions, by the client or by keylane's plan"),
+        15: Treatment("lanes, as the group's leader assigned them"),
         19: Treatment(
             "the count is of partitions, each of which shows as all of its lanes; a lane name is "
             "refused: INVALID_TOPIC_EXCEPTION with a reason",
@@ -130,7 +130,7 @@ TREATMENTS: Final = MappingProxyType(
         46: Treatment(
             "all lanes of a partition that is moved", _topics("name", "partition_indexes")
         ),
-        47: Treatment("the group forgets the lane", _topics("name", PARTITIONS)),
+        47: Treatment("the group's offset of the lane is deleted", _topics("name", PARTITIONS)),
         55: Treatment(
             "has only `__cluster_metadata`, which has no lanes", _topics("topic_name", PARTITIONS)
         ),
@@ -203,18 +203,18 @@ TREATMENTS: Final = MappingProxyType(
     }
 )
 
-_REPLICAS: Final = "brokers and controllers talk to each other by it"
-_SHARE_STATE: Final = "brokers keep the state of share groups by it"
+_REPLICAS: Final = "brokers and controllers use it among themselves"
+_SHARE_STATE: Final = "brokers use it to keep the state of share groups"
 NOT_SERVED: Final = MappingProxyType(
     {
-        4: ("LeaderAndIsr", "gone since Kafka 4.0"),
-        5: ("StopReplica", "gone since Kafka 4.0"),
-        6: ("UpdateMetadata", "gone since Kafka 4.0"),
-        7: ("ControlledShutdown", "gone since Kafka 4.0"),
+        4: ("LeaderAndIsr", "removed in Kafka 4.0"),
+        5: ("StopReplica", "removed in Kafka 4.0"),
+        6: ("UpdateMetadata", "removed in Kafka 4.0"),
+        7: ("ControlledShutdown", "removed in Kafka 4.0"),
         27: (
             "WriteTxnMarkers",
             (
-                "brokers end transactions by it, and operators a hanging one: "
+                "brokers use it to end transactions, and operators to end a hanging one: "
                 "`kafka-transactions abort` needs a broker's own address"
             ),
         ),
