@@ -168,8 +168,8 @@ class ProxyConfig(MemoryConfig):
     )
     groups: tuple[GroupRule, ...] = Field(
         default=(),
-        description="Rules for the assignor of a group's lanes (`client`, `key-range`); the first rule "
-        "that fits wins, and a group without one keeps its client's assignor.",
+        description="Rules for the assignor of a group's lanes (`client`, `key-range`); the first "
+        "rule that fits wins, and a group without one keeps its client's assignor.",
     )
     lane_name_pattern: str | None = Field(
         default="{topic}.lanes-{lanes}",
@@ -230,8 +230,9 @@ class ProxyConfig(MemoryConfig):
     offsets_refresh_s: float = Field(
         default=43_200.0,
         gt=0,
-        description="Interval at which stable offsets of running groups are committed again, so that "
-        "none expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
+        description="Interval at which stable offsets of running groups are committed again, so "
+        "that none expires; at most a quarter of the brokers' `offsets.retention.minutes` where "
+        "it is known.",
     )
     forget_interval_s: float = Field(
         default=86_400.0,
