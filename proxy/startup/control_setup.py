@@ -32,8 +32,8 @@ from keylane.tasks import Watched
 
 SET_ASIDE = "Records of keylane's own topics that were set aside since the start."
 HANDSHAKE_S_MAX = 10.0
-RESTARTS = "Times that a task ended by a mistake of keylane and was begun anew."
-RESTING = "Tasks that ended so and wait for their next beginning."
+RESTARTS = "Times that a task of keylane failed and was restarted."
+RESTING = "Failed tasks that wait for their restart."
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ TREATMENTS: Final = MappingProxyType(
             _topics("name", "topic_id", PARTITIONS),
         ),
         ApiKey.OFFSET_FETCH: Treatment(
-            "where the lane stands",
+            "the lane's own position",
             _topics("name", "partition_indexes")
             | _topics("name", "topic_id", "partition_indexes", under="groups.topics."),
         ),
@@ -71,9 +71,9 @@ TREATMENTS: Final = MappingProxyType(
             "members subscribe to topics and lane names alike, read for their plan"
         ),
         ApiKey.SYNC_GROUP: Treatment(
-            "lanes are dealt out as partitions, by the client or by keylane's plan"
+            "lanes are assigned as partitions, by the client or by keylane's plan"
         ),
-        ApiKey.DESCRIBE_GROUPS: Treatment("lanes, as the group's leader dealt them out"),
+        ApiKey.DESCRIBE_GROUPS: Treatment("lanes, as the group's leader assigned them"),
         ApiKey.CREATE_TOPICS: Treatment(
             "the count is of partitions, each of which shows as all of its lanes; a lane name is "
             "refused: INVALID_TOPIC_EXCEPTION with a reason",
@@ -143,7 +143,9 @@ TREATMENTS: Final = MappingProxyType(
         ApiKey.LIST_PARTITION_REASSIGNMENTS: Treatment(
             "all lanes of a partition that is moved", _topics("name", "partition_indexes")
         ),
-        ApiKey.OFFSET_DELETE: Treatment("the group forgets the lane", _topics("name", PARTITIONS)),
+        ApiKey.OFFSET_DELETE: Treatment(
+            "the group's offset of the lane is deleted", _topics("name", PARTITIONS)
+        ),
         ApiKey.DESCRIBE_QUORUM: Treatment(
             "has only `__cluster_metadata`, which has no lanes", _topics("topic_name", PARTITIONS)
         ),
@@ -222,16 +224,16 @@ TREATMENTS: Final = MappingProxyType(
     }
 )
 
-_REPLICAS: Final = "brokers and controllers talk to each other by it"
-_SHARE_STATE: Final = "brokers keep the state of share groups by it"
+_REPLICAS: Final = "brokers and controllers use it among themselves"
+_SHARE_STATE: Final = "brokers use it to keep the state of share groups"
 NOT_SERVED: Final = MappingProxyType(
     {
-        ApiKey.LEADER_AND_ISR: "gone since Kafka 4.0",
-        ApiKey.STOP_REPLICA: "gone since Kafka 4.0",
-        ApiKey.UPDATE_METADATA: "gone since Kafka 4.0",
-        ApiKey.CONTROLLED_SHUTDOWN: "gone since Kafka 4.0",
+        ApiKey.LEADER_AND_ISR: "removed in Kafka 4.0",
+        ApiKey.STOP_REPLICA: "removed in Kafka 4.0",
+        ApiKey.UPDATE_METADATA: "removed in Kafka 4.0",
+        ApiKey.CONTROLLED_SHUTDOWN: "removed in Kafka 4.0",
         ApiKey.WRITE_TXN_MARKERS: (
-            "brokers end transactions by it, and operators a hanging one: "
+            "brokers use it to end transactions, and operators to end a hanging one: "
             "`kafka-transactions abort` needs a broker's own address"
         ),
         ApiKey.VOTE: _REPLICAS,
