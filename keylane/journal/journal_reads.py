@@ -20,6 +20,7 @@ from aiokafka.errors import (
 )
 
 from keylane.errors import RightMissing, UpstreamLost
+from keylane.journal.own_topic import describe_error
 
 log = logging.getLogger("keylane.offsets")
 
@@ -109,4 +110,4 @@ class Cuts:
 def describe_loss(doing: str, error: BaseException) -> UpstreamLost:
     """What an error of aiokafka means to who asked."""
     kind = RightMissing if isinstance(error, REFUSALS) else UpstreamLost
-    return kind(f"{doing}: {type(error).__name__}: {error}")
+    return kind(f"{doing}: {describe_error(error)}")

@@ -16,6 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylane.embedded import EmbeddedKafka
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.offsets.scan import ScanIndex
 from keylane.proxy.lanes.split_io import ScannedBlock
@@ -41,7 +42,7 @@ class Node:
         self.loads, self.tallies = LaneLoads(time.monotonic), LaneTallies()
         self.changed = asyncio.Event()
         self.feed = ScanFeed(
-            bootstrap,
+            OwnTopicClients(bootstrap),
             number=number,
             on_scanned=self._on_scanned,
             on_past=self._on_past,
