@@ -71,9 +71,9 @@ class FencedJournal:
         return self._cuts.count
 
     async def open(self, *, now_ms: int) -> dict[int, int]:
-        """Fence who wrote before; the offset up to which each partition has to be read.
+        """Fence the owner before; return the offset up to which each partition has to be read.
 
-        Raises: NotCoordinator, when somebody else did the same a moment later; UpstreamLost.
+        Raises: NotCoordinator, when another node did the same a moment later; UpstreamLost.
         """
         epoch = await self._next_epoch()
         self.owner = None if epoch is None else OwnerEpoch(*epoch)

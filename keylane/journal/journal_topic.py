@@ -1,7 +1,7 @@
 """keylane's own topics: made beside Kafka's own offsets topic, with the same settings.
 
 In:    an admin client.  Out: the partition count of a topic that is there and compacted.
-Source: REQUIREMENTS S004-12..14, S004-143.
+Source: docs/decisions/005.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ANY_GROUP: Final = "keylane"
 APPEAR_TIMEOUT_S: Final = 60.0
 """How long a topic may take to be there with all leaders; a cold cluster takes a few seconds."""
 RETRY_BACKOFF_S: Final = 0.1
-"""Kafka clients' `retry.backoff.ms` default; nothing tells when a topic has come into being."""
+"""Kafka clients' `retry.backoff.ms` default; no event says when a topic is there."""
 SEGMENT_BYTES_DEFAULT: Final = 10 * 1024**2
 """The KIP draft's default of `individual.commit.log.segment.bytes`."""
 COMPACT: Final = "compact"
@@ -124,7 +124,7 @@ async def _ensured(
         shape = await _until(lambda: _shape(admin, name), name)
     is_kept_so = shape.cleanup_policy == config["cleanup.policy"]
     if not is_kept_so or shape.in_sync_min != primary.in_sync_min:
-        # A broker with auto.create.topics makes a deleted topic anew, with settings of its own.
+        # A broker with auto.create.topics makes a deleted topic anew, with its own settings.
         log.warning("topic is repaired topic=%s found=%s", name, shape)
         await _until(lambda: _repair(admin, name, config), name)
     return primary, shape
@@ -171,7 +171,7 @@ async def _shape(admin: AIOKafkaAdminClient, topic: str) -> TopicShape | None:
 
     aiokafka asks any broker each time, and those of a cluster learn of a topic one by one.
     """
-    # Asked by name, aiokafka would let the broker create the topic, with settings of its own.
+    # Asked by name, aiokafka would let the broker create the topic, with its own settings.
     entries = [entry for entry in await admin.describe_topics() if entry["topic"] == topic]
     if not entries or entries[0]["error_code"] or not entries[0]["partitions"]:
         return None

@@ -1,4 +1,4 @@
-"""Opening the journal for writing: fence who wrote before, then read what stands there.
+"""Opening the journal for writing: fence the owner before, then read what stands there.
 
 In:    a partition of the journal, or all of them.  Out: their table, and where changes go.
 Source: docs/decisions/022 and 030.

@@ -25,7 +25,7 @@ log = logging.getLogger("keylane.offsets")
 LOADS_AT_ONCE: Final = 8
 """Partitions that are loaded beside each other, each with up to 8 MiB under way."""
 SLOT_S: Final = 5.0
-"""A load takes some tens of milliseconds; one that takes so long waits for its broker, and holds
+"""A load takes some tens of milliseconds; one that takes longer waits for its broker, and holds
 little memory."""
 CLOSE_TIMEOUT_S: Final = 10.0
 REFUSED_PAUSE_S_MIN: Final = 1.0
@@ -96,7 +96,7 @@ class GroupLock(asyncio.Lock):
         return not self.locked() and not self._waiters
 
     async def acquire_in_time(self, wait_s: float | None) -> None:
-        """As `acquire`. Raises: GroupBusy, when it is not free after so long; None: without end."""
+        """As `acquire`. Raises: GroupBusy, when it is not free in time; None: without end."""
         if self.is_free:  # a time-out costs more than the lock
             await self.acquire()
         else:
@@ -175,11 +175,11 @@ class HeldGroup:
 
 
 Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
-"""Fences who wrote to a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
+"""Fences the owner of a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
 
 
 class OwnedTables:
-    """Implements, for one of many nodes, that only who owns a partition serves its groups.
+    """Implements, for one of many nodes, that only the owner of a partition serves its groups.
 
     Use: inside `hold(group)` everything goes by the holding that was current when it was entered;
     once that is lost, each call raises NotCoordinator, whatever has been loaded since.
@@ -196,7 +196,7 @@ class OwnedTables:
         on_loaded: Callable[[OffsetTable], None],
         on_dropped: Callable[[int], None],
     ) -> None:
-        """`on_dropped` is told of a partition whose states somebody else may change now."""
+        """`on_dropped` gets each partition whose states another node may change now."""
         self._clock = asyncio.get_running_loop().time
         self._tenure, self._open = tenure, open_partition
         self.partition_count = partition_count
@@ -213,7 +213,7 @@ class OwnedTables:
         """The group's lock, with its partition loaded.
 
         wait_s: how long the lock, and a load, are waited for.
-        Entering it raises NotCoordinator, UpstreamLost; GroupBusy, when it took so long.
+        Entering it raises NotCoordinator, UpstreamLost; GroupBusy, when it took longer.
         """
         return HeldGroup(self, self._held, group, lock, wait_s)
 
@@ -375,7 +375,7 @@ class OwnedTables:
             slot.close()
 
     def _refuse(self, partition: int, reason: str) -> None:
-        """Ask no broker for a while; tell it once for all partitions, as they lack the same."""
+        """Ask no broker for a while; log it once for all partitions, as they lack the same."""
         last, now_s = self._refusals.get(partition), self._clock()
         pause_s = REFUSED_PAUSE_S_MIN if last is None else 2 * last.pause_s
         pause_s = min(pause_s, REFUSED_PAUSE_S_MAX)

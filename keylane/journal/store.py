@@ -38,7 +38,7 @@ log = logging.getLogger("keylane.offsets")
 APPEND_TIMEOUT_S: Final = 30.0
 """Kafka clients' `request.timeout.ms` default."""
 LOAD_STALLED_S: Final = 30.0
-"""A load that gets nothing for so long is given up."""
+"""A load that gets nothing for this time is given up."""
 STOP_S: Final = 0.1
 """Is waited for a consumer that is done; its connections may take longer to close."""
 POLL_MS: Final = 1_000
@@ -257,7 +257,7 @@ def finish_load(
     *,
     is_moving: bool = False,
 ) -> None:
-    """Make states of what was read, and tell what was found; of one partition, or of all."""
+    """Make states of what was read, and log what was found; of one partition, or of all."""
     report = table.finish_load(is_moving=is_moving)
     for damaged in report.damaged:
         set_aside.note(TOPIC_NAME, damaged)
@@ -287,7 +287,7 @@ async def _read_to(
     clock = asyncio.get_running_loop().time
     moved_s = clock()
     while wanted := [tp for tp in ends if positions[tp] < ends[tp]]:
-        # Without the partitions that are done, whose appended records would be read for ever.
+        # Without the partitions that are done, whose appended records would be read without end.
         batches = await consumer.getmany(*wanted, timeout_ms=POLL_MS)
         for partition, records in batches.items():
             for record in records:
@@ -319,12 +319,12 @@ async def _send(
     ack: asyncio.Future[Any] = await producer.send(
         TOPIC_NAME, record.value, key=record.key, partition=record.partition
     )
-    # In the order in which the log has them, whoever waits for which.
+    # In the order of the log, whichever task waits for which.
     ack.add_done_callback(partial(_retrieve, on_ack))
     return ack
 
 
 def _retrieve(on_ack: OnAck, ack: asyncio.Future[Any]) -> None:
-    """Look at the outcome, so that one that nobody waits for any more is not reported."""
+    """Look at the outcome, so that one without a waiting task is not reported."""
     if not ack.cancelled() and ack.exception() is None:
         on_ack(int(ack.result().partition), int(ack.result().offset))
