@@ -33,7 +33,6 @@ from keylane.proxy.apis.commits.lane_offsets import (
     BUSY,
     NONE,
     UNSTABLE,
-    Place,
     find_views,
     known_offset,
     note_unknown_start,
@@ -58,6 +57,7 @@ from keylane.proxy.apis.shared.large import (
 from keylane.proxy.apis.shared.refusals import GROUP_DENIED, refused_offsets, refused_topics
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.unresolved import UnresolvedView
+from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import View
 

@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from keylane.offsets.records.journal import StateKey
-from keylane.proxy.apis.commits.lane_offsets import UNSTABLE, Place, fetch_committed
+from keylane.proxy.apis.commits.lane_offsets import UNSTABLE, fetch_committed
 from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.groups.group_names import Place
 from keylane.proxy.topics.registry import View
 
 STABLE_VERSION: Final = 7

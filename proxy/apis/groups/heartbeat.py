@@ -8,7 +8,6 @@ offset that is known late, and could not be pushed in the name of the last commi
 has taken the group over loads its offsets for that, with the first heartbeat.
 Not done: groups without members, whose offsets expire as they do direct.
 
-In:    heartbeats.  Out: OffsetCommits of keylane's own.
 Source: docs/decisions/025; Kafka protocol guide, Heartbeat.
 """
 
@@ -21,19 +20,12 @@ from itertools import islice
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_commit.v8.request import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32, i64
 
 from keylane.errors import FrameInvalid, GroupDenied, KeylaneError, NotCoordinator
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
-from keylane.proxy.apis.commits.lane_offsets import NONE, Place, fetch_committed
+from keylane.proxy.apis.commits.lane_offsets import NONE, fetch_committed, own_commit
 from keylane.proxy.apis.commits.late_offsets import push_owed
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
 from keylane.proxy.apis.shared.context import Context, Operation, Request
@@ -41,14 +33,14 @@ from keylane.proxy.apis.shared.member_ids import FLEXIBLE_VERSIONS
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.commits.push_journal import Pushing
 from keylane.proxy.commits.refreshes import Beat
+from keylane.proxy.groups.group_names import Place
+from keylane.wire.header import ApiKey
 from keylane.wire.primitives import Reader
 
 log = logging.getLogger("keylane.offsets")
 
-HEARTBEAT: Final = 12
 PLACES_AT_ONCE: Final = 1_000
 """In one request: some 50 kB."""
-NO_LEADER_EPOCH: Final = -1
 FINAL: Final = frozenset(
     {NONE, ErrorCode.unknown_topic_or_partition, ErrorCode.topic_authorization_failed}
 )
@@ -86,7 +78,9 @@ async def load_offsets(beat: Beat, context: Context) -> None:
 
 def read_beat(request: Request) -> Beat:
     """The member of a heartbeat. Raises: FrameInvalid."""
-    reader = Reader(request.body, flexible=request.api_version >= FLEXIBLE_VERSIONS[HEARTBEAT])
+    reader = Reader(
+        request.body, flexible=request.api_version >= FLEXIBLE_VERSIONS[ApiKey.HEARTBEAT]
+    )
     group, generation_id, member_id = reader.string(), reader.int32(), reader.string()
     instance_id = reader.nullable_string() if request.api_version >= 3 else None
     return Beat(group, generation_id, member_id, instance_id)
@@ -138,7 +132,7 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
         await sent.repeat({place: Pushing(*states[place], at) for place, at, _ in offsets})
         context.groups.check_tenure(beat.group)
         try:
-            answer = await context.ask(_commit_of(beat, offsets))
+            answer = await context.ask(own_commit(beat, offsets))
         except BaseException:
             sent.note_lost()
             raise
@@ -185,25 +179,3 @@ async def _offsets_of(
         if offset is not None and offset == state.pushed:
             offsets.append((place, offset, metadata or ""))
     return offsets
-
-
-def _commit_of(beat: Beat, offsets: Sequence[Offset]) -> OffsetCommitRequest:
-    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for (topic, partition), offset, metadata in offsets:
-        entry = OffsetCommitRequestPartition(
-            partition_index=i32(partition),
-            committed_offset=i64(offset),
-            committed_leader_epoch=i32(NO_LEADER_EPOCH),
-            committed_metadata=metadata,
-        )
-        by_topic.setdefault(topic, []).append(entry)
-    return OffsetCommitRequest(
-        group_id=GroupId(beat.group),
-        generation_id_or_member_epoch=i32(beat.generation_id),
-        member_id=beat.member_id,
-        group_instance_id=beat.instance_id,
-        topics=tuple(
-            OffsetCommitRequestTopic(name=TopicName(name), partitions=tuple(entries))
-            for name, entries in by_topic.items()
-        ),
-    )
