@@ -87,7 +87,7 @@ async def find_views(
     for topic in topics:
         if not hasattr(topic, "topic_id"):
             views.append(await resolve_view(client_id, str(topic.name), None, context))
-        elif topic.topic_id is None:  # the zero id, which is no topic's: the broker says so
+        elif topic.topic_id is None:  # the zero id, which the broker refuses
             views.append(None)
         else:
             views.append(await resolve_view(client_id, None, topic.topic_id, context))
@@ -115,7 +115,7 @@ async def open_drafts(
     writer: Writer | None = None,
     trusts_own: bool = True,
 ) -> tuple[dict[Place, Draft], dict[Place, ErrorCode]]:
-    """A copy of the group's state per partition, and the errors of those that have none.
+    """Return a copy of the group's state per partition, and errors of partitions without one.
 
     Where the state is new, or a transaction may have moved Kafka's own offset, Kafka is asked
     first. UNSTABLE: the transaction of another writer than `writer` is under way there.
@@ -131,7 +131,7 @@ async def open_drafts(
         key = state_key(group, view.topic_id, place[1])
         state = context.groups.state_of(group, view, place[1])
         is_known |= state is not None
-        # A transaction is applied to what the journal says: an offset that was moved at Kafka,
+        # A transaction is applied to what the journal has: an offset that was moved at Kafka,
         # and that an OffsetFetch has found, must stand there first.
         is_lacking = state is not None and writer is not None and bool(state.unsaved())
         if state is None or is_lacking or not context.groups.pushes.is_sure(key):
@@ -301,7 +301,7 @@ def known_offset(entry: Any) -> int | None:
 
 
 def own_commit(member: Beat, offsets: Iterable[tuple[Place, int, str]]) -> OffsetCommitRequest:
-    """A commit of keylane's own in a member's name: place, offset and metadata."""
+    """Return keylane's own OffsetCommit in a member's name: places, offsets and metadata."""
     by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
     for (topic, partition), offset, metadata in offsets:
         entry = OffsetCommitRequestPartition(

@@ -15,13 +15,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import KeylaneError
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.commits.entries import error_codes
 from keylane.proxy.apis.commits.lane_offsets import Draft, open_drafts, own_commit
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
 from keylane.proxy.apis.shared.context import Context, Operation
@@ -96,7 +96,7 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
 
 
 async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Context) -> bool:
-    """Whether no further look is needed."""
+    """Push what is late; return whether no further look is needed."""
     view = await _view_of(key, state, context)
     if view is None:
         return True
@@ -114,7 +114,7 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
 
 
 async def _view_of(key: StateKey, state: OffsetState, context: Context) -> View | None:
-    """How to cut what is looked at. None: the topic has no lanes, or is another one by now.
+    """Return the view for the state. None: the topic has no lanes, or is another one by now.
 
     As the group does, or as others do, so that one read serves all: any cut serves that has each
     cut of the state. Lanes beside each other that stand at one offset are led on together no less
@@ -162,7 +162,7 @@ async def push_late(member: Beat, view: View, partition: int, context: Context) 
 
 
 async def _pushed_late(member: Beat, view: View, partition: int, context: Context) -> bool:
-    """As `push_late`. Whether nothing is owed there now."""
+    """Do the work of `push_late`; return whether nothing is owed there now."""
     group, place, is_done = member.group, (view.topic, partition), False
     try:
         # Any client can name a group in a heartbeat.
@@ -183,7 +183,8 @@ async def _pushed_late(member: Beat, view: View, partition: int, context: Contex
             context.groups.check_tenure(group)
             try:
                 offset = (place, draft.state.stable_position, sent.note_of(draft))
-                code = _code_of(await context.ask(own_commit(member, [offset])))
+                codes = error_codes(await context.ask(own_commit(member, [offset])))
+                code = codes.get(place, ErrorCode.unknown_topic_or_partition)
             except BaseException:
                 sent.note_lost()
                 raise
@@ -199,8 +200,3 @@ async def _pushed_late(member: Beat, view: View, partition: int, context: Contex
         # It is owed on; the next heartbeat or commit of the group brings it up.
         log.debug("not pushed late group=%s reason=%s", group, error)
     return is_done
-
-
-def _code_of(answer: Any) -> ErrorCode:
-    codes = [entry.error_code for topic in answer.topics for entry in topic.partitions]
-    return codes[0] if codes else ErrorCode.unknown_topic_or_partition

@@ -1,11 +1,11 @@
 """OffsetFetch v1-10: where each lane of a group stands.
 
-Behaviour: the broker is asked for the physical partitions with the caller's principal; what it
-says is compared with the state (a group that went on direct, a reset, an expired offset), and
+Behaviour: the broker is asked for the physical partitions with the caller's principal; its
+offsets are compared with the state (a group that went on direct, a reset, an expired offset), and
 each lane is answered its own position, -1 without a commit. "All topics" lists lane
 topics under their own name, and under the lane names that the group has used since the start.
 A lane index never reaches the broker, which would answer "no offset" for it: where a topic cannot
-be resolved, or a partition's log start not be learnt, clients are told to ask again.
+be resolved, or a partition's log start not be learnt, clients get an error and ask again.
 A client id with key ranges is answered the least position of its ranges of a partition; one that
 it was not given is refused with TOPIC_AUTHORIZATION_FAILED.
 Not done: offset ranges for native consumers (tagged fields).
@@ -88,12 +88,12 @@ class GroupQuestion:
 
     @property
     def has_views(self) -> bool:
-        """Whether any topic is not plain."""
+        """True when any topic is not plain."""
         return any(view is not None for _, view in self.topics or ())
 
     @property
     def by_id(self) -> bool:
-        """Whether topics have ids in this version."""
+        """True when topics have ids in this version."""
         return self.version >= TOPIC_ID_VERSION
 
     @property
@@ -149,7 +149,7 @@ async def _denied_groups(
 async def _answer_stable(
     request: Request, wanted: Any, questions: list[GroupQuestion], context: Context
 ) -> Any:
-    """The answer, once no transaction has offsets under way: before v7 clients cannot be told."""
+    """The answer, once no transaction has offsets under way: clients before v7 wait here."""
     await context.caught_up()
     until_s, pause_s = context.clock() + STABLE_WAIT_S, STABLE_PAUSE_S
     while True:
@@ -266,7 +266,7 @@ def _physical_question(question: GroupQuestion) -> Any:
 
 
 def _is_asked(view: View, index: int) -> bool:
-    """Whether the broker is: it has no lane that is not there, but partitions not given."""
+    """Return whether the broker is asked for an index: not for lanes that do not exist."""
     return view.layout is None or not view.error_of(index)
 
 
@@ -276,7 +276,7 @@ async def _present(question: GroupQuestion, answer: Any, context: Context) -> An
     if code != NONE and not answer.topics:
         if question.version >= MANY_GROUPS_VERSION:
             return answer
-        # A coordinator that moved, say: see there why each partition is named.
+        # The coordinator has moved, for example: see there why each partition is named.
         return replace(answer, topics=refused_offsets(question.entry, question.module, code))
     if question.topics is None:
         return replace(answer, topics=tuple(await _present_all(question, answer, context)))
@@ -302,7 +302,7 @@ async def _present(question: GroupQuestion, answer: Any, context: Context) -> An
 
 
 def _lacks(physical: Any, view: View, indexes: Sequence[int]) -> bool:
-    """Whether the broker has left out a partition that it was asked for: no offset is known."""
+    """Return whether the broker has left out a partition that it was asked for."""
     found = {int(entry.partition_index) for entry in physical.partitions}
     return any(view.partition_of(i) not in found for i in indexes if _is_asked(view, i))
 
@@ -336,7 +336,7 @@ def _only(topic: Any, indexes: Sequence[int]) -> Any:
 
 
 async def _present_all(question: GroupQuestion, answer: Any, context: Context) -> list[Any]:
-    """All that the group has offsets of: lanes where the topic's own name means lanes."""
+    """Return all topics with offsets: lanes where the topic's own name means lanes."""
     topics, registry, by_id = [], context.registry, question.by_id
     lane_names = [
         await context.find_view(name)
@@ -422,7 +422,7 @@ async def _adopted(
     metadata: str | None,
     context: Context,
 ) -> OffsetState | None:
-    """The state in line with Kafka's offset; None: that cannot be told now (no leader, say)."""
+    """The state in line with Kafka's offset; None: it is not known now (no leader)."""
     before = context.groups.state_of(group, view, partition)
     try:
         state = await context.groups.adopt(group, view, partition, committed, metadata)

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.txn_metadata import LaneNote, merged, said_note, write_note
+from keylane.proxy.apis.commits.entries import Codes
 from keylane.proxy.apis.commits.lane_offsets import BUSY, NONE, Draft
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.commits.push_journal import Pushing
@@ -84,14 +85,14 @@ class SentPushes:
         return write_note(topic_id, LaneNote(position, (), seen, pusher, said=said))
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
-        """As `prepare`, for offsets that Kafka's own group has already, or has lost.
+        """Prepare offsets that Kafka's own group has already, or has lost.
 
         Raises: UpstreamLost, NotCoordinator: none of them may be sent.
         """
         await self._journal.prepare(list(pushes.values()))
         self._pushes = dict(pushes)
 
-    def note_repeated(self, codes: Mapping[Place, ErrorCode]) -> None:
+    def note_repeated(self, codes: Codes) -> None:
         """Note the broker's answer to what was repeated: no state has changed by it."""
         found = [(push, codes.get(place)) for place, push in self._pushes.items()]
         self._journal.note_taken([push for push, code in found if code == NONE])

@@ -14,9 +14,8 @@ Source: docs/decisions/025; Kafka protocol guide, Heartbeat.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from keylane.errors import FrameInvalid, GroupDenied, KeylaneError, NotCoordinator
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.commits.entries import error_codes
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.commits.lane_offsets import NONE, fetch_committed, own_commit
 from keylane.proxy.apis.commits.late_offsets import push_owed
@@ -40,7 +40,7 @@ from keylane.wire.primitives import Reader
 log = logging.getLogger("keylane.offsets")
 
 PLACES_AT_ONCE: Final = 1_000
-"""In one request: some 50 kB."""
+"""Of one request: some 50 kB."""
 FINAL: Final = frozenset(
     {NONE, ErrorCode.unknown_topic_or_partition, ErrorCode.topic_authorization_failed}
 )
@@ -59,7 +59,7 @@ def relays_heartbeat(request: Request, context: Context) -> bool:
         if context.groups.lacks(beat.group):
             context.aside(partial(load_offsets, beat, context))
     except FrameInvalid:
-        pass  # the broker says so
+        pass  # the broker refuses it
     return True
 
 
@@ -118,14 +118,16 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
     states = {
         (state.topic_name, key.partition): (key, state)
         for key, state in context.groups.states_of(beat.group).items()
-        # Of a topic that was made anew the states of the old one say nothing.
+        # States of a topic that was deleted do not count for a new one of that name.
         if state.pushed is not None
         and context.registry.id_of_name(state.topic_name) == key.topic_id
     }
     codes: set[ErrorCode] = set()
     count = 0
-    for places in _batches(list(states)):
-        offsets = await _offsets_of(beat.group, places, states, context)
+    places = list(states)
+    for start in range(0, len(places), PLACES_AT_ONCE):
+        batch = places[start : start + PLACES_AT_ONCE]
+        offsets = await _offsets_of(beat.group, batch, states, context)
         if not offsets:
             continue
         sent = SentPushes(beat.group, context)
@@ -136,24 +138,14 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
         except BaseException:
             sent.note_lost()
             raise
-        said = {
-            (str(topic.name), int(entry.partition_index)): entry.error_code
-            for topic in answer.topics
-            for entry in topic.partitions
-        }
-        sent.note_repeated(said)
-        codes.update(said.values())
-        count += list(said.values()).count(NONE)
+        answered = error_codes(answer)
+        sent.note_repeated(answered)
+        codes.update(answered.values())
+        count += list(answered.values()).count(NONE)
     context.stats.offsets_refreshed += count
     shown = ",".join(sorted(code.name for code in codes - {NONE}))
     log.debug("committed again group=%s offsets=%d errors=%s", beat.group, count, shown or "none")
     return codes
-
-
-def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
-    remaining = iter(places)
-    while batch := list(islice(remaining, PLACES_AT_ONCE)):
-        yield batch
 
 
 async def _offsets_of(
@@ -162,9 +154,9 @@ async def _offsets_of(
     states: Mapping[Place, tuple[StateKey, OffsetState]],
     context: Context,
 ) -> list[Offset]:
-    """What the broker holds, as the states know it; what it has expired is put back.
+    """Return offsets that are at the broker as the states have them, or that it has expired.
 
-    What somebody else has moved is left to the group's next call, which follows it.
+    An offset that was moved otherwise is left to the group's next call, which follows it.
     """
     committed, _ = await fetch_committed(group, places, context)
     expired = ExpiredOffsets(group, context)
