@@ -1,6 +1,6 @@
 """Entries of one request, resolved once: lanes with their partitions, and plain partitions.
 
-Behaviour: a request becomes a flat list, in its order. Commits of lanes go into the drafts of
+A request becomes a flat list, in its order. Commits of lanes go into the drafts of
 their partitions. The request to the broker and the answer are built from the list.
 Source: docs/decisions/005, 027, 032.
 """
@@ -104,10 +104,24 @@ def lane_places(entries: Iterable[Entry]) -> dict[Place, View]:
     return places
 
 
-async def wait_scanned(group: str, entries: Iterable[Entry], context: Context) -> None:
-    """Wait a moment for scans by other nodes of what is being committed."""
+async def admit(
+    group: str, entries: Sequence[Entry], context: Context
+) -> tuple[dict[Place, View], dict[Place, ErrorCode]]:
+    """Return partitions behind lanes that the client may commit, and errors of the others.
+
+    READ on the topic is looked at before anything of a group's state is answered or changed. The
+    broker has the last word on the group too, and is asked only with what comes of the state.
+    What other nodes are scanning of the lanes is waited for a moment.
+    """
+    allowed, denied = lane_places(entries), {}
+    for topic, view in {view.topic: view for view in allowed.values()}.items():
+        if code := await context.right_error(view, Operation.READ):
+            for place in [place for place in allowed if place[0] == topic]:
+                del allowed[place]
+                denied[place] = ErrorCode(code)
     lanes = ((e.view, e.index, e.offset) for e in entries if e.view is not None)
     await context.groups.wait_scanned(group, lanes)
+    return allowed, denied
 
 
 # -- whole partitions ---------------------------------------------------------------------

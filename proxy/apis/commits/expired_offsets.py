@@ -4,6 +4,8 @@ Behaviour: a missing offset is a deletion, and lanes start from nothing, unless 
 members since before this process looked at it, and the offset was missing from the start. Then it
 has expired: members that joined through a keylane that did not show the topic behind a lane name
 to the broker are no subscribers of it there.
+Not done: nothing.
+
 Source: docs/decisions/025; KIP-211; OffsetMetadataManager.cleanupExpiredOffsets.
 """
 

@@ -24,7 +24,7 @@ from keylane.offsets.state import OffsetState
 from keylane.offsets.txn_metadata import LaneCommit, apply_commit
 from keylane.offsets.values import NO_LEADER_EPOCH
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.refusals import NO_OFFSET
 from keylane.proxy.apis.shared.unresolved import resolve_view
 from keylane.proxy.commits.refreshes import Beat
@@ -92,19 +92,6 @@ async def find_views(
         else:
             views.append(await resolve_view(client_id, None, topic.topic_id, context))
     return views
-
-
-async def denied_places(places: Mapping[Place, View], context: Context) -> dict[Place, ErrorCode]:
-    """Places of topics that the client may not read, which is what commits ask for.
-
-    Looked at before anything of a group's state is answered or changed. The broker has the last
-    word on the group too, and is asked only with what comes of the state.
-    """
-    codes: dict[str, ErrorCode] = {}
-    for topic, view in {view.topic: view for view in places.values()}.items():
-        if code := await context.right_error(view, Operation.READ):
-            codes[topic] = ErrorCode(code)
-    return {place: codes[place[0]] for place in places if place[0] in codes}
 
 
 async def open_drafts(

@@ -31,26 +31,24 @@ from keylane.proxy.apis.commits.entries import (
     Codes,
     Entry,
     TopicKey,
+    admit,
     apply_commits,
     by_topic,
     code_of,
     draft_key,
     error_codes,
-    lane_places,
     moved_states,
     pushed_topics,
     refuse_shared,
     relay_moving,
     resolve_commits,
     topic_key,
-    wait_scanned,
 )
 from keylane.proxy.apis.commits.lane_offsets import (
     BUSY,
     NONE,
     UNKNOWN_PARTITION,
     Draft,
-    denied_places,
     find_views,
     open_drafts,
 )
@@ -88,10 +86,7 @@ async def handle_offset_commit(request: Request, context: Context) -> Buffers:
         return await relay_moving(request, group, Operation.READ, moved, context)
     await expect_right(group, Operation.READ, context)
     entries = resolve_commits(topics, views)
-    places = lane_places(entries)
-    denied = await denied_places(places, context)
-    allowed = {place: view for place, view in places.items() if place not in denied}
-    await wait_scanned(group, entries, context)
+    allowed, denied = await admit(group, entries, context)
     await context.caught_up()
     async with context.hold(group):
         drafts, refused = await open_drafts(group, allowed, context)

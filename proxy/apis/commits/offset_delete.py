@@ -4,6 +4,8 @@ Behaviour: the broker decides first (a group that still subscribes is refused), 
 are forgotten. Deleting at the broker removes the whole partition's offset; where other lanes
 of the partition keep their commits, the stable offset is committed again; both are in the journal
 before they are sent, as intents.
+Not done: nothing.
+
 Source: KIP-496 (OffsetDelete), KIP-229 (DeleteGroups); docs/decisions/027.
 """
 

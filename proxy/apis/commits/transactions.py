@@ -33,17 +33,16 @@ from keylane.offsets.txn_metadata import LaneCommit, LaneNote, merged, write_not
 from keylane.proxy.apis.commits.entries import (
     Codes,
     Entry,
+    admit,
     apply_commits,
     by_topic,
     code_of,
     draft_key,
     error_codes,
-    lane_places,
     pushed_topics,
     refuse_shared,
     resolve,
     resolve_commits,
-    wait_scanned,
 )
 from keylane.proxy.apis.commits.lane_offsets import (
     BUSY,
@@ -51,7 +50,6 @@ from keylane.proxy.apis.commits.lane_offsets import (
     UNKNOWN_PARTITION,
     UNSTABLE,
     Draft,
-    denied_places,
     find_views,
     open_drafts,
 )
@@ -173,11 +171,8 @@ async def handle_txn_offset_commit(request: Request, context: Context) -> Buffer
     await expect_right(group, Operation.READ, context)
     writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
     entries = resolve_commits(wanted.topics, views)
-    places = lane_places(entries)
-    denied = await denied_places(places, context)
-    allowed = {place: view for place, view in places.items() if place not in denied}
+    allowed, denied = await admit(group, entries, context)
     pushes = context.groups.pushes
-    await wait_scanned(group, entries, context)
     until_s, pause_s, code = context.clock() + TURN_WAIT_S, TURN_PAUSE_S, BUSY
     trusts_own, generation = context.groups.sees_ends, context.generations.newest(group)
     await context.caught_up()
@@ -199,7 +194,7 @@ async def handle_txn_offset_commit(request: Request, context: Context) -> Buffer
                     refuse_shared(entries, wanted.topics, touched, by_id=False)
                     return await _commit(request, wanted, views, entries, touched, context)
                 if context.clock() >= until_s:
-                    code = _busy_code(request.api_version, group, refused, places, context)
+                    code = _busy_code(request.api_version, group, refused, allowed, context)
                     break
             await context.pause(pause_s if trusts_own else OWN_PAUSE_S)
             pause_s, trusts_own = min(2 * pause_s, TURN_PAUSE_S_MAX), True
