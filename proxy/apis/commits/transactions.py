@@ -92,14 +92,18 @@ async def handle_add_partitions(request: Request, context: Context) -> Buffers:
         for number, (topic, view) in enumerate(zip(asked, views, strict=True))
         for index in topic.partitions
     ]
-    physical: dict[str, dict[i32, None]] = {}
+    names = [
+        str(topic.name) if v is None else v.topic for topic, v in zip(asked, views, strict=True)
+    ]
+    physical: dict[str, dict[i32, None]] = {name: {} for name in names}
     for entry in entries:
-        if entry.view is None or entry.place is not None:
-            name, partition = entry.place or (str(asked[entry.topic_number].name), entry.index)
-            physical.setdefault(name, {})[i32(partition)] = None
+        if entry.error is None:
+            name, partition = entry.place or (names[entry.topic_number], entry.index)
+            physical[name][i32(partition)] = None
     topics = tuple(
         replace(asked[0], name=type(asked[0].name)(name), partitions=tuple(partitions))
         for name, partitions in physical.items()
+        if partitions
     )
     answer = None
     if topics:
