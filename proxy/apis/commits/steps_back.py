@@ -6,7 +6,6 @@ since the lane came to it, is answered well, and the lane stays where it is (dec
 All other steps back are done: what a client seeks is what it gets.
 Not done: several nodes (the client's fetches pass other ones), KIP-848 members, transactions.
 
-In:    what members are given and answered; drafts that were taken.  Out: log lines, and counts.
 Source: docs/clients.md, docs/decisions/031.
 """
 
