@@ -220,7 +220,7 @@ def _commit_lane(
         entry.leader_epoch,
         # No scan: it is applied to the whole state once, when all lanes are committed.
         # Of a client with ranges and no group every commit looks like an admin's.
-        reset=reset and view.layout is not None,
+        reset=reset and view.lanes is not None,
     )
     if outcome.back_from is not None and not reset:
         draft.state.settle(context.groups.sure_scan(draft.key, view))
