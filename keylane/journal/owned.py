@@ -39,19 +39,23 @@ REOPEN_S: Final = 24 * 3600.0
 days, and the next owner would be given an id that fences none before it."""
 
 
-class Journal(Protocol):
-    """Where changes of one partition go (`offsets.fenced`)."""
-
-    @property
-    def is_broken(self) -> bool:
-        """Nothing can be appended any more."""
+class Appender(Protocol):
+    """Where changes go: `journal.store` where others are not fenced, else a `Journal`."""
 
     @property
     def cuts(self) -> int:
         """How often it did not go on where it was left."""
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
-        """Write and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
+        """Write in order and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
+
+
+class Journal(Appender, Protocol):
+    """Where changes of one partition go (`journal.fenced`)."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing can be appended any more."""
 
     async def close(self) -> None:
         """Take nothing more, and close."""
@@ -187,6 +191,9 @@ class OwnedTables:
     before anything of it is given out.
     """
 
+    pins_by_group = True
+    """See `LoneTable`."""
+
     def __init__(
         self,
         tenure: Tenure,
@@ -282,12 +289,13 @@ class OwnedTables:
         is_refused = refusal is not None and self._clock() < refusal.until_s
         return not is_refused and self.find(group) is None
 
-    def changed(self, group: str) -> Holding:
-        """What a change goes to that was begun in time; the journal says whether it counts.
+    def changed(self, group: str) -> tuple[OffsetTable, Journal]:
+        """Where a change goes that was begun in time; the journal says whether it counts.
 
         Raises: NotCoordinator, when the partition was dropped since.
         """
-        return self._holding(group)
+        holding = self._holding(group)
+        return holding.table, holding.journal
 
     def tables(self) -> Iterator[OffsetTable]:
         """Those of all partitions that are loaded."""

@@ -199,7 +199,7 @@ class Node(FakeContext):
         """The log is gone, which a reader has seen, or metadata with another leader."""
         if is_read:
             self.offsets.on_truncated(ORDERS, 0, 0)
-        self.offsets._note_leader((ORDERS, 0), self.kafka.epoch)
+        self.offsets.note_leader((ORDERS, 0), self.kafka.epoch)
 
     def answer_frame(self, frame: bytes) -> bytes:
         header = read_request_header(frame, 4)

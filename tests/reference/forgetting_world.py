@@ -210,7 +210,7 @@ class Node:
             Journal(),
             ProxyStats(),
         )
-        self.groups._owned = self.groups._make_owned(self.open, 1)
+        self.groups.tables = self.groups._make_owned(self.open, 1)
         self.split_ends: list[PartitionSplit] = []
         self.read: set[PartitionSplit] = set()
         self.forgetting = Forgetting(

@@ -138,8 +138,7 @@ class FakeContext:
         self.registry.learn("orders", ORDERS, 2)
         self.registry.learn("plain", PLAIN, 3)
         self.registry.learn("shop", SHOP, 1)
-        self.groups = FakeGroups(Layouts(self.config, self.registry))
-        self.groups.clock = lambda: self.world.now_s
+        self.groups = FakeGroups(Layouts(self.config, self.registry), lambda: self.world.now_s)
         self.events = self.groups.events
         self.sequences = SequenceMap()
         self.generations = Generations()

@@ -294,7 +294,7 @@ async def test_records_of_nobodys_keys_hold_the_offset_though_all_was_scanned() 
     no_history(context, 0)
     view = context.range_views.view("a", context.registry.topics["plain"])
     assert view is not None
-    context.groups.scan_of(view, 0).add(0, 90, np.array([40, -1]))
+    context.groups.scan(view, 0).add(0, 90, np.array([40, -1]))
 
     await commit(context, "a", 41, stable=0)
 

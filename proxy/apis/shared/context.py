@@ -19,7 +19,7 @@ from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.producers.sequence import SequenceMap
-from keylane.proxy.commits.group_offsets import LOCK_WAIT_S
+from keylane.proxy.commits.group_states import LOCK_WAIT_S
 from keylane.proxy.commits.late_pushes import LatePushes
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.push_journal import PushJournal
