@@ -22,7 +22,7 @@ from keylane.config.node import ProxyConfig
 from keylane.errors import GroupBusy, TopicNotReady
 from keylane.journal.owned import InTime, PreparedLock
 from keylane.producers.sequence import SequenceMap
-from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.refreshes import Refreshes

@@ -22,7 +22,7 @@ from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
 from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
-from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.topics.view import View
 
 

@@ -17,7 +17,7 @@ from keylane.errors import ConfigInvalid, LoginRefused, RightMissing, UpstreamLo
 from keylane.journal.epochs import Brokers, next_epoch
 from keylane.journal.openings import TRANSACTIONAL_ID_PREFIX
 from keylane.offsets.records.journal import TOPIC_NAME
-from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.scans.records import TOPIC_NAME as SCANS
 
 log = logging.getLogger("keylane.nodes")

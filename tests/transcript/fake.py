@@ -25,9 +25,8 @@ from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.producers.sequence import SequenceMap
 from keylane.proxy.apis import ROUTES, Route, route_of
-from keylane.proxy.apis.shared.context import Operation
 from keylane.proxy.apis.shared.relay import Handler
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.refreshes import Refreshes
 from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes

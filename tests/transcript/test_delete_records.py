@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.request import Operation
 from tests.transcript.fake import FakeContext, call, check, make_request, serve, versions
 
 DELETE, METADATA = 21, 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.index import load_response_schema
 
-from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.request import Operation
 from keylane.wire.messages import write_message
 from tests.transcript.entities import build
 from tests.transcript.fake import FakeContext, call, check, make_request, serve

@@ -11,7 +11,7 @@ import pytest
 from keylane.assignor.protocol import Subscription, write_subscription
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.groups.heartbeat import refresh_offsets
-from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
 from tests.reference.batches import Batch, Record, write_batch

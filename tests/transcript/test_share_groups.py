@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.request import Operation
 from tests.transcript.fake import (
     ORDERS,
     FakeContext,

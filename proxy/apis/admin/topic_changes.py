@@ -20,12 +20,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import REFUSED, TopicTarget, find_target, lanes_text, log
 from keylane.proxy.apis.shared.places import real_ids
 from keylane.proxy.apis.shared.refusals import RefusalReason, refused_entry, with_refused
 from keylane.proxy.apis.shared.relay import ask, relay
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 from keylane.wire.refused import entries_of

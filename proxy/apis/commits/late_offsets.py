@@ -24,8 +24,9 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.commits.entries import error_codes
 from keylane.proxy.apis.commits.lane_offsets import Draft, open_drafts, own_commit
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.refusals import expect_right
+from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.commits.late_pushes import LatePush
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.topics.range_views import view_of_cuts

@@ -55,10 +55,10 @@ from keylane.proxy.apis.commits.lane_offsets import (
 from keylane.proxy.apis.commits.late_offsets import note_late
 from keylane.proxy.apis.commits.pushes_sent import TOO_LONG, SentPushes
 from keylane.proxy.apis.commits.steps_back import note_steps_back
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.refusals import expect_right
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View

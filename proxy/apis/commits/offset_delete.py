@@ -47,12 +47,12 @@ from keylane.proxy.apis.commits.lane_offsets import (
 )
 from keylane.proxy.apis.commits.late_offsets import note_set
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_entries, check_partitions
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.refusals import expect_right, refuse_groups
 from keylane.proxy.apis.shared.relay import ask_rounds
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers

@@ -46,7 +46,7 @@ from keylane.proxy.apis.commits.stable_offsets import (
     pending_places,
 )
 from keylane.proxy.apis.commits.steps_back import note_answered
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
     ENTRIES_AT_ONCE,
     check_entries,
@@ -61,7 +61,7 @@ from keylane.proxy.apis.shared.refusals import (
     refused_topics,
 )
 from keylane.proxy.apis.shared.relay import relay
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View

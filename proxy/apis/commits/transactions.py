@@ -54,11 +54,11 @@ from keylane.proxy.apis.commits.lane_offsets import (
     open_drafts,
 )
 from keylane.proxy.apis.commits.late_offsets import note_transaction
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.relay import relay
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View

@@ -22,11 +22,11 @@ from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from keylane.errors import PatternUnreadable
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import shows_lanes
 from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import relay
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 
 REASON: Final = (

@@ -28,10 +28,10 @@ from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.commits.lane_offsets import NONE, fetch_committed, own_commit
 from keylane.proxy.apis.commits.late_offsets import push_owed
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import FLEXIBLE_VERSIONS
 from keylane.proxy.apis.shared.refusals import expect_right
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.push_journal import Pushing
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.groups.group_names import Place

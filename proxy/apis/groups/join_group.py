@@ -37,7 +37,7 @@ from keylane.assignor.subscribed_names import (
     split_names,
 )
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import (
     CONSUMER,
     STABLE,
@@ -47,7 +47,7 @@ from keylane.proxy.apis.shared.group_state import (
 from keylane.proxy.apis.shared.member_ids import note_joining, planned_group
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
-from keylane.proxy.apis.shared.request import SIZE, Request
+from keylane.proxy.apis.shared.request import SIZE, Operation, Request
 from keylane.proxy.groups.group_names import (
     NO_NAMES,
     Clash,

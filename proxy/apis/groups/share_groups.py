@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
     TopicTarget,
@@ -33,7 +33,7 @@ from keylane.proxy.apis.shared.lane_wishes import (
 )
 from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import ask, relay
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 from keylane.wire.refused import refuse

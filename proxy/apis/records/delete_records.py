@@ -18,11 +18,11 @@ from typing import Any, Final
 
 from kio.static.primitive import i32, i64
 
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import REFUSED, LaneWishes, find_targets, lanes_text
 from keylane.proxy.apis.shared.refusals import RefusalReason
 from keylane.proxy.apis.shared.relay import ask, relay
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 

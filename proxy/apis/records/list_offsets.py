@@ -21,11 +21,11 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds, relay
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.log_ends import EARLIEST, LATEST
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View

@@ -6,7 +6,6 @@ Source: Kafka protocol guide, request and response headers v0 to v2.
 
 from __future__ import annotations
 
-import enum
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -19,6 +18,7 @@ from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.producers.sequence import SequenceMap
+from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.commits.group_states import LOCK_WAIT_S
 from keylane.proxy.commits.late_pushes import LatePushes
 from keylane.proxy.commits.layouts import Layouts
@@ -41,16 +41,6 @@ from keylane.proxy.topics.switches import SwitchBoard
 from keylane.proxy.topics.view import View
 
 Result = TypeVar("Result")
-
-
-class Operation(enum.IntEnum):
-    """What may be done with a topic; the values are Kafka's own (`AclOperation`)."""
-
-    READ = 3
-    WRITE = 4
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
 
 
 class Groups(Protocol):

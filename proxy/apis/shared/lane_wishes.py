@@ -17,10 +17,10 @@ from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from keylane.errors import ConfigInvalid
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_entries
 from keylane.proxy.apis.shared.refusals import RefusalReason
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.topics.view import View
 from keylane.wire.refused import refuse, results_of
 

@@ -14,10 +14,10 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import GroupDenied, NotCoordinator
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import is_elsewhere
 from keylane.proxy.apis.shared.relay import Handler, Look
-from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.header import ApiKey
 from keylane.wire.refused import entries_of, has_code, refuse, results_of

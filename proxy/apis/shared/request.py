@@ -5,6 +5,7 @@ Source: Kafka protocol guide, request and response headers v0 to v2.
 
 from __future__ import annotations
 
+import enum
 import struct
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +23,16 @@ TAGS_AT: Final = SIZE.size + 4
 TAGGED_BODY: Final = TAGS_AT + 1
 """Where the body starts if there are none."""
 NO_TAGS: Final = b"\x00"
+
+
+class Operation(enum.IntEnum):
+    """What may be done with a topic; the values are Kafka's own (`AclOperation`)."""
+
+    READ = 3
+    WRITE = 4
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
 
 
 @dataclass(slots=True)

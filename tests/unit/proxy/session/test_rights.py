@@ -10,7 +10,7 @@ import pytest
 from kio.schema.metadata.v9.response import MetadataResponse
 
 from keylane.errors import UpstreamLost
-from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.session.context import SessionContext
 from keylane.proxy.session.rights import GroupRights, TopicRights
 from tests.transcript.entities import build
