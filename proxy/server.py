@@ -28,6 +28,8 @@ from keylane.journal.set_aside import SetAside
 from keylane.kernel.warmup import warm_up
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import Lineages
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.parts import Shared
 from keylane.proxy.cluster.cluster import Broker, Cluster
 from keylane.proxy.cluster.partition_source import UpstreamSource
 from keylane.proxy.commits.forgetting import Forgetting
@@ -52,7 +54,6 @@ from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.scans.scan_listeners import ScanListeners
 from keylane.proxy.scans.waits import ScanWaits
-from keylane.proxy.session.context import SessionContext, Shared
 from keylane.proxy.session.entrance import Entrance
 from keylane.proxy.session.memory_watch import MemoryWatch
 from keylane.proxy.session.session import ClientSession
@@ -92,7 +93,7 @@ class ProxyServer:
         self._files = Descriptors(self.stats, time.monotonic)
         self._budget = budget_of(raise_limit(), config)
         self._entrance = Entrance(config, self.stats, connections_max=self._budget.clients)
-        self._hooks = self._entrance.hooks(on_held=self._memory.note)
+        self._hooks = self._entrance.hooks(on_held=self._memory.note, on_closed=self._closed)
         self._door = self._make_door(config)
         self._listeners: dict[int | None, asyncio.Server] = {}
         self._sweeper: asyncio.Task[None] | None = None
@@ -122,6 +123,7 @@ class ProxyServer:
             stats=self.stats,
             admission=self._entrance.admission,
             switches=SwitchBoard(config),
+            clock=time.monotonic,
             placement=Placement(config.node),
         )
         self._cluster.on_leader.append(fetcher.note_leader)
@@ -136,9 +138,8 @@ class ProxyServer:
             on_failed=self._fail,
         )
         describer = GroupDescriber(self._cluster, groups, loads, tallies, self._shared.generations)
-        self.control = None
-        if config.control is not None:
-            self.control = self._make_control(config.control, describer)
+        address = config.control
+        self.control = None if address is None else self._make_control(address, describer)
         self._parts.share(self._shared, self.control)
 
     def _make_control(self, address: str, describer: GroupDescriber) -> ControlServer:
@@ -317,7 +318,7 @@ class ProxyServer:
         if self.control is not None:
             await self.control.stop()
         await self._settings.stop()
-        self._shared.turns.shutdown(wait=False)
+        self._shared.turns.stop()
         self._cluster.stop()
 
     # Other nodes.
@@ -380,10 +381,9 @@ class ProxyServer:
     def _accept(self, connect: Connect) -> ClientSession:
         return ClientSession(
             connect=connect,
-            make_context=lambda session: SessionContext(session, self._shared),
+            make_context=lambda session: Context(session, self._shared),
             stats=self.stats,
             request_bytes_max=self.config.request_bytes_max,
-            on_closed=self._closed,
             hooks=self._hooks,
             is_login_required=self._security.is_login_required,
             age_s_max=self._age_s_max(),

@@ -47,7 +47,12 @@ class Entrance:
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self.sessions))
 
-    def hooks(self, *, on_held: Callable[[ClientSession, int], None]) -> SessionHooks:
+    def hooks(
+        self,
+        *,
+        on_held: Callable[[ClientSession, int], None],
+        on_closed: Callable[[ClientSession], None],
+    ) -> SessionHooks[ClientSession]:
         """What sessions of this node call."""
         return SessionHooks(
             admit=self.admit,
@@ -55,6 +60,7 @@ class Entrance:
             on_received=self.received,
             on_proven=self.proven,
             on_held=on_held,
+            on_closed=on_closed,
         )
 
     # What sessions call.

@@ -12,6 +12,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from keylane.errors import GroupBusy
+from keylane.journal.owned import InTime, PreparedLock
+from keylane.proxy.runtime.stats import ProxyStats
+
 HELD_ANSWER_S: Final = 10.0
 """Twice what a coordinator gives a commit by default (`offsets.commit.timeout.ms`)."""
 TOO_SLOW: Final = "the broker has not answered in {:g} s what a group's lock is held for"
@@ -47,3 +51,26 @@ class Holding:
             late = TOO_SLOW.format(self._answer_s)
             timer = asyncio.get_running_loop().call_later(self._answer_s, self._on_late, late)
             answer.add_done_callback(lambda _: timer.cancel())
+
+
+class HeldLock:
+    """A group's lock in the hands of a handler. No generator: each commit enters it."""
+
+    __slots__ = ("_begun", "_holding", "_lock", "_stats")
+
+    def __init__(self, lock: PreparedLock | InTime, holding: Holding, stats: ProxyStats) -> None:
+        self._lock, self._holding, self._stats = lock, holding, stats
+        self._begun: asyncio.Task[Any] | None = None
+
+    async def __aenter__(self) -> None:
+        """Raises: GroupBusy, NotCoordinator, UpstreamLost."""
+        try:
+            await self._lock.__aenter__()
+        except GroupBusy:
+            self._stats.group_waits_refused += 1
+            raise
+        self._begun = self._holding.begin()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._holding.end(self._begun)
+        await self._lock.__aexit__(*error)

@@ -14,10 +14,12 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
+from keylane.journal.owned import PreparedLock
 from keylane.proxy.apis import Route, route_of
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import BYTES_AT_ONCE
 from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Request
@@ -27,15 +29,12 @@ from keylane.proxy.net.sockets import has_left, keep_alive
 from keylane.proxy.net.upstream import OnResponse, UpstreamLink, answer_of
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.session.hooks import SessionHooks
-from keylane.proxy.session.lock_holders import Holding
+from keylane.proxy.session.lock_holders import HeldLock, Holding
 from keylane.proxy.session.login_proof import Proof
 from keylane.proxy.session.unread_answers import Taking, flush
 from keylane.tasks import spawn
 from keylane.wire.header import find_response_body, read_request_header, write_request
 from keylane.wire.messages import read_response, write_message
-
-if TYPE_CHECKING:
-    from keylane.proxy.session.context import SessionContext
 
 PIPELINED_MAX: Final = 128
 """Requests of one connection under way; Kafka producers have 5, grepplabs' proxy allows 256."""
@@ -58,20 +57,19 @@ class ClientSession(asyncio.BufferedProtocol):
         self,
         *,
         connect: Callable[[], Awaitable[UpstreamLink]],
-        make_context: Callable[[ClientSession], SessionContext],
+        make_context: Callable[[ClientSession], Context],
         stats: ProxyStats,
         request_bytes_max: int,
-        on_closed: Callable[[ClientSession], None],
-        hooks: SessionHooks | None = None,
+        hooks: SessionHooks[ClientSession] | None = None,
         is_login_required: bool = False,
         age_s_max: float = math.inf,
     ) -> None:
         self.session_id = f"s{next(_numbers)}"
-        self._connect, self._on_closed, self._stats = connect, on_closed, stats
-        self._hooks, self._reported_bytes = hooks or SessionHooks(), 0
+        self._connect, self._stats = connect, stats
+        self._hooks: SessionHooks[ClientSession] = hooks or SessionHooks()
+        self._reported_bytes = 0
         self._proof = Proof(is_login_required=is_login_required, on_proven=self._proven)
         self.principal: str | None = None
-        """As the broker took it; None before a login, and where its name cannot be told."""
         self._request_bytes_max = request_bytes_max
         allowed = (
             min(request_bytes_max, LOGIN_BYTES_MAX) if is_login_required else request_bytes_max
@@ -197,7 +195,7 @@ class ClientSession(asyncio.BufferedProtocol):
             else:
                 self._transport.close()
                 flush(self._transport)
-        self._on_closed(self)
+        self._hooks.on_closed(self)
 
     def _untaken_s(self, now_s: float) -> float:
         """How long the client has taken nothing of what waits for it; 0 when nothing does."""
@@ -207,19 +205,23 @@ class ClientSession(asyncio.BufferedProtocol):
         return self._taking.still_s(self._transport, now_s)
 
     # What handlers call, through the context.
+    def held(self, lock: PreparedLock) -> HeldLock:
+        """See `Connection`."""
+        return HeldLock(lock, self.holding, self._stats)
+
     def send(self, frame: Buffers) -> asyncio.Future[Frame]:
-        """Write upstream now; the future is the whole answer frame."""
+        """See `Connection`."""
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._send(frame, answer_of(future))
         self.holding.bound(future)
         return future
 
     def send_unanswered(self, frame: Buffers) -> None:
-        """Write a request upstream that has no answer."""
+        """See `Connection`."""
         self._send(frame, None)
 
     async def ask(self, entity: Any) -> Any:
-        """Ask a kio request of our own with the client's principal. Raises: UpstreamLost."""
+        """See `Connection`."""
         api_key, version = int(entity.__api_key__), int(entity.__version__)
         frame = await self.send((write_request(api_key, version, 0, None, write_message(entity)),))
         try:
@@ -229,7 +231,7 @@ class ClientSession(asyncio.BufferedProtocol):
             raise UpstreamLost(f"answer to request {api_key}: {error}") from None
 
     async def caught_up(self) -> None:
-        """Wait until the broker has answered all that this connection has asked so far."""
+        """See `Connection`."""
         if self._link is None:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -237,13 +239,13 @@ class ClientSession(asyncio.BufferedProtocol):
         await future
 
     async def others_done(self) -> None:
-        """Wait until every other handler of this connection has its answer."""
+        """See `Connection`."""
         others = self._tasks - {asyncio.current_task()}
         if others:
             await asyncio.wait(others)
 
     def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run beside the client's requests, until the connection closes; not after that."""
+        """See `Connection`."""
         if self._is_closed or self._link is None or self._drain_reason is not None:
             return
         task = spawn(work(), f"{self.session_id} aside")
@@ -251,7 +253,7 @@ class ClientSession(asyncio.BufferedProtocol):
         task.add_done_callback(self._served)
 
     def note_login(self, *, is_over: bool | None) -> None:
-        """The broker took a token; whether that ends the login, None: unknown."""
+        """See `Connection`."""
         self._proof.token_taken(is_over=is_over)
 
     def _proven(self) -> None:
@@ -259,7 +261,7 @@ class ClientSession(asyncio.BufferedProtocol):
         self._hooks.on_proven(self)
 
     def note_principal(self, principal: str) -> None:
-        """The broker says who the client is; a principal with too many connections gets no more."""
+        """See `Connection`."""
         if self.principal is not None:
             return  # it has logged in again, which brokers allow to the same principal only
         refused = self._hooks.admit_principal(principal)
@@ -269,11 +271,9 @@ class ClientSession(asyncio.BufferedProtocol):
             self.close(refused)
 
     def release(self) -> None:
-        """The handler has sent what it sends: the next request may proceed.
-
-        Called by a handler's task; only the one that blocks can release, so that a handler that
-        ends late does not let requests overtake a later one.
-        """
+        """See `Connection`."""
+        # Only the one that blocks can release, so that a handler that ends late does not let
+        # requests overtake a later one.
         if self._blocker is not None and self._blocker is asyncio.current_task():
             self._blocker = None
             asyncio.get_running_loop().call_soon(self._work_off)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from keylane.config.node import ProxyConfig
 from keylane.config.own_names import OWN_TOPICS
 from keylane.journal.set_aside import SetAside
+from keylane.proxy.apis.shared.parts import Shared
 from keylane.proxy.control.api.settings import Settings
 from keylane.proxy.control.api.topics import ClusterTopics
 from keylane.proxy.control.auth import ControlGuard
@@ -26,7 +27,6 @@ from keylane.proxy.control.server import ControlServer
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.runtime.stats import COUNTER, GAUGE, ProxyStats, Sample
-from keylane.proxy.session.context import Shared
 from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.tasks import Watched
 

@@ -13,6 +13,7 @@ from keylane import __version__
 from keylane.config.node import ProxyConfig, split_address
 from keylane.errors import KeylaneError
 from keylane.offsets.records.journal import FORMAT
+from keylane.proxy.apis.shared.parts import Shared
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.metrics import Source
 from keylane.proxy.control.node_gauges import NodeGauges
@@ -22,7 +23,6 @@ from keylane.proxy.nodes.lone_seat import LoneSeat, is_guarded
 from keylane.proxy.nodes.node_secrets import NodeSecrets
 from keylane.proxy.nodes.process_mark import make_mark
 from keylane.proxy.runtime.stats import ProxyStats
-from keylane.proxy.session.context import Shared
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 
 ANY_HOST: Final = ("0.0.0.0", "::")  # noqa: S104 - what to tell in its place

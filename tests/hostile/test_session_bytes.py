@@ -54,7 +54,7 @@ HOSTILE = {
 def serve_with_fake(session: ClientSession) -> FakeContext:
     """Handlers of the session meet a context without any broker."""
     context = FakeContext()
-    session.context = context  # type: ignore[assignment]
+    session.context = context
     return context
 
 

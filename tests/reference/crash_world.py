@@ -25,7 +25,6 @@ from keylane.offsets.values import OwnerEpoch
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.log_ends import Question
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.topics.view import View
 from keylane.wire.header import read_request_header, write_response
 from keylane.wire.messages import read_request, write_message
 from tests.transcript.entities import Values, build, plain
@@ -166,9 +165,6 @@ class Node(FakeContext):
         self.group_names.note_empty("g")  # an offset that is missing was deleted
         await self.offsets.start()
         return self
-
-    async def log_start(self, view: View, partition: int) -> int:
-        return await self.offsets.log_start(view, partition)
 
     def read(self, start: int, end: int, key_split: KeySplit | None = None) -> None:
         """A reader compares the log with what was seen of it, and looks at a part of it."""

@@ -15,33 +15,30 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
+from kio.schema.types import TopicName
 
 from keylane.config.node import LaneRule, ProxyConfig
 from keylane.errors import TopicNotReady
+from keylane.journal.owned import PreparedLock
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
-from keylane.producers.sequence import SequenceMap
 from keylane.proxy.apis import ROUTES, Route, route_of
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.parts import Shared
 from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.layouts import Layouts
-from keylane.proxy.commits.refreshes import Refreshes
-from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
-from keylane.proxy.groups.group_names import GroupNames
-from keylane.proxy.groups.group_plans import Generations
-from keylane.proxy.groups.patterns import SubscribedPatterns, find_matches
+from keylane.proxy.groups.patterns import find_matches
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.net.security.login_watch import LoginWatch
 from keylane.proxy.runtime.stats import ProxyStats
-from keylane.proxy.topics.placement import Placement
-from keylane.proxy.topics.range_table import RangeTableHolder
-from keylane.proxy.topics.range_views import RangeViews
-from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
+from keylane.proxy.runtime.turns import Turns
+from keylane.proxy.topics.registry import TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
 from keylane.proxy.topics.view import View
 from keylane.wire.header import (
@@ -102,7 +99,7 @@ class World:
     brokers: list[int] = field(default_factory=list)
     unready: dict[str, int] = field(default_factory=dict)
     """Topics that the broker cannot tell of yet, with its code."""
-    hidden: set[str] = field(default_factory=set)
+    hidden: set[str | uuid.UUID] = field(default_factory=set)
     """Topics that the broker does not show to the client."""
     unknown: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)
     """Topics that the cluster has but keylane has not met yet."""
@@ -124,37 +121,64 @@ class World:
     """How far each answer of the broker moves the clock."""
 
 
-class FakeContext:
-    """Implements `Context`: orders (2 partitions, 4 lanes), shop (1 partition), plain (3)."""
+class FakeTurns(Turns):
+    """All is done at once."""
+
+    def __init__(self, context: FakeContext) -> None:
+        self.context = context
+
+    async def pause(self, seconds: float) -> None:
+        self.context.events.append("pause")
+        self.context.world.now_s += seconds
+        self.context.world.on_pause()
+
+    async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
+        return function(*args)
+
+    async def in_turn(self, function: Callable[..., Result], *args: object) -> Result:
+        self.context.events.append("in turn")
+        return function(*args)
+
+
+class FakeContext(Context):
+    """Is its own connection; orders (2 partitions, 4 lanes), shop (1 partition), plain (3)."""
 
     def __init__(self, *rules: LaneRule, **config: Any) -> None:
         self.world = World()
-        self.session_id = "s1"
-        self.user = "User:alice"
+        self.session_id, self.address = "s1", "10.0.0.1"
+        self.principal: str | None = "User:alice"
         rules = rules or (LaneRule(topic="orders", lanes=4),)
-        self.config = ProxyConfig(bootstrap="kafka:9092", lanes=rules, **config)
-        self.registry = TopicRegistry(rules, lane_name_pattern=self.config.lane_name_pattern)
-        self.registry.learn("orders", ORDERS, 2)
-        self.registry.learn("plain", PLAIN, 3)
-        self.registry.learn("shop", SHOP, 1)
-        self.groups = FakeGroups(Layouts(self.config, self.registry), lambda: self.world.now_s)
-        self.events = self.groups.events
-        self.sequences = SequenceMap()
-        self.generations = Generations()
-        self.group_names = GroupNames()
-        self.refreshes = Refreshes(self.config.offsets_refresh_s)
-        self.assignments = RangeTableHolder()
-        self.range_views = RangeViews(self.assignments)
-        self.switches = SwitchBoard(self.config)
-        self.loads = FakeLoads()
-        self.stats = ProxyStats()
-        self.patterns = SubscribedPatterns()
-        self.clock: Callable[[], float] = lambda: self.world.now_s
-        self.is_librdkafka = False
-        self.gained_lanes = GainedLanes()
-        self.member_lanes = MemberLanes(self.gained_lanes)
-        self.login = LoginWatch(subject_claim=self.config.principal_claim)
-        self.placement = Placement()
+        made = ProxyConfig(bootstrap="kafka:9092", lanes=rules, **config)
+        registry = TopicRegistry(rules, lane_name_pattern=made.lane_name_pattern)
+        registry.learn("orders", ORDERS, 2)
+        registry.learn("plain", PLAIN, 3)
+        registry.learn("shop", SHOP, 1)
+        groups = FakeGroups(Layouts(made, registry), self.now_s)
+        self.events = groups.events
+        parts: dict[str, Any] = {
+            "cluster": SimpleNamespace(registry=registry),
+            "fetcher": None,
+            "groups": groups,
+            "loads": FakeLoads(),
+            "admission": None,
+            "turns": FakeTurns(self),
+        }
+        super().__init__(
+            self,
+            Shared(
+                config=made,
+                stats=ProxyStats(),
+                switches=SwitchBoard(made),
+                clock=self.now_s,
+                **parts,
+            ),
+        )
+        self.groups: FakeGroups = groups
+        self.loads: FakeLoads = parts["loads"]
+        self._hidden = self.world.hidden
+
+    def now_s(self) -> float:
+        return self.world.now_s
 
     # The script.
     def expect(
@@ -216,18 +240,6 @@ class FakeContext:
     def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.world.aside.append(work)
 
-    async def pause(self, seconds: float) -> None:
-        self.events.append("pause")
-        self.world.now_s += seconds
-        self.world.on_pause()
-
-    async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
-        return function(*args)
-
-    async def in_turn(self, function: Callable[..., Result], *args: object) -> Result:
-        self.events.append("in turn")
-        return function(*args)
-
     def send_unanswered(self, frame: Buffers) -> None:
         assert self.answer_frame(b"".join(frame)) == b"", "this request has no answer"
 
@@ -276,22 +288,15 @@ class FakeContext:
         if found is not None and found[0] in self.world.unready:
             code = self.world.unready[found[0]]
             raise TopicNotReady(f"topic {name} is not ready", topic_error_code=code)
-        if found is not None and found[0] in self.world.unknown:
-            self.registry.learn(found[0], *self.world.unknown.pop(found[0]))
-        return self.registry.view(name)
+        return await super().find_view(name)
 
-    def refusal_of(self, topic: str | uuid.UUID) -> int:
-        if isinstance(topic, uuid.UUID):
-            return 100
-        return 29 if self.registry.physical_name(topic) in self.world.hidden else 3
-
-    async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
-        return self.registry.view_by_id(topic_id)
-
-    async def find_topic(self, name: str) -> PhysicalTopic | None:
-        if name in self.world.unknown:
-            self.registry.learn(name, *self.world.unknown.pop(name))
-        return self.registry.topics.get(name)
+    async def _ask_topic(
+        self, *, name: TopicName | None = None, topic_id: uuid.UUID | None = None
+    ) -> bool:
+        learnt = self.world.unknown.pop(str(name), None)
+        if learnt is not None:
+            self.registry.learn(str(name), *learnt)
+        return learnt is not None
 
     async def fetch_error(self, view: View) -> int:
         return await self.right_error(view, Operation.READ)
@@ -304,8 +309,8 @@ class FakeContext:
         denied = self.world.groups_denied
         return 30 if group in denied or (group, operation) in denied else 0
 
-    def hold(self, group: str) -> AbstractAsyncContextManager[Any]:
-        return self.groups.lock(group)
+    def held(self, lock: PreparedLock) -> AbstractAsyncContextManager[None]:
+        return lock
 
     async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
         self.world.compared.append(pattern)
@@ -329,9 +334,6 @@ class FakeContext:
 
     def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
         return self.world.log_ends.get((view.topic, partition))
-
-    async def log_start(self, view: View, partition: int) -> int:
-        return self.groups.log_starts.get((view.topic, partition), 0)
 
     # What tests call.
     def lanes(self, name: str) -> View:

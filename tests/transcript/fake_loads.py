@@ -5,11 +5,12 @@ In:    rates by topic and lane index.  Out: what the planner is given.
 
 from __future__ import annotations
 
+from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.view import View
 
 
-class FakeLoads:
-    """Implements `Loads`."""
+class FakeLoads(LaneLoads):
+    """Measures nothing."""
 
     def __init__(self) -> None:
         self.rates: dict[str, dict[int, float]] = {}

@@ -141,7 +141,9 @@ async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncI
     """`options` go to the session, or to its hooks."""
     world = World()
     named = {field.name for field in fields(SessionHooks)}.intersection(options)
-    hooks = SessionHooks(**{name: options.pop(name) for name in named})
+    hooks: SessionHooks[ClientSession] = SessionHooks(
+        on_closed=world.closed.append, **{name: options.pop(name) for name in named}
+    )
     loop = asyncio.get_running_loop()
     upstream = await asyncio.start_server(world.broker.serve, "127.0.0.1", 0)
     port = upstream.sockets[0].getsockname()[1]
@@ -158,7 +160,6 @@ async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncI
                 make_context=lambda session: session,
                 stats=world.stats,
                 request_bytes_max=request_bytes_max,
-                on_closed=world.closed.append,
                 hooks=hooks,
                 **options,
             )

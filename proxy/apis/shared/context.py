@@ -1,237 +1,51 @@
-"""What a handler may use: the request, and the outside world as a Protocol.
-
-In:    a frame and its header.  Out: the same, rebuilt or answered.
-Source: Kafka protocol guide, request and response headers v0 to v2.
-"""
+"""What a handler may use: its client's connection, and what all sessions of the node share."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
-from keylane.config.node import ProxyConfig
-from keylane.offsets.lineage import EpochStart
-from keylane.offsets.pushes import Pushes
-from keylane.offsets.records.journal import StateKey
-from keylane.offsets.scan import ScanIndex
-from keylane.offsets.state import OffsetState
-from keylane.producers.sequence import SequenceMap
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequest as MetadataRequest12
+from kio.schema.metadata.v12.request import MetadataRequestTopic as MetadataRequestTopic12
+from kio.schema.types import TopicName
+
+from keylane.errors import TopicNotReady
+from keylane.journal.owned import PreparedLock
+from keylane.proxy.apis.shared.parts import Shared
 from keylane.proxy.apis.shared.request import Operation
-from keylane.proxy.commits.group_states import LOCK_WAIT_S
-from keylane.proxy.commits.late_pushes import LatePushes
-from keylane.proxy.commits.layouts import Layouts
-from keylane.proxy.commits.push_journal import PushJournal
-from keylane.proxy.commits.refreshes import Refreshes
-from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
-from keylane.proxy.groups.group_names import GroupNames
-from keylane.proxy.groups.group_plans import Generations
-from keylane.proxy.groups.patterns import SubscribedPatterns
+from keylane.proxy.apis.shared.rights import GroupRights, TopicRights
+from keylane.proxy.commits.group_states import GroupStates
+from keylane.proxy.groups.gained_lanes import MemberLanes
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.net.security.login_watch import LoginWatch
-from keylane.proxy.runtime.stats import ProxyStats
-from keylane.proxy.topics.placement import Placement
-from keylane.proxy.topics.range_table import RangeTableHolder
-from keylane.proxy.topics.range_views import RangeViews
 from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
-from keylane.proxy.topics.switches import SwitchBoard
 from keylane.proxy.topics.view import View
 
-Result = TypeVar("Result")
+REFUSED_BY_BROKER: Final = (
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.topic_authorization_failed,
+    ErrorCode.unknown_topic_id,
+)
+HIDDEN_MAX: Final = 1_000
+"""Names of one connection; of more it is said that they are unknown, which clients ask again."""
+
+NO_TOPIC_ID: Final = uuid.UUID(int=0)
+FETCH_RIGHT_S: Final = 10.0
+"""A broker that has not said by then whether the client may read is looked for anew."""
 
 
-class Groups(Protocol):
-    """Offsets of groups on lanes (`proxy.commits.group_offsets`)."""
-
-    pushes: Pushes
-    """Which of Kafka's own offsets a transaction may be about to change."""
-    late: LatePushes
-    """Stable offsets that could stand further, were it known what lies behind them."""
-    layouts: Layouts
-    """Names of lanes that groups have offsets by."""
-
-    @property
-    def sees_ends(self) -> bool:
-        """Whether the end of each transaction passes this node: there is no other."""
-
-    def lock(
-        self, group: str, wait_s: float | None = LOCK_WAIT_S
-    ) -> AbstractAsyncContextManager[Any]:
-        """Held while offsets of a group are read or changed: one at a time, in order.
-
-        wait_s: how long it is waited for at most, None: without end; GroupBusy then.
-        Entering raises NotCoordinator where another node serves the group; so does all that is
-        asked of its states inside, once that has become so. UpstreamLost: they cannot be loaded.
-        """
-
-    def check_tenure(self, group: str) -> None:
-        """Asked right before something that was made of a state is sent to the broker.
-
-        Raises: NotCoordinator, when another node may have changed the state since.
-        """
-
-    def has_state(self, key: StateKey) -> bool:
-        """Whether the group has one, which a commit of the partition itself must not pass by."""
-
-    def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
-        """The state of a group on a partition; not to be changed, copy it. None: it has none."""
-
-    def is_unsure(self, group: str, view: View, partition: int) -> bool:
-        """Whether only what members said is sure of a state: its log may have been cut since."""
-
-    def lacks(self, group: str) -> bool:
-        """Whether the group's states are this node's, and would be loaded with its next call."""
-
-    async def ready(self, group: str) -> None:
-        """Load the group's states unless they are. Raises: NotCoordinator, UpstreamLost."""
-
-    def note_asked(self, group: str) -> None:
-        """A client is about to be answered where the group's lanes stand; the lock comes next."""
-
-    async def adopt(
-        self,
-        group: str,
-        view: View,
-        partition: int,
-        kafka_committed: int | None,
-        metadata: str | None = None,
-    ) -> OffsetState:
-        """The state, brought in line with Kafka's own group offset; not to be changed.
-
-        metadata: of that offset; what a transaction committed of lanes stands there.
-        A group without any offset gets a state that is not kept before it is saved.
-        Raises: UpstreamLost, when the log start is needed and cannot be learnt.
-        """
-
-    async def repair(self, group: str) -> None:
-        """Bring states in line with logs that were cut; the group's lock is held.
-
-        Raises: NotCoordinator.
-        """
-
-    def sure_scan(self, key: StateKey, view: View) -> ScanIndex:
-        """What was scanned of a partition, and is sure to be of the state's log; not to change."""
-
-    def lead_on(self, state: OffsetState, key: StateKey, view: View) -> None:
-        """Move a state by all that is known: where the log begins, and what was scanned."""
-
-    async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
-        """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
-
-        lanes: view, index, and the offset to be committed.
-        """
-
-    async def save(self, group: str, states: Sequence[tuple[View, int, OffsetState]]) -> None:
-        """Put states in place, write what is new to the journal and wait for the ack.
-
-        Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
-        """
-
-    def concluded_epoch(self, key: StateKey, state: OffsetState) -> EpochStart | None:
-        """The leader epoch before the furthest conclusion of a state; None: it is not known.
-
-        Raises: NotCoordinator.
-        """
-
-    def may_come_late(self, key: StateKey) -> bool:
-        """Whether a push without an answer may still come into effect. Raises: NotCoordinator."""
-
-    def push_journal(self, group: str) -> PushJournal:
-        """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
-
-    def note_used(self, group: str, view: View) -> None:
-        """The broker has taken a commit of the group under this name; `note_commits` notes it."""
-
-    def note_commits(self, group: str, view: View, indexes: Sequence[int]) -> None:
-        """Lanes were committed just now: for who looks at the group."""
-
-    async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
-        """Delete the group's states on partitions. Raises: UpstreamLost."""
-
-    async def drop_group(self, group: str) -> None:
-        """Delete all states of a group. Raises: UpstreamLost."""
-
-    def lane_names_of(self, group: str) -> Sequence[str]:
-        """Lane names that the group has used since the start."""
-
-    def has_offsets(self, group: str) -> bool:
-        """Whether the group has offsets of lanes. Raises: as `topics_of`."""
-
-    def states_of(self, group: str) -> Mapping[StateKey, OffsetState]:
-        """All states of a group; not to be changed. Raises: NotCoordinator."""
-
-    def topics_of(self, group: str) -> set[str]:
-        """Topics, by their own names, on which the group has offsets of lanes.
-
-        Raises: NotCoordinator, also while they are not loaded.
-        """
-
-
-class Loads(Protocol):
-    """Load of lanes as readers measured it (`proxy.scans.loads`)."""
-
-    def bytes_per_s(self, view: View) -> dict[int, float]:
-        """By lane index; lanes that were not measured yet are missing."""
-
-    def records_per_s(self, view: View) -> dict[int, float]:
-        """By lane index; lanes that were not measured yet are missing."""
-
-
-class Context(Protocol):
-    """The session as handlers see it."""
+class Connection(Protocol):
+    """What a session does for its handlers."""
 
     session_id: str
-
-    @property
-    def user(self) -> str:
-        """The client's principal; its address, where it has none that is known."""
-
-    config: ProxyConfig
-    registry: TopicRegistry
-    patterns: SubscribedPatterns
-    """Of KIP-848 members."""
-    sequences: SequenceMap
-    generations: Generations
-    refreshes: Refreshes
-    """When stable offsets of groups are committed again."""
-    group_names: GroupNames
-    """By which names the members of groups mean their topics."""
-    assignments: RangeTableHolder
-    """Key ranges that client ids were given without a group."""
-    range_views: RangeViews
-    """What topics are to these client ids."""
-    switches: SwitchBoard
-    stats: ProxyStats
-    clock: Callable[[], float]
-    placement: Placement
-    """Where clients are sent among many nodes."""
-    is_librdkafka: bool
-    """The client said so in ApiVersions (KIP-511)."""
-    gained_lanes: GainedLanes
-    """Lanes that are new to their members, of all connections."""
-    member_lanes: MemberLanes
-    """What the member behind this connection was given and answered."""
-    login: LoginWatch
-
-    @property
-    def groups(self) -> Groups:
-        """Offsets of groups on lanes."""
-
-    @property
-    def loads(self) -> Loads:
-        """Load of lanes."""
-
-    async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
-        """Compute what takes long beside the event loop."""
-
-    async def in_turn(self, function: Callable[..., Result], *args: object) -> Result:
-        """As `in_thread`, one at a time of all connections: for what any client can ask for."""
-
-    async def pause(self, seconds: float) -> None:
-        """Wait for what has no event."""
+    address: str
+    principal: str | None
+    """As the broker took it; None before a login, and where its name is not known."""
 
     def send(self, frame: Buffers) -> Awaitable[Frame]:
         """Write to the client's own broker connection now; the answer can be awaited."""
@@ -259,50 +73,167 @@ class Context(Protocol):
     def note_principal(self, principal: str) -> None:
         """The broker says that the client is logged in, as this principal."""
 
-    def may_begin_group(self, group: str) -> bool:
-        """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
-
     def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something of keylane's own with this connection; nothing once it is closed."""
 
     def release(self) -> None:
         """Let the next request of this connection proceed before this one is answered."""
 
+    def held(self, lock: PreparedLock) -> AbstractAsyncContextManager[None]:
+        """A group's lock, whose holder must not wait for a broker for too long.
+
+        A broker that does not answer what is asked meanwhile for `HELD_ANSWER_S`, such as one that
+        has muted the client for its quota, ends the connection.
+        """
+
+
+class Context:
+    """The session as handlers see it."""
+
+    def __init__(self, connection: Connection, shared: Shared) -> None:
+        self._connection, self._shared, self.clock = connection, shared, shared.clock
+        self.session_id = connection.session_id
+        self.send, self.send_unanswered = connection.send, connection.send_unanswered
+        self.ask, self.release, self.aside = connection.ask, connection.release, connection.aside
+        self.caught_up, self.others_done = connection.caught_up, connection.others_done
+        self.note_login, self.note_principal = connection.note_login, connection.note_principal
+        self.config, self.stats = shared.config, shared.stats
+        self.registry: TopicRegistry = shared.cluster.registry
+        self.groups: GroupStates = shared.groups
+        self.loads, self.sequences = shared.loads, shared.sequences
+        self.assignments, self.range_views = shared.assignments, shared.range_views
+        self.switches, self.placement = shared.switches, shared.placement
+        self.patterns, self.generations = shared.patterns, shared.generations
+        self.group_names, self.refreshes = shared.group_names, shared.refreshes
+        self._turns = turns = shared.turns
+        self.in_thread, self.in_turn, self.pause = turns.in_thread, turns.in_turn, turns.pause
+        ttl_s = self.config.authorization_ttl_s
+        self._rights = TopicRights(connection.ask, ttl_s=ttl_s, clock=shared.clock)
+        self._group_rights = GroupRights(connection.ask, ttl_s=ttl_s, clock=shared.clock)
+        self.is_librdkafka = False
+        """The client said so in ApiVersions (KIP-511)."""
+        self.gained_lanes = shared.gained_lanes
+        self.member_lanes = MemberLanes(shared.gained_lanes)
+        """What the member behind this connection was given and answered."""
+        self.login = LoginWatch(subject_claim=self.config.principal_claim)
+        self._hidden: set[str | uuid.UUID] = set()
+        """Topics that the broker did not show for want of a right, as they were last asked for."""
+
+    @property
+    def user(self) -> str:
+        """The client's principal; its address, where it has none that is known."""
+        return self._connection.principal or self._connection.address
+
+    def may_begin_group(self, group: str) -> bool:
+        """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
+        groups, admission = self._shared.groups, self._shared.admission
+        return groups.has_offsets(group) or admission.may_begin_group(
+            self._connection.principal, group, groups.still_has_offsets
+        )
+
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Where clients reach a broker, by its own id, through this node."""
+        """Where clients reach a broker, by its own id, through this node; None: nowhere now."""
+        return self._shared.addresses.get(node_id)
 
     async def learn_brokers(self, entries: Any) -> None:
-        """Take note of brokers in an answer; listeners are bound on return."""
+        """Take note of brokers in an answer; listeners are bound on return, where they can be."""
+        await self._shared.cluster.learn_brokers(entries)
 
     def learn_topic(self, entry: Any) -> None:
         """Take note of a topic in a Metadata answer that has its id."""
+        self._shared.cluster.learn_topic(entry)
 
     def read_racks(self, view: View) -> tuple[frozenset[str], ...]:
         """By partition, the rack that it is read from; empty where none is known."""
+        return self._shared.cluster.read_racks(view.topic_id, view.layout.partition_count)
 
     async def find_view(self, name: str) -> View | None:
-        """The lanes a name stands for; asks the cluster when the topic is not known yet."""
+        """The lanes a name stands for; asks the client's broker when the topic is not known yet.
+
+        None: plain, or unknown to the broker. A name that means lanes never passes for plain.
+        Raises: UpstreamLost, when the broker cannot tell yet.
+        """
+        found = self.registry.rule_of(name)
+        if found is None:
+            return None
+        view = self.registry.view(name)
+        if view is None and await self._ask_topic(name=TopicName(found[0])):
+            view = self.registry.view(name)
+        return view
 
     async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
-        """As `find_view`, by the id that Metadata has given the client."""
+        """As `find_view`, by the id that the client was told."""
+        if topic_id == NO_TOPIC_ID:
+            return None  # asked for it, a broker answers nothing of use
+        view = self.registry.view_by_id(topic_id)
+        if view is not None or self.registry.is_plain_id(topic_id):
+            return view
+        is_known = await self._ask_topic(topic_id=topic_id)
+        return self.registry.view_by_id(topic_id) if is_known else None
 
-    async def find_topic(self, name: str) -> PhysicalTopic | None:
-        """A topic by its own name; asks the cluster when it is not known yet. None: unknown."""
+    async def _ask_topic(
+        self, *, name: TopicName | None = None, topic_id: uuid.UUID | None = None
+    ) -> bool:
+        """Learn a topic from the broker that would serve a relayed request.
+
+        That broker, and not any other: if it does not know the topic, or does not show it to
+        this client, it refuses what is relayed, and lanes cannot pass for partitions.
+        """
+        answer = await self.ask(_question(name=name, topic_id=topic_id))
+        topic = answer.topics[0]
+        self._shared.cluster.learn_topic(topic)
+        code, asked = int(topic.error_code), topic_id or name or ""
+        self._hidden.discard(asked)
+        if code == ErrorCode.topic_authorization_failed and len(self._hidden) < HIDDEN_MAX:
+            self._hidden.add(asked)
+        if code in REFUSED_BY_BROKER:
+            return False
+        if code != 0:
+            text = f"topic {name or topic_id} is not ready: {topic.error_code.name}"
+            raise TopicNotReady(text, topic_error_code=code)
+        return True
 
     def refusal_of(self, topic: str | uuid.UUID) -> int:
         """Why the broker did not show a topic when it was looked for: a Kafka code."""
+        asked = topic
+        unknown = ErrorCode.unknown_topic_id
+        if isinstance(topic, str):
+            asked, unknown = (
+                self.registry.physical_name(topic),
+                ErrorCode.unknown_topic_or_partition,
+            )
+        return ErrorCode.topic_authorization_failed if asked in self._hidden else unknown
+
+    async def find_topic(self, name: str) -> PhysicalTopic | None:
+        """A topic by its own name; asks the client's broker when it is not known yet.
+
+        None: the broker does not know it, or does not show it to this client.
+        Raises: UpstreamLost, when the broker cannot tell yet.
+        """
+        topic = self.registry.topics.get(name)
+        if topic is None and await self._ask_topic(name=TopicName(name)):
+            topic = self.registry.topics.get(name)
+        return topic
 
     async def fetch_error(self, view: View) -> int:
         """As `right_error` of READ; NOT_LEADER_OR_FOLLOWER where the broker does not say in time.
 
         The client looks for the leader then, which may be another broker by now.
         """
+        known = self._rights.known_error(view, Operation.READ)
+        if known is not None:
+            return known
+        try:
+            return await self._turns.in_time(self.right_error(view, Operation.READ), FETCH_RIGHT_S)
+        except TimeoutError:
+            return ErrorCode.not_leader_or_follower
 
     async def right_error(self, view: View, operation: Operation) -> int:
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not.
 
         Remembered for `authorization_ttl_s`.
         """
+        return await self._rights.error(view, operation)
 
     async def group_error(self, group: str, operation: Operation) -> int:
         """As `right_error`, of a group: GROUP_AUTHORIZATION_FAILED, or 0 where it is not refused.
@@ -310,31 +241,56 @@ class Context(Protocol):
         The broker has the last word with the request itself. This one comes before all that others
         could notice: the group's lock, names and patterns.
         """
+        return await self._group_rights.error(group, operation)
 
-    def hold(self, group: str) -> AbstractAsyncContextManager[Any]:
-        """The group's lock (`Groups.lock`), for as long as the client's broker is not too slow.
-
-        A broker that does not answer what is asked meanwhile for `HELD_ANSWER_S`, such as one that
-        has muted the client for its quota, ends the connection.
-        """
+    def hold(self, group: str) -> AbstractAsyncContextManager[None]:
+        """The group's lock (`GroupStates.lock`), while the client's broker is not too slow."""
+        return self._connection.held(self.groups.lock(group))
 
     async def match_pattern(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
         """The topics that a pattern matches, beside the event loop; None: ask again.
 
         Raises: PatternUnreadable.
         """
+        return await self._shared.pattern_turns.compare(pattern, topics)
 
     async def may_alter_cluster(self) -> bool:
         """Whether the client's own principal may ALTER the cluster; remembered as rights are."""
+        return await self._rights.may_alter_cluster()
 
     async def name_of_id(self, topic_id: uuid.UUID) -> str | None:
         """The broker's name of a topic id; asks the client's broker when it is not known yet."""
+        name = self.registry.name_of_id(topic_id)
+        if name is None and topic_id != NO_TOPIC_ID:
+            answer = await self.ask(_question(topic_id=topic_id))
+            self._shared.cluster.learn_topic(answer.topics[0])
+            name = answer.topics[0].name
+        return name
 
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Serve lanes; one answer per lane, in order."""
+        return await self._shared.fetcher.fetch(request)
 
     def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
-        """(log end, log start) of a Fetch answer of a moment ago, None when not fresh."""
+        """(log end, log start) from what Fetch told a moment ago, None when not fresh."""
+        return self._shared.fetcher.log_end(
+            view.topic_id,
+            partition,
+            isolation_level,
+            now_s=self.clock(),
+            age_s_max=self.config.offsets_age_ms_max / 1000,
+        )
 
     async def log_start(self, view: View, partition: int) -> int:
         """The partition's first offset. Raises: UpstreamLost."""
+        return await self.groups.log_start(view, partition)
+
+
+def _question(
+    *, name: TopicName | None = None, topic_id: uuid.UUID | None = None
+) -> MetadataRequest12:
+    return MetadataRequest12(
+        topics=(MetadataRequestTopic12(topic_id=topic_id, name=name),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )

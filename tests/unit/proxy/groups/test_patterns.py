@@ -20,8 +20,8 @@ from keylane.proxy.groups.patterns import (
     check_pattern,
     find_matches,
 )
-from keylane.proxy.session import pattern_turns
-from keylane.proxy.session.pattern_turns import PatternTurns
+from keylane.proxy.topics import pattern_turns
+from keylane.proxy.topics.pattern_turns import PatternTurns
 from keylane.tasks import spawn
 
 TOPICS = ("orders", "orders-eu", "shop_1", "a.b")

@@ -1,4 +1,4 @@
-"""proxy/session/context.py: a group's lock in the hands of a handler."""
+"""proxy/session/lock_holders.py: a group's lock in the hands of a handler."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from keylane.errors import GroupBusy, NotCoordinator
 from keylane.journal.owned import GroupLock, InTime
 from keylane.proxy.runtime.stats import ProxyStats
-from keylane.proxy.session.context import HeldLock
-from keylane.proxy.session.lock_holders import Holding
+from keylane.proxy.session.lock_holders import HeldLock, Holding
 
 
 class World:

@@ -54,8 +54,7 @@ class Stand:
             make_context=lambda session: session,
             stats=self.stats,
             request_bytes_max=1 << 20,
-            on_closed=self.closed.append,
-            hooks=SessionHooks(admit=self.admitted.append),
+            hooks=SessionHooks(admit=self.admitted.append, on_closed=self.closed.append),
         )
         self.sessions.append(session)
         return session

@@ -1,4 +1,4 @@
-"""proxy/session/rights.py: how long the broker's word counts."""
+"""proxy/apis/shared/rights.py: how long the broker's word counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from kio.schema.metadata.v9.response import MetadataResponse
 
 from keylane.errors import UpstreamLost
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Operation
-from keylane.proxy.session.context import SessionContext
-from keylane.proxy.session.rights import GroupRights, TopicRights
+from keylane.proxy.apis.shared.rights import GroupRights, TopicRights
+from keylane.proxy.runtime.turns import Turns
 from tests.transcript.entities import build
 from tests.transcript.fake import FakeContext
 from tests.virtual_time import run_virtual
@@ -208,8 +209,8 @@ def test_a_fetch_does_not_wait_for_a_broker_that_hangs() -> None:
 
     async def main() -> None:
         loop, world = asyncio.get_running_loop(), World(Operation.READ)
-        context = SessionContext.__new__(SessionContext)
-        context._rights = world.rights
+        context = Context.__new__(Context)
+        context._rights, context._turns = world.rights, Turns()
         assert await context.fetch_error(world.view) == 0
 
         async def hang(_entity: Any) -> Any:
