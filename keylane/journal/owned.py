@@ -100,7 +100,7 @@ class GroupLock(asyncio.Lock):
         return not self.locked() and not self._waiters
 
     async def acquire_in_time(self, wait_s: float | None) -> None:
-        """As `acquire`. Raises: GroupBusy, when it is not free in time; None: without end."""
+        """Do what `acquire` does. Raises: GroupBusy, if it is not free in time; None: no bound."""
         if self.is_free:  # a time-out costs more than the lock
             await self.acquire()
         else:
@@ -179,11 +179,11 @@ class HeldGroup:
 
 
 Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
-"""Fences the owner of a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
+"""Fences the writers of a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
 
 
 class OwnedTables:
-    """Implements, for one of many nodes, that only the owner of a partition serves its groups.
+    """Tables of one of many nodes: only the owner of a partition serves its groups.
 
     Use: inside `hold(group)` everything goes by the holding that was current when it was entered;
     once that is lost, each call raises NotCoordinator, whatever has been loaded since.
@@ -203,7 +203,7 @@ class OwnedTables:
         on_loaded: Callable[[OffsetTable], None],
         on_dropped: Callable[[int], None],
     ) -> None:
-        """`on_dropped` gets each partition whose states another node may change now."""
+        """`on_dropped` is called with a partition whose states another node may change now."""
         self._clock = asyncio.get_running_loop().time
         self._tenure, self._open = tenure, open_partition
         self.partition_count = partition_count

@@ -1,6 +1,6 @@
-"""Whether this node may serve a group's offsets at this moment.
+"""The right to serve a group's offsets at this moment.
 
-Source: docs/decisions/020.
+Source: docs/decisions/022, 030.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from typing import Protocol
 
 
 class Tenure(Protocol):
-    """What `groups` asks; implemented by `Alone`, and by `group.NodeGroup` among many nodes."""
+    """The right to serve partitions of the journal: `Alone`, or `NodeGroup` among many nodes."""
 
     def holds(self, ic_partition: int) -> bool:
-        """Return whether this node surely owns the partition: its lease is good, none is joining.
+        """Return whether this node surely owns it: the lease is good, no rebalance is under way.
 
-        Cheap and synchronous: call it right before sending. A process that was stopped in
+        Cheap and synchronous; call it right before sending. A process that was stopped in
         between finds its lease over, since the monotonic clock goes on meanwhile.
         """
 
     def term(self, ic_partition: int) -> int:
         """A number that stays the same while ownership is unbroken; -1 while it is not owned.
 
-        What was loaded in one term is worth nothing in another: somebody else may have written.
+        What was loaded in one term is worth nothing in another: another node may have written.
         """
 
     async def settled(self) -> None:
@@ -29,7 +29,7 @@ class Tenure(Protocol):
 
 
 class Alone:
-    """The one node of its cluster: it owns everything, always."""
+    """The one node of its cluster: it always owns everything."""
 
     def holds(self, ic_partition: int) -> bool:
         """Always."""

@@ -153,7 +153,7 @@ class GroupOffsets(GroupStates):
         self.tables.drop_lost()
 
     def holdings(self) -> list[Holding]:
-        """What this node owns and has loaded; none beside others that are not seen."""
+        """Return the partitions that this node owns and has loaded; none beside unseen nodes."""
         return self.tables.holdings()
 
     def _forget_partition(self, count: int, partition: int) -> None:

@@ -36,11 +36,11 @@ from keylane.proxy.scans.waits import ScanWaits
 from keylane.proxy.topics.view import View
 
 LOCK_WAIT_S: Final = 10.0
-"""One answer of a broker may take so long under the lock; clients give up later (30 s)."""
+"""Bound on one answer of a broker under the lock; clients give up later (30 s)."""
 
 
 class GroupStates:
-    """What handlers ask about offsets of groups; the journal and the leaders are given.
+    """Offsets of groups; the journal and the leaders are given.
 
     Invariant: a state in a table is changed under its group's lock only, by putting another
     in its place.
@@ -62,11 +62,11 @@ class GroupStates:
         """Names of lanes that groups have offsets by."""
         self.clock, self._wall_clock = clock, wall_clock
         self.writes_steps = True
-        """Whether the journal may have what a keylane from before steps cannot read."""
+        """The journal may have steps, which an older keylane cannot read."""
         self.sees_ends = True
-        """Whether the end of each transaction passes this node: there is no other."""
+        """The end of each transaction passes this node: there is no other."""
         self.pushes = Pushes()
-        """Which of Kafka's own offsets a transaction may be about to change."""
+        """Offsets of Kafka that a transaction may be about to change."""
         self.late = LatePushes()
         """Stable offsets that could stand further, were it known what lies behind them."""
         self.commit_times = CommitTimes()
@@ -109,7 +109,7 @@ class GroupStates:
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end` by a new leader."""
         self.scans.truncate(topic_id, partition, end)
-        # Put right when the group's lock is held next, before anybody is answered by them.
+        # Put right when the group's lock is held next, before they answer a client.
         cut = [key for key, _ in self._states_at((topic_id, partition))]
         # A first commit that is under way is in no table yet.
         busy = [group for group, lock in self._locks.items() if lock.locked()]
@@ -126,14 +126,14 @@ class GroupStates:
         return PreparedLock(self.tables.hold(group, lock, wait_s), partial(self.repair, group))
 
     async def ready(self, group: str) -> None:
-        """For who looks at a group without its lock: its states can be asked for on return.
+        """Load the states of a group that is looked at without its lock.
 
         Raises: NotCoordinator, UpstreamLost.
         """
         await self.tables.ready(group)
 
     def lacks(self, group: str) -> bool:
-        """Whether the group's states are this node's, and would be loaded with its next call."""
+        """Return whether the group is this node's, and its next call would load it."""
         return self.tables.lacks(group)
 
     async def repair(self, group: str) -> None:
@@ -165,12 +165,12 @@ class GroupStates:
         return self._table_of(group).get(state_key(group, view.topic_id, partition))
 
     def has_state(self, key: StateKey) -> bool:
-        """Whether the group has one, as far as this node serves it and has loaded it."""
+        """Return whether the group has one, if this node serves the group and has loaded it."""
         table = self.tables.find(key.group)
         return table is not None and table.get(key) is not None
 
     def is_unsure(self, group: str, view: View, partition: int) -> bool:
-        """Whether the leader was away, and only what members said is known to be of its log."""
+        """Return whether the leader was away: only offsets that members sent are of its log."""
         return self._checks.is_unchecked(StateKey(group, view.topic_id, partition))
 
     async def adopt(
@@ -190,16 +190,16 @@ class GroupStates:
         return await self._adoption.adopt(group, view, partition, kafka_committed, metadata)
 
     def states(self) -> Iterator[tuple[StateKey, OffsetState]]:
-        """All states that are loaded, of all groups; not to be changed."""
+        """Yield the loaded states of all groups; not to be changed."""
         for table in self.tables.tables():
             yield from table.items()
 
     def scan_of(self, view: View, partition: int) -> ScanIndex:
-        """What has been scanned of a partition's log; not to be added to."""
+        """Return the scanned part of a partition's log; not to be added to."""
         return self.scans.known(view.partition_split(partition))
 
     def sure_scan(self, key: StateKey, view: View) -> ScanIndex:
-        """What is sure to be of a state's log: nothing, until its leader has been asked."""
+        """Return the scans that are of a state's log: none, until its leader has been asked."""
         scan = self.scan_of(view, key.partition)
         return ScanIndex(scan.key_split) if self._checks.is_unchecked(key) else scan
 
@@ -268,7 +268,7 @@ class GroupStates:
         return self._table_of(key.group).epoch_of(key) if seen is None else seen
 
     def may_come_late(self, key: StateKey) -> bool:
-        """Whether a push without an answer may still come into effect. Raises: NotCoordinator."""
+        """Return whether a push without an answer may still take effect. Raises: NotCoordinator."""
         return self._table_of(key.group).intents.may_come_late(key, self.clock())
 
     def push_journal(self, group: str) -> PushJournal:
@@ -286,7 +286,7 @@ class GroupStates:
             self._lane_names.note(group, view.name)
 
     def note_commits(self, group: str, view: View, indexes: Sequence[int]) -> None:
-        """Lanes were committed just now: for who looks at the group."""
+        """Lanes were committed just now: for descriptions of the group."""
         if indexes:
             self.note_used(group, view)
         topic, now_ms = (view.topic_id, view.name), int(self._wall_clock() * 1000)
@@ -315,7 +315,7 @@ class GroupStates:
         self.commit_times.keep(group, {key.topic_id for key in table.of_group(group)})
 
     def states_of(self, group: str) -> Mapping[StateKey, OffsetState]:
-        """All states of a group; not to be changed. Raises: NotCoordinator."""
+        """Return all states of a group; not to be changed. Raises: NotCoordinator."""
         return self._table_of(group).of_group(group)
 
     def topics_of(self, group: str) -> set[str]:
@@ -323,11 +323,11 @@ class GroupStates:
         return {state.topic_name for state in self.states_of(group).values()}
 
     def has_offsets(self, group: str) -> bool:
-        """Whether the group has offsets of lanes anywhere."""
+        """Return whether the group has offsets of lanes. Raises: NotCoordinator."""
         return self._table_of(group).has_group(group)
 
     def still_has_offsets(self, group: str) -> bool:
-        """As `has_offsets`; not where another node serves the group."""
+        """Do what `has_offsets` does; False if another node serves the group."""
         table = self.tables.find(group)
         return table is not None and table.has_group(group)
 
@@ -360,7 +360,7 @@ class GroupStates:
         self.layouts.note_loaded(table)
 
     def _table_of(self, group: str) -> OffsetTable:
-        """Where the group's states are. Raises: NotCoordinator."""
+        """Return the table of the group's states. Raises: NotCoordinator."""
         return self.tables.table(group)
 
     def _states_at(self, place: Place) -> list[tuple[StateKey, OffsetState]]:

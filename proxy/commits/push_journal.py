@@ -1,4 +1,4 @@
-"""What the journal is told before and after Kafka's own group offset is pushed.
+"""Records of the journal before and after Kafka's own group offset is pushed.
 
 In:    drafts of states and what is about to be pushed of them; what came of it.
 Out:   records in the journal; which pushes have to wait.

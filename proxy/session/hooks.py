@@ -1,4 +1,4 @@
-"""What a node is asked, and told, of each session.
+"""Calls of a session to its node.
 
 In:    a session.  Out: why it is closed again, if it is.
 """

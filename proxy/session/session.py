@@ -39,7 +39,7 @@ from keylane.wire.messages import read_response, write_message
 PIPELINED_MAX: Final = 128
 """Requests of one connection under way; Kafka producers have 5, grepplabs' proxy allows 256."""
 LOGIN_BYTES_MAX: Final = 512 * 1024
-"""A request of who is not logged in yet; Kafka's `sasl.server.max.receive.size` default."""
+"""A request before the login; Kafka's `sasl.server.max.receive.size` default."""
 MINIMUM_BYTES_PER_S: Final = 64 * 1024
 """A large request may take longer than the frame time-out, but not slower than this."""
 _numbers = itertools.count(1)
@@ -111,12 +111,12 @@ class ClientSession(asyncio.BufferedProtocol):
 
     @property
     def is_logged_in(self) -> bool:
-        """Whether it may go on without a login, or has logged in."""
+        """It may go on without a login, or has logged in."""
         return not self._proof.is_owed
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in buffers of this connection: what comes, what is served, what nobody takes."""
+        """Bytes in buffers of this connection: requests, and unread answers."""
         if self._is_closed:
             return 0
         held = self._reader.held_bytes + sum(map(len, self._backlog)) + self._served_bytes
@@ -127,7 +127,7 @@ class ClientSession(asyncio.BufferedProtocol):
         return held
 
     def note_held(self, growth_bytes: int = 0) -> None:
-        """Tell what it holds, and what it is about to take, if that is another than before."""
+        """Report the bytes that it holds and is about to take, if they have changed."""
         held = self.held_bytes + growth_bytes
         if held != self._reported_bytes:
             self._reported_bytes = held
@@ -147,12 +147,14 @@ class ClientSession(asyncio.BufferedProtocol):
     ) -> None:
         """Close a connection that is idle, too old, or whose client is too slow either way."""
         allowed_s = frame_s + self._reader.wanted_bytes / MINIMUM_BYTES_PER_S
-        # While we do not read, it is not the client who is slow.
+        # While we do not read, the client is not the slow side.
         is_sending = self._reader.is_partial and not self._is_reading_paused
         if is_sending and now_s - self.partial_since_s > allowed_s:
             self.close(f"request not whole after {now_s - self.partial_since_s:.0f} s", warn=True)
         elif self._untaken_s(now_s) > unread_s:
-            self.close(f"took nothing of its answers for {self._untaken_s(now_s):.0f} s", warn=True)
+            self.close(
+                f"client has not read responses for {self._untaken_s(now_s):.0f} s", warn=True
+            )
         elif self.is_idle and not self._is_client_full and now_s - self.active_s > idle_s:
             self.close("idle")
         elif self._is_unread(now_s - frame_s) and has_left(self._transport):
@@ -161,7 +163,7 @@ class ClientSession(asyncio.BufferedProtocol):
             self.drain("maximum age")
 
     def _is_unread(self, since_s: float) -> bool:
-        """Nothing was taken of the client for so long: that it has left is not seen then."""
+        """Nothing was read since then, so a client that has left would not be seen."""
         return self._is_reading_paused and self.active_s < since_s
 
     def close(self, reason: str, *, warn: bool = False) -> None:
@@ -198,7 +200,7 @@ class ClientSession(asyncio.BufferedProtocol):
         self._hooks.on_closed(self)
 
     def _untaken_s(self, now_s: float) -> float:
-        """How long the client has taken nothing of what waits for it; 0 when nothing does."""
+        """Return the seconds since the client last read of what waits for it; 0: nothing waits."""
         if not self._is_client_full or self._transport is None:
             self._taking.forget()
             return 0.0
@@ -299,7 +301,7 @@ class ClientSession(asyncio.BufferedProtocol):
             self.close(refused)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         if not self._reader.is_partial:
             self.partial_since_s = self.clock()
         return self._reader.free()
@@ -318,7 +320,7 @@ class ClientSession(asyncio.BufferedProtocol):
             self.partial_since_s = self.active_s
             self._backlog.extend(frames)
             self._work_off()
-        # What `get_buffer` will take is told before; there, the transport must not be closed.
+        # The growth in `get_buffer` is reported here: there, the transport must not be closed.
         self.note_held(self._reader.growth_bytes)
 
     def eof_received(self) -> bool:
@@ -420,13 +422,13 @@ class ClientSession(asyncio.BufferedProtocol):
             self.close(f"{route.name} v{request.api_version}: {error}", warn=True)
         except BrokerUnreachable as error:
             # The client finds its way by reconnecting, as it does when a broker dies. That the
-            # broker is away, `reach` has told, once for all of them.
+            # broker is away is logged once for all of them.
             self._stats.sessions_turned_away += 1
             self.close(f"{route.name} v{request.api_version}: {error}")
         except KeylaneError as error:
             self._fail(f"{route.name} v{request.api_version}: {error}")
         except Exception:
-            # Our bug: `spawn` logs it with its trace; the client must not wait for ever.
+            # Our bug: `spawn` logs it with its trace; the client must not wait without end.
             self._fail(f"{route.name} v{request.api_version}: internal error")
             raise
         finally:
@@ -444,7 +446,7 @@ class ClientSession(asyncio.BufferedProtocol):
         ready = self._order.fill(slot, buffers)
         if self._is_closed or self._transport is None:
             return
-        # A transport with TLS does not tell what waits below it.
+        # A transport with TLS does not report what waits below it.
         kept = self._unsent_bytes if self._is_client_full else 0
         self._unsent_bytes = kept + sum(map(len, ready))
         if len(ready) == 1:

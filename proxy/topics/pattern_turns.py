@@ -2,8 +2,8 @@
 
 In:    patterns, names of topics.  Out: which of them a pattern matches.
 
-RE2 holds the interpreter's lock while it compiles, so that a thread alone keeps nobody from
-stopping the event loop for most of the time.
+RE2 holds the interpreter's lock while it compiles, so a thread alone does not
+keep a pattern from stopping the event loop for most of the time.
 """
 
 from __future__ import annotations

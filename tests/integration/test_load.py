@@ -311,7 +311,7 @@ def test_clients_that_do_not_read_hold_up_nobody(kafka, keylane, topic) -> None:
 
 
 SLOW_CLIENTS = 20
-STUCK = "took nothing of its answers for"
+STUCK = "client has not read responses for"
 SLOW_ARGS = ["--set", "unread_timeout_s=8", "--set", "fetch_answer_bytes_max=1048576"]
 SLOW_ARGS += ["--set", "cache_bytes_max=16777216", "--set", "filtering_bytes_max=16777216"]
 SLOW_ARGS += ["--set", "buffered_bytes_max=67108864"]

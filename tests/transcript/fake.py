@@ -98,7 +98,7 @@ class World:
     """Brokers for which keylane has no listener."""
     brokers: list[int] = field(default_factory=list)
     unready: dict[str, int] = field(default_factory=dict)
-    """Topics that the broker cannot tell of yet, with its code."""
+    """Topics that the broker does not know yet, with its code."""
     hidden: set[str | uuid.UUID] = field(default_factory=set)
     """Topics that the broker does not show to the client."""
     unknown: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class World:
     answer_tags: bytes = b""
     """Tagged fields in the headers of the broker's answers, instead of none."""
     may_alter_cluster: bool = True
-    """Of the client's principal; a broker without an authorizer says so of everybody."""
+    """Of the client's principal; a broker without an authorizer grants it to every principal."""
     wait_s: float = 0.0
     """How far each answer of the broker moves the clock."""
 

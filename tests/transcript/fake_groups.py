@@ -99,7 +99,7 @@ class FakeGroups(GroupStates):
 
     @property
     def table(self) -> OffsetTable:
-        """The states of all groups, whoever serves them."""
+        """The states of all groups, also those of another node."""
         (table,) = self.owned.tables()
         return table
 

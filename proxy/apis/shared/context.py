@@ -1,4 +1,4 @@
-"""What a handler may use: its client's connection, and what all sessions of the node share."""
+"""The context of a handler: its client's connection, and what all sessions of the node share."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ FETCH_RIGHT_S: Final = 10.0
 
 
 class Connection(Protocol):
-    """What a session does for its handlers."""
+    """The work of a session for its handlers."""
 
     session_id: str
     address: str
     principal: str | None
-    """As the broker took it; None before a login, and where its name is not known."""
+    """The name that the broker took; None before a login, and where its name is not known."""
 
     def send(self, frame: Buffers) -> Awaitable[Frame]:
         """Write to the client's own broker connection now; the answer can be awaited."""
@@ -59,9 +59,9 @@ class Connection(Protocol):
     async def caught_up(self) -> None:
         """Wait until the broker has answered all that this connection has asked so far.
 
-        Who holds a group's lock must not wait for a JoinGroup or SyncGroup of its connection,
-        which waits for other members, who wait for the lock. The broker takes the requests of
-        a connection one by one, so this costs no time.
+        A handler with a group's lock must not wait for a JoinGroup or SyncGroup of its connection:
+        that one waits for other members, and they wait for the lock. The broker takes the requests
+        of a connection one by one, so this costs no time.
         """
 
     async def others_done(self) -> None:
@@ -114,7 +114,7 @@ class Context:
         """The client said so in ApiVersions (KIP-511)."""
         self.gained_lanes = shared.gained_lanes
         self.member_lanes = MemberLanes(shared.gained_lanes)
-        """What the member behind this connection was given and answered."""
+        """Lanes that the member behind this connection was given and answered."""
         self.login = LoginWatch(subject_claim=self.config.principal_claim)
         self._hidden: set[str | uuid.UUID] = set()
         """Topics that the broker did not show for want of a right, as they were last asked for."""
@@ -125,14 +125,14 @@ class Context:
         return self._connection.principal or self._connection.address
 
     def may_begin_group(self, group: str) -> bool:
-        """Whether the client may commit lanes in a group that has no offsets of lanes yet."""
+        """Return whether the client may commit lanes in a group without offsets of lanes."""
         groups, admission = self._shared.groups, self._shared.admission
         return groups.has_offsets(group) or admission.may_begin_group(
             self._connection.principal, group, groups.still_has_offsets
         )
 
     def address_of(self, node_id: int) -> tuple[str, int] | None:
-        """Where clients reach a broker, by its own id, through this node; None: nowhere now."""
+        """Return the address of a broker, by its own id, at this node; None: it has none now."""
         return self._shared.addresses.get(node_id)
 
     async def learn_brokers(self, entries: Any) -> None:
@@ -151,7 +151,7 @@ class Context:
         """The lanes a name stands for; asks the client's broker when the topic is not known yet.
 
         None: plain, or unknown to the broker. A name that means lanes never passes for plain.
-        Raises: UpstreamLost, when the broker cannot tell yet.
+        Raises: UpstreamLost, when the broker does not know it yet.
         """
         found = self.registry.rule_of(name)
         if found is None:
@@ -162,7 +162,7 @@ class Context:
         return view
 
     async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
-        """As `find_view`, by the id that the client was told."""
+        """Do what `find_view` does, by the id that the client was given."""
         if topic_id == NO_TOPIC_ID:
             return None  # asked for it, a broker answers nothing of use
         view = self.registry.view_by_id(topic_id)
@@ -194,7 +194,7 @@ class Context:
         return True
 
     def refusal_of(self, topic: str | uuid.UUID) -> int:
-        """Why the broker did not show a topic when it was looked for: a Kafka code."""
+        """Return the Kafka code for a topic that the broker did not show when it was looked for."""
         asked = topic
         unknown = ErrorCode.unknown_topic_id
         if isinstance(topic, str):
@@ -208,7 +208,7 @@ class Context:
         """A topic by its own name; asks the client's broker when it is not known yet.
 
         None: the broker does not know it, or does not show it to this client.
-        Raises: UpstreamLost, when the broker cannot tell yet.
+        Raises: UpstreamLost, when the broker does not know it yet.
         """
         topic = self.registry.topics.get(name)
         if topic is None and await self._ask_topic(name=TopicName(name)):
@@ -216,7 +216,7 @@ class Context:
         return topic
 
     async def fetch_error(self, view: View) -> int:
-        """As `right_error` of READ; NOT_LEADER_OR_FOLLOWER where the broker does not say in time.
+        """Return `right_error` of READ; NOT_LEADER_OR_FOLLOWER if the broker is too slow.
 
         The client looks for the leader then, which may be another broker by now.
         """
@@ -229,14 +229,14 @@ class Context:
             return ErrorCode.not_leader_or_follower
 
     async def right_error(self, view: View, operation: Operation) -> int:
-        """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not.
+        """Return the Kafka code that refuses the topic to the client's principal, else 0.
 
         Remembered for `authorization_ttl_s`.
         """
         return await self._rights.error(view, operation)
 
     async def group_error(self, group: str, operation: Operation) -> int:
-        """As `right_error`, of a group: GROUP_AUTHORIZATION_FAILED, or 0 where it is not refused.
+        """Return GROUP_AUTHORIZATION_FAILED if the group is refused to the principal, else 0.
 
         The broker has the last word with the request itself. This one comes before all that others
         could notice: the group's lock, names and patterns.
@@ -255,7 +255,7 @@ class Context:
         return await self._shared.pattern_turns.compare(pattern, topics)
 
     async def may_alter_cluster(self) -> bool:
-        """Whether the client's own principal may ALTER the cluster; remembered as rights are."""
+        """Return whether the client's principal may ALTER the cluster; remembered as rights are."""
         return await self._rights.may_alter_cluster()
 
     async def name_of_id(self, topic_id: uuid.UUID) -> str | None:
@@ -272,7 +272,7 @@ class Context:
         return await self._shared.fetcher.fetch(request)
 
     def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
-        """(log end, log start) from what Fetch told a moment ago, None when not fresh."""
+        """(log end, log start) of a Fetch answer of a moment ago, None when not fresh."""
         return self._shared.fetcher.log_end(
             view.topic_id,
             partition,

@@ -30,7 +30,7 @@ from keylane.proxy.topics.switches import SwitchBoard
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
-    """What all sessions of a proxy use."""
+    """Parts that all sessions of a proxy use."""
 
     config: ProxyConfig
     cluster: Cluster
@@ -49,7 +49,7 @@ class Shared:
     assignments: RangeTableHolder = field(default_factory=RangeTableHolder)
     """Key ranges that client ids were given without a group."""
     range_views: RangeViews = field(init=False)
-    """What topics are to these client ids."""
+    """Views that these client ids have of topics."""
     gained_lanes: GainedLanes = field(default_factory=GainedLanes)
     """Lanes that are new to their members, of all connections."""
     refreshes: Refreshes = field(init=False)
@@ -59,10 +59,10 @@ class Shared:
     pattern_turns: PatternTurns = field(init=False)
     turns: Turns = field(default_factory=Turns)
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Where clients reach each broker through keylane, by broker id."""
+    """Addresses at which clients reach brokers through keylane, by broker id."""
     bootstrap: tuple[str, int] = ("", 0)
     placement: Placement = field(default_factory=Placement)
-    """Where clients are sent among many nodes; the default is the lone node's."""
+    """The nodes that clients are sent to; the default is the lone node's."""
 
     def __post_init__(self) -> None:
         """One cache of views for all sessions, one clock for all groups."""
@@ -71,9 +71,9 @@ class Shared:
         self.pattern_turns = PatternTurns(self.patterns)
 
     def update_nodes(self, membership: Membership) -> None:
-        """Go by what the nodes have agreed on: places, rules, who has numbered producers."""
+        """Go by the nodes' agreement: places, rules, and the node that numbered a producer."""
         placement, cluster = self.placement, self.cluster
-        assert placement.number is not None, "told among many nodes"
+        assert placement.number is not None, "called among many nodes only"
         before = placement.update(membership)
         number = placement.number
         self.group_names.forget_where(lambda group: placement.node_of_group(group) != number)

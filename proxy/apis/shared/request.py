@@ -19,14 +19,14 @@ from keylane.wire.offset_commit import read_commit_request
 SIZE: Final = struct.Struct(">i")
 RESPONSE_HEADER: Final = struct.Struct(">ii")
 TAGS_AT: Final = SIZE.size + 4
-"""Where the tagged fields of an answer's header stand: behind the correlation id."""
+"""Position of the tagged fields of an answer's header: behind the correlation id."""
 TAGGED_BODY: Final = TAGS_AT + 1
-"""Where the body starts if there are none."""
+"""Position of the body if there are none."""
 NO_TAGS: Final = b"\x00"
 
 
 class Operation(enum.IntEnum):
-    """What may be done with a topic; the values are Kafka's own (`AclOperation`)."""
+    """Operations on a topic; the values are Kafka's own (`AclOperation`)."""
 
     READ = 3
     WRITE = 4
@@ -79,13 +79,13 @@ class Request:
         return b"".join((SIZE.pack(len(header) + len(body)), header, body))
 
     def with_buffers(self, body: Buffers) -> Buffers:
-        """Do as `with_body`, without copying the pieces."""
+        """Do what `with_body` does, without copying the pieces."""
         header = memoryview(self.frame)[SIZE.size : SIZE.size + self.header.body_position]
         size_bytes = len(header) + sum(map(len, body))
         return (SIZE.pack(size_bytes) + header.tobytes(), *body)
 
     def with_entity(self, entity: Any) -> bytes:
-        """Do as `with_body`, from a kio entity."""
+        """Do what `with_body` does, from a kio entity."""
         return self.with_body(write_message(entity))
 
     @property
@@ -120,5 +120,5 @@ class Request:
         return (RESPONSE_HEADER.pack(size_bytes, self.header.correlation_id) + tags, *buffers)
 
     def answer_entity(self, entity: Any) -> Buffers:
-        """Do as `answer`, from a kio entity."""
+        """Do what `answer` does, from a kio entity."""
         return self.answer((write_message(entity),))

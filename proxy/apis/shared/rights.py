@@ -55,7 +55,7 @@ class TopicRights:
     async def may_alter_cluster(self) -> bool:
         """Whether the principal may change what is the cluster's own. Raises: UpstreamLost.
 
-        A broker without an authorizer says so of everybody.
+        A broker without an authorizer grants it to every principal.
         """
         if self._cluster is None or self._clock() >= self._cluster.until_s:
             answer = await self._ask(CLUSTER_QUESTION)
