@@ -162,7 +162,7 @@ class ProxyServer:
             self._cluster,
             wall_clock=time.time,  # noqa: TID251
             clock=time.monotonic,
-            tenure=self._nodes or self._lone or Alone(),
+            ownership=self._nodes or self._lone or Alone(),
             on_append=self.stats.journaled,
             set_aside=self._upkeep.set_aside,
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
-from keylane.journal.ownership import Tenure
+from keylane.journal.ownership import Ownership
 from keylane.offsets.records.journal import JournalRecord, ic_partition
 from keylane.offsets.table import OffsetTable
 from keylane.tasks import spawn
@@ -196,7 +196,7 @@ class OwnedTables:
 
     def __init__(
         self,
-        tenure: Tenure,
+        ownership: Ownership,
         open_partition: Open,
         *,
         partition_count: int,
@@ -205,7 +205,7 @@ class OwnedTables:
     ) -> None:
         """`on_dropped` is called with a partition whose states another node may change now."""
         self._clock = asyncio.get_running_loop().time
-        self._tenure, self._open = tenure, open_partition
+        self._ownership, self._open = ownership, open_partition
         self.partition_count = partition_count
         self._on_loaded, self._on_dropped = on_loaded, on_dropped
         self._holdings: dict[int, Holding] = {}
@@ -234,14 +234,14 @@ class OwnedTables:
         What is held for sure is settled.
         """
         holding = self._holdings.get(ic_partition(group, self.partition_count))
-        is_ours = holding is not None and self._tenure.holds(holding.partition)
+        is_ours = holding is not None and self._ownership.holds(holding.partition)
         is_good = is_ours and holding and self._is_current(holding) and not self._is_old(holding)
         return holding if is_good else None
 
     async def _loaded(self, group: str) -> Holding:
         """As `ready`, where something has to be waited for."""
         partition = ic_partition(group, self.partition_count)
-        await self._tenure.settled()
+        await self._ownership.settled()
         self._expect_ownership(partition)
         holding = self._holdings.get(partition)
         if holding is not None and self._is_current(holding) and not self._is_old(holding):
@@ -277,13 +277,13 @@ class OwnedTables:
     def find(self, group: str) -> OffsetTable | None:
         """As `table`; None when the group's partition is not loaded, or not ours."""
         holding = self._holdings.get(ic_partition(group, self.partition_count))
-        is_ours = holding is not None and self._tenure.holds(holding.partition)
+        is_ours = holding is not None and self._ownership.holds(holding.partition)
         return holding.table if is_ours and holding and self._is_current(holding) else None
 
     def lacks(self, group: str) -> bool:
         """Whether the group's partition is ours, is not loaded, and nothing loads it now."""
         partition = ic_partition(group, self.partition_count)
-        if partition in self._loads or not self._tenure.holds(partition):
+        if partition in self._loads or not self._ownership.holds(partition):
             return False
         refusal = self._refusals.get(partition)
         is_refused = refusal is not None and self._clock() < refusal.until_s
@@ -323,7 +323,7 @@ class OwnedTables:
 
     # Inside.
     def _expect_ownership(self, partition: int) -> None:
-        if not self._tenure.holds(partition):
+        if not self._ownership.holds(partition):
             raise NotCoordinator(f"journal partition {partition} is not served by this node now")
 
     def _holding(self, group: str) -> Holding:
@@ -335,7 +335,7 @@ class OwnedTables:
         return holding
 
     def _is_current(self, holding: Holding) -> bool:
-        is_of_term = holding.term == self._tenure.term(holding.partition)
+        is_of_term = holding.term == self._ownership.term(holding.partition)
         return is_of_term and not holding.journal.is_broken
 
     def _is_old(self, holding: Holding) -> bool:
@@ -345,8 +345,8 @@ class OwnedTables:
         """A new holding; why there is none; None: lost meanwhile."""
         try:
             async with self._slot():
-                term = self._tenure.term(partition)
-                if not self._tenure.holds(partition):
+                term = self._ownership.term(partition)
+                if not self._ownership.holds(partition):
                     return None
                 opened_s = self._clock()
                 table, journal = await self._open(partition)

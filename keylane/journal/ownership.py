@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Tenure(Protocol):
+class Ownership(Protocol):
     """The right to serve partitions of the journal: `Alone`, or `NodeGroup` among many nodes."""
 
     def holds(self, ic_partition: int) -> bool:

@@ -48,7 +48,7 @@ States = Mapping[StateKey, OffsetState]
 class Forgetting:
     """Use: `run`, for as long as the process lives.
 
-    Invariant: nothing is written but under the lock of its group, and in its tenure.
+    Invariant: nothing is written but under the lock of its group, and while it is owned.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Forgetting:
                     and not groups.pushes.may_still_come(key, None, groups.clock())
                     and not journal.may_arrive_at_none(key)
                 ]
-                groups.check_tenure(group)
+                groups.check_ownership(group)
                 await groups.drop_states(group, keys)
                 if len(keys) == len(here):
                     await groups.drop_group(group)

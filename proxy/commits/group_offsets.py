@@ -15,7 +15,7 @@ from keylane.errors import NotCoordinator
 from keylane.journal.lone import LoneTable
 from keylane.journal.openings import make_journal, opened_at_start
 from keylane.journal.owned import Holding, Open, OwnedTables, PreparedLock
-from keylane.journal.ownership import Alone, Tenure
+from keylane.journal.ownership import Alone, Ownership
 from keylane.journal.set_aside import SetAside
 from keylane.journal.store import APPEND_TIMEOUT_S
 from keylane.offsets.records.journal import FORMAT, ic_partition
@@ -43,7 +43,7 @@ class GroupOffsets(GroupStates):
         *,
         wall_clock: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
-        tenure: Tenure = ALONE,
+        ownership: Ownership = ALONE,
         append_timeout_s: float = APPEND_TIMEOUT_S,
         on_append: Callable[[int, float, bool], None] = lambda *_: None,
         set_aside: SetAside | None = None,
@@ -51,11 +51,11 @@ class GroupOffsets(GroupStates):
         """Nothing is asked of Kafka before `start`.
 
         wall_clock: gives seconds since 1970, for the timestamps of journal records.
-        tenure: which groups this node may serve at a moment; `Alone`: all, as the only node.
+        ownership: which groups this node may serve at a moment; `Alone`: all, as the only node.
         on_append: called after each write to the journal with its records, seconds, and success.
         set_aside: keeps the journal's damaged records.
         """
-        self._config, self._tenure = config, tenure
+        self._config, self._ownership = config, ownership
         self._held_back: str | None = None
         self._store, self._opener = make_journal(
             config, cluster, options=cluster.links.client_options, wall_clock=wall_clock,
@@ -68,7 +68,7 @@ class GroupOffsets(GroupStates):
             clock=clock, wall_clock=wall_clock,
         )  # fmt: skip
         self.writes_steps = not config.journal_whole and config.node is None
-        self.sees_ends = isinstance(tenure, (Alone, LoneSeat))
+        self.sees_ends = isinstance(ownership, (Alone, LoneSeat))
         cluster.on_leader.append(self.note_leader)
 
     async def start(self) -> None:
@@ -79,12 +79,12 @@ class GroupOffsets(GroupStates):
         Raises: UpstreamLost; ConfigInvalid, when lanes changed under groups that have offsets.
         """
         commits_max = self._config.individual_commits_max
-        if isinstance(self._tenure, Alone):
+        if isinstance(self._ownership, Alone):
             table = await self._store.start(individual_commits_max=commits_max)
             self.load(table)
             self.layouts.start(table)
             return
-        if isinstance(self._tenure, LoneSeat):
+        if isinstance(self._ownership, LoneSeat):
             await self._start_lone()
             return
         table = await self._store.read(individual_commits_max=commits_max)
@@ -109,7 +109,7 @@ class GroupOffsets(GroupStates):
 
     def _make_owned(self, open_partition: Open, count: int) -> OwnedTables:
         return OwnedTables(
-            self._tenure,
+            self._ownership,
             open_partition,
             partition_count=count,
             on_loaded=self._note_loaded,

@@ -150,7 +150,7 @@ class GroupStates:
         if table is not None:  # what is not loaded yet is compared with its log then
             self._checks.note_asked(group, table)
 
-    def check_tenure(self, group: str) -> None:
+    def check_ownership(self, group: str) -> None:
         """Asked right before something that was made of a state is sent to the broker.
 
         Raises: NotCoordinator, when another node may have changed the state since.

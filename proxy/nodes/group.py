@@ -1,6 +1,6 @@
 """The nodes' own group in Kafka: its members, the groups that each serves, and until when.
 
-In:    this node's message to the others.  Out: `Membership` of each generation; `Tenure`.
+In:    this node's message to the others.  Out: `Membership` of each generation; `Ownership`.
 Source: Kafka protocol guide (JoinGroup, SyncGroup, Heartbeat), KIP-62, KIP-394; decision 020.
 
 `lease` proves that no two nodes serve the same group at once. This module keeps its rules: the
@@ -73,7 +73,7 @@ def lease_clock() -> float:
 
 
 class NodeGroup:
-    """This node's seat among the nodes of its cluster; a `Tenure`."""
+    """This node's seat among the nodes of its cluster; an `Ownership`."""
 
     def __init__(
         self,
@@ -137,15 +137,15 @@ class NodeGroup:
         return self._clock() < self._contact_s + share * self._session_s
 
     def holds(self, ic_partition: int) -> bool:
-        """See `Tenure`."""
+        """See `Ownership`."""
         return self._lease.holds(ic_partition, self._clock())
 
     def term(self, ic_partition: int) -> int:
-        """See `Tenure`."""
+        """See `Ownership`."""
         return self._lease.term(ic_partition)
 
     async def settled(self) -> None:
-        """See `Tenure`; at most for the session time-out."""
+        """See `Ownership`; at most for the session time-out."""
         if self._settled.is_set():
             return
         with suppress(TimeoutError):

@@ -1,7 +1,7 @@
 """The seat of a node without a number: it is the only one in front of its cluster, or none.
 
 In:    as `group`: the nodes' group in Kafka, in which it is a member like any other.
-Out:   a `Tenure` of one pseudo partition, which stands for the whole journal.
+Out:   an `Ownership` of one pseudo partition, which stands for the whole journal.
 Source: docs/decisions/030; KIP-134 (initial rebalance delay).
 
 It differs from a numbered node in three points.

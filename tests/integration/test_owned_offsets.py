@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 from keylane.config.node import LaneRule, ProxyConfig
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
-from keylane.journal.ownership import Alone, Tenure
+from keylane.journal.ownership import Alone, Ownership
 from keylane.journal.store import APPEND_TIMEOUT_S
 from keylane.offsets.records.journal import ic_partition
 from keylane.offsets.state import OffsetState
@@ -44,7 +44,7 @@ class Turns:
 
 
 class Turn:
-    """Implements `Tenure` for one node."""
+    """Implements `Ownership` for one node."""
 
     def __init__(self, turns: Turns, name: str) -> None:
         self._turns, self._name = turns, name
@@ -66,7 +66,7 @@ class Node:
         self,
         bootstrap: str,
         topic: str,
-        tenure: Tenure,
+        ownership: Ownership,
         *,
         lanes: int = 4,
         accept_layout: tuple[str, ...] = (),
@@ -82,7 +82,7 @@ class Node:
             config,
             self.cluster,
             wall_clock=lambda: 1_700_000_000.0,
-            tenure=tenure,
+            ownership=ownership,
             append_timeout_s=append_timeout_s,
         )
         self.topic = topic
@@ -179,7 +179,7 @@ def test_an_owner_that_does_not_know_of_its_end_can_write_nothing(
                 with pytest.raises(NotCoordinator, match="taken over"):
                     await ann.save(group, draft, 0, 99)
                 with pytest.raises(NotCoordinator):
-                    ann.groups.check_tenure(group)
+                    ann.groups.check_ownership(group)
             assert await bob.positions(group) == [10, 20, -1, -1]
             # What it had loaded is worth nothing any more: it fences the other, and reads again.
             assert await ann.positions(group) == [10, 20, -1, -1]
@@ -240,17 +240,17 @@ def test_layouts_are_pinned_in_any_partition(kafka: str, topic: TopicFactory) ->
     async def scenario() -> None:
         async with Node(kafka, orders, Turn(turns, "ann")) as ann:
             await ann.commit(group, 0, 10)
-        for tenure in (Alone(), Turn(turns, "ann")):
+        for ownership in (Alone(), Turn(turns, "ann")):
             with pytest.raises(ConfigInvalid, match="4 lanes per partition"):
-                async with Node(kafka, orders, tenure, lanes=8):
+                async with Node(kafka, orders, ownership, lanes=8):
                     pass
         async with Node(kafka, orders, Alone(), lanes=8, accept_layout=(orders,)) as lone:
             await lone.commit(group, 0, 20)  # pinned by the view's name, beside the one before
-        for tenure in (Alone(), Turn(turns, "ann")):
-            async with Node(kafka, orders, tenure, lanes=8) as node:
+        for ownership in (Alone(), Turn(turns, "ann")):
+            async with Node(kafka, orders, ownership, lanes=8) as node:
                 assert node.view.layout.lane_count == 8
             with pytest.raises(ConfigInvalid, match="8 lanes per partition"):
-                async with Node(kafka, orders, tenure, lanes=4):
+                async with Node(kafka, orders, ownership, lanes=4):
                     pass
 
     asyncio.run(scenario())

@@ -148,7 +148,7 @@ class FakeCluster(Cluster):
         return {DESCRIBE_848: 0} if self.knows_848 else {}
 
 
-class Tenure:
+class Ownership:
     """Of one among many nodes."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Tenure:
         pass
 
 
-class Seat(Tenure, LoneSeat):
+class Seat(Ownership, LoneSeat):
     """Of the only node."""
 
 
@@ -201,9 +201,9 @@ class Node:
                     {"topics": [metadata_topic(name, 2, topic_id)]},
                 ).topics[0]
             )
-        self.tenure = Seat() if is_lone else Tenure()
+        self.ownership = Seat() if is_lone else Ownership()
         self.groups = GroupOffsets(
-            config, self.cluster, wall_clock=lambda: 1.0, clock=self.now_s, tenure=self.tenure
+            config, self.cluster, wall_clock=lambda: 1.0, clock=self.now_s, ownership=self.ownership
         )
         self.table, self.journal, self.stats = (
             OffsetTable(partition_count=1),

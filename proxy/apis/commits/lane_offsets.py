@@ -134,7 +134,7 @@ async def open_drafts(
     await _keep_expired(group, views, committed, errors, context)
     adopted = await _adopt_all(group, views, committed, errors, context)
     await _save_before_push(group, views, adopted, context, is_transaction=writer is not None)
-    context.groups.check_tenure(group)  # else nothing may be noted of what Kafka has said
+    context.groups.check_ownership(group)  # else nothing may be noted of what Kafka has said
     for place, state in adopted.items():
         kept = context.groups.state_of(group, views[place], place[1])
         begun = state if kept is None else None

@@ -181,7 +181,7 @@ async def _pushed_late(member: Beat, view: View, partition: int, context: Contex
             sent = SentPushes(group, context)
             if not await sent.prepare([draft]):
                 return False  # the journal is away
-            context.groups.check_tenure(group)
+            context.groups.check_ownership(group)
             try:
                 offset = (place, draft.state.stable_position, sent.note_of(draft))
                 codes = error_codes(await context.ask(own_commit(member, [offset])))

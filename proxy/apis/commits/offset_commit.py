@@ -128,7 +128,7 @@ async def _push(
     if not topics:
         return None
     if drafts:
-        context.groups.check_tenure(wanted.group_id)
+        context.groups.check_ownership(wanted.group_id)
     try:
         body = write_commit_request(wanted._replace(topics=tuple(topics)), version)
         pending = context.send((request.with_body(body),))

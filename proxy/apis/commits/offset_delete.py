@@ -126,7 +126,7 @@ async def handle_offset_delete(request: Request, context: Context) -> Buffers:
             del wished[draft.place]
         held |= {place: draft.code for place, draft in wished.items()}
         rounds = _rounds(wanted.topics, views, lanes, held)
-        context.groups.check_tenure(group)
+        context.groups.check_ownership(group)
         try:
             # Whether the client may touch the group is for the broker to say, also of no lane.
             answered = await ask_rounds(request, wanted, rounds, context, is_judged_whole=True)
@@ -209,7 +209,7 @@ async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
     codes: list[ErrorCode | None] = []
     admin = Beat(group, -1, "", None)
     for draft in kept:
-        context.groups.check_tenure(group)
+        context.groups.check_ownership(group)
         try:
             offset = (draft.place, draft.state.stable_position, "")
             answer = await context.ask(own_commit(admin, [offset]))

@@ -284,7 +284,7 @@ async def _commit(
     answer = None
     if topics:
         if touched:
-            context.groups.check_tenure(str(wanted.group_id))
+            context.groups.check_ownership(str(wanted.group_id))
         until_s = context.clock() + UNANSWERED_S
         for draft in touched:
             pushes.note_push(draft.key, Push(writer, commits[draft.place], until_s))

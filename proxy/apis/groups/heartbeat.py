@@ -132,7 +132,7 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
             continue
         sent = SentPushes(beat.group, context)
         await sent.repeat({place: Pushing(*states[place], at) for place, at, _ in offsets})
-        context.groups.check_tenure(beat.group)
+        context.groups.check_ownership(beat.group)
         try:
             answer = await context.ask(own_commit(beat, offsets))
         except BaseException:

@@ -27,8 +27,8 @@ GROUP = "orders"
 PLACE = ic_partition(GROUP, COUNT)
 
 
-class Tenure:
-    """Implements `Tenure`: what a test says."""
+class Ownership:
+    """Implements `Ownership`: what a test says."""
 
     def __init__(self) -> None:
         self.number, self.is_held = 1, True
@@ -65,7 +65,7 @@ class World:
     """A node's tables, and what became of them."""
 
     def __init__(self) -> None:
-        self.tenure = Tenure()
+        self.ownership = Ownership()
         self.journals: list[Journal] = []
         self.dropped: list[int] = []
         self.loaded: list[OffsetTable] = []
@@ -73,7 +73,7 @@ class World:
         self.may_load.set()
         self.error: Exception | None = None
         self.tables = OwnedTables(
-            self.tenure,
+            self.ownership,
             self.open,
             partition_count=COUNT,
             on_loaded=self.loaded.append,
@@ -141,10 +141,10 @@ async def test_what_is_lacking_is_ours_and_nothing_loads_it() -> None:
     world.may_load.set()
     await load
     after = world.tables.lacks(GROUP)
-    world.tenure.number += 1
+    world.ownership.number += 1
     world.tables.drop_lost()
     dropped = world.tables.lacks(GROUP)
-    world.tenure.is_held = False
+    world.ownership.is_held = False
 
     assert (before, meanwhile, after, dropped) == (True, False, False, True)
     assert not world.tables.lacks(GROUP)
@@ -153,7 +153,7 @@ async def test_what_is_lacking_is_ours_and_nothing_loads_it() -> None:
 async def test_a_partition_of_another_node_is_not_touched() -> None:
     """Nor waited for: the group's lock may be held for long."""
     world = World()
-    world.tenure.is_held = False
+    world.ownership.is_held = False
     async with world.lock:
         with pytest.raises(NotCoordinator):
             async with world.tables.hold(GROUP, world.lock):
@@ -164,14 +164,14 @@ async def test_a_partition_of_another_node_is_not_touched() -> None:
 async def test_a_rebalance_is_waited_for() -> None:
     """Before it is known who owns the partition, nobody is refused."""
     world = World()
-    world.tenure.is_settled.clear()
-    world.tenure.is_held = False
+    world.ownership.is_settled.clear()
+    world.ownership.is_held = False
     asking = spawn(world.tables.ready(GROUP), "ready")
     await asyncio.sleep(0)
     assert not asking.done()
 
-    world.tenure.is_held = True
-    world.tenure.is_settled.set()
+    world.ownership.is_held = True
+    world.ownership.is_settled.set()
 
     assert (await asking).journal is world.journals[0]
 
@@ -180,13 +180,13 @@ async def test_a_lease_that_lapses_and_comes_back_costs_no_load() -> None:
     """Nothing is given out in between; the term is the same, so nobody else has written."""
     world = World()
     async with world.tables.hold(GROUP, world.lock):
-        world.tenure.is_held = False
+        world.ownership.is_held = False
         with pytest.raises(NotCoordinator):
             world.tables.check(GROUP)
         with pytest.raises(NotCoordinator):
             world.tables.table(GROUP)
         assert world.tables.changed(GROUP)[1] is world.journals[0]
-        world.tenure.is_held = True
+        world.ownership.is_held = True
         world.tables.check(GROUP)
     await world.tables.ready(GROUP)
     assert len(world.journals) == 1 and world.dropped == []
@@ -196,7 +196,7 @@ async def test_a_new_term_is_a_new_load() -> None:
     """Who holds a group from before is refused, though the partition is loaded again."""
     world = World()
     async with world.tables.hold(GROUP, world.lock):
-        world.tenure.number = 2
+        world.ownership.number = 2
         with pytest.raises(NotCoordinator):
             world.tables.changed(GROUP)
         await world.tables.ready(GROUP)
@@ -215,7 +215,7 @@ async def test_a_term_that_ends_during_the_load_ends_the_load() -> None:
     asking = spawn(world.tables.ready(GROUP), "ready")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    world.tenure.number = 2
+    world.ownership.number = 2
     world.may_load.set()
 
     with pytest.raises(NotCoordinator):
@@ -247,7 +247,7 @@ async def test_what_is_lost_is_dropped_at_once() -> None:
     world.tables.drop_lost()
     assert world.dropped == []
 
-    world.tenure.number = -1
+    world.ownership.number = -1
     world.tables.drop_lost()
 
     assert world.dropped == [PLACE] and list(world.tables.tables()) == []
@@ -328,7 +328,7 @@ def test_loads_that_wait_for_a_broker_hold_up_no_others() -> None:
             return OffsetTable(partition_count=LOADS_AT_ONCE + 1), Journal()
 
         tables = OwnedTables(
-            Tenure(),
+            Ownership(),
             open_one,
             partition_count=LOADS_AT_ONCE + 1,
             on_loaded=lambda _: None,
@@ -393,7 +393,7 @@ async def test_a_partition_that_is_lost_while_its_lock_is_waited_for() -> None:
     async with world.tables.hold(GROUP, world.lock):
         waiting = spawn(wait_for_it(), "waits")
         await asyncio.sleep(0)
-        world.tenure.is_held = False
+        world.ownership.is_held = False
 
     with pytest.raises(NotCoordinator):
         await waiting
@@ -413,7 +413,7 @@ async def test_who_gives_up_leaves_the_lock_free(turns: int) -> None:
     async with world.tables.hold(GROUP, world.lock):
         waiting = spawn(wait_for_it(), "waits")
         await asyncio.sleep(0)
-        world.tenure.number += 1
+        world.ownership.number += 1
         world.may_load.clear()
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -217,7 +217,7 @@ def test_another_nodes_groups_are_left_alone() -> None:
         node.kafka.offsets.clear()
         await node.rounds(1)
         before = len(node.journal.records)
-        node.tenure.is_held = False
+        node.ownership.is_held = False
 
         await node.rounds(2)
 
@@ -384,7 +384,7 @@ def test_a_forgotten_group_counts_no_more() -> None:
         await node.rounds(2)
 
         assert counted and not node.groups.still_has_offsets("g")
-        node.tenure.is_held = False
+        node.ownership.is_held = False
         assert not node.groups.still_has_offsets("other")
 
     run(test)
