@@ -27,8 +27,6 @@ from keylane.proxy.net.upstream import API_VERSIONS, ServiceLink
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.tasks import spawn
 
-__all__ = ["Address", "BrokerLinks", "link_of", "outcome_of"]
-
 log = logging.getLogger("keylane.cluster")
 
 ANY_ANSWER_S_MAX: Final = 10.0

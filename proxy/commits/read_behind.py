@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 from keylane.errors import UpstreamLost
 from keylane.proxy.commits.late_pushes import LatePush
-from keylane.proxy.lanes.fetch_request import LaneAnswer
-from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.lanes.reader import OFFSET_OUT_OF_RANGE
 from keylane.proxy.topics.registry import View
 

@@ -22,7 +22,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from keylane.cache.lane_log import MARKER_LATER, Aborted, Block, LaneLog
+from keylane.cache.lane_log import MARKER_LATER, LaneLog
+from keylane.cache.lane_values import Aborted, Block
 from keylane.errors import AnswerTooLarge, BatchCorrupt, BatchUnsupported, KeylaneError
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import NO_EPOCH
@@ -30,10 +31,8 @@ from keylane.proxy.lanes.block_split import AT_ONCE_BYTES_MAX, split_next
 from keylane.proxy.lanes.leader_line import Line
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import (
-    PartitionSource,
     RawFetch,
     ReaderKit,
-    ScannedBlock,
     close_aborted,
     last_offset_at,
     scanned_block,
@@ -41,8 +40,6 @@ from keylane.proxy.lanes.split_io import (
 )
 from keylane.tasks import spawn
 from keylane.wire.batch import CODEC_NONE
-
-__all__ = ["Listener", "PartitionReader", "PartitionSource", "RawFetch", "ScannedBlock"]
 
 log = logging.getLogger("keylane.reader")
 

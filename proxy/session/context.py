@@ -29,7 +29,8 @@ from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.groups.group_names import GroupNames
 from keylane.proxy.groups.group_plans import Generations
 from keylane.proxy.groups.patterns import SubscribedPatterns
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.lanes.reader import NOT_LEADER_OR_FOLLOWER
 from keylane.proxy.net.admission import Admission
 from keylane.proxy.net.framing import Frame

@@ -32,7 +32,7 @@ from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.groups.group_names import GroupNames
 from keylane.proxy.groups.group_plans import Generations
 from keylane.proxy.groups.patterns import SubscribedPatterns, find_matches
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.net.security.login_watch import LoginWatch

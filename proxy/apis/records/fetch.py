@@ -32,7 +32,7 @@ from keylane.proxy.apis.shared.context import Context, Request
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
 from keylane.proxy.apis.shared.unresolved import unresolved_lanes
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.range_views import RangeView
 from keylane.proxy.topics.registry import View
