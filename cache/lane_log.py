@@ -17,11 +17,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from keylane.cache.lane import NO_CLAIMS, Lane, Run
-from keylane.cache.lane_values import NO_OFFSET, Aborted, Block, Claim, Slice, Taken
+from keylane.cache.lane_values import NO_OFFSET, Block, Claim, Slice, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.wire.primitives import Buffer
-
-__all__ = ["MARKER_LATER", "Aborted", "Block", "Claim", "Lane", "LaneLog", "Run", "Slice", "Taken"]
 
 MARKER_LATER: Final = 2**63 - 1
 """The abort marker of a transaction lies behind the block."""

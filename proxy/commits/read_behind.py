@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
 from keylane.proxy.commits.late_pushes import LatePush
-from keylane.proxy.lanes.fetch_request import LaneAnswer
-from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")

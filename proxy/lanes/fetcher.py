@@ -25,7 +25,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from kio.schema.errors import ErrorCode
 
-from keylane.cache.lane_log import Taken
+from keylane.cache.lane_values import Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import PartitionSplit
@@ -39,18 +39,11 @@ from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.lanes.split_io import (
     OpenSource,
-    PartitionSource,
-    RawFetch,
     ReaderKit,
     ScannedBlock,
     SplitFunction,
 )
 from keylane.proxy.runtime.stats import ProxyStats
-
-__all__ = [
-    "LaneAnswer", "LaneFetch", "LaneFetchRequest", "LaneFetcher", "PartitionSource", "RawFetch",
-    "ScannedBlock",
-]  # fmt: skip
 
 READER_IDLE_S: Final = 60.0
 """A partition that nobody fetched for so long is closed; opening it again costs a few ms."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from keylane.cache.lane_log import Claim, Taken
+from keylane.cache.lane_values import Claim, Taken
 from keylane.offsets.lineage import FRESH_S
 from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.reader import PartitionReader

@@ -23,7 +23,8 @@ import numpy as np
 from kio.schema.errors import ErrorCode
 from numpy.typing import NDArray
 
-from keylane.cache.lane_log import MARKER_LATER, Aborted, Block, LaneLog
+from keylane.cache.lane_log import MARKER_LATER, LaneLog
+from keylane.cache.lane_values import Aborted, Block
 from keylane.errors import AnswerTooLarge, BatchCorrupt, BatchUnsupported, KeylaneError
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import NO_EPOCH
@@ -31,10 +32,8 @@ from keylane.proxy.lanes.block_split import AT_ONCE_BYTES_MAX, split_next
 from keylane.proxy.lanes.leader_line import Line
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import (
-    PartitionSource,
     RawFetch,
     ReaderKit,
-    ScannedBlock,
     close_aborted,
     last_offset_at,
     scanned_block,
@@ -42,8 +41,6 @@ from keylane.proxy.lanes.split_io import (
 )
 from keylane.tasks import spawn
 from keylane.wire.batch import CODEC_NONE
-
-__all__ = ["Listener", "PartitionReader", "PartitionSource", "RawFetch", "ScannedBlock"]
 
 log = logging.getLogger("keylane.reader")
 

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from keylane.cache.lane_log import MARKER_LATER, Aborted
+from keylane.cache.lane_log import MARKER_LATER
+from keylane.cache.lane_values import Aborted
 from keylane.cache.slice_cache import SliceCache
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel.recompress import recompress

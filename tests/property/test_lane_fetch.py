@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.broker_log import BrokerLog, LaneClient
 from tests.virtual_time import InlineExecutor, run_virtual

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from keylane.cache.lane_log import Block, Claim, LaneLog, Taken
+from keylane.cache.lane_log import LaneLog
+from keylane.cache.lane_values import Block, Claim, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout

@@ -12,8 +12,9 @@ from typing import Any
 
 from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetcher, LaneFetchRequest
-from keylane.proxy.lanes.reader import ScannedBlock
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
+from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.broker_log import BrokerLog, keys_of_lane, read_batches, records_of
 from tests.virtual_time import InlineExecutor

@@ -9,7 +9,7 @@ import pytest
 
 from keylane.config.node import LaneRule
 from keylane.proxy.apis.records.fetch import MIXED_WAIT_MS_MAX
-from keylane.proxy.lanes.fetcher import LaneAnswer
+from keylane.proxy.lanes.fetch_request import LaneAnswer
 from tests.transcript.entities import plain
 from tests.transcript.fake import (
     ORDERS,

@@ -12,7 +12,7 @@ from keylane.keyrange.key_split import NO_OUTPUT
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
-from keylane.proxy.lanes.fetcher import LaneAnswer
+from keylane.proxy.lanes.fetch_request import LaneAnswer
 from keylane.proxy.topics.range_table import RangeTable
 from tests.transcript.fake import (
     PLAIN,

@@ -13,7 +13,7 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.groups.heartbeat import refresh_offsets
 from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.commits.refreshes import Beat
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from tests.reference.batches import Batch, Record, write_batch
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 from tests.transcript.test_transactions import EPOCH, PID, UNSTABLE, note, stands, takes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keylane.config.node import GroupRule, LaneRule
-from keylane.proxy.lanes.fetcher import LaneAnswer
+from keylane.proxy.lanes.fetch_request import LaneAnswer
 from tests.transcript.consumer_protocol import assignment, lanes_of, subscription
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 

@@ -36,7 +36,7 @@ from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.apis.shared.unresolved import unresolved_lanes
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keylane.cache.lane import GAP_COUNT_MAX
-from keylane.cache.lane_log import Block, Claim, LaneLog, Taken
+from keylane.cache.lane_log import LaneLog
+from keylane.cache.lane_values import Block, Claim, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import LaneSlice, split_block
 from keylane.keyrange.lane import LaneLayout

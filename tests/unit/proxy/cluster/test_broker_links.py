@@ -13,7 +13,8 @@ import pytest
 from keylane.config.node import ProxyConfig
 from keylane.errors import UpstreamLost
 from keylane.proxy.cluster import broker_links
-from keylane.proxy.cluster.broker_links import Address, BrokerLinks
+from keylane.proxy.cluster.broker_links import BrokerLinks
+from keylane.proxy.net.answer_times import Address
 from keylane.proxy.net.hedge import first_answer
 from keylane.proxy.net.security.node_security import Security
 from keylane.proxy.runtime.stats import ProxyStats

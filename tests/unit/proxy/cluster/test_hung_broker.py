@@ -8,10 +8,11 @@ from typing import Any
 
 from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.lanes.memory_budget import ByteGate
 from keylane.proxy.lanes.read_memory import ReadRoom
-from keylane.proxy.lanes.reader import RawFetch
+from keylane.proxy.lanes.split_io import RawFetch
 from keylane.proxy.net.framing import CHUNK_BYTES
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.tasks import spawn

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from keylane.proxy.lanes import reader
-from keylane.proxy.lanes.reader import RawFetch
+from keylane.proxy.lanes.split_io import RawFetch
 from tests.reference.batches import write_batch
 from tests.reference.broker_log import BrokerLog, records_of
 from tests.reference.lane_bench import (
