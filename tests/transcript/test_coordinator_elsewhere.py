@@ -58,7 +58,7 @@ async def test_librdkafka_is_told_to_ask_again(version: int) -> None:
     context = FakeContext()
     context.is_librdkafka = True
 
-    async def refuse(_request: Any, _context: Any) -> Any:
+    async def refuse(_request: Any, _wanted: Any, _context: Any) -> Any:
         raise NotCoordinator("another node's")
 
     topics = [{"name": "orders", "partition_indexes": [1, 2]}]

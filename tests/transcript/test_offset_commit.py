@@ -489,7 +489,7 @@ async def test_two_commits_of_a_group_take_turns() -> None:
     wanted = [request(topic("orders", {index: 10 + index})) for index in (0, 2)]
     requests = [make_request(COMMIT, 8, each) for each in wanted]
     await context.groups.lock(GROUP).__aenter__()
-    both = [spawn(handle_offset_commit(one, context), "commit") for one in requests]
+    both = [spawn(handle_offset_commit(one, one.decode(), context), "commit") for one in requests]
     await asyncio.sleep(0)  # not a pause: one turn of the loop takes both up to the lock
     assert context.events == []
 

@@ -32,10 +32,9 @@ from kio.schema.errors import ErrorCode
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
-from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
-from keylane.proxy.apis.shared.unresolved import unresolved_lanes
+from keylane.proxy.apis.shared.views import are_plain, find_shared, unresolved_lanes
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View

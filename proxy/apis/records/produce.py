@@ -26,10 +26,10 @@ from keylane.producers.resequence import resequence
 from keylane.producers.sequence import UNKNOWN_PRODUCER_LOG_START
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import show_endpoints, with_own_endpoints
-from keylane.proxy.apis.shared.lane_topics import are_plain, find_view
 from keylane.proxy.apis.shared.own_topics import names_own, refused_topics
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.views import are_plain, find_view
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View

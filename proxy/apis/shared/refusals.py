@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from keylane.errors import GroupDenied, NotCoordinator
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import is_elsewhere
-from keylane.proxy.apis.shared.relay import Handler, Look
+from keylane.proxy.apis.shared.relay import DecodedHandler, Handler, Look
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.header import ApiKey
@@ -40,12 +40,15 @@ class RefusalReason(NamedTuple):
     message: str | None
 
 
-def refusing(handler: Handler) -> Handler:
-    """The handler, with a refusal when it finds that the group is not ours, or not the client's."""
+def refusing(handler: DecodedHandler) -> Handler:
+    """Return a handler that gets the decoded body, and refuses groups of others.
+
+    A group is refused when it is another node's, or not the client's.
+    """
 
     async def served(request: Request, context: Context) -> Buffers:
         try:
-            return await handler(request, context)
+            return await handler(request, request.decode(), context)
         except GroupDenied:
             return request.answer_entity(refusal(request, GROUP_DENIED))
         except NotCoordinator as error:

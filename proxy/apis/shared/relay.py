@@ -14,6 +14,8 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 
 Handler = Callable[[Request, Context], Awaitable[Buffers]]
+DecodedHandler = Callable[[Request, Any, Context], Awaitable[Buffers]]
+"""A handler that gets the body of the request beside it, read once."""
 Look = Callable[[Request, Context], Handler | None]
 """The handler of this very request, with what was read of it; None: it is relayed as bytes."""
 Relays = Callable[[Request, Context], bool]
