@@ -35,10 +35,10 @@ from keylane.proxy.startup.control_setup import Upkeep
 from keylane.tasks import Watched
 
 LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
-"""What happens to answers on the way back, where it is not that addresses are replaced."""
+"""Treatment of answers, by API key, where no address is replaced."""
 ROOT: Final = Path(__file__).resolve().parent.parent
 REQUIREMENT: Final = re.compile(r" \((?:[SDG][\w-]*\d|D-[A-Z-]+)\)")
-"""Ids of requirements mean something to whoever reads the code, not to users."""
+"""Codes of an old specification, which the pages leave out."""
 BEHAVIOUR: Final = re.compile(r"^Behaviour: (.*?)\nNot done: (.*?)\n\n", re.DOTALL | re.MULTILINE)
 TABLE_HEAD: Final = "| key | default | meaning |\n|---|---|---|\n"
 CONFIGURATION_HEAD: Final = f"""# Configuration
@@ -93,10 +93,10 @@ and until the node stops, 503 else. Neither needs a token, neither asks a broker
 ([control-api.md](control-api.md#probes)).
 
 The number of series is bounded: none is made per lane, per member or per client. The series with
-the labels `group` and `topic` are those of the 100 that are furthest behind; lanes and members one
-by one are told by `GET /groups/NAME` (`keylane describe`). A scrape with 10,000 lanes takes some
+the labels `group` and `topic` are those of the 100 that are furthest behind; single lanes and
+members are in `GET /groups/NAME` (`keylane describe`). A scrape with 10,000 lanes takes some
 milliseconds.
-Beside these there is what Prometheus' client tells of every process (Linux):
+Prometheus' client adds metrics of the process (Linux):
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`,
 `process_max_fds`, `process_start_time_seconds`, `process_virtual_memory_bytes`.
 
@@ -221,7 +221,7 @@ def protocol() -> str:
 
 
 def _behaviours() -> list[str]:
-    """A section for each module of `apis` whose docstring tells its behaviour."""
+    """Return a section for each module of `apis` whose docstring describes its behaviour."""
     sections = []
     for module in pkgutil.walk_packages(apis.__path__, f"{apis.__name__}."):
         doc = importlib.import_module(module.name).__doc__ or ""

@@ -1,4 +1,4 @@
-"""Many nodes: how they come and go, what is made for each of them, what scales them."""
+"""Many nodes: joining and leaving, the objects of each, and the autoscaler."""
 
 from __future__ import annotations
 

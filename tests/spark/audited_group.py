@@ -1,6 +1,6 @@
 """A real group on real lanes: stock consumers that report, of which some are killed.
 
-In:    a proxy, topics.  Out: an audit topic full of reports; what the demo's own books say.
+In:    a proxy, topics.  Out: an audit topic full of reports; the counts of the demo's own ledger.
 """
 
 from __future__ import annotations
