@@ -1,4 +1,4 @@
-"""How even a skewed topic is shared by a real group: keylane's assignor beside Kafka's own.
+"""Balance of a skewed topic among a real group's members: keylane's assignor beside Kafka's own.
 
     python -m bench.end_to_end.balance [--seeds 5] [--lanes 16 64]
 
@@ -8,8 +8,8 @@ In:    nothing.  Out: a table, and results/balance.json: the busiest member's sh
 A run: eight members join; records of Zipf(1.1) keys are produced and read; one member subscribes
 anew, which makes the second generation; as many again are produced and read, and each member's
 bytes counted. Then members leave one by one. Kafka's assignors deal out the same lanes as plain
-partitions. Hash-even is the seed document's rule, members dealt to partitions and the hash space of
-each cut evenly: as many lanes per partition as it has members, a lane for each.
+partitions. Hash-even deals members to partitions and cuts the hash space of each evenly: as many
+lanes per partition as it has members, a lane for each.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ WAYS: Final = (
 
 
 class Member:
-    """A stock consumer in a thread: counts the bytes of each lane until it is told to leave."""
+    """A stock consumer in a thread: counts the bytes of each lane until `leave`."""
 
     def __init__(self, number: int, bootstrap: str, group: str, topic: str, way: Way) -> None:
         self.topic, self.lock = topic, threading.Lock()
@@ -203,7 +203,7 @@ def measure(stage: Stage, way: Way, lanes: int, seed: int) -> Run:
 
 
 def produce(stage: Stage, topic: str, seed: int, *, half: int) -> None:
-    """Write Zipf keys directly into Kafka, under names of the seed."""
+    """Write Zipf keys directly into Kafka, under names of the random seed."""
     rng = random.Random(seed * 2 + half)
     weights = [1 / (rank + 1) ** EXPONENT for rank in range(KEY_COUNT)]
     value = b"x" * VALUE_BYTES
@@ -231,7 +231,7 @@ def await_records(members: Sequence[Member]) -> None:
 
 
 def check_errors(members: Sequence[Member]) -> None:
-    """Raises: RuntimeError, a member was told an error."""
+    """Check for errors. Raises: RuntimeError, a member got one."""
     for member in members:
         if member.error is not None:
             raise RuntimeError(f"{member.topic}: {member.error}")

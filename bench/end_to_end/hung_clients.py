@@ -240,7 +240,7 @@ class Reader(Client):
 
 
 class Committer(Client):
-    """Commits a partition, or its first lane, for a group of its own, twice a second."""
+    """Commits a partition, or its first lane, for its own group, twice a second."""
 
     def __init__(self, way: Way, over: threading.Event, group: str, partition: int) -> None:
         super().__init__(way, over)

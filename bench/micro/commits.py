@@ -1,4 +1,4 @@
-"""What a commit of one lane costs, by how many lanes its partition has: time, and journal bytes.
+"""Cost of a commit of one lane, by the lane count of its partition: time, and journal bytes.
 
     python -m bench.micro.commits
 

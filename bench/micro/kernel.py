@@ -4,7 +4,7 @@
 
 In:    nothing; makes blocks of 1 MiB batches with keys like `order-123456` and JSON-like values.
 Out:   one line per codec, record size and lane count; MB/s are plain bytes, one thread.
-The best of several runs is told, and the median beside it.
+The best of several runs is printed, and the median beside it.
 """
 
 from __future__ import annotations

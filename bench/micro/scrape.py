@@ -2,7 +2,7 @@
 
     python -m bench.micro.scrape
 
-In:    nothing; groups by partitions by lanes, each lane at a position of its own.
+In:    nothing; groups by partitions by lanes, each lane at another position.
 Out:   one line per size: milliseconds (median and worst of 15), lines of text, also of a scrape
        without a commit since the last.
 """

@@ -1,4 +1,4 @@
-"""What relaying a large body costs: copied through a buffer, or moved by the kernel (splice).
+"""Cost of relaying a large body: copied through a buffer, or moved by the kernel (splice).
 
     python -m bench.micro.splice
 

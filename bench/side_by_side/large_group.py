@@ -1,4 +1,4 @@
-"""A thousand members in one group whose lanes keylane deals out: what a rebalance costs.
+"""Cost of a rebalance of a thousand members in one group whose lanes keylane deals out.
 
 In:    raw classic-group clients (JoinGroup v2, SyncGroup v1, Heartbeat v1), a connection each.
 Out:   seconds of a rebalance and CPU of keylane and broker, for 100 and for 1,000 members.
@@ -73,7 +73,7 @@ class Fields:
 
 @dataclass(slots=True)
 class Crowd:
-    """What the members of one group have come to."""
+    """State of the members of one group."""
 
     group: str
     topic: str
@@ -88,7 +88,7 @@ class Crowd:
 
 
 class RawMember:
-    """One member: joins, syncs, beats, and joins again when told to."""
+    """One member: joins, syncs, beats, and joins again at a rebalance."""
 
     def __init__(self, crowd: Crowd) -> None:
         self.crowd, self.member_id, self.is_leader = crowd, "", False

@@ -2,7 +2,7 @@
 
 In:    options of the command line.  Out: `Lineup`: addresses and process ids.
 
-Kafka has a second listener that tells clients HAProxy's address, as a plain TCP relay needs.
+Kafka has a second listener that advertises HAProxy's address, as a plain TCP relay needs.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def progress(text: str) -> None:
 
 
 def _listeners(port: int, inner: int, outer: int) -> dict[str, str]:
-    """Kafka's settings for a second listener on `inner` that tells clients the port `outer`."""
+    """Kafka's settings for a second listener on `inner` that advertises the port `outer`."""
     controller = find_free_port()
     plain = f"PLAINTEXT://{ADDRESS}:{port}"
     return {

@@ -1,4 +1,4 @@
-"""What a scenario found: a table, how its targets fared, and every run behind them.
+"""Result of a scenario: a table, its targets, and every run behind them.
 
 In:    figures of runs.  Out: `Outcome`, as JSON for the result file.
 """
@@ -83,5 +83,5 @@ def median(values: Sequence[float]) -> float:
 
 
 def ratios(values: Sequence[float], bases: Sequence[float]) -> list[float]:
-    """Each run to the base of its own round."""
+    """Return each run's ratio to the base of the same round."""
     return [value / base for value, base in zip(values, bases, strict=True)]
