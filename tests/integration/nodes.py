@@ -1,4 +1,4 @@
-"""Several keylane processes in front of one cluster, and a group whose members tell when.
+"""Several keylane processes in front of one cluster, and a group whose events have times.
 
 In:    the upstream's bootstrap address, lane rules, a folder.  Out: `Nodes`, `TimedGroup`.
 """
@@ -83,7 +83,7 @@ class Nodes:
 
 
 class TimedGroup(Group):
-    """A group that keeps all that its members told, with the time at which they told it."""
+    """A group that keeps every event that its members reported, with its time."""
 
     def __init__(
         self, bootstrap: str, topic: str, group: str, *, log_folder: Path, **options: Any
@@ -91,7 +91,7 @@ class TimedGroup(Group):
         super().__init__(bootstrap, topic, group, **options)
         self.log_folder = log_folder
         self.reported: list[tuple[float, str, str, Mapping[str, Any]]] = []
-        """(monotonic seconds, member, event, what else it told), by member in order."""
+        """(monotonic seconds, member, event, its fields), by member in order."""
 
     def _take(self, name: str, reported: dict[str, Any]) -> None:
         self.reported.append((reported["at_s"], name, reported["event"], reported))

@@ -1,4 +1,4 @@
-"""A client of a few lines that sends what a test wants, and shows every byte that comes back.
+"""A client of a few lines that sends any bytes, and shows every byte that comes back.
 
 In:    kio requests.  Out: kio answers, and the bytes.
 """
@@ -82,7 +82,7 @@ class RawClient:
         self.socket.sendall(write_request(api_key, version, 5, "raw", body))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send what is no request, or a part of one."""
+        """Send bytes that need be no request."""
         self.socket.sendall(data)
 
     def fileno(self) -> int:
@@ -161,11 +161,11 @@ class RawClient:
     def fetch_codes(
         self, topic: str, version: int, lanes: Sequence[int], **options: int
     ) -> set[int]:
-        """Fetch lanes; the error codes that came. `options` as of `ask_lanes`."""
+        """Fetch lanes; return the error codes. `options` are those of `ask_lanes`."""
         self.ask_lanes(topic, version, lanes, **options)
         return self.lane_codes(version)
 
-    def fetch_for_ever(self, topic: str) -> None:
+    def fetch_until_closed(self, topic: str) -> None:
         """Fetch until the connection ends. Raises: ConnectionError."""
         while True:
             self.fetch_codes(topic, 12, range(8))

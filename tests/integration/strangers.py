@@ -1,6 +1,6 @@
-"""A stranger in the nodes' group: joins at the broker itself, and says what a test wants.
+"""A stranger in the nodes' group: joins at the broker itself, with any bytes.
 
-In:    a broker's address, what to say.  Out: what it was told; what others said, to say it again.
+In:    a broker's address, bytes to send.  Out: its answers; the others' bytes, to repeat them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUMBER: Final = 7
 MEMBER_ID_REQUIRED: Final = 79
 
 Say = Callable[[Any], dict[str, bytes]]
-"""What the stranger tells each member when it leads; gets JoinGroup's answer."""
+"""The stranger's assignment for each member when it leads, from JoinGroup's answer."""
 
 
 class PlainClient(RawClient):
@@ -44,7 +44,7 @@ class PlainClient(RawClient):
         return self.ask(build(load_request_schema(api_key, version), values))
 
     def members(self) -> list[Any]:
-        """Of the nodes' group, as anybody sees them who may describe it."""
+        """Return the members of the nodes' group, by DescribeGroups."""
         answer = self.ask_values(DESCRIBE, 5, groups=[GROUP])
         return list(answer.groups[0].members)
 

@@ -1,4 +1,4 @@
-"""What the chart renders starts what the image holds: two nodes, here on loopback, serve a group.
+"""The rendered chart starts the image's program: two nodes, here on loopback, serve a group.
 
 A pod is an address of 127.0.0.0/8, which Linux has all of: both pods listen on the same ports.
 """
@@ -236,7 +236,7 @@ def pods(kafka: str, image: Path, tmp_path: Path) -> Iterator[list[Kubelet]]:
 
 
 def bootstrap_of(pods: list[Kubelet]) -> str:
-    """What clients are given: all nodes."""
+    """Return the addresses of all nodes, as clients have them."""
     return ",".join(pod.bootstrap for pod in pods)
 
 
@@ -298,8 +298,8 @@ def test_a_roll_out_stops_no_consumption(pods, image, kafka, topic) -> None:
     group.seen.assert_nothing_committed_again()
 
 
-def test_s004_51_pods_read_their_ranges_and_are_replaced(pods, image, kafka, topic) -> None:
-    """The job tells one node; three pods read a partition disjointly, a new one goes on."""
+def test_pods_read_their_ranges_and_are_replaced(pods, image, kafka, topic) -> None:
+    """The job calls one node; three pods read a partition disjointly, a new one goes on."""
     name = topic("ranges", partitions=1)
     values = produce(kafka, name, KEYS, ROUNDS)
     standalone = {"members": 3, "topics": [{"name": name, "partitions": 1}]}

@@ -42,7 +42,7 @@ HIDDEN = {
     ApiKey.DELETE_SHARE_GROUP_STATE: "between brokers",
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "between brokers",
 }
-"""What a broker offers and keylane does not, or not in all versions, and why."""
+"""APIs that a broker offers and keylane does not, or not in all versions, with the reason."""
 Sides = tuple[Side, Side]
 
 
@@ -179,7 +179,7 @@ def test_an_answer_with_other_addresses_is_the_same() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_difference_is_found(fault) -> None:
-    """A lost topic, code or tag, a null that became empty, another order: each is told of."""
+    """A lost topic, code or tag, a null that became empty, another order: each is reported."""
     plant, reported = FAULTS[fault]
     direct = show(ApiKey.METADATA, 12, write_message(an_answer()))
     through = copy.deepcopy(direct)

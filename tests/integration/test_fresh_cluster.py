@@ -1,4 +1,4 @@
-"""A cluster whose brokers cannot make their offsets topic yet: all but groups is served at once.
+"""A cluster whose brokers cannot make their offsets topic yet: requests without a group are served.
 
 In:    a broker of this test's own.  Out: verdicts.
 """
@@ -28,7 +28,7 @@ KEYS = [f"key-{number}" for number in range(20)]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
-    """One broker that is to keep three replicas of group offsets, as Kafka's defaults say."""
+    """One broker that has to keep three replicas of group offsets, Kafka's default."""
     properties = {"offsets.topic.replication.factor": "3"}
     with EmbeddedKafka(tmp_path / "kafka", properties=properties) as running:
         yield running

@@ -102,7 +102,7 @@ class Clients:
 
 
 def ask(served: Served) -> str:
-    """One request over a connection of its own; the serial number that was shown."""
+    """Send one request over a new connection; return the serial number that was shown."""
     context = ssl.create_default_context(cafile=str(served.authority.ca))
     address = split_address(served.proxy.bootstrap)
     with (

@@ -118,7 +118,7 @@ def test_requests_that_only_begin(kafka, keylane, topic) -> None:
 
 
 def test_requests_before_a_login(stage) -> None:
-    """A hundred connections without one share a few MiB; who logs in meanwhile is served."""
+    """A hundred connections without a login share a few MiB; a client that logs in is served."""
     topic, _ = stage.topic("before", 1)
     proxy = stage.start_keylane(stage.direct, f"memory_max={MEMORY_MAX}", "beside_others=true")
     request_bytes = 500 * 1024

@@ -91,7 +91,7 @@ def test_a_producer_goes_on_when_a_node_joins(tmp_path: Path) -> None:
             producer.run(100)
             deadline_s = time.monotonic() + 60
             while set(leading_nodes(nodes[0].bootstrap, topic).values()) != {0}:
-                assert time.monotonic() < deadline_s, "the node that left is still told of"
+                assert time.monotonic() < deadline_s, "the node that left is still named"
                 producer.run(1)
 
             nodes.start()

@@ -1,4 +1,4 @@
-"""Strangers in the nodes' group, at a real broker: nodes start, and keep what is theirs."""
+"""Strangers in the nodes' group, at a real broker: nodes start, and keep their partitions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def read_all(nodes: Nodes, values: list[str], group: str) -> None:
 
 
 def expect_only_nodes(nodes: Nodes) -> None:
-    """No client is told of the stranger's address, and the nodes serve all between them."""
+    """Expect the stranger's address in no metadata, and every partition at one of the nodes."""
     for node in nodes.processes:
         reported = AdminClient({"bootstrap.servers": node.bootstrap}).list_topics(timeout=30)
         ports = {broker.port for broker in reported.brokers.values()}
@@ -216,7 +216,7 @@ def test_a_secret_is_rotated_under_three_nodes(broker, secret, tmp_path) -> None
 
 
 def test_the_group_is_refused_at_keylanes_listeners(broker, secret, tmp_path) -> None:
-    """To everybody, and the broker never hears of it."""
+    """Every client is refused, and no request reaches the broker."""
     with make_nodes(broker, tmp_path, secret) as nodes:
         with PlainClient(broker) as onlooker:
             before = [str(one.member_id) for one in onlooker.members()]

@@ -32,7 +32,7 @@ OPTIONS = {"assignor": "roundrobin", "session_timeout_ms": 6000, "request_timeou
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own: nodes of one cluster form one group, whoever starts them."""
+    """A broker for this module: all nodes of one cluster form one group."""
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as running:
         yield running.bootstrap
 

@@ -31,7 +31,7 @@ from .conftest import TopicFactory
 
 
 class Turns:
-    """Who owns everything: a node by its name, or several at once, as after a network split."""
+    """Owners of everything: one node by its name, or several, as after a network split."""
 
     def __init__(self, *owners: str) -> None:
         self.owners = set(owners)
@@ -234,7 +234,7 @@ def test_commits_of_many_groups_at_once(kafka: str, topic: TopicFactory) -> None
 
 
 def test_layouts_are_pinned_in_any_partition(kafka: str, topic: TopicFactory) -> None:
-    """Of the group's partition among nodes; who starts next, alone or not, is bound by it."""
+    """A layout is in the group's partition; it binds each node that starts, alone or not."""
     orders, group, turns = topic(partitions=1), name_group(), Turns("ann")
 
     async def scenario() -> None:
@@ -257,7 +257,7 @@ def test_layouts_are_pinned_in_any_partition(kafka: str, topic: TopicFactory) ->
 
 
 def test_a_broker_that_restarts_costs_no_commit(own_broker: EmbeddedKafka) -> None:
-    """What was answered is there; what failed is told, and its partition read again."""
+    """Answered commits are there; a failed one is an error, and its partition is read again."""
     group = name_group()
 
     async def scenario() -> None:
@@ -277,7 +277,7 @@ def test_a_broker_that_restarts_costs_no_commit(own_broker: EmbeddedKafka) -> No
 
 
 def name_group() -> str:
-    """A group of its own."""
+    """Return the name of another group."""
     return f"group-{uuid.uuid4()}"
 
 

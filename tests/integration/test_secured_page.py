@@ -1,4 +1,4 @@
-"""docs/secured-setup.md, run as it stands there: three secured nodes, and what it says of them.
+"""docs/secured-setup.md, run as it stands: three secured nodes, with the outputs that it shows.
 
 In one bash, in an empty folder, with Kafka's own tools and curl and openssl of this machine. Only
 the values of the variables at the head of the page are others.
@@ -315,7 +315,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 
 def make_user(broker: EmbeddedKafka, user: str, password: str) -> None:
-    """Somebody who may log in, and has no right."""
+    """Make a user that may log in, and has no right."""
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     changes: list[UserScramCredentialAlteration] = [
@@ -325,7 +325,7 @@ def make_user(broker: EmbeddedKafka, user: str, password: str) -> None:
 
 
 def test_the_page_gives_three_secured_nodes(broker, shell, tmp_path) -> None:
-    """From an empty folder to three nodes that agree, serve who may, and go on under rotation."""
+    """Three nodes start from an empty folder, serve clients with rights, and rotate secrets."""
     values = make_values(broker, tmp_path)
     page = sections(values)
     etc, direct = Path(values["ETC"]), values["BOOTSTRAP"]
@@ -368,7 +368,7 @@ def test_the_page_gives_three_secured_nodes(broker, shell, tmp_path) -> None:
 def expect_strangers_are_refused(
     broker: EmbeddedKafka, alice: Login, *, direct: str, nodes: str, values: dict[str, str]
 ) -> None:
-    """Who has no right reads nothing; who may read with any group may not join the nodes'."""
+    """A user without rights reads nothing; READ on any group does not open the nodes' group."""
     make_user(broker, "mallory", "mallory-password-Zq7")
     mallory = Login(
         mechanism=MECHANISM, user="mallory", password="mallory-password-Zq7", ca=alice.ca

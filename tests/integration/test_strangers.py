@@ -1,4 +1,4 @@
-"""What a client can do to others before its login, and without rights: as little as direct."""
+"""Harm by a client before its login, and without rights: as little as direct."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Two sides in the same state: topics, records and a group for each, on one broker.
 
-In:    a folder.  Out: a broker and keylane in front of it, each with topics of its own.
+In:    a folder.  Out: a broker and keylane in front of it, each with its own topics.
 """
 
 from __future__ import annotations
