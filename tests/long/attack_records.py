@@ -1,6 +1,6 @@
 """Attacks with records and memberships that only keylane itself should write.
 
-In:    where to, how long.  Out: what the attacker got.
+In:    where to, how long.  Out: results of the attacker.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def squat(places: Places, until_s: float, *, is_node: bool) -> Got:
 
 
 def led_astray(places: Places) -> Got:
-    """How many lanes and coordinators clients of keylane would look for at the stranger's."""
+    """Count lanes and coordinators that clients of keylane would look for at the stranger's."""
     got: Got = Counter()
     try:
         with AttackClient(places.keylane).log_in("alice") as client:
@@ -178,7 +178,7 @@ def _stay(client: AttackClient, places: Places, until_s: float, got: Got, *, is_
 
 
 def fake_hello() -> bytes:
-    """What a node would say whose address is the attacker's."""
+    """Return the subscription of a node whose address is the attacker's."""
     node = NodeInfo(
         number=7,
         bootstrap=("127.0.0.1", STRANGER_PORT),

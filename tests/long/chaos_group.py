@@ -1,4 +1,4 @@
-"""Groups under chaos, and the producer that feeds them: processes, and what they published.
+"""Groups under chaos, and the producer that feeds them: processes, and their events.
 
 In:    addresses, topics.  Out: `Held` and `Delivery` events; `Produced` ones.
 """
@@ -46,7 +46,7 @@ class Waiter:
 
 
 class ChaosGroup:
-    """Stock consumers of one group, each a child process with a name of its own."""
+    """Stock consumers of one group, each a child process with another name."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What happened to groups in a run of chaos, as values of one clock.
+"""Events of groups in a run of chaos, with times of one clock.
 
 In:    what members published, what went over the wire, what producers wrote and Kafka kept.
 All times are seconds of the machine's monotonic clock.
@@ -128,7 +128,7 @@ Of = TypeVar("Of", bound=Event)
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A record that a producer was told is written."""
+    """A record whose write was acknowledged to its producer."""
 
     topic: str
     partition: int
@@ -136,12 +136,12 @@ class Produced:
     key: str
     number: int
     at_s: float
-    """When its producer learnt that."""
+    """Time at which the producer learnt that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What a partition holds when the run is over, as a direct consumer reads it."""
+    """A partition's records when the run is over, read by a direct consumer."""
 
     start: int
     records: Mapping[int, tuple[str, int]]
@@ -159,12 +159,12 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterHistory:
-    """What producers wrote and what Kafka kept of it."""
+    """Records that producers wrote, and those that Kafka kept."""
 
     produced: Sequence[Produced]
     logs: Mapping[tuple[str, int], Log]
     safe_topics: frozenset[str]
-    """Whose acknowledged records Kafka must keep, whatever is done to it."""
+    """Topics whose acknowledged records Kafka must keep, whatever is done to it."""
     seen: Sequence[Produced] = ()
     """Records of other topics that members were handed, and when: some were never acknowledged."""
 
@@ -194,7 +194,7 @@ class ClusterHistory:
 
         A producer with one request under way is given ascending offsets, until a log is cut:
         the first record behind a cut is where the log was cut. What a member was handed and no
-        producer was answered may be all that was lost: it tells of a cut at its own offset.
+        producer was answered may be all that was lost: it shows a cut at its own offset.
         """
         written: dict[tuple[str, int], list[Produced]] = defaultdict(list)
         for each in sorted(self.produced, key=lambda each: each.at_s):
@@ -224,7 +224,7 @@ class ClusterHistory:
 
 @dataclass(slots=True, kw_only=True)
 class GroupHistory:
-    """What one group did."""
+    """Events of one group."""
 
     group: str
     partitions: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""What nodes keep resident while a run of chaos goes on.
+"""Resident memory of nodes during a run of chaos.
 
 In:    running nodes, after each round.  Out: faults in words: a node that grew.
 """

@@ -55,7 +55,7 @@ TOPICS: Final[Mapping[str, tuple[str, ...]]] = {"own": BUSY, "lane": BUSY, "stil
 
 
 def empty_history(group: str) -> GroupHistory:
-    """What a group did, to be filled in."""
+    """Return a group's history, to be filled in."""
     return GroupHistory(
         group=group,
         partitions={topic: PARTITIONS[topic] for topic in TOPICS[group]},

@@ -1,4 +1,4 @@
-"""How low, and how far, an answer to OffsetFetch may be, by the commits of its lane.
+"""Lowest and highest answer that OffsetFetch may have, by the commits of its lane.
 
 In:    all commits of one lane, where its log was cut.  Out: the lowest and the farthest offset.
 
@@ -132,7 +132,7 @@ class CommitFloor:
 
 
 def _over_s(commit: Commit, acknowledged: Sequence[Commit]) -> float:
-    """When an unanswered commit can no longer take effect; inf: it always can."""
+    """Return when an unanswered commit can no longer take effect; inf: it always can."""
     return min(
         (
             later.answered_s

@@ -1,4 +1,4 @@
-"""Groups, topics and lane names that come and go: what is left of them, in memory and on disk.
+"""Groups, topics and lane names that come and go: their remains in memory and on disk.
 
 `python -m tests.long.growth --groups 10000 --topics 1000 --names 1000`: prints what a node holds
 before, at most, and when Kafka has forgotten them all; how long a start takes, also once Kafka has
@@ -141,7 +141,7 @@ class Talk:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a node holds."""
+    """Things that a node holds."""
 
     rss_mib: float
     descriptors: int
@@ -154,7 +154,7 @@ class Held:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """What has to be as it was: all but memory, descriptors and time."""
+        """Return the counts that must be as before: all but memory, descriptors and time."""
         return self.states, self.readers, self.topics, self.journal
 
     def line(self) -> str:
@@ -225,7 +225,7 @@ class Growth:
             time.sleep(5)  # the cleaner looks each 15 s
 
     def look(self, start_s: float = 0.0) -> Held:
-        """What the node holds now."""
+        """Return the things that the node holds now."""
         metrics = read_metrics(self.proxy.control)
         return Held(
             rss_mib=resident_mib(self.proxy.pid),

@@ -1,4 +1,4 @@
-"""What hostile clients do: each kind is one connection, made of chance.
+"""Kinds of hostile clients: each kind is one connection, made of chance.
 
 In:    a generator of chance, where to.  Out: how many inputs it was.
 """

@@ -1,4 +1,4 @@
-"""Hostile inputs at keylane's decoders, millions of them, in a process of their own.
+"""Hostile inputs at keylane's decoders, millions of them, in child processes.
 
 In:    a seed, numbers of inputs.  Out: `Tally`: by decoder how many, how long, what was wrong.
 
@@ -26,7 +26,7 @@ from tests.fuzz.targets import TARGETS, run_one
 
 SECONDS_MAX: Final = 1.0
 STUCK_S: Final = 15.0
-"""An input that has come to no end after so long never does."""
+"""Seconds after which an input counts as stuck."""
 RSS_GROWTH_MIB: Final = 300
 """Of the child, from the first thousand inputs on; a split alone may hold 1 MiB."""
 LOG_INTERVAL_S: Final = 60.0
@@ -117,7 +117,7 @@ def try_input(tally: Tally, number: int, data: bytes) -> None:
 def run_numbers(
     seed: int, first: int, end: int, *, deadline_s: float, note: Callable[[int], None]
 ) -> Tally:
-    """Inputs of these numbers, in this process. `note` is told each number before it is tried."""
+    """Try inputs of these numbers, in this process. `note` gets each number before it is tried."""
     tally = Tally(next_number=first)
     _warm_up()
     settled_mib = 0.0

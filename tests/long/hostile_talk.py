@@ -23,7 +23,7 @@ from keylane.wire.messages import write_message
 
 CONNECT_S: Final = 20.0
 ANSWER_S: Final = 0.15
-"""What has not come by then is not waited for: a hostile client need not be answered."""
+"""Seconds to wait for an answer, which a hostile client need not get."""
 LOGIN_S: Final = 20.0
 RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: closing sends RST."""
@@ -33,7 +33,7 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Where hostile bytes go."""
+    """Targets of hostile bytes."""
 
     plain: tuple[str, int]
     """A Kafka listener without TLS."""

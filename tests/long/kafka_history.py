@@ -1,4 +1,4 @@
-"""What the brokers keep of a run: the journal's producers, and how offsets went, over time.
+"""History in the brokers' files after a run: the journal's producers, and offsets over time.
 
 In:    brokers' data folders, a bootstrap address.  Out: breaches in words.
 Source: Kafka's record batch v2 (KIP-98); `OffsetCommitKey` and `OffsetCommitValue` messages.
@@ -36,13 +36,13 @@ LENGTH_END: Final = 12
 """The length counts from here."""
 NO_PRODUCER: Final = -1
 HASH_POINTS: Final = 96
-"""Where positions are looked at; the lanes of the tests are fewer."""
+"""Hashes at which positions are compared; the lanes of the tests are fewer."""
 READ_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who wrote a batch, and where."""
+    """The producer of a batch, and the batch's place."""
 
     offset: int
     producer_id: int
@@ -240,7 +240,7 @@ def judge_positions(messages: Iterable[Message]) -> tuple[list[str], int]:
 
 
 def _at_points(value: PositionsValue) -> list[int]:
-    """Where hash points spread over the hash space count as committed up to."""
+    """Return the committed offset at hash points spread over the hash space."""
     found = []
     for number in range(HASH_POINTS):
         point = HASH_MAX // HASH_POINTS * number + 1

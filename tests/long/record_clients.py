@@ -1,4 +1,4 @@
-"""Record what stock clients send: `tests/transcript/client_frames.txt`, made anew by hand.
+"""Record frames of stock clients: `tests/transcript/client_frames.txt`, made anew by hand.
 
 In:    a folder for data, folders with the built Go program and with KafkaJS.
 Out:   one line per client, API, version and shape: `client key version request answer`, the

@@ -37,7 +37,7 @@ SHARE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What one minute was like."""
+    """Figures of one minute."""
 
     latency_ms: list[float]
     """From the producer's call to the news of the record here."""
@@ -152,7 +152,7 @@ def run(minute_count: int, node_count: int, records_per_s: float, folder: Path) 
 
 
 def judge(minutes: list[Minute]) -> list[str]:
-    """What is not flat."""
+    """Return the figures that are not flat."""
     share = max(1, len(minutes) // SHARE)
     first, last = minutes[1 : 1 + share], minutes[-share:]
     faults = []

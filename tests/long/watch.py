@@ -1,4 +1,4 @@
-"""A process that looks at a keylane from beside: does it answer, how late, how large is it.
+"""A process that measures a keylane from outside: its answers, their delays, its memory.
 
 In:    its process id and control port.  Out: `Look`: the worst of a while.
 
@@ -88,7 +88,7 @@ class Watch:
             self._child.join()
 
     def cut(self) -> Look:
-        """What was seen since the last time."""
+        """Return the worst figures since the last call."""
         self._pipe.send("cut")
         found = self._pipe.recv()
         assert isinstance(found, Look)
