@@ -1,6 +1,6 @@
-"""What may go wrong in a run, by name.
+"""Faults that may occur in a run, by name.
 
-In:    a `Fault`, and the stage.  Out: it happens, and what it troubles is noted for `waits`.
+In:    a `Fault`, and the stage.  Out: it happens, and the hosts in trouble are noted for `waits`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def node_kill(stage: Stage, fault: Fault) -> None:
 
 
 def hang(stage: Stage, process: Process | None, seconds: float, *, asleep: bool = False) -> None:
-    """As SIGSTOP, or as a machine that sleeps."""
+    """Hang a node, as by SIGSTOP, or as on a machine that sleeps."""
     if process is not None and not process.is_dead and not process.is_hung:
         stage.trouble(process.host, seconds)
         (process.suspend if asleep else process.hang)(seconds)

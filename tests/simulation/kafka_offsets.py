@@ -1,6 +1,6 @@
-"""Kafka's own offsets of groups on safe topics: none goes back unless somebody wants it.
+"""Kafka's own offsets of groups on safe topics: none goes back unless a client asks for it.
 
-In:    what brokers take, in its order.  Out: breaches in words.
+In:    commits that brokers take, in order.  Out: breaches in words.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""More mistakes: bounds of waits, journals that fail or are cut, what admins do, who serves whom.
+"""More mistakes: bounds of waits, journals that fail or are cut, changes by admins, owners.
 
 In:    nothing.  Out: `MORE`.
 Source: docs/guarantees.md names the promises.
@@ -42,7 +42,7 @@ EVER_S = 1e9
 
 
 def _wait_for_the_lock() -> Sequence[Any]:
-    """Whoever wants a group's lock waits until it is free."""
+    """Each request waits until the group's lock is free."""
     before = GroupOffsets.lock
     return [mock.patch.object(
         GroupOffsets, "lock", lambda self, group, _wait_s=None: before(self, group, None)

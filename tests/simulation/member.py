@@ -337,7 +337,7 @@ class Life(Fetching):
                 lane.committed = NOT_KNOWN
             # A rebalance does not break it off.
             self._committing = asyncio.get_running_loop().create_task(self._commit_lanes(moved))
-            # Another one may have begun by then, and this one be awaited by nobody.
+            # Another one may have begun by then, and no task awaits this one.
             self._committing.add_done_callback(lambda task: task.cancelled() or task.exception())
             await asyncio.shield(self._committing)
 

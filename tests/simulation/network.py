@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 LATENCY_S = 0.0005
 JITTER_S = 0.001
 WINDOW_BYTES = 256 * 1024
-"""What both systems keep between a writer and a reader that does not read."""
+"""Bytes that both systems keep between a writer and a reader that does not read."""
 SPLIT_SHARE = 0.05
 """So many pieces come in two."""
 
 
 class Acceptor(Protocol):
-    """Who listens at an address."""
+    """A listener at an address."""
 
     host: str
 
@@ -39,7 +39,7 @@ class Acceptor(Protocol):
 
 
 def _nothing(*_: Any) -> None:
-    """What is called where nobody listens."""
+    """Do nothing, at an address without a listener."""
 
 
 class End:
@@ -395,7 +395,7 @@ class Network:
             del self._listeners[listener.host, port]
 
     def listener(self, host: str, port: int) -> Acceptor | None:
-        """Who listens there."""
+        """Return the listener there."""
         return self._listeners.get((host, port))
 
     def listen(

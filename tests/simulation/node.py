@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PORT = 9000
 DESCRIPTORS = 65536
 RESTART_S = 1.0
-"""What supervises a node starts it again so much later when it has ended."""
+"""Seconds until a supervisor starts a node again that has ended."""
 AIOKAFKA_IN = (
     "keylane.journal.store", "keylane.journal.fenced", "keylane.proxy.topics.settings_store",
     "keylane.proxy.scans.feed",

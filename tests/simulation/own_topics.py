@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Process, World
 
 REQUEST_TIMEOUT_S = 40.0
-"""aiokafka's `request_timeout_ms`."""
+"""Seconds of aiokafka's `request_timeout_ms`."""
 RETRY_S = 0.1
 INTENT = 5
 """Kind of a journal record, in the third byte of its key: what a push that goes back is about."""
@@ -43,7 +43,7 @@ class Own:
     def __init__(self, world: World, cluster: Cluster) -> None:
         self.world, self.cluster = world, cluster
         self.lost_acks = 0
-        """So many answers to come get lost."""
+        """Number of answers that will get lost."""
         self.delay_s: Callable[[str, str], float] = lambda _topic, _host: 0.0
         """How much longer the next batch for a topic is under way from a host."""
 

@@ -1,6 +1,6 @@
 """Producers that write to Kafka directly: records with and without keys, and transactions.
 
-In:    the plan of a topic.  Out: records in logs, and what the judgement is told of them.
+In:    the plan of a topic.  Out: records in logs, and notes of them for the judgement.
 """
 
 from __future__ import annotations

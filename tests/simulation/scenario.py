@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, replace
 
 LOAD_S = 15.0
-"""How long producers write and faults come."""
+"""Seconds in which producers write and faults come."""
 SAFE, UNSAFE = "safe", "unsafe"
 FAULTS = (
     "node_kill", "node_hang", "node_suspend", "node_cut_kafka", "node_cut_broker",
@@ -33,7 +33,7 @@ CLOCKS = (1.0, 1.0, 0.9, 1.1)
 
 @dataclass(frozen=True)
 class Fault:
-    """Something goes wrong, or somebody does something, at a moment."""
+    """A fault, or an operator's change, at a moment."""
 
     at_s: float
     kind: str
@@ -72,7 +72,7 @@ SILENCE = About(
 
 @dataclass(frozen=True)
 class TopicPlan:
-    """A topic, and who writes to it."""
+    """A topic, and its producers."""
 
     name: str
     partitions: int
@@ -81,7 +81,7 @@ class TopicPlan:
     keys: int
     batches_per_s: float
     transactions: float = 0.0
-    """So many batches are in a transaction."""
+    """Share of batches that are in a transaction."""
     lanes_later: int = 0
     """What `change_lanes` makes of the lanes; 0: they stay."""
 
@@ -114,7 +114,7 @@ class GroupPlan:
     says_epochs: bool = False
     """Its members' fetches name the epoch of the leader that they know."""
     watched_s: float = 0.0
-    """So often a tool asks where its lanes stand; 0: never."""
+    """Seconds between a tool's questions for its lanes' offsets; 0: none."""
 
     def lane_topic(self, lanes: int) -> str:
         """What its members call the topic while it has so many lanes."""
@@ -138,9 +138,9 @@ class Scenario:
     rates: tuple[float, ...] = (1.0,)
     """Of nodes' clocks, in turns."""
     writes_steps: bool = False
-    """The journal is told what changed, of few lanes too."""
+    """The journal has steps (decision 038), also of groups with few lanes."""
     forget_s: float = 0.0
-    """How often nodes ask what Kafka has forgotten; 0: never in a run."""
+    """Seconds between nodes' questions for expired groups; 0: none in a run."""
 
 
 def draw(seed: int) -> Scenario:

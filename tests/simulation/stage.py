@@ -1,4 +1,4 @@
-"""All that is there in a run: cluster, nodes, members, producers, and who judges them.
+"""The parts of a run: cluster, nodes, members, producers, and the judgement.
 
 In:    a `Scenario`.  Out: a stage on which faults can be made to happen.
 """
@@ -198,7 +198,7 @@ class Stage:
 
     # Rest.
     def heal(self) -> None:
-        """All that was hung, cut or dead comes back by itself; the rest is told to."""
+        """Start dead members again; nodes, brokers and links come back by themselves."""
         for member in self.members:
             if member.process is None or member.process.is_dead:
                 member.start()
@@ -220,7 +220,7 @@ class Stage:
     def is_at_rest(self) -> bool:
         """All is read and committed.
 
-        A member that has gone back may have been told just now that its commit has failed.
+        A member that has gone back may have learnt just now that its commit has failed.
         """
         if self.world.now_s < self._looked_s + LOOK_S:
             return False
@@ -248,5 +248,5 @@ class Stage:
         tool.is_done = True
 
     def is_audited(self) -> bool:
-        """All tools have been told."""
+        """Return whether all tools have their answers."""
         return all(tool.is_done for tool in self.tools)

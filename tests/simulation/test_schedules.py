@@ -35,7 +35,7 @@ FOUND_SOON = {
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
 def test_no_promise_is_broken(first: int) -> None:
-    """Of each schedule that fails, the first finding; `--seed N --shrink` tells its story."""
+    """Of each schedule that fails, the first finding; `--seed N --shrink` prints its story."""
     failed = {
         seed: outcome.breaches[0]
         for seed in range(first, first + CHUNK)

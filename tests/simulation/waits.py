@@ -1,11 +1,11 @@
-"""How long clients wait for each answer, against the bounds of docs/guarantees.md.
+"""Clients' waits for answers, against the bounds of docs/guarantees.md.
 
-In:    requests of clients and when they ended; which hosts were in trouble, and when.
+In:    requests of clients with times; hosts in trouble with times.
 Out:   breaches in words.
 Source: docs/guarantees.md, "A broker hangs"; docs/decisions/040.
 
-A wait ends with the answer or the connection, not with the patience of whoever asked. What a client
-asks of the broker that it is connected to may take as long as that broker, as direct.
+A wait ends with the answer or the connection, not with the client's patience. A request that the
+connection's own broker answers may take as long as that broker, as direct.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Wait:
     client: str
     group: str
     connection: int
-    """Of all of a run: a number of its own."""
+    """Number of the connection, unique in the run."""
     host: str
     port: int
     api_key: int
