@@ -43,7 +43,7 @@ KEY_RANGE: Final = "key-range"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How lanes are dealt out."""
+    """A way to deal out lanes."""
 
     name: str
     protocol: str
@@ -137,7 +137,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one group did, in shares of all bytes of the second generation."""
+    """Result of one group, in shares of all bytes of the second generation."""
 
     busiest: float
     """Of the busiest member."""

@@ -42,7 +42,7 @@ class FetchFailed(Exception):
 
 @dataclass(slots=True)
 class Counts:
-    """What came so far."""
+    """Counts of bytes and records so far."""
 
     fetches: int = 0
     wire_bytes: int = 0
@@ -65,7 +65,7 @@ class Drain:
 
     @property
     def is_done(self) -> bool:
-        """Whether every partition is read to its end."""
+        """Return whether every partition is read to its end."""
         return all(self.positions[index] >= end for index, end in self.end.items())
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Drain:
 
 
 def find_leader(bootstrap: str, topic: str) -> tuple[str, int]:
-    """Where the topic's partitions are led; the benchmark's Kafka has one broker."""
+    """Return where the topic's partitions are led; the benchmark's Kafka has one broker."""
     client = AdminClient({"bootstrap.servers": bootstrap})
     described = client.list_topics(topic, timeout=30)
     leaders = {partition.leader for partition in described.topics[topic].partitions.values()}

@@ -47,7 +47,7 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class Book:
-    """What all clients of one way have noted; times are time.monotonic's."""
+    """Notes of all clients of one way; times are time.monotonic's."""
 
     waits: list[tuple[str, float, float, str]] = field(default_factory=list)
     """(kind, when it began, seconds, why the client cannot go on, "" where it can)."""
@@ -120,7 +120,7 @@ class Way:
         return f"{topic}.lanes-{self.lanes}" if self.lanes else topic
 
     def indexes(self, partition: int) -> list[int]:
-        """What clients call a partition: it, or its lanes."""
+        """Return what clients call a partition: it, or its lanes."""
         return [lane * PARTITIONS + partition for lane in range(max(1, self.lanes))]
 
     def begin(self, use: Callable[[Wire], Any]) -> Any:
@@ -135,7 +135,7 @@ class Way:
         raise ConnectionError("no bootstrap address answers")
 
     def leader(self, topic: str, partition: int) -> Address:
-        """Where a partition, or its first lane, is led. Raises: Refused."""
+        """Return where a partition, or its first lane, is led. Raises: Refused."""
         wanted = MetadataRequestTopic(topic_id=None, name=TopicName(self.shown(topic)))
         request = MetadataRequest(
             topics=(wanted,),
@@ -285,7 +285,7 @@ class Newcomer(Client):
         self.partition = partition
 
     def step(self) -> None:
-        """Where is a partition led?"""
+        """Ask for the leader of a partition."""
         with self.way.book.wait("start"):
             self.way.leader("single", self.partition)
         self.over.wait(1.0)

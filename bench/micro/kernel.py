@@ -1,4 +1,4 @@
-"""How fast the kernel splits blocks into lanes: records/s and MB/s per codec and lane count.
+"""Speed of the kernel that splits blocks into lanes: records/s and MB/s by codec and lane count.
 
     python -m bench.micro.kernel [--codec lz4] [--seconds 0.2]
 

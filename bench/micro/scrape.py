@@ -1,4 +1,4 @@
-"""How long a scrape of /metrics takes: 10,000 lanes and more, all states replaced since the last.
+"""Time of a scrape of /metrics: 10,000 lanes and more, all states replaced since the last one.
 
     python -m bench.micro.scrape
 

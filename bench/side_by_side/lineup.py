@@ -40,7 +40,7 @@ class OtherProxy:
 
 @dataclass(slots=True)
 class Lineup:
-    """What runs."""
+    """The running programs."""
 
     stage: Stage
     haproxy: Haproxy | None
@@ -51,7 +51,7 @@ class Lineup:
     scale: float
     """Of data and times: 1 for the full run."""
     missing: list[str] = field(default_factory=list)
-    """What was left out, and why."""
+    """Programs that were left out, with the reason."""
 
     @property
     def kafka(self) -> EmbeddedKafka:

@@ -20,12 +20,12 @@ class Target:
     measured: float
     bound: float
     is_upper: bool
-    """Whether `measured` must be at most `bound`; at least, when not."""
+    """`measured` must be at most `bound`; otherwise at least."""
     digits: int = 2
 
     @property
     def holds(self) -> bool:
-        """Whether it was reached in this run."""
+        """Return whether it was reached in this run."""
         return self.measured <= self.bound if self.is_upper else self.measured >= self.bound
 
     def as_json(self) -> dict[str, Any]:

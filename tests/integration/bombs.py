@@ -87,7 +87,7 @@ def varint(value: int) -> bytes:
 
 
 def string(text: str) -> bytes:
-    """As the protocol has it."""
+    """Encode a string of the protocol."""
     return struct.pack(">h", len(text)) + text.encode()
 
 

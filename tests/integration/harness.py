@@ -47,7 +47,7 @@ class Seen:
     lanes: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def values(self) -> Counter[str]:
-        """How often each value was seen."""
+        """Return how often each value was seen."""
         return Counter(sighting.value for sighting in self.sightings)
 
     def busy(self) -> set[str]:
@@ -66,7 +66,7 @@ class Seen:
             assert first == sighting.member, f"key {sighting.key} at {first} and {sighting.member}"
 
     def assert_first_sightings_in_order(self) -> None:
-        """What comes again was not committed; the first time, values of a key only ascend."""
+        """Expect repeats of uncommitted records only; first deliveries of a key ascend."""
         last: dict[str | None, int] = {}
         known: set[str] = set()
         for sighting in self.sightings:

@@ -56,7 +56,7 @@ class Nodes:
 
     @property
     def bootstrap(self) -> str:
-        """All nodes' addresses, as a client's list."""
+        """Return all nodes' addresses, as a client's list."""
         return ",".join(process.bootstrap for process in self.processes)
 
     def start(self) -> Self:
@@ -116,7 +116,7 @@ class Brokers:
         self._hung.add(place)
 
     def is_hung(self, place: int) -> bool:
-        """Whether `pause` was the last that happened to it."""
+        """Return whether `pause` was the last that happened to it."""
         return place in self._hung
 
     def resume(self, place: int) -> None:

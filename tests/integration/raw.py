@@ -171,11 +171,11 @@ class RawClient:
             self.fetch_codes(topic, 12, range(8))
 
     def holds_any(self, values: Iterable[str]) -> bool:
-        """Whether a value of a record is in what has come; lanes are sent uncompressed."""
+        """Return whether a value of a record is in what has come; lanes are sent uncompressed."""
         return any(value.encode() in self.received for value in values)
 
     def is_closed(self) -> bool:
-        """Whether the other side closes, waiting for it."""
+        """Return whether the other side closes, waiting for it."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:

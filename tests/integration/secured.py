@@ -49,7 +49,7 @@ SECRETS = set(PASSWORDS.values())
 MODULES = "org.apache.kafka.common.security"
 BEARER = f"{MODULES}.oauthbearer"
 REAUTH_MS = 3_000
-"""How long a login by SCRAM-SHA-512 holds."""
+"""Milliseconds that a login by SCRAM-SHA-512 is valid."""
 
 
 def broker_properties(authority: Authority, keystore: Path, expired: Path) -> dict[str, str]:

@@ -152,7 +152,7 @@ class Stage:
         return values
 
     def metrics(self, proxy: KeylaneProcess) -> str:
-        """All numbers of a keylane, as text."""
+        """Return all numbers of a keylane, as text."""
         scheme = "https" if proxy is self.__dict__.get("strict") else "http"
         asked = urllib.request.Request(f"{scheme}://{proxy.control}/metrics")  # noqa: S310 - ours
         asked.add_header("Authorization", f"Bearer {self.control_token.read_text()}")

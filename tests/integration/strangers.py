@@ -50,7 +50,7 @@ class PlainClient(RawClient):
 
 
 def evil_hello(broker_id: int = 1) -> bytes:
-    """As a node without a secret would say it: clients are sent to an address of the stranger's."""
+    """Return the subscription of a node without a secret, with an address of the stranger's."""
     node = NodeInfo(number=NUMBER, bootstrap=EVIL, brokers={broker_id: EVIL}, control="http://e:1")
     return write_hello(Hello(node=node, ic_partition_count=5))
 

@@ -51,7 +51,7 @@ def delete_records(bootstrap: str, topic: str, offsets: dict[int, int]) -> dict[
 
 
 def failure(java, name: str, *args: str | Path) -> str:
-    """What a tool prints, which may fail."""
+    """Run a tool, which may fail, and return its output."""
     try:
         done = java.run(name, *args)
     except subprocess.CalledProcessError as error:
@@ -78,7 +78,7 @@ def test_records_of_other_lanes_are_never_deleted(kafka, shared_keylane, topic) 
 
 
 def offsets_of(bootstrap: str, topic: str) -> dict[int, set[int]]:
-    """What all lanes hold from their beginning: offsets by partition."""
+    """Read all lanes from their beginning; return offsets by partition."""
     found: dict[int, set[int]] = {partition: set() for partition in range(PARTITIONS)}
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True}

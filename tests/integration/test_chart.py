@@ -43,7 +43,7 @@ ROUNDS: Final = 5
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `docker build` would put into an image, by the same script; the tests' libraries."""
+    """Contents of an image, by the script of `docker build`, and the tests' libraries."""
     home = tmp_path_factory.mktemp("image") / "keylane"
     done = subprocess.run(
         [str(ROOT / "tools" / "image_build.sh"), str(home)],
@@ -125,12 +125,12 @@ class Kubelet:
         return [str(home / "bin" / "keylane"), *arguments]
 
     def probe(self, name: str) -> tuple[int, str]:
-        """What a probe is answered."""
+        """Return the answer to a probe."""
         asked = self.container[name]["httpGet"]
         return ask(f"{asked['scheme'].lower()}://{self.control}{asked['path']}")
 
     def metrics(self) -> str:
-        """What Prometheus gets."""
+        """Return the metrics, as Prometheus gets them."""
         status, text = ask(f"http://{self.control}/metrics", self.token("read-token"))
         assert status == 200
         return text
@@ -163,7 +163,7 @@ class Kubelet:
 
 
 def read_as_pod(bootstrap: str, pod: dict[str, str], topic: str, count_max: int) -> list[str]:
-    """What a stock consumer with a pod's variables reads up to the end, and commits."""
+    """Read up to the end as a stock consumer with a pod's variables, and commit."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

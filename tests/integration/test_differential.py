@@ -87,22 +87,22 @@ def first(value: Any, name: str) -> dict[str, Any]:
 
 
 def drop_a_topic(answer: Any) -> None:
-    """As when all ids but the first are taken for the same topic."""
+    """Drop a topic, as when all ids but the first are taken for the same topic."""
     del answer["topics"][-1]
 
 
 def change_a_code(answer: Any) -> None:
-    """As when an error is lost."""
+    """Change an error code, as when an error is lost."""
     first(answer, "partitions")["error_code"] = ErrorCode.none
 
 
 def lose_a_tagged_field(answer: Any) -> None:
-    """As when a codec knows less than the broker."""
+    """Drop a tagged field, as a codec that knows less than the broker."""
     del answer["unknown_tags"]
 
 
 def empty_a_null(answer: Any) -> None:
-    """As when null and empty are taken for the same."""
+    """Replace a null, as when null and empty are taken for the same."""
     assert answer["topics"][0]["name"] is None
     answer["topics"][0]["name"] = ""
 
@@ -113,12 +113,12 @@ def number_a_bool(answer: Any) -> None:
 
 
 def other_order(answer: Any) -> None:
-    """As when answers are put together anew."""
+    """Change the order of an array, as when answers are put together anew."""
     answer["topics"].reverse()
 
 
 def no_answer(answer: Any) -> None:
-    """As when the connection is closed over what the broker answers."""
+    """Drop the answer, as when keylane closes the connection over it."""
     answer.clear()
 
 

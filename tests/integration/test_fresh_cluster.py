@@ -113,6 +113,6 @@ def commit(node: KeylaneProcess, topic: str, *, timeout_s: float) -> None:
 
 
 def readiness(node: KeylaneProcess) -> str:
-    """What `/readyz` answers with status 200."""
+    """Return what `/readyz` answers with status 200."""
     with urllib.request.urlopen(f"http://{node.control}/readyz", timeout=30) as answer:
         return str(answer.read().decode())

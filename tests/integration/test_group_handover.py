@@ -19,7 +19,7 @@ KEYS = [f"key-{number}" for number in range(100)]
 
 
 def stable_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """What the broker itself holds for the group; -1001 where it holds nothing."""
+    """Return what the broker itself holds for the group; -1001 where it holds nothing."""
     wanted = ConsumerGroupTopicPartitions(
         group, [TopicPartition(topic, number) for number in range(partitions)]
     )

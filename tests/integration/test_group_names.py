@@ -151,7 +151,7 @@ def test_offsets_of_a_running_group_are_not_deleted(running, kafka, shared_keyla
 
 
 async def subscriptions(bootstrap: str, group: str) -> set[tuple[str, ...] | None]:
-    """What the members of a group subscribe to, as DescribeGroups shows it."""
+    """Return what the members of a group subscribe to, as DescribeGroups shows it."""
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await client.start()
     try:

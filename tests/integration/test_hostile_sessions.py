@@ -180,7 +180,7 @@ class ShareMember:
 
 
 def batches(acknowledged: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
-    """As ShareFetch and ShareAcknowledge have them."""
+    """Return batches in the form of ShareFetch and ShareAcknowledge."""
     return [
         {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]}
         for first, last, kind in acknowledged
@@ -198,7 +198,7 @@ def codes_of(answer: Any) -> list[int]:
 
 
 def share_story(bootstrap: str, kafka: str, group: str, topic: str) -> dict[str, list[int]]:
-    """What a member can do to the sessions and records of another, by name."""
+    """Return the answers to a member that attacks the sessions and records of another, by name."""
     owner, thief = (ShareMember(bootstrap, group, topic) for _ in range(2))
     with owner.client, thief.client:
         owner.join()

@@ -92,7 +92,7 @@ def failed(proxy: KeylaneProcess) -> float:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """Read until the other side closes."""
     received = b""
     try:
         while chunk := connection.recv(65536):

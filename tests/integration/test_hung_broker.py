@@ -35,7 +35,7 @@ def produce(bootstrap: str, broker: int, numbers: range) -> set[str]:
 
 
 def lanes_of(topic: str, lanes: int, *brokers: int) -> list[TopicPartition]:
-    """All lanes of the partitions of these brokers, from their start."""
+    """Return all lanes of the partitions of these brokers, from their start."""
     return [
         TopicPartition(topic, lane * len(PARTITIONS) + PARTITIONS[broker], 0)
         for broker in brokers

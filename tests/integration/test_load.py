@@ -45,7 +45,7 @@ KEYS = [f"key-{number}" for number in range(20)]
 
 
 class End(Enum):
-    """How a connection of a wave ends."""
+    """Ways in which a connection of a wave ends."""
 
     CLEAN = 0
     RESET_AFTER_ANSWER = 1
@@ -130,7 +130,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 async def in_parallel(work: list[Awaitable[None]]) -> None:
-    """All at once; the first failure is raised."""
+    """Await all at once; the first failure is raised."""
     await asyncio.gather(*work)
 
 
@@ -340,7 +340,7 @@ def handshake(client: socket.socket) -> bool:
 
 
 def is_readable(client: socket.socket, wait_s: float) -> bool:
-    """Whether bytes or an end have come, or come within a moment."""
+    """Return whether bytes or an end have come, or come within a moment."""
     return bool(select.select([client], [], [], wait_s)[0])
 
 

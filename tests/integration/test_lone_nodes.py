@@ -27,7 +27,7 @@ from tests.integration.test_offset_retention import COMMIT, Connection
 
 LANES, GROUP = 4, "split"
 DEFAULTS = {"group.initial.rebalance.delay.ms": "3000"}
-"""As brokers have it: what an embedded one leaves out to be fast."""
+"""Brokers' default, which an embedded one shortens to be fast."""
 MakeNode = Callable[..., KeylaneProcess]
 
 

@@ -262,7 +262,7 @@ def ask_for_more(client: socket.socket, topic: str) -> None:
 
 
 def is_alive(proxy: KeylaneProcess) -> bool:
-    """Whether /livez answers."""
+    """Return whether /livez answers."""
     with urllib.request.urlopen(f"http://{proxy.control}/livez", timeout=30) as answer:
         return bool(answer.status == 200)
 

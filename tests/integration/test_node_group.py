@@ -85,7 +85,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def share(*nodes: Node) -> Callable[[], bool]:
-    """Whether they hold everything between them, each about as much."""
+    """Return whether they hold everything between them, each about as much."""
 
     def shared() -> bool:
         held = [node.held() for node in nodes]

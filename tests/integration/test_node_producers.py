@@ -56,7 +56,7 @@ class LaneProducer:
 
 
 def has_produced(node: KeylaneProcess) -> bool:
-    """Whether a producer has come to this node."""
+    """Return whether a producer has come to this node."""
     with urllib.request.urlopen(f"http://{node.control}/metrics", timeout=60) as answer:
         return 'keylane_requests_total{api="Produce"}' in answer.read().decode()
 

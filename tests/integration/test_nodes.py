@@ -45,7 +45,7 @@ def create(cluster: str, topic: str) -> str:
 
 
 def lane_fetches(node: KeylaneProcess) -> float:
-    """How many lanes this node was asked for."""
+    """Return how many lanes this node was asked for."""
     with urllib.request.urlopen(f"http://{node.control}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     (line,) = (line for line in lines if line.startswith("keylane_lane_fetches_total "))

@@ -97,7 +97,7 @@ class OldMember:
         assert codes == {0}
 
     def positions(self, keylane: Connection) -> list[int]:
-        """Where its four lanes stand."""
+        """Return where its four lanes stand."""
         answer = keylane.call(
             FETCH, 7, group_id=self.group,
             topics=[{"name": self.lane_name, "partition_indexes": list(range(4))}],

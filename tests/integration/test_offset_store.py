@@ -268,7 +268,7 @@ def commit(table: OffsetTable, key: StateKey, ranges: Sequence[tuple[int, int]])
 
 
 async def load(bootstrap: str) -> OffsetTable:
-    """What another process finds."""
+    """Return what another process finds."""
     store = JournalStore(bootstrap)
     table = await store.start()
     await store.stop()

@@ -110,7 +110,7 @@ class Node:
         return other
 
     async def commit(self, group: str, lane: int, offset: int) -> None:
-        """As a handler does: a draft of the state takes its place and is saved."""
+        """Commit as a handler does: a draft of the state takes its place and is saved."""
         async with self.groups.lock(group):
             draft = await self.draft(group)
             await self.save(group, draft, lane, offset)
@@ -127,7 +127,7 @@ class Node:
         await self.groups.save(group, [(self.view, 0, draft)])
 
     async def positions(self, group: str) -> list[int]:
-        """Where each lane stands."""
+        """Return where each lane stands."""
         async with self.groups.lock(group):
             state = await self.draft(group)
             return [state.position_of(*self.view.key_ranges(lane)).offset for lane in range(4)]
@@ -289,7 +289,7 @@ async def create(bootstrap: str, topic: str) -> None:
 
 
 async def until_taken(attempt: Callable[[], Awaitable[None]]) -> None:
-    """As a client that commits again; the broker is coming up, or busy."""
+    """Commit until it succeeds, as a client does; the broker is coming up, or busy."""
     while True:
         with suppress(UpstreamLost, NotCoordinator):
             return await attempt()

@@ -81,7 +81,7 @@ class Node:
                 await self.changed.wait()
 
     def counted(self, split: KeySplit, lane: int, offset: int) -> int:
-        """Where a position of a lane counts as standing."""
+        """Return where a position of a lane counts as standing."""
         scan = self.scans.get(split)
         return offset if scan is None else scan.effective(split.key_range(lane), offset)
 

@@ -68,7 +68,7 @@ class Shell:
         self._count = 0
 
     def run(self, block: str) -> str:
-        """What it prints; a command that fails fails the test."""
+        """Run commands and return their output; one that fails fails the test."""
         self._count += 1
         script, marker = self.folder.parent / f"block-{self._count}.sh", f"end-{self._count}"
         script.write_text(block)
@@ -149,7 +149,7 @@ def play(shell: Shell, blocks: list[tuple[str, str]]) -> str:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
-    """What the page takes for granted: SASL_SSL, ACLs, an administrator."""
+    """A broker as the page assumes it: SASL_SSL, ACLs, an administrator."""
     authority = Authority(tmp_path / "kafka-ca", name="kafka's authority")
     prefix = "listener.name.secured."
     given = f'required user_admin="{ADMIN_PASSWORD}";'

@@ -1,4 +1,4 @@
-"""How logins, certificates, rights and room end behind keylane: as direct, within the bounds."""
+"""Ends of logins, certificates, rights and room behind keylane: as direct, within the bounds."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_refused_login_ends_as_it_does_direct(stage, mechanism) -> None:
 def read_pairs(
     stage: Stage, bootstraps: tuple[str, str], topic: str, login: Login
 ) -> list[tuple[Read, Read]]:
-    """What each client gets through keylane, and direct."""
+    """Return what each client gets through keylane, and direct."""
     readers: list[Reader] = [
         read_confluent,
         read_aiokafka,

@@ -96,7 +96,7 @@ class RawMember:
         }
 
     def position(self, lane: int) -> int:
-        """What is committed."""
+        """Return what is committed."""
         topics = [{"name": self.topic, "partition_indexes": [lane]}]
         answer = self.ask(OFFSETS, 7, {"group_id": self.group, "topics": topics})
         (entry,) = answer["topics"][0]["partitions"]

@@ -32,7 +32,7 @@ class Places:
     keylane: str
     control: str
     brokers: str
-    """Where users log in."""
+    """Listener at which users log in."""
     admin: str
     """The brokers' listener of super users, to set quotas with."""
     load_group: str
@@ -83,7 +83,7 @@ class AttackClient:
         return self
 
     def is_open(self) -> bool:
-        """Whether the other side has not closed it; nothing is expected to come."""
+        """Return whether the other side has not closed it; nothing is expected to come."""
         self._socket.setblocking(False)
         with suppress(BlockingIOError):
             try:

@@ -228,7 +228,7 @@ class Attack:
     restarts: bool = False
     """keylane is started anew half way: what was written must not keep it from it."""
     descriptors: int = 0
-    """How many files keylane may have open; 0: what this machine gives."""
+    """Limit of keylane's open files; 0: that of this machine."""
 
     @property
     def name(self) -> str:

@@ -44,7 +44,7 @@ KEPT: Final = ("meta.properties", "bootstrap.checkpoint", "__cluster_metadata-0"
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How a partition is led, by broker ids."""
+    """Leader and replicas of a partition, by broker ids."""
 
     leader: int
     replicas: tuple[int, ...]
@@ -71,7 +71,7 @@ class ChaosCluster:
         self._made |= {(name, number) for number in range(partitions)}
 
     def partitions(self) -> dict[tuple[str, int], Partition]:
-        """All partitions of all topics, as a broker that answers knows them.
+        """Return all partitions of all topics, as a broker that answers knows them.
 
         Raises: AssertionError, none answers. A Kafka client would wait for one that hangs.
         """

@@ -34,7 +34,7 @@ class Waiter:
         self.changed = threading.Condition()
 
     def wait(self, condition: Callable[[], bool], *, timeout_s: float) -> bool:
-        """Whether the condition came true in time."""
+        """Wait; return whether the condition came true in time."""
         deadline_s = time.monotonic() + timeout_s
         with self.changed:
             while not condition():

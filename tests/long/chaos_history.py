@@ -43,18 +43,18 @@ class Commit:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the client knows that it was taken."""
+        """Return whether the client knows that it was taken."""
         return self.answered_s < inf and self.error == 0
 
     @property
     def is_refused(self) -> bool:
-        """Whether it is known that it was not taken."""
+        """Return whether it is known that it was not taken."""
         return self.error in REFUSALS
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What OffsetFetch answered for one lane, without an error; -1: no offset."""
+    """An answer of OffsetFetch for one lane, without an error; -1: no offset."""
 
     member: str
     place: Place
@@ -235,7 +235,7 @@ class GroupHistory:
     """In any order."""
 
     def of(self, kind: type[Of]) -> list[Of]:
-        """All events of one kind."""
+        """Return all events of one kind."""
         return [each for each in self.events if type(each) is kind]
 
     def partition_of(self, place: Place) -> tuple[str, int]:

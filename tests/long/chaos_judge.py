@@ -163,7 +163,7 @@ class Judge:
                 self._stale_ends[handed.place] = end
 
     def run(self) -> Verdict:
-        """All checks."""
+        """Run all checks; return the verdict."""
         self._check_kafka()
         for answer in self._group.of(Answer):
             self._check_answer(answer)
@@ -300,7 +300,7 @@ class Judge:
                 tenure.refused_at = -1
 
     def _has_strayed(self, tenure: _Tenure, event: OutOfRange) -> bool:
-        """Whether a member was refused because it had gone back behind the log's start."""
+        """Return whether a member was refused because it had gone back behind the log's start."""
         start = self._cluster.logs[self._group.partition_of(event.place)].start
         return tenure.fetched_back == event.offset < start
 
@@ -362,7 +362,7 @@ class Judge:
             self._note("client", f"{said}; it was answered {tenure.answer.offset}")
 
     def _has_lost(self, place: Place, position: int, at_s: float) -> bool:
-        """Whether the log had been cut below a position by then, or begins behind it."""
+        """Return whether the log had been cut below a position by then, or begins behind it."""
         partition = self._group.partition_of(place)
         if place.topic in self._safe:
             return False
@@ -371,12 +371,12 @@ class Judge:
         )
 
     def _was_cut(self, place: Place, first_s: float, last_s: float) -> bool:
-        """Whether the log of a lane was cut between."""
+        """Return whether the log of a lane was cut between."""
         cuts = self._cuts.get(self._group.partition_of(place), ())
         return any(cut.begin_s < last_s and cut.end_s > first_s for cut in cuts)
 
     def _check_identity(self, each: Delivery, said: str) -> bool:
-        """Whether Kafka's final log has this record; one that none has had is a breach."""
+        """Return whether Kafka's final log has this record; one that none has had is a breach."""
         topic, partition = self._group.partition_of(each.place)
         log = self._cluster.logs[topic, partition]
         if self._group.lane_of(topic, partition, each.key) != each.place.lane:
@@ -421,7 +421,7 @@ class Judge:
                 add(kind, f"{where}; in a log that was cut were {members}")
 
     def _old(self, place: Place) -> list[Fetched]:
-        """Where members fetched in logs that were cut, beyond the cut: the last of each."""
+        """Return where members fetched in logs that were cut, beyond the cut: the last of each."""
         cuts = self._cuts.get(self._group.partition_of(place), ())
         last: dict[tuple[str, Cut], Fetched] = {}
         for each in self._fetches[place]:
@@ -431,7 +431,7 @@ class Judge:
         return [each for (_, cut), each in last.items() if each.offset > cut.offset]
 
     def _is_of_old(self, fetched: Fetched, cut: Cut) -> bool:
-        """Whether a member came there in the log that was cut.
+        """Return whether a member came there in the log that was cut.
 
         A node hands out what it has in memory for some time; a record of the new log ends that.
         Answers to requests from before the cut may come at any time, as from a hung broker.
@@ -448,7 +448,7 @@ class Judge:
         )
 
     def _old_end(self, place: Place) -> int:
-        """How far members had come in logs that were cut; 0: none was."""
+        """Return how far members had come in logs that were cut; 0: none was."""
         ends = [each.offset for each in self._old(place)]
         return max([*ends, self._stale_ends[place]])
 

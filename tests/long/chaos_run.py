@@ -65,10 +65,10 @@ STUCK_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run does."""
+    """Settings of one run."""
 
     rounds: int
-    """As many, or until `minutes` are over."""
+    """Number of rounds, unless `minutes` are over before."""
     nodes: int
     seed: int
     minutes: float = 0.0
@@ -345,7 +345,7 @@ class ChaosRun:
     # -- the end ----------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """All that Kafka holds handed out, all positions asked once more, no lag at Kafka."""
+        """Wait until each record is handed out; ask each position again; expect no lag at Kafka."""
         left = self._producer.stop()
         refused = [each for each in self._producer.refused if each.split(":")[0] in SAFE]
         if left or refused:
@@ -367,7 +367,7 @@ class ChaosRun:
             self.breaches += await_stable_offsets(self._cluster.admin, name, "safe", ends)
 
     def _wait_all_handed_out(self) -> bool:
-        """Whether both groups came to all that Kafka holds."""
+        """Wait; return whether both groups came to all that Kafka holds."""
         wanted = {
             (name, topic, partition, offset)
             for name in ("own", "lane")

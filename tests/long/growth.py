@@ -79,9 +79,9 @@ FORGET_S: Final = 5
 SOON: Final = (f"forget_interval_s={FORGET_S}",)
 """Looks follow each other in seconds."""
 AT_ONCE: Final = ("lane_names_per_principal_max=2000", "lane_name_lanes_max=2000000")
-"""All lane names may be read at the same moment."""
+"""Settings with which all lane names may be read at the same moment."""
 NO_ROOM: Final = int(ErrorCode.topic_authorization_failed)
-"""As many lane names are read as one principal may."""
+"""Error of a lane name beyond those that one principal may read at once."""
 
 
 class Talk:
@@ -392,7 +392,7 @@ def fetch_in_turns(talk: Talk, names: Sequence[str]) -> None:
 
 
 def expect(codes: dict[str, int]) -> None:
-    """All were answered without an error."""
+    """Expect no error in the answers."""
     refused = {name: code for name, code in codes.items() if code}
     assert not refused, refused
 

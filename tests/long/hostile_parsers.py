@@ -55,7 +55,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """What the inputs so far came to."""
+    """Results of the inputs so far."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By decoder and outcome: "read", "refused" or "finding"."""
@@ -71,7 +71,7 @@ class Tally:
 
     @property
     def inputs(self) -> int:
-        """How many there were."""
+        """Return how many there were."""
         return sum(self.counts.values())
 
     def found(self, finding: Finding) -> None:
@@ -149,7 +149,7 @@ def peak_mib() -> float:
 def run_parsers(
     seed: int, inputs: int, deadline_s: float, reported: Callable[[str], None]
 ) -> Tally:
-    """All inputs, by as many children one after the other as it takes."""
+    """Try all inputs, in as many children, one after the other, as it takes."""
     total, number = Tally(), 0
     while number < inputs and time.monotonic() < deadline_s:
         total.add(_run_child(seed, number, inputs, deadline_s, reported))
@@ -228,7 +228,7 @@ def _work(
 
 
 def fails_alike(finding: Finding) -> Callable[[bytes], bool]:
-    """Whether an input raises the same exception."""
+    """Return whether an input raises the same exception."""
     kind = finding.text.partition(":")[0]
 
     def fails(data: bytes) -> bool:

@@ -69,7 +69,7 @@ class Talk:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     async def send(self, data: bytes) -> bool:
-        """Whether the bytes have left; not, where the other side has closed."""
+        """Send bytes; return whether they have left, which fails when the other side has closed."""
         try:
             self.writer.write(data)
             async with asyncio.timeout(CONNECT_S):
@@ -79,7 +79,7 @@ class Talk:
         return not self.is_closed
 
     async def read(self, *, seconds: float = ANSWER_S) -> bytes:
-        """What comes next, b"" where nothing does."""
+        """Read the next bytes; b"" where none come."""
         try:
             async with asyncio.timeout(seconds):
                 data = await self.reader.read(CHUNK)

@@ -50,7 +50,7 @@ class Writer:
 
 
 def read_writers(folder: Path) -> Iterator[Writer]:
-    """All batches with a producer in the segments of one partition, by offset."""
+    """Yield the batches with a producer in the segments of one partition, by offset."""
     for path in sorted(folder.glob("*.log")):
         data = path.read_bytes()
         place = 0

@@ -205,7 +205,7 @@ def render(report: dict[str, Any]) -> str:
 
 
 def show(name: str, texts: Sequence[str], kinds: Counter[str]) -> Iterable[str]:
-    """How many of each kind, and the first ones of each."""
+    """Yield the count of each kind, and the first ones of each."""
     if kinds:
         yield f"{name} kinds: {dict(kinds)}"
     shown: Counter[str] = Counter()

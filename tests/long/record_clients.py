@@ -99,7 +99,7 @@ class Recorder:
         return b"".join(clamp(asked, SIZE.pack(len(answer)) + answer, SERVED))[SIZE.size :]
 
     def lines(self) -> list[str]:
-        """What the file holds."""
+        """Return what the file holds."""
         return sorted(
             f"{client} {key} {version} {_text(request)} {_text(answer)}"
             for (client, key, version), shapes in self.kept.items()

@@ -42,7 +42,7 @@ class Look:
     loop_delay_own_s: float = 0.0
     """Without keylane's waits for a CPU."""
     prober_late_s: float = 0.0
-    """How much later than asked for the prober itself woke up."""
+    """Seconds by which the prober itself woke up late."""
     rss_mib: float = 0.0
     rss_start_mib: float = 0.0
     descriptors_max: int = 0

@@ -157,7 +157,7 @@ class Broker:
         self.connections[_Connection(self, end)] = None
 
     def loses_answer(self, api_key: int) -> bool:
-        """Whether this one gets lost."""
+        """Return whether this one gets lost."""
         left = self.lost_answers.get(api_key, 0)
         if left:
             self.lost_answers[api_key] = left - 1

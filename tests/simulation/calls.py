@@ -50,7 +50,7 @@ class Script:
         self.member_ids: list[str] = []
 
     async def play(self) -> list[Line]:
-        """All of it."""
+        """Play the whole script; return its lines."""
         talk, other = await self._open(), await self._open()
         await self._records(talk)
         await self._commits_without_members(talk)

@@ -123,7 +123,7 @@ def outlive(stage: Stage, host: str, fault: Fault) -> None:
 
 
 def late_append(stage: Stage, fault: Fault) -> None:
-    """What a node writes to the journal next is long under way; it dies, and so may its heirs.
+    """Delay a node's next write to the journal; the node dies, and so may its heirs.
 
     A lone node may find the coordinator of its epoch hung when it comes back.
     """
@@ -192,7 +192,7 @@ def lose_disk(stage: Stage, fault: Fault) -> None:
 
 
 def loss_while_down(stage: Stage, fault: Fault) -> None:
-    """All nodes die, and a log loses its end before they are back."""
+    """Kill all nodes, and cut a log before they are back."""
     stage.kill(*stage.node_hosts)
     stage.hold(RESTART_S / 2)
     stage.world.after(RESTART_S / 2, lambda: elect_with_loss(stage, fault))

@@ -55,7 +55,7 @@ FOLLOWS_AFTER = 2
 
 @dataclass(frozen=True, kw_only=True)
 class History(ClusterHistory):
-    """As a real cluster's; but where logs were cut is known, and need not be guessed."""
+    """History of a cluster whose cuts are known, and need not be guessed as a real one's."""
 
     known_cuts: Mapping[tuple[str, int], Sequence[Cut]]
 
@@ -112,7 +112,7 @@ class Judgement:
         self._written_s[number] = self._world.now_s
 
     def reached(self, group: str) -> dict[Place, int]:
-        """Where the members of a group note how far they try to commit."""
+        """Return the book in which members of a group note the offsets that they try to commit."""
         return self._reached[group]
 
     def events_of(self, group: str) -> list[Event]:
@@ -206,7 +206,7 @@ class Judgement:
             self._events[group].append(Commit("admin", at, to, -1, now_s, answered_s))
 
     def is_complete(self, members: Sequence[Member]) -> bool:
-        """All was handed out, and is in the output of those that make one in transactions.
+        """Return whether all was handed out, and is in the output of transactional members.
 
         And Kafka's own offsets stand where they have to come to.
         """
@@ -240,7 +240,7 @@ class Judgement:
         )
 
     def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
-        """Whether members were handed all there is; of logs that were cut, are past it."""
+        """Return whether members were handed all there is; of logs that were cut, are past it."""
         handed = self._handed(plan, members)
         partitions = self._cluster.topics[plan.topic].partitions
         group = [member for member in members if member.habits.group == plan.name]
@@ -276,7 +276,7 @@ class Judgement:
                 yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
 
     def _is_left(self, group: str, partition: Partition, stands: int, *, is_over: bool) -> bool:
-        """Whether the log begins behind the stable offset, which follows with the second commit.
+        """Return whether the log begins behind the stable offset, which a second commit moves.
 
         is_over: there will be no other; else the first one is waited for.
         """
@@ -371,7 +371,7 @@ class Judgement:
         return next(plan for plan in self._scenario.topics if plan.name == name)
 
     def _history(self, plan: GroupPlan) -> History:
-        """As a group's members see it."""
+        """Return the history as a group's members see it."""
         logs = {}
         for topic in self._cluster.topics.values():
             for each in topic.partitions:
@@ -472,6 +472,6 @@ class Judgement:
 
 
 def _keeps_answers(hosts: Sequence[str]) -> bool:
-    """Whether a client is among these that are in trouble, or it is one node by itself."""
+    """Return whether a client is among these that are in trouble, or it is one node by itself."""
     is_client = any(not host.startswith(("127.", "kafka")) for host in hosts)
     return is_client or (len(hosts) == 1 and hosts[0].startswith("127."))

@@ -101,11 +101,11 @@ async def _has_none(*_: Any) -> bool:
 
 
 async def _push_nothing(*_: Any) -> None:
-    """What is late stays so."""
+    """A late offset stays late."""
 
 
 def _lead_on_by_scans(groups: GroupOffsets, led: OffsetState, key: StateKey, view: View) -> None:
-    """Where the log begins is not looked at."""
+    """The start of the log is ignored."""
     led.settle(groups.sure_scan(key, view))
 
 
@@ -119,7 +119,7 @@ def _start_at_the_fastest() -> Sequence[Any]:
 
 
 def _forget_what_lives() -> Sequence[Any]:
-    """What is loaded is forgotten as if Kafka had forgotten it."""
+    """Loaded states are forgotten as if Kafka had forgotten them."""
 
     def find_gone(_self: Forgetting, states: Any, _absent: Any, _suspects: Any) -> Any:
         return dict(states)

@@ -93,12 +93,12 @@ class Member:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit of this life has no answer yet."""
+        """Return whether a commit of this life has no answer yet."""
         return self._living is not None and self._living.is_committing
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process does nothing any more."""
+        """Return whether its process does nothing any more."""
         return self.process is None or self.process.is_dead or not self.process.tasks
 
     @property
@@ -113,7 +113,7 @@ class Member:
         }
 
     def stop(self) -> None:
-        """As a clean end: commit and leave."""
+        """End cleanly: commit and leave."""
         self.is_wanted = False
         if self.process is not None:
             self.process.post(self.unwanted.set)
@@ -136,7 +136,7 @@ class Life(Fetching):
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit has no answer yet."""
+        """Return whether a commit has no answer yet."""
         return self._committing is not None and not self._committing.done()
 
     # The group.

@@ -35,7 +35,7 @@ class Acceptor(Protocol):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether its machine answers."""
+        """Return whether its machine answers."""
 
 
 def _nothing(*_: Any) -> None:
@@ -339,7 +339,7 @@ class _Attempt:
 
 
 class Network:
-    """All hosts, and what lies between them."""
+    """The hosts, and the links between them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -373,7 +373,7 @@ class Network:
 
     @property
     def has_faults(self) -> bool:
-        """Whether something is cut off or slow."""
+        """Return whether something is cut off or slow."""
         return bool(self._cuts or self._slow)
 
     def is_cut(self, first: str, second: str) -> bool:

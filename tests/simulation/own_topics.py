@@ -309,7 +309,7 @@ class _Consumer:
         return self._moved(await self.own.call(read))
 
     def _moved(self, found: dict[Any, Any]) -> dict[Any, Any]:
-        """What was read, with positions behind it."""
+        """Return what was read, with positions behind it."""
         for each, records in found.items():
             self._positions[each] = records[-1].offset + 1
         return found
@@ -317,7 +317,7 @@ class _Consumer:
     def _read(
         self, wanted: Iterable[TopicPartition], news: asyncio.Future[None], process: Process
     ) -> dict[Any, Any]:
-        """What is there; else `news` is set when something comes."""
+        """Return what is there; else `news` is set when something comes."""
 
         def wake() -> None:
             latency_s = self.own.world.network.latency_s(process.host, "kafka1")

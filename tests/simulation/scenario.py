@@ -45,7 +45,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class About:
-    """What a scenario is about, beside anything: what goes together is drawn together."""
+    """Emphasis of a scenario: faults that go together are drawn together."""
 
     faults: tuple[str, ...]
     nodes: tuple[int, ...]
@@ -83,7 +83,7 @@ class TopicPlan:
     transactions: float = 0.0
     """Share of batches that are in a transaction."""
     lanes_later: int = 0
-    """What `change_lanes` makes of the lanes; 0: they stay."""
+    """Lane count after `change_lanes`; 0: it stays."""
 
     @property
     def lanes_most(self) -> int:
@@ -117,7 +117,7 @@ class GroupPlan:
     """Seconds between a tool's questions for its lanes' offsets; 0: none."""
 
     def lane_topic(self, lanes: int) -> str:
-        """What its members call the topic while it has so many lanes."""
+        """Return what its members call the topic while it has so many lanes."""
         return f"{self.topic}.lanes-{lanes}" if self.by_lane_name else self.topic
 
 
@@ -134,7 +134,7 @@ class Scenario:
     faults: tuple[Fault, ...]
     node_session_s: float = 10.0
     keeps_rights: bool = False
-    """What clients may do is asked once."""
+    """Rights of clients are asked for once."""
     rates: tuple[float, ...] = (1.0,)
     """Of nodes' clocks, in turns."""
     writes_steps: bool = False

@@ -157,7 +157,7 @@ class Stage:
     # What faults ask for.
     @property
     def has_begun(self) -> bool:
-        """Whether nodes had time to start."""
+        """Return whether nodes had time to start."""
         return self.world.now_s > START_S
 
     def node(self, fault: Fault) -> Node:
@@ -218,7 +218,7 @@ class Stage:
         )
 
     def is_at_rest(self) -> bool:
-        """All is read and committed.
+        """Return whether all is read and committed.
 
         A member that has gone back may have learnt just now that its commit has failed.
         """

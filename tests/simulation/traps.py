@@ -46,7 +46,7 @@ class Traps:
 
     @property
     def is_set(self) -> bool:
-        """Whether something may still strike."""
+        """Return whether something may still strike."""
         self._set = [each for each in self._set if each.until_s > self._world.now_s]
         return bool(self._set)
 

@@ -34,7 +34,7 @@ OTHER_S = 15.0
 """Metadata has 10 s, and comes from another broker after one."""
 SLACK_S = 2.0
 LONG_S = 1.0
-"""What took less is not remembered."""
+"""Seconds below which a wait is not remembered."""
 BOOTSTRAP_PORT = 9000
 AND = " and "
 
@@ -70,7 +70,7 @@ class Troubles:
         self.known[name].append((begin_s, begin_s + seconds))
 
     def touch(self, names: Iterable[str], begin_s: float, end_s: float) -> bool:
-        """Whether any of these had trouble then, or a moment before."""
+        """Return whether any of these had trouble then, or a moment before."""
         return any(
             first_s < end_s and last_s + SLACK_S > begin_s
             for name in names
@@ -101,7 +101,7 @@ def between(first: str, second: str) -> str:
 
 @dataclass
 class Waits:
-    """All of a run."""
+    """The waits of a run."""
 
     brokers: Sequence[str]
     is_right_kept: bool = False
@@ -113,7 +113,7 @@ class Waits:
     _answered: set[int] = field(default_factory=set)
     """Connections on which a fetch was answered."""
     _firsts: set[Wait] = field(default_factory=set)
-    """What was asked on others."""
+    """Waits on connections without an answered fetch before them."""
 
     def note(self, wait: Wait) -> None:
         """Remember what took long."""
@@ -126,7 +126,7 @@ class Waits:
             self._answered.add(wait.connection)
 
     def breaches(self, held: Sequence[Held]) -> Iterator[str]:
-        """What was waited for too long, the longest of a kind."""
+        """Yield waits that were too long, the longest of a kind."""
         late = [wait for wait in self.all if wait.seconds > self._bound_s(wait)]
         if late:
             longest = max(late, key=lambda each: each.seconds)
@@ -142,7 +142,7 @@ class Waits:
                 return
 
     def _hosts_of(self, wait: Wait) -> list[str]:
-        """What lies on the way of a request as far as the node."""
+        """Return what lies on the way of a request as far as the node."""
         member = wait.client
         return [member, wait.host, between(member, wait.host)]
 
@@ -156,7 +156,7 @@ class Waits:
         return self.troubles.touch(names, wait.asked_s, wait.ended_s)
 
     def _bound_s(self, wait: Wait) -> float:
-        """How long it may take; inf: as long as direct."""
+        """Return how long it may take; inf: as long as direct."""
         if wait.seconds <= self.fetch_wait_s + FETCH_GRACE_S + SLACK_S:
             return wait.seconds
         if self.troubles.touch(self._hosts_of(wait), wait.asked_s, wait.ended_s):
@@ -181,7 +181,7 @@ class Waits:
         return LOAD_S + LOCK_S + HELD_S + 2 * JOURNAL_S * is_away
 
     def _before(self, wait: Wait) -> list[Wait]:
-        """What was not answered on the connection when it was asked.
+        """Return what was not answered on the connection when it was asked.
 
         Of two requests of one moment the first one is answered first, as all on a connection.
         """

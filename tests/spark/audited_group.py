@@ -19,7 +19,7 @@ from keylane.demo.scenario import client_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRun:
-    """Where a group runs, and how long."""
+    """Settings of a group's run."""
 
     kafka: str
     proxy: str
