@@ -133,7 +133,7 @@ def deal_keylane(case: Case, loads: Mapping[Lane, float]) -> list[float]:
 
 
 def measure(case: Case, seed: int) -> dict[str, tuple[float, float]]:
-    """By strategy: the busiest member's share, and its ratio to the ideal."""
+    """Return the busiest member's share, and its ratio to the ideal, by strategy."""
     keys = make_keys(case, seed)
     loads = sum_lanes(case, keys)
     ideal = max(1 / case.member_count, *loads.values())

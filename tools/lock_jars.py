@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SPARK_VERSION: Final = "4.2.0"
-"""Of the connector: the newest one of the versions of pyspark that the extra `spark` allows."""
+"""Version of the connector: the newest of the pyspark versions that `spark` allows."""
 PARALLEL_CONSUMER_VERSION: Final = "0.5.3.3"
 PUBLISHED: Final = ("sha512", "sha256", "sha1")
 """Sums that repositories have beside a file, best first; Central has the last of every file."""

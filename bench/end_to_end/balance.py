@@ -34,7 +34,7 @@ KEY_COUNT: Final = 100_000
 EXPONENT: Final = 1.1
 COUNTS_LEFT: Final = range(MEMBERS - 1, 1, -1)
 RECORDS: Final = 60_000
-"""Of each half: some 7 MB."""
+"""Records of each half: some 7 MB."""
 VALUE_BYTES: Final = 100
 WAIT_S: Final = 120.0
 POLL_S: Final = 0.2
@@ -140,11 +140,11 @@ class Run:
     """Result of one group, in shares of all bytes of the second generation."""
 
     busiest: float
-    """Of the busiest member."""
+    """Share of the busiest member."""
     heaviest: float
-    """Of the heaviest lane."""
+    """Share of the heaviest lane."""
     leaving: tuple[float, ...]
-    """Of the busiest member when there are 7 left, 6, down to 2."""
+    """Shares of the busiest member when there are 7 left, 6, down to 2."""
 
 
 def main() -> int:

@@ -54,7 +54,7 @@ class Phase:
     commits: int
     seconds: float
     cpu_s: float
-    """Of keylane."""
+    """CPU time of keylane."""
     p50_ms: float
     p99_ms: float
 

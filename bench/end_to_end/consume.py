@@ -43,7 +43,7 @@ class Run:
 
     seconds: float
     cpu_s: float
-    """Of the proxy."""
+    """CPU time of the proxy."""
     rss_bytes_max: int
     fetches: int
 

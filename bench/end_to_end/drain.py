@@ -31,7 +31,7 @@ MAX_WAIT_MS: Final = 500
 MAX_BYTES: Final = 50 * 1024**2
 PARTITION_MAX_BYTES: Final = 1024**2
 BATCH: Final = struct.Struct(">qi11xi30xi")
-"""Of a batch's header: base offset, length, last offset delta, record count."""
+"""Fields of a batch's header: base offset, length, last offset delta, record count."""
 SIZE: Final = struct.Struct(">i")
 RECEIVE_BUFFER_BYTES: Final = 4 * 1024**2
 

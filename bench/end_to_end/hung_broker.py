@@ -51,7 +51,7 @@ SETTLE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of a run, in time.monotonic's terms."""
+    """Times of a run, by time.monotonic."""
 
     begin_s: float
     stop_s: float
@@ -227,7 +227,7 @@ def evaluate(book: Book, times: Times, leaders: dict[tuple[str, int], int], hung
 def describe_waits(
     book: Book, times: Times, leaders: dict[tuple[str, int], int], hung: int
 ) -> dict[str, dict[str, Any]]:
-    """By kind: the longest wait of requests that were under way while the broker hung."""
+    """Return the longest wait of requests under way while the broker hung, by kind."""
     found: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for kind, began_s, wait_s, reason in book.waits:
         if began_s + wait_s < times.stop_s or began_s > times.resume_s:

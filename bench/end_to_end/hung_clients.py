@@ -166,7 +166,7 @@ class Client(threading.Thread):
         self.wire: Wire | None = None
 
     def run(self) -> None:
-        """Until it is over."""
+        """Repeat the step until the end."""
         while not self.over.is_set():
             try:
                 self.step()
@@ -312,7 +312,7 @@ class Load(threading.Thread):
         )
 
     def run(self) -> None:
-        """Until it is over; what a hung broker does not take waits here, and comes later."""
+        """Write until the end; records that a hung broker does not take wait, and come later."""
         value, number, due_s = os.urandom(RECORD_BYTES // 2) * 2, 0, time.monotonic()
         while not self._over.is_set():
             for topic, partition in self._places:

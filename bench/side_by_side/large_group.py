@@ -79,9 +79,9 @@ class Crowd:
     topic: str
     size: int
     lanes: dict[int, dict[str, int]] = field(default_factory=dict)
-    """By generation: how many lanes each member was given."""
+    """Number of lanes that each member was given, by generation."""
     planned_s: dict[int, float] = field(default_factory=dict)
-    """By generation: from the leader's SyncGroup to its answer."""
+    """Seconds from the leader's SyncGroup to its answer, by generation."""
     whole: int = -1
     """The last generation that all members were given lanes in."""
     complete: asyncio.Event = field(default_factory=asyncio.Event)
@@ -96,7 +96,7 @@ class RawMember:
         self._number = 0
 
     async def run(self, host: str, port: int) -> None:
-        """Until it is cancelled."""
+        """Take part until it is cancelled."""
         self._reader, self._writer = await asyncio.open_connection(host, port)
         try:
             while True:

@@ -49,7 +49,7 @@ class Lineup:
     """`Readers.java`, waiting for lines."""
     repetitions: int
     scale: float
-    """Of data and times: 1 for the full run."""
+    """Scale of data and times: 1 for the full run."""
     missing: list[str] = field(default_factory=list)
     """Programs that were left out, with the reason."""
 

@@ -30,7 +30,7 @@ def test_another_node_restarts_no_node(chart: Renderer) -> None:
 
 
 def test_a_service_for_every_node_that_may_be(chart: Renderer) -> None:
-    """Also for those that only the autoscaler will make."""
+    """Each node has its Service, also one that only the autoscaler will make."""
     objects = render(
         chart, nodes={"serviceType": "ClusterIP"}, autoscaling={"enabled": True, "maxReplicas": 4}
     )

@@ -144,7 +144,7 @@ def coordinator_node(bootstrap: str, group: str, *, timeout_s: float = 15.0) -> 
 
 
 def leading_nodes(bootstrap: str, topic: str, *, timeout_s: float = 15.0) -> dict[int, int]:
-    """By lane index: the number of the node that clients are sent to for it; -1: none."""
+    """Return the node to which clients are sent for each lane index; -1: none."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     partitions = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
     return {

@@ -140,7 +140,7 @@ class Question(NamedTuple):
 
 
 def make_question(api_key: int, version: int, number: int, seed: int) -> Question:
-    """The same for the same arguments, on any machine."""
+    """Return a question: the same one for equal arguments, on any machine."""
     rng = random.Random(f"{seed} {api_key} {version} {number}")
     maker = _Maker(api_key, number, rng)
     entity = maker.entity(load_request_schema(api_key, version))

@@ -86,7 +86,7 @@ class RawClient:
         self.socket.sendall(data)
 
     def fileno(self) -> int:
-        """Of the socket, to see whether something has come."""
+        """Return the socket's descriptor, for `select`."""
         return self.socket.fileno()
 
     def receive(self, api_key: int, version: int) -> memoryview:
@@ -95,7 +95,7 @@ class RawClient:
         return memoryview(frame)[response_body_position(api_key, version) :]
 
     def ask(self, entity: Any) -> Any:
-        """The same with kio values."""
+        """Send a kio request and return the kio answer."""
         api_key, version = int(entity.__api_key__), int(entity.__version__)
         return read_response(api_key, version, self.call(api_key, version, write_message(entity)))
 

@@ -154,7 +154,7 @@ class Login:
     certificate: Path | None = None
     """The client's own, with its key, where it is asked for one."""
     lifetime_s: float = 3600.0
-    """Of an OAUTHBEARER token; negative: it has expired."""
+    """Lifetime of an OAUTHBEARER token; negative: it has expired."""
 
     @classmethod
     def of(cls, mechanism: str, user: str, ca: Path, **changes: Any) -> Login:

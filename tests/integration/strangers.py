@@ -31,7 +31,7 @@ Say = Callable[[Any], dict[str, bytes]]
 
 
 class PlainClient(RawClient):
-    """The same without TLS."""
+    """A raw client without TLS."""
 
     def __init__(self, bootstrap: str) -> None:
         host, port = split_address(bootstrap)
@@ -40,7 +40,7 @@ class PlainClient(RawClient):
         self.received, self.known = b"", {}
 
     def ask_values(self, api_key: int, version: int, **values: Any) -> Any:
-        """With plain values."""
+        """Send a request of plain values and return the answer."""
         return self.ask(build(load_request_schema(api_key, version), values))
 
     def members(self) -> list[Any]:

@@ -24,7 +24,7 @@ from tests.integration.harness import produce
 
 KEYS = [f"key-{number}" for number in range(40)]
 PARTITIONS, LANES = 2, 8
-"""Of topics with the label lanes4."""
+"""Partitions and lane indexes of topics with the label lanes4."""
 
 
 def starts(bootstrap: str, topic: str, count: int) -> list[int]:
@@ -38,7 +38,7 @@ def starts(bootstrap: str, topic: str, count: int) -> list[int]:
 
 
 def delete_records(bootstrap: str, topic: str, offsets: dict[int, int]) -> dict[int, Any]:
-    """By librdkafka: per index the low watermark, or the error code."""
+    """Delete by librdkafka; return per index the low watermark, or the error code."""
     wanted = [TopicPartition(topic, index, offset) for index, offset in offsets.items()]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found: dict[int, Any] = {}

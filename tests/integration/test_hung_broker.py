@@ -19,7 +19,7 @@ HUNG = 1
 """The first of the list that keylane and clients begin with."""
 LANES = 2
 PARTITIONS = {1: 0, 2: 1, 3: 2}
-"""By broker, the partition that it alone has."""
+"""The partition that only this broker has, by broker."""
 WAIT_S = 90.0
 """Seconds after which a test counts as hanging."""
 

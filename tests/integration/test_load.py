@@ -168,7 +168,7 @@ async def use(client: socket.socket, end: End) -> None:
 
 
 async def receive(client: socket.socket, count: int) -> bytes:
-    """So many bytes."""
+    """Receive `count` bytes."""
     loop, data = asyncio.get_running_loop(), b""
     while len(data) < count:
         part = await loop.sock_recv(client, count - len(data))

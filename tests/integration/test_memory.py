@@ -46,7 +46,7 @@ BOMBS: Final[Sequence[Callable[[], bytes]]] = (
     lambda: make_batch(SNAPPY, one_record(200 * MIB)),
     lambda: make_batch(ZSTD, many_records(400_000, 1000), 400_000),
 )
-"""By partition."""
+"""Makers of bombs, one for each partition."""
 POLLS_S: Final = 3.0
 REFUSED: Final = "batch is refused, its lanes stop there"
 

@@ -41,7 +41,7 @@ def replicas(bootstrap: str, topic: str) -> dict[int, list[int]]:
 
 
 def create(java, nodes: Nodes, topic: str, *partitions: tuple[int, ...]) -> None:
-    """By kafka-topics, with replicas that the caller chose."""
+    """Create a topic by kafka-topics, with these replicas."""
     assignment = ",".join(":".join(map(str, brokers)) for brokers in partitions)
     java.run(
         "kafka-topics",

@@ -36,7 +36,7 @@ class LaneProducer:
         )
 
     def run(self, count: int) -> None:
-        """So many more values to each lane."""
+        """Produce `count` more values to each lane."""
         for _ in range(count):
             for lane in range(PARTITIONS * LANES):
                 value = f"{lane}:{self.number}".encode()

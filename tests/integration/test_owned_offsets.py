@@ -38,7 +38,7 @@ class Turns:
         self.term_number = 1
 
     def give(self, *owners: str) -> None:
-        """From now on these."""
+        """Make these the owners."""
         self.owners = set(owners)
         self.term_number += 1
 

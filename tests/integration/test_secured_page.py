@@ -42,7 +42,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "secured-setup.md"
 FENCE: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTION: Final = re.compile(r"^## \d+\. (.+)$", re.MULTILINE)
 BLOCK_S: Final = 240.0
-"""For one block; the start of the nodes may compile for a minute."""
+"""Seconds for one block; the start of the nodes may compile for a minute."""
 MECHANISM: Final = "SCRAM-SHA-512"
 ADMIN_PASSWORD: Final = "admin-password-Zq7"
 KEY_COUNT, PAGE_COUNT, MEMBERS = 20, 300, 3
@@ -89,7 +89,7 @@ class Shell:
         pytest.fail(f"a block failed:\n{block}\nit printed:\n{''.join(lines)[-2000:]}\n{reported}")
 
     def log(self, number: int) -> str:
-        """Of a node."""
+        """Return the log of a node."""
         return (self.folder / f"node-{number}.log").read_text()
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ class Traffic:
                 thread.join(90)
 
     def wait_for(self, count: int) -> None:
-        """Until so many records have come."""
+        """Wait until `count` records have come."""
         wait_until(lambda: self._records_seen() >= count, f"{count} records have come")
 
     def _records_seen(self) -> int:
@@ -300,7 +300,7 @@ def expect_keys_in_order(pairs: list[tuple[str, int]], count: int) -> None:
 
 
 def wait_for_logs(shell: Shell, text: str) -> None:
-    """Until the log of each node has it."""
+    """Wait until the log of each node has the text."""
     wait_until(
         lambda: all(text in shell.log(number) for number in range(3)), f"all logs say {text!r}"
     )

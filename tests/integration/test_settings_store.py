@@ -141,7 +141,7 @@ async def test_a_write_that_kafka_does_not_take_changes_nothing(own_broker: Embe
 
 
 async def test_a_transaction_that_a_dead_node_left_open_is_over(own_broker: EmbeddedKafka) -> None:
-    """Of a version before: never seen, and the next writer does not wait for its time-out."""
+    """Its records are never seen, and the next writer does not wait for its time-out."""
     async with running(own_broker.bootstrap) as node:
         dead = AIOKafkaProducer(
             bootstrap_servers=own_broker.bootstrap,

@@ -29,7 +29,7 @@ BROKER: Final = 1
 NODES: Final = 2
 RULES: Final = ["lanes4-*=4"]
 PARTITIONS: Final = 16
-"""So many that each node leads some."""
+"""Number of partitions, with which each node leads some."""
 KEYS: Final = [f"key-{number}" for number in range(30)]
 ROUNDS: Final = 4
 

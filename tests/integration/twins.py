@@ -57,7 +57,7 @@ def both_sides(folder: Path) -> Iterator[tuple[Side, Side]]:
 
 
 def ask_all(through: Side, count: int, seed: int) -> list[Question]:
-    """So many questions of every API and version that keylane offers, but for ApiVersions."""
+    """Return `count` questions of every API and version of keylane, without ApiVersions."""
     return [
         make_question(key, version, number, seed)
         for key, (low, high) in offered(through).items()

@@ -82,7 +82,7 @@ class Row:
         return max((float(getattr(look, name)) for look in self.looks), default=0.0)
 
     def line(self) -> str:
-        """For the table."""
+        """Return the row of the table."""
         least = min(self.during, default=0.0)
         got = ", ".join(f"{name} x{count}" for name, count in self.got.most_common(GOT_SHOWN))
         verdict = "; ".join(self.failures) or "ok"

@@ -107,7 +107,7 @@ class ChaosCluster:
             self._pause.wait(POLL_S)  # Kafka has no event for it
 
     def wait_in_sync(self, *, timeout_s: float = WAIT_S) -> None:
-        """Until each partition has all its replicas in sync. Raises: AssertionError."""
+        """Wait until each partition has all its replicas in sync. Raises: AssertionError."""
         self.wait(
             lambda found: all(
                 each.leader > 0 and set(each.in_sync) == set(each.replicas)

@@ -23,7 +23,7 @@ from tests.long.chaos_history import Delivery, Event, Held, Place, Produced
 
 TICK_S: Final = 0.05
 LOG_LEVEL: Final = 2
-"""Of syslog: connections that are refused are what is played here, they need no lines."""
+"""Level of syslog: refused connections are part of the play, and need no lines."""
 STOP_S: Final = 20.0
 
 
@@ -65,7 +65,7 @@ class ChaosGroup:
         self.events: list[Event] = []
         """`Held` and `Delivery`, in the order in which they were read; by member in order."""
         self.newest: dict[Place, int] = defaultdict(lambda: -1)
-        """By lane: the highest number that was handed out."""
+        """Highest number that was handed out, by lane."""
         self.members: dict[str, subprocess.Popen[str]] = {}
         """Those that should run."""
         self.said: list[str] = []

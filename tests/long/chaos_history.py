@@ -75,7 +75,7 @@ class Fetched:
     offset: int
     at_s: float
     is_first: bool = True
-    """Or one that goes back."""
+    """The first Fetch after a position; otherwise one that goes back."""
     asked_s: float = inf
     """When the answer that led there was asked for; inf: it is not known."""
 
@@ -118,7 +118,7 @@ class Delivery:
     offset: int
     key: str
     number: int
-    """Of the key's values."""
+    """The record's number among the key's values."""
     at_s: float
 
 
@@ -190,7 +190,7 @@ class ClusterHistory:
 
     @cached_property
     def cuts(self) -> dict[tuple[str, int], list[Cut]]:
-        """By partition, ascending by time: where logs were cut, by what was written next.
+        """Return the cuts of logs by partition, in order of time, from the records written next.
 
         A producer with one request under way is given ascending offsets, until a log is cut:
         the first record behind a cut is where the log was cut. What a member was handed and no
@@ -228,11 +228,11 @@ class GroupHistory:
 
     group: str
     partitions: Mapping[str, int]
-    """Of each topic; a lane index leads to its partition by it."""
+    """Partition count of each topic, which gives a lane index its partition."""
     lane_of: Callable[[str, int, str], int]
     """(topic, partition, key) -> lane index in this group's view."""
     events: list[Event] = field(default_factory=list)
-    """In any order."""
+    """Events, in any order."""
 
     def of(self, kind: type[Of]) -> list[Of]:
         """Return all events of one kind."""

@@ -40,7 +40,7 @@ DOWN_S: Final[Mapping[str, tuple[float, float]]] = {
 }
 CUTTING: Final = frozenset({"unclean", "log-gone", "log-cut", "retention"})
 REPLACE_SHARE: Final = 0.5
-"""Of these events also cost a member, so that others ask for positions in what is left."""
+"""Share of events that also cost a member, so that others ask for its lanes' positions."""
 
 
 class ChaosHits:

@@ -94,7 +94,7 @@ class _Tenure:
     next_offset: int = -1
     """Behind the last record it was handed; at first what it was answered."""
     refused_at: int = -1
-    """And where: an answer without a record moves a client on as well."""
+    """Offset of that refusal: an answer without a record moves a client on as well."""
     since_s: float = -inf
     """When it came there."""
     is_reset: bool = False
@@ -102,7 +102,7 @@ class _Tenure:
     is_refused: bool = False
     """It was answered OFFSET_OUT_OF_RANGE since then."""
     has_strayed: bool = False
-    """And that was before the log, where it had gone back to by itself."""
+    """The refused offset was before the log, where the member had gone back to by itself."""
     fetched_back: int | None = None
     """It fetched from here, below what it had been handed."""
 
@@ -115,7 +115,7 @@ class _Tenure:
 KNOWN_S = 1.2 * (FRESH_S + log_ends.KNOWN_S)
 """Seconds that a node may not know of a cut; clocks of some processes go slower."""
 ORDER = {Answer: 0, OutOfRange: 1, Reset: 2, Fetched: 3, Held: 4, Delivery: 5, Commit: 6}
-"""Of events of one moment."""
+"""Order of events of one moment."""
 
 
 class Judge:

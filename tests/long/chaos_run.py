@@ -96,9 +96,9 @@ class Event:
     """Whether clients found the first group's coordinator at the node that was hit."""
     at_s: float = 0.0
     acted_s: float = 0.0
-    """From the first signal until what was hit served again."""
+    """Seconds from the first signal until the target served again."""
     settled_s: float = 0.0
-    """From the first signal until every lane had moved after the end of the hit."""
+    """Seconds from the first signal until every lane had moved after the end of the hit."""
     all_s: float = 0.0
     lane_s: float = 0.0
     machine_load: float = 0.0
@@ -259,7 +259,7 @@ class ChaosRun:
                 group.add(library)
 
     def _kinds(self) -> Iterator[str]:
-        """Without an end, each kind as often as any other, in an order of chance."""
+        """Yield kinds without end, each as often as any other, in random order."""
         while True:
             bag = list(self.plan.kinds)
             self._chance.shuffle(bag)

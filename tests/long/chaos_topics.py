@@ -49,7 +49,7 @@ LANES: Final[Mapping[str, Lanes]] = {
     "lane": Lanes(NAME_LANES),
     "still": Lanes(OWN_LANES),
 }
-"""By group."""
+"""Lanes by group."""
 TOPICS: Final[Mapping[str, tuple[str, ...]]] = {"own": BUSY, "lane": BUSY, "still": ("quiet",)}
 """Kafka's own names, by group."""
 

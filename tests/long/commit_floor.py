@@ -58,7 +58,7 @@ class CommitFloor:
         )
         self._answered_s = [each.answered_s for each in acknowledged]
         self._barriers_s: list[float] = []
-        """By place in `_answered_s`: the latest request of all that were answered until then."""
+        """Latest request time of commits answered until then, by place in `_answered_s`."""
         for each in acknowledged:
             before_s = self._barriers_s[-1] if self._barriers_s else -inf
             self._barriers_s.append(max(before_s, each.asked_s))
@@ -111,7 +111,7 @@ class CommitFloor:
         ]
 
     def _kept(self, commit: Commit, answer: Answer) -> int:
-        """Of a commit, after all cuts that may have come between."""
+        """Return a commit's offset after all cuts that may have come between."""
         cuts = (
             cut.offset
             for cut in self._cuts
@@ -120,7 +120,7 @@ class CommitFloor:
         return min(commit.offset, min(cuts, default=commit.offset))
 
     def _surely_kept(self, commit: Commit, answer: Answer) -> int:
-        """Of a commit, after those cuts only that surely came between."""
+        """Return a commit's offset after only those cuts that surely came between."""
         old_since_s = self._old_since_s(commit)
         cuts = (
             cut.offset

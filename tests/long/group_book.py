@@ -28,7 +28,7 @@ class Delivery:
     offset: int
     key: str
     number: int
-    """Of the key's values, from 0 without a gap."""
+    """The record's number among the key's values, from 0 without a gap."""
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ RSS_FACTOR_AT_ONCE: Final = 2.2
 """The same where all lane names are read at once: 2.0 were measured. Half a million lanes with an
 object or more each took 3.4."""
 COMPACTED_FACTOR: Final = 5
-"""Of the records that live: what a start may have to read, once Kafka has compacted the journal."""
+"""Factor of the living records that a start may read, once Kafka has compacted the journal."""
 WAVE_FACTOR: Final = 1.1
 """Of the memory after the first wave: what is kept is used again by the next. And of the memory
 before, for a process that is started when all is over."""
@@ -158,7 +158,7 @@ class Held:
         return self.states, self.readers, self.topics, self.journal
 
     def line(self) -> str:
-        """For people."""
+        """Return a line for people."""
         start = f" start {self.start_s:.1f} s" if self.start_s else ""
         return (
             f"{self.rss_mib:.0f} MiB, {self.descriptors} descriptors, {self.states} states, "
@@ -291,7 +291,7 @@ class Growth:
 
 
 def commit_of(group: str, topic: str, offset: int) -> OffsetCommitRequest:
-    """Of lane 0, by no member."""
+    """Return a commit of lane 0 by no member."""
     entry = OffsetCommitRequestPartition(
         partition_index=i32(0),
         committed_offset=i64(offset),
@@ -334,7 +334,7 @@ def until_known(talk: Talk, names: Sequence[str]) -> None:
 
 
 def make_topics(kafka: str, names: Sequence[str]) -> None:
-    """With one partition each."""
+    """Create topics with one partition each."""
     admin = AdminClient({"bootstrap.servers": kafka})
     for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
         future.result()
@@ -398,7 +398,7 @@ def expect(codes: dict[str, int]) -> None:
 
 
 def chunks(items: list[Any]) -> list[list[Any]]:
-    """In parts of BATCH."""
+    """Return the items in parts of BATCH."""
     return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
 
 

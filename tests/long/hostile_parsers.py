@@ -28,7 +28,7 @@ SECONDS_MAX: Final = 1.0
 STUCK_S: Final = 15.0
 """Seconds after which an input counts as stuck."""
 RSS_GROWTH_MIB: Final = 300
-"""Of the child, from the first thousand inputs on; a split alone may hold 1 MiB."""
+"""Growth of the child after the first thousand inputs; a split alone may hold 1 MiB."""
 LOG_INTERVAL_S: Final = 60.0
 WARM_INPUTS: Final = 1000
 FINDINGS_MAX: Final = 50
@@ -58,13 +58,13 @@ class Tally:
     """Results of the inputs so far."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By decoder and outcome: "read", "refused" or "finding"."""
+    """Counts by decoder and outcome: "read", "refused" or "finding"."""
     seconds: Counter[str] = field(default_factory=Counter)
     worst_s: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     """The first of each kind."""
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By decoder and what was wrong: how often."""
+    """Counts by decoder and kind of finding."""
     rss_mib: float = 0.0
     rss_growth_mib: float = 0.0
     next_number: int = 0

@@ -108,7 +108,7 @@ class Talk:
             raise ConnectionError("no answer") from error
 
     async def log_in(self, user: str, password: str) -> None:
-        """By PLAIN. Raises: ConnectionError."""
+        """Log in by PLAIN. Raises: ConnectionError."""
         await self.ask(SASL_HANDSHAKE, 1, handshake_body("PLAIN"))
         token = f"\0{user}\0{password}".encode()
         await self.ask(SASL_AUTHENTICATE, 1, token_body(token))

@@ -169,7 +169,7 @@ def judge_group_offsets(
 def _committed_over_time(
     journal: Iterable[Message], group: str
 ) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """By topic and partition: (ms, the lowest commit of all lanes until then), ascending."""
+    """Return (ms, lowest commit of all lanes until then), ascending, by topic and partition."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for message, key, value in states_over_time(journal):
         if key.group != group:

@@ -155,7 +155,7 @@ def judge_again(path: Path) -> int:
 
 
 def summarise(events: list[Event]) -> dict[str, dict[str, float]]:
-    """By kind of event: how many, and median and maximum of the time without progress."""
+    """Return count, median and maximum of the time without progress, by kind of event."""
     kinds: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if not event.settled_s:

@@ -40,12 +40,12 @@ class Minute:
     """Figures of one minute."""
 
     latency_ms: list[float]
-    """From the producer's call to the news of the record here."""
+    """Times from the producer's call to the member's report of the record."""
     rss_mib: list[float]
-    """By node, at its end."""
+    """Resident memory by node, at the minute's end."""
 
     def line(self, number: int) -> str:
-        """For people."""
+        """Return a line for people."""
         p50, p99 = quantile(self.latency_ms, 0.5), quantile(self.latency_ms, 0.99)
         rss = " ".join(f"{each:.0f}" for each in self.rss_mib)
         count = len(self.latency_ms)
@@ -53,7 +53,7 @@ class Minute:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Of a list in any order; 0 for none."""
+    """Return a quantile of a list in any order; 0 for none."""
     return sorted(values)[int(share * (len(values) - 1))] if values else 0.0
 
 

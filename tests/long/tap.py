@@ -60,7 +60,7 @@ class Tap:
         """
         self._ports = dict(ports)
         self.events: dict[str, list[Event]] = {}
-        """By group; fetches and resets by the client id, which is the member's."""
+        """Events by group; fetches and resets by the client id, which is the member's."""
         self.faults: list[str] = []
         """Frames that could not be read: the tap has not seen everything then."""
         self._book = TapBook(self._note, topic_of, followed)

@@ -61,7 +61,7 @@ class TapBook:
     names: dict[bytes, str] = field(default_factory=dict)
     """Topics by id, from metadata."""
     fetched: dict[tuple[str, Place], int] = field(default_factory=dict)
-    """By member and lane: the offset of its latest Fetch since it was answered a position."""
+    """Offset of the latest Fetch since an answered position, by member and lane."""
 
     def open(self) -> TapConnection:
         """A new connection."""
@@ -197,7 +197,7 @@ class TapConnection:
 
 
 def _id_bytes(topic_id: Any) -> bytes:
-    """Of a topic id as either codec shows it."""
+    """Return the bytes of a topic id of either codec."""
     if topic_id is None:
         return bytes(16)
     return bytes(topic_id) if isinstance(topic_id, bytes | memoryview) else topic_id.bytes

@@ -40,7 +40,7 @@ class Look:
     """Slowest answer without the waits for a CPU."""
     loop_delay_s: float = 0.0
     loop_delay_own_s: float = 0.0
-    """Without keylane's waits for a CPU."""
+    """The loop's delay without keylane's waits for a CPU."""
     prober_late_s: float = 0.0
     """Seconds by which the prober itself woke up late."""
     rss_mib: float = 0.0

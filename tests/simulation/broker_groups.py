@@ -158,7 +158,7 @@ def write_late(broker: Broker, name: str, written: dict[tuple[str, int], Committ
 
 
 def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
-    """Of one group; from v8 on of many."""
+    """Answer OffsetFetch for one group; from v8 on for many."""
     is_stable = bool(getattr(request, "require_stable", False))
     if hasattr(request, "groups"):
         reply({"groups": [

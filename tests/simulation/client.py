@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self._asked: dict[int, tuple[int, float]] = {}
         """API and time of requests without an answer, by number, also when no task waits for it."""
         self._answered = asyncio.Event()
-        """Of anything; for `until_answered`."""
+        """Set at any answer; for `until_answered`."""
 
     @classmethod
     async def open(cls, process: Process, address: Address, client_id: str) -> Connection:
@@ -155,7 +155,7 @@ class Client:
         self._by_address: dict[Address, Connection] = {}
         self.brokers: dict[int, Address] = {}
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
-        """By topic and index: (broker id, leader epoch)."""
+        """(broker id, leader epoch) by topic and index."""
         self.topic_ids: dict[str, Any] = {}
         self._silent: set[str] = set()
         """Hosts that have left a request unanswered: asked when no other answers."""
@@ -186,7 +186,7 @@ class Client:
         ))  # fmt: skip
 
     async def to_any(self) -> Connection:
-        """To any broker. Raises: Lost."""
+        """Return a connection to any broker. Raises: Lost."""
         rng = self.process.world.rng
         addresses = list(dict.fromkeys([*self.brokers.values(), *self.bootstrap]))
         rng.shuffle(addresses)
@@ -222,7 +222,7 @@ class Client:
         return sorted(index for name, index in self.leaders if name == topic)
 
     async def coordinator(self, group: str, *, key_type: int = 0) -> Connection:
-        """Of a group, or a transactional id (1). Raises: Lost."""
+        """Return the coordinator of a group, or of a transactional id (1). Raises: Lost."""
         connection = await self.to_any()
         answer = await connection.ask(10, 3, key=group, key_type=key_type)
         if answer.error_code != 0:

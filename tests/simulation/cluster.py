@@ -132,7 +132,7 @@ class Group:
         self.twin = GroupTwin(world.after)
         self.offsets: dict[tuple[str, int], Committed] = {}
         self.pending: dict[int, dict[tuple[str, int], Committed]] = {}
-        """By producer id: offsets of a transaction that is not over."""
+        """Offsets of transactions that are not over, by producer id."""
 
     @property
     def is_unknown(self) -> bool:

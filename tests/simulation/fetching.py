@@ -79,7 +79,7 @@ class Habits:
     says_epochs: bool = False
     """Its fetches name the leader's epoch."""
     parts: int = 1
-    """Of a lane: lanes of the finest layout that the topic ever has."""
+    """Parts of a lane: lanes of the finest layout that the topic ever has."""
     begins: Callable[[Place], int] = lambda _: 0
     """Where the log of a lane begins: an application seeks no further."""
     on_back: Callable[[], None] = lambda: None
@@ -107,7 +107,7 @@ class Lane:
     """The offset in the newest commit of it, answered or not."""
     by_record: bool = False
     given: int = -1
-    """Behind the last record that the application was given; -1: none yet."""
+    """Offset behind the last record that the application was given; -1: none yet."""
     taken: int = 0
     """Records given to the application."""
     fetched: int = NOT_FETCHED
@@ -138,7 +138,7 @@ class Fetching:
         self._world, self._name = client.process.world, client.client_id
         self._lanes: dict[int, Lane] = {}
         self._loops: dict[Address, asyncio.Task[None]] = {}
-        """By node: what is fetched from it, again and again."""
+        """Loops of fetches, by node."""
         self._outputs: list[Output] = []
         """Done since the last commit."""
         self.handed: list[Handed] = []
@@ -146,7 +146,7 @@ class Fetching:
 
     @property
     def positions(self) -> dict[int, int]:
-        """By lane: where it is fetched from next; -1: it is to be reset."""
+        """Return the next fetch offset of each lane; -1: it is to be reset."""
         return {lane.index: lane.client.position for lane in self._lanes.values()}
 
     def _note(self, event: Any) -> None:
@@ -225,7 +225,7 @@ class Fetching:
             await asyncio.gather(*loops.values(), return_exceptions=True)
 
     def _left_out(self) -> list[Address]:
-        """Of nodes that lead lanes of ours, as is known now, and that nothing is fetched from."""
+        """Return nodes that lead lanes of ours, as is known now, and that have no fetch loop."""
         led = dict.fromkeys(map(self._address_of, self._lanes.values()))
         return [each for each in led if each is not None and each not in self._loops]
 
@@ -239,7 +239,7 @@ class Fetching:
                 raise
 
     async def _fetch_from(self, address: Address) -> None:
-        """Until it leads nothing of ours, a leader has moved, or the connection is lost.
+        """Fetch until it leads no lane of ours, a leader has moved, or the connection is lost.
 
         Another leader may have been learnt while a lane was reset.
         """

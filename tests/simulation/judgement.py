@@ -65,7 +65,7 @@ class History(ClusterHistory):
 
 
 class Judgement:
-    """Of one run."""
+    """Judgement of one run."""
 
     def __init__(self, world: World, cluster: Cluster, scenario: Scenario, waits: Waits) -> None:
         self._world, self._cluster, self._scenario = world, cluster, scenario
@@ -74,7 +74,7 @@ class Judgement:
         self._number = 0
         self._produced: list[Produced] = []
         self._records: dict[tuple[str, int], dict[int, tuple[str, int]]] = defaultdict(dict)
-        """Of the log of now."""
+        """Records of the current log, by partition and offset."""
         self._cuts: dict[tuple[str, int], list[Cut]] = defaultdict(list)
         self._aborted: set[int] = set()
         """Numbers of records."""
@@ -84,7 +84,7 @@ class Judgement:
         }
         self._lanes: dict[tuple[str, str], int] = {}
         self._events: dict[str, list[Event]] = defaultdict(list)
-        """By group: of those that are no members."""
+        """Events of clients that are no members, by group."""
         self._expired: list[tuple[str, Place, float, int]] = []
         """Group, place, when it was, and the generation of the nodes then."""
         self._joins = Joins()
@@ -94,9 +94,9 @@ class Judgement:
         self._written_s: dict[int, float] = {}
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
-        """By group: how far its members have tried to commit; an admin as well."""
+        """Highest offsets that members or admins have tried to commit, by group."""
         self._since: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-        """By partition: commits of each group since its log began where it does."""
+        """Commits of each group since the log's start last moved, by partition."""
         self._passed: list[str] = []
         cluster.on_commit.append(self._check_commit)
 

@@ -28,7 +28,7 @@ LOOK_S = 0.1
 PATIENCE_S = 10.0
 """Seconds until a client that has not stopped is killed."""
 STARTED_S = 5.0
-"""Until members have joined, and fetch."""
+"""Seconds until members have joined, and fetch."""
 
 
 def in_parts(
@@ -50,7 +50,7 @@ class Joins:
 
     def __init__(self) -> None:
         self._joined: dict[str, tuple[list[list[Place]], float]] = {}
-        """By topic: of each lane the parts, and from when on they are one."""
+        """Parts of each lane, and the time from which they are one, by topic."""
 
     def note(self, topic: TopicPlan, lanes: int, now_s: float) -> None:
         """A topic has fewer lanes now than its finest layout."""

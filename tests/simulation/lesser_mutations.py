@@ -77,7 +77,7 @@ def _take_kafka_for_known() -> Sequence[Any]:
 
 
 def _lose_steps() -> Sequence[Any]:
-    """Of the journal whole records are read, and what changed since is not."""
+    """Whole records of the journal are read, and later steps are not."""
     before = OffsetTable._apply
 
     def apply(self: OffsetTable, partition: int, offset: int, key: Any, value: Any) -> None:
@@ -136,7 +136,7 @@ def _count_what_is_sent() -> Sequence[Any]:
 def _ask_the_journal_alone(
     self: Pusher, last: Pusher | None, _owner: OwnerEpoch | None, *, is_back: bool
 ) -> bool:
-    """Of two pushes of an owner that died the older one counts, if it comes last."""
+    """The older of two pushes of a dead owner counts, if it comes last."""
     del is_back
     return self.is_overtaken(last)
 

@@ -57,16 +57,16 @@ class Member:
     """Its group is stopped."""
     unwanted: asyncio.Event = field(default_factory=asyncio.Event)
     staged: list[Output] = field(default_factory=list)
-    """In a transaction that may be committed any moment."""
+    """Outputs in a transaction that may be committed any moment."""
     handed: list[list[Handed]] = field(default_factory=list)
-    """By life: what it got."""
+    """Records that it got, by life."""
     make_life: Callable[[Member, Process], Life] | None = None
     """None: a `Life`."""
     life: Life | None = None
     visible: list[Output] = field(default_factory=list)
-    """In the output of transactions that were committed."""
+    """Outputs of transactions that were committed."""
     parts: dict[str, int] = field(default_factory=dict)
-    """By life: of each lane."""
+    """Number of parts of each lane, by life."""
 
     def start(self) -> None:
         """A new process, with a new member id; none while its group is stopped."""
@@ -103,7 +103,7 @@ class Member:
 
     @property
     def positions(self) -> dict[Place, int]:
-        """By part of a lane that it holds: where it fetches next."""
+        """Return the next fetch offset of each part of a lane that it holds."""
         if self._living is None:
             return {}
         return {

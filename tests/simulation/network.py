@@ -22,7 +22,7 @@ JITTER_S = 0.001
 WINDOW_BYTES = 256 * 1024
 """Bytes that both systems keep between a writer and a reader that does not read."""
 SPLIT_SHARE = 0.05
-"""So many pieces come in two."""
+"""Share of pieces that come in two."""
 
 
 class Acceptor(Protocol):
@@ -55,7 +55,7 @@ class End:
         self._queue: deque[tuple[float, bytes | None]] = deque()
         """What is on its way from here; None: the end of it."""
         self.unread_bytes = 0
-        """Of what was sent from here and is not read yet."""
+        """Bytes that were sent from here and are not read yet."""
         self._is_pumping = False
         self.is_paused = False
         """It does not read."""

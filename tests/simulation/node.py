@@ -36,7 +36,7 @@ AIOKAFKA_IN = (
 
 
 class SimExecutor(InlineExecutor):
-    """In a thread pool's place; takes its arguments."""
+    """Stands for a thread pool, with its arguments."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass

@@ -22,12 +22,12 @@ PUSHES = {"api 8", "api 28"}
 
 
 class Owners:
-    """Of all groups of a run with many nodes."""
+    """Owners of all groups of a run with many nodes."""
 
     def __init__(self, world: World, cluster: Cluster, troubles: Troubles) -> None:
         self._world, self._cluster, self._troubles = world, cluster, troubles
         self._began_s: dict[int, float] = {}
-        """By generation of the nodes."""
+        """Begin of each generation of the nodes."""
         self._owners: dict[tuple[str, int], str] = {}
         self._taken: dict[str, float] = {}
         """When an offset of a group was written last."""

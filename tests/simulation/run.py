@@ -41,7 +41,7 @@ class Outcome:
     counts: dict[str, int]
     story: list[str]
     fingerprint: str = ""
-    """The same for the same run."""
+    """A hash of the run, equal for equal runs."""
 
 
 class _Lines(logging.Handler):

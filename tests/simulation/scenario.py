@@ -21,9 +21,9 @@ FAULTS = (
     "admin_delete", "delete_group", "expire_group",
 )  # fmt: skip
 CUTS_SHARE = 0.15
-"""So many of the scenarios about anything."""
+"""Share of the scenarios without an emphasis in which logs are cut."""
 LAYOUTS_SHARE = 0.1
-"""In so many of all scenarios the lanes of a topic become more or fewer."""
+"""Share of all scenarios in which a topic's lane count changes."""
 LANES_LATER = {2: 4, 3: 6, 4: 2}
 MIXED = (3.0, 90.0)
 """Some members look elsewhere while others still wait."""
@@ -38,7 +38,7 @@ class Fault:
     at_s: float
     kind: str
     which: int
-    """Of the nodes, brokers, members or partitions: this one, modulo how many there are."""
+    """Number of the node, broker, member or partition, modulo their count."""
     amount: float
     """Seconds, records, or what the kind makes of it; between 0 and 1."""
 
@@ -108,7 +108,7 @@ class GroupPlan:
     """Its members send their offsets to transactions."""
     session_s: float = 10.0
     timeouts_s: tuple[float, ...] = (30.0,)
-    """Of its members' requests, in turns."""
+    """Time-outs of its members' requests, in turns."""
     is_patient: bool = False
     """Its members keep their lanes when they lose their coordinator."""
     says_epochs: bool = False
@@ -136,7 +136,7 @@ class Scenario:
     keeps_rights: bool = False
     """Rights of clients are asked for once."""
     rates: tuple[float, ...] = (1.0,)
-    """Of nodes' clocks, in turns."""
+    """Rates of nodes' clocks, in turns."""
     writes_steps: bool = False
     """The journal has steps (decision 038), also of groups with few lanes."""
     forget_s: float = 0.0
@@ -189,7 +189,7 @@ def draw(seed: int) -> Scenario:
 
 
 def _with_cuts(rng: random.Random, scenario: Scenario) -> Scenario:
-    """The same on logs that lose their ends again and again, while lags are looked at."""
+    """Return the scenario with logs that lose their ends repeatedly, while lags are watched."""
     cuts = tuple(
         Fault(
             round(rng.uniform(0.5, LOAD_S), 3),
@@ -209,7 +209,7 @@ def _with_cuts(rng: random.Random, scenario: Scenario) -> Scenario:
 
 
 def _with_other_lanes(rng: random.Random, scenario: Scenario) -> Scenario:
-    """The same, and a topic that a group reads has another number of lanes from some moment on."""
+    """Return the scenario with another lane count for a topic from some moment on."""
     changed = scenario.groups[0].topic
     fault = Fault(round(rng.uniform(1.0, LOAD_S), 3), "change_lanes", 0, round(rng.random(), 3))
     return replace(

@@ -47,9 +47,9 @@ class Stage:
     members: list[Member] = field(default_factory=list)
     tools: list[admin.Tool] = field(default_factory=list)
     groups_changed: set[str] = field(default_factory=set)
-    """By tools, at this moment."""
+    """Groups that tools are changing at this moment."""
     lanes: dict[str, int] = field(default_factory=dict)
-    """Of each topic, by now."""
+    """Current lane count of each topic."""
     judgement: Judgement = field(init=False)
     producers: Producers = field(init=False)
     traps: Traps = field(init=False)
@@ -106,7 +106,7 @@ class Stage:
         self.judgement.has_other_lanes(topic, lanes)
 
     def parts_of(self, topic: TopicPlan) -> int:
-        """Of each lane, by now: lanes of the finest layout that the topic ever has."""
+        """Return the current parts of each lane: lanes of the topic's finest layout."""
         return topic.lanes_most // self.lanes[topic.name]
 
     def topic_of(self, plan: GroupPlan) -> TopicPlan:

@@ -46,7 +46,7 @@ def judge_of(cluster: Cluster) -> Judgement:
 def test_an_offset_that_was_answered_as_failed_may_be_gone_again(
     cluster: Cluster, is_failed: bool, offset: int, is_back: bool
 ) -> None:
-    """What stood before it counts all the same."""
+    """The offset before it counts all the same."""
     judge = judge_of(cluster)
     cluster.commit(*PLACE, Committed(5))
     cluster.commit(*PLACE, Committed(9))
@@ -64,7 +64,7 @@ def test_an_offset_that_was_answered_as_failed_may_be_gone_again(
 def test_a_push_of_a_node_that_was_replaced_may_come_late(
     cluster: Cluster, epoch: int, is_back: bool
 ) -> None:
-    """What the next owner has pushed counts all the same: nothing of that may be gone."""
+    """Pushes of the next owner count all the same: none of them may be gone."""
     judge = judge_of(cluster)
     cluster.commit(*PLACE, pushed(cluster, 5, epoch=1))
     cluster.commit(*PLACE, pushed(cluster, 9, epoch=2))

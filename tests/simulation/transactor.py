@@ -17,7 +17,7 @@ TIMEOUT_MS = 5_000
 FENCED = {47, 90}
 AGAIN = {14, 15, 16, 51}
 REFUSED = 22
-"""Of a commit whose transaction was never committed."""
+"""Error code noted for a commit whose transaction was never committed."""
 
 
 class TransactionalLife(Life):

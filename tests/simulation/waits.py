@@ -66,7 +66,7 @@ class Troubles:
     known: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def note(self, name: str, begin_s: float, seconds: float) -> None:
-        """Of a host, or of two: see `between`."""
+        """Note trouble of a host, or of two: see `between`."""
         self.known[name].append((begin_s, begin_s + seconds))
 
     def touch(self, names: Iterable[str], begin_s: float, end_s: float) -> bool:
@@ -174,7 +174,7 @@ class Waits:
         return sum(self._own_bound_s(each) for each in (wait, *before)) + SLACK_S
 
     def _own_bound_s(self, wait: Wait) -> float:
-        """Without what stands before it on its connection."""
+        """Return the bound without earlier requests on its connection."""
         if wait.api_key not in UNDER_LOCK | DELETIONS:
             return OTHER_S
         is_away = self._has_trouble(wait, self.brokers)

@@ -329,7 +329,7 @@ class World:
         self.is_closed = False
         self.network = Network(self)
         self.brokers: dict[str, Broker] = {}
-        """By host."""
+        """Brokers by host."""
 
     def after(self, seconds: float, do: Callable[[], Any]) -> None:
         """Have something done in so many seconds."""

@@ -32,7 +32,7 @@ class GroupRun:
     orders: int = 6000
     rate_per_s: float = 1500.0
     timeout_s: float = 180.0
-    """Of each step."""
+    """Time-out of each step, in seconds."""
 
 
 class AuditedGroup:
