@@ -175,8 +175,8 @@ async def test_a_node_that_is_killed_and_comes_back_disturbs_no_other(start, cap
     assert numbers in ([[0, 1]], [[0], [0, 1]])
 
 
-async def test_a_nodes_listeners_reach_the_others(start) -> None:
-    """A new listener of one node is known to the others."""
+async def test_a_changed_node_address_reaches_the_others(start) -> None:
+    """A new control address of one node is known to the others."""
     a, b = await start(0), await start(1)
     b.control = "10.0.0.1:9644"
 

@@ -277,7 +277,7 @@ def test_a_coordinator_that_goes_away_costs_nothing_within_the_lease(world, how:
     assert len(a.reported) == reported
 
 
-def test_a_nodes_listeners_reach_the_others(world) -> None:
+def test_what_a_node_tells_reaches_the_others(world) -> None:
     """Soon; and nobody joins again when nothing has changed."""
     a, b = start(world, 0, 1)
     arrived(world, 1)
