@@ -1,4 +1,4 @@
-# keylane in an image: what tools/image_build.sh installs, and nothing of what it needed for that.
+# keylane in an image: what tools/image_build.sh installs, without the tools of the build.
 #   make base-digest    # once, and to renew it: writes requirements/base-image.txt
 #   docker build --build-arg PYTHON_IMAGE="$(cat requirements/base-image.txt)" -t keylane .
 #   docker run --read-only --tmpfs /tmp -p 19092-19095:19092-19095 keylane proxy \
@@ -29,12 +29,12 @@ ENV PATH=/opt/keylane/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 WORKDIR /tmp
-# The control port on its default; Kubernetes has probes of its own and ignores this.
+# The control port on its default; Kubernetes has its own probes and ignores this.
 ENV KEYLANE_HEALTH=http://127.0.0.1:19090/readyz
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["/opt/keylane/venv/bin/python", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['KEYLANE_HEALTH'], timeout=4)"]
 EXPOSE 19092 19090
-# SIGTERM drains: requests under way are answered, offsets are saved.
+# SIGTERM drains: requests in progress are answered, offsets are saved.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/opt/keylane/bin/keylane"]
 CMD ["proxy", "--config", "/etc/keylane/keylane.yaml"]

@@ -100,7 +100,7 @@ audit: $(TOOLS)/.ready ## known vulnerabilities of the locked Python packages; a
 	$(TOOLS)/bin/pip-audit --strict --require-hashes --disable-pip --progress-spinner off $(AUDIT) \
 		-r requirements/lock-image.txt
 
-base-digest: ## what the image is built on: write requirements/base-image.txt, with its digest
+base-digest: ## base of the image: write requirements/base-image.txt, with its digest
 	@tools/base_digest.sh
 
 image: ## build the image with Docker, on the base of requirements/base-image.txt

@@ -22,9 +22,11 @@ from typing import Final
 from keylane.config.node import ProxyConfig, split_address
 from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.journal.epochs import next_epoch
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.ownership import Alone
 from keylane.journal.set_aside import SetAside
 from keylane.kernel.warmup import warm_up
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import Lineages
 from keylane.proxy.cluster.cluster import Broker, Cluster
 from keylane.proxy.cluster.partition_source import UpstreamSource
@@ -46,7 +48,6 @@ from keylane.proxy.runtime.memory_limit import fit_memory
 from keylane.proxy.runtime.memory_plan import GATHERING_PART
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.feed import ScanFeed
-from keylane.proxy.scans.known_scans import ScanKey
 from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.scans.scan_listeners import ScanListeners
@@ -177,18 +178,23 @@ class ProxyServer:
 
     def _make_settings(self, shared: Shared) -> SettingsStore:
         return SettingsStore(
-            self.config.bootstrap,
+            self._own_topics(),
             assignments=shared.assignments,
             switches=shared.switches,
             next_epoch=partial(next_epoch, self._cluster),
-            client_id=self.config.client_id,
-            options=self._cluster.links.client_options,
-            set_aside=self._upkeep.set_aside,
-            watched=self._upkeep.watched,
+        )
+
+    def _own_topics(self) -> OwnTopicClients:
+        return OwnTopicClients(
+            self.config.bootstrap,
+            self.config.client_id,
+            self._cluster.links.client_options,
+            self._upkeep.set_aside,
+            self._upkeep.watched,
         )
 
     def _make_forgetting(self, shared: Shared, tallies: LaneTallies) -> Forgetting:
-        def forget_split(key: ScanKey) -> None:
+        def forget_split(key: PartitionSplit) -> None:
             shared.loads.forget(key)
             tallies.forget(key)
 
@@ -217,16 +223,12 @@ class ProxyServer:
                 groups.scans.note_past(block, led[1])
 
         feed = ScanFeed(
-            self.config.bootstrap,
+            self._own_topics(),
             number=number,
             on_scanned=here.on_scanned,
             on_truncated=cut.on_truncated,
             on_past=on_past,
             wall_clock=time.time,  # noqa: TID251
-            client_id=self.config.client_id,
-            options=self._cluster.links.client_options,
-            set_aside=self._upkeep.set_aside,
-            watched=self._upkeep.watched,
         )
         groups.scan_waits = ScanWaits(hurry=feed.hurry)
         return feed

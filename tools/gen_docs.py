@@ -37,8 +37,6 @@ from keylane.tasks import Watched
 LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
 """Treatment of answers, by API key, where no address is replaced."""
 ROOT: Final = Path(__file__).resolve().parent.parent
-REQUIREMENT: Final = re.compile(r" \((?:[SDG][\w-]*\d|D-[A-Z-]+)\)")
-"""Codes of an old specification, which the pages leave out."""
 BEHAVIOUR: Final = re.compile(r"^Behaviour: (.*?)\nNot done: (.*?)\n\n", re.DOTALL | re.MULTILINE)
 TABLE_HEAD: Final = "| key | default | meaning |\n|---|---|---|\n"
 CONFIGURATION_HEAD: Final = f"""# Configuration
@@ -61,19 +59,19 @@ groups:
 
 `reserve_message_value` keeps whole records in the cache until their lane has fetched them, so a
 partition is read and decompressed once.
-That is our default, since a second read costs more than memory that is bounded anyway
+That is the default, since a second read costs more than memory, which is bounded in any case
 ([decision 007](decisions/007-whole-records-are-kept.md)).
 
-`compression` saves network where that is dear: lanes are sent plain otherwise, whatever the topic
-is compressed with ([decision 009](decisions/009-lanes-are-sent-uncompressed.md)).
+`compression` saves network where that is expensive: otherwise lanes are sent plain, whatever
+the topic is compressed with ([decision 009](decisions/009-lanes-are-sent-uncompressed.md)).
 
 The log goes to stderr; `{ENVIRONMENT_PREFIX}LOG` sets its level (`info` when left out).
 
 """
 MEMORY_HEAD: Final = """## Memory
 
-One bound for the process, from which the others follow: [operations.md](operations.md#memory) has
-a table, [decision 035](decisions/035-one-bound-of-memory.md) says how.
+One bound for the process, from which the other bounds follow: [operations.md](operations.md#memory)
+has a table, [decision 035](decisions/035-one-bound-of-memory.md) the method.
 `buffered_bytes_max`, `connections_max` and `filter_threads` are part of it.
 
 """
@@ -88,15 +86,15 @@ METRICS_HEAD: Final = """# Metrics
 `GET /metrics` on the control port (`control` in [configuration.md](configuration.md)) answers
 Prometheus text; with `control_token_file` it wants a token (`control_read_token_file` will do).
 `GET /livez` answers while the event loop turns, `GET /readyz` answers 200 once all listeners serve
-and until the node stops, 503 else. Neither needs a token, neither asks a broker. Further lines of
-`/readyz` say what a node that serves lacks, and what somebody should look at
+and until the node stops, otherwise 503. Neither needs a token or asks a broker. Further lines of
+`/readyz` list what a serving node lacks, and what an operator should look at
 ([control-api.md](control-api.md#probes)).
 
 The number of series is bounded: none is made per lane, per member or per client. The series with
-the labels `group` and `topic` are those of the 100 that are furthest behind; single lanes and
-members are in `GET /groups/NAME` (`keylane describe`). A scrape with 10,000 lanes takes some
+the labels `group` and `topic` are those of the 100 that are furthest behind; lanes and members one
+by one are in `GET /groups/NAME` (`keylane describe`). A scrape with 10,000 lanes takes some
 milliseconds.
-Prometheus' client adds metrics of the process (Linux):
+On Linux there are also the usual metrics of a process, from Prometheus' client:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`,
 `process_max_fds`, `process_start_time_seconds`, `process_virtual_memory_bytes`.
 
@@ -108,9 +106,9 @@ A Grafana dashboard is in `helm/keylane/dashboards/keylane.json`, alert rules ar
 """
 PROTOCOL_HEAD: Final = """# Protocol
 
-What keylane lets through.
+The APIs that keylane supports.
 *Served*: decoded, where it names lanes or addresses. *Relayed*: passed on as bytes.
-A key that is not here is hidden in ApiVersions and refused.
+A key that is not in the table is hidden in ApiVersions and refused.
 
 | key | API | versions | how |
 |---|---|---|---|
@@ -121,8 +119,9 @@ TREATMENTS_HEAD: Final = """## Topics and partitions, API by API
 A *lane topic* is one that the client sees as lanes: under its own name by a rule of `lanes`, or
 under a lane name such as `orders.lanes-16`.
 A number that means a lane never reaches a broker as that of a partition: it is translated, or
-refused. Rights to the topic are judged by the broker, as those of the client's own principal.
-An API that is not in this table names neither topics nor partitions.
+refused. The broker judges rights to the topic, as those of the client's own principal.
+An API that is not in this table names neither topics nor partitions. *As direct* means: as without
+keylane.
 
 | API | plain topics | lane topics |
 |---|---|---|
@@ -153,7 +152,7 @@ def _keys(model: type[BaseModel], *, without: type[BaseModel] | None = None) -> 
     for key, entry in model.model_fields.items():
         if without is not None and key in without.model_fields:
             continue
-        meaning = REQUIREMENT.sub("", entry.description or "")
+        meaning = entry.description or ""
         rows.append(f"| `{key}` | {_default(entry.default)} | {meaning} |")
     return TABLE_HEAD + "\n".join(rows) + "\n"
 
@@ -201,8 +200,9 @@ def protocol() -> str:
     """The table of all APIs, and what is done to those that are served."""
     rows = []
     for key, route in sorted(ROUTES.items()):
-        how = "relayed" if route.handler is None else "served"
-        if route.handler is None and route.patch is not None:
+        is_served = route.handler is not None or route.look is not None
+        how = "served" if is_served else "relayed"
+        if not is_served and route.patch is not None:
             how = LOOKED_AT.get(key, "relayed, addresses replaced")
         versions = f"{route.version_min}-{route.version_max}"
         rows.append(f"| {key} | {route.name} | {versions} | {how} |")
@@ -210,7 +210,7 @@ def protocol() -> str:
         f"| {ROUTES[key].name} | {each.plain} | {each.lanes} |"
         for key, each in sorted(TREATMENTS.items())
     ]
-    hidden = [f"| {key} | {name} | {why} |" for key, (name, why) in sorted(NOT_SERVED.items())]
+    hidden = [f"| {key} | {key.schema_name} | {why} |" for key, why in sorted(NOT_SERVED.items())]
     parts = [
         PROTOCOL_HEAD + "\n".join(rows) + "\n",
         NOT_SERVED_HEAD + "\n".join(hidden) + "\n",
@@ -233,7 +233,7 @@ def _behaviours() -> list[str]:
         section = f"## {title}\n\n{reported}{_capital(found[1])}\n"
         if not found[2].startswith("nothing"):
             section += f"\nNot done: {found[2]}\n"
-        sections.append(REQUIREMENT.sub("", section))
+        sections.append(section)
     return sections
 
 

@@ -81,7 +81,7 @@ class Bench(Node):
             block = ScannedBlock(
                 topic="orders", topic_id=ORDERS, partition=0,
                 key_split=self.lanes("orders").key_split(0), start=start, end=self.end,
-                last_record_offsets=lasts, lanes=(None,) * self.lane_count, holes=(),
+                last_record_offsets=lasts, outputs=(None,) * self.lane_count, holes=(),
                 log_start_offset=0, leader_epoch=0, epochs=((0, start),),
             )  # fmt: skip
             self.offsets.on_scanned(block)

@@ -32,8 +32,9 @@ HEAD: Final = """\
 
 Everything of one table was measured in turns within one run, on one machine that also runs
 Kafka and the clients: read ratios, not rates. Figures are the median (lowest-highest).
-`make bench-peers` measures anew and writes this page; `python -m bench.side_by_side SCENARIO`
-only some of it. How it is measured: [bench/README.md](../bench/README.md).
+`make bench-peers` repeats the measurements and writes this page;
+`python -m bench.side_by_side SCENARIO` repeats only a part.
+How it is measured: [bench/README.md](../bench/README.md).
 """
 
 

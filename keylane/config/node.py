@@ -1,7 +1,7 @@
 """All that the proxy reads at start: a YAML file, environment overrides, command line.
 
 In:    a mapping, `KEYLANE_*` variables, flags.  Out: `ProxyConfig`, validated and frozen.
-Source: names of Kafka's own broker configs where one exists; REQUIREMENTS 1.12 for the seed's.
+Source: names of Kafka's own broker configs where one exists.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NODE_NUMBER_MAX: Final = 999
 """Of a node: with it virtual broker ids stay far below 2^31."""
 WORKERS_MAX: Final = 64
 PLAN_SUFFIX: Final = ".json"
-"""What tells a plan's file from a count on the command line."""
+"""Ending by which the command line knows a plan's file from a count."""
 
 
 class _Frozen(BaseModel):
@@ -81,7 +81,7 @@ class LaneRule(_Frozen):
     )
     accept_range_fetch: bool = Field(
         default=True,
-        description="`accept.range.fetch` (S004-61): false refuses fetches of the lanes until the "
+        description="`accept.range.fetch`: false refuses fetches of the lanes until the "
         "control port allows them.",
     )
 
@@ -107,8 +107,8 @@ class GroupRule(_Frozen):
     group: str = Field(min_length=1, description="Group id, or a glob such as `billing-*`.")
     assignor: Literal["client", "key-range"] = Field(
         default="client",
-        description="`client`: the members' own assignor deals out lanes as partitions. "
-        "`key-range`: keylane puts its own plan in the place of the leader's.",
+        description="`client`: the members' own assignor assigns lanes as partitions. "
+        "`key-range`: keylane replaces the leader's plan with its own.",
     )
     co_partitioned: bool = Field(
         default=False,
@@ -132,12 +132,12 @@ class ProxyConfig(MemoryConfig):
     )
     advertise: str | None = Field(
         default=None,
-        description="Host name that clients are told; the host of `listen` when left out.",
+        description="Host name that clients get; the host of `listen` when left out.",
     )
     advertise_port: Port | None = Field(
         default=None,
-        description="Bootstrap port that clients are told, where another one leads to that of "
-        "`listen` (a NodePort); the broker with id n is told at this + 1 + n.",
+        description="Bootstrap port that clients get, if another port leads to that of "
+        "`listen` (a NodePort); the broker with id n has this + 1 + n.",
     )
     advertise_port_step: int = Field(
         default=0,
@@ -148,7 +148,7 @@ class ProxyConfig(MemoryConfig):
     )
     advertise_pattern: str | None = Field(
         default=None,
-        description="Address that clients are told for each broker, with its id in place of "
+        description="Address that clients get for each broker, with its id in place of "
         "`{broker}` and the number of `node` in place of `{node}`, such as "
         "`n{node}-b{broker}.kafka.example.com:443`: for a gateway that finds the listener by the "
         "name in the TLS handshake (SNI). `advertise` and the same port are then bootstrap's.",
@@ -158,17 +158,18 @@ class ProxyConfig(MemoryConfig):
     )
     control_advertise: str | None = Field(
         default=None,
-        description="Host name under which other nodes, and who asks them, reach the control port "
+        description="Host name under which other nodes, and their callers, reach the control port "
         "of this one; that of `control` when left out, or where that is no single address, "
         "that of clients.",
     )
     lanes: tuple[LaneRule, ...] = Field(
-        default=(), description="Which topics are seen as lanes; the first rule that fits wins."
+        default=(),
+        description="Rules for topics that clients see as lanes; the first rule that fits wins.",
     )
     groups: tuple[GroupRule, ...] = Field(
         default=(),
-        description="Whose assignor deals out lanes (`client`, `key-range`); the first rule that "
-        "fits wins, and a group without one keeps its client's assignor.",
+        description="Rules for the assignor of a group's lanes (`client`, `key-range`); the first "
+        "rule that fits wins, and a group without one keeps its client's assignor.",
     )
     lane_name_pattern: str | None = Field(
         default="{topic}.lanes-{lanes}",
@@ -190,18 +191,18 @@ class ProxyConfig(MemoryConfig):
     )
     accept_individual_commit: bool = Field(
         default=True,
-        description="`accept.individual.commit` (S004-60): false refuses commits of lanes and key "
+        description="`accept.individual.commit`: false refuses commits of lanes and key "
         "ranges; the control port changes it while running.",
     )
     accept_range_fetch: tuple[str, ...] = Field(
         default=(),
         description="Topics (names or globs) whose key ranges may be assigned to client ids, "
-        "beside those with lanes: `accept.range.fetch`, by default false (S004-144).",
+        "beside those with lanes: `accept.range.fetch`, by default false.",
     )
     refuse_individual_commit: tuple[str, ...] = Field(
         default=(),
         description="Client ids (or globs) that take whole partitions only: their "
-        "`allow.individual.commit` is false (S004-62).",
+        "`allow.individual.commit` is false.",
     )
     idle_timeout_s: float = Field(
         default=600.0, gt=0, description="Kafka's `connections.max.idle.ms`."
@@ -209,28 +210,29 @@ class ProxyConfig(MemoryConfig):
     unread_timeout_s: float = Field(
         default=600.0,
         gt=0,
-        description="A client that takes nothing of its answers for so long is closed; brokers "
+        description="A client that takes nothing of its answers for this time is closed; brokers "
         "count it as idle, after `connections.max.idle.ms`.",
     )
     frame_timeout_s: float = Field(
         default=30.0, gt=0, description="A request must arrive whole within this time."
     )
     drain_timeout_s: float = Field(
-        default=10.0, ge=0, description="Time for requests under way when the proxy stops."
+        default=10.0, ge=0, description="Time for requests in progress when the proxy stops."
     )
     authorization_ttl_s: float = Field(
-        default=10.0, ge=0, description="How long a client's right to READ is remembered."
+        default=10.0, ge=0, description="Time for which a client's right to READ is remembered."
     )
     offsets_age_ms_max: int = Field(
         default=100,
         ge=0,
-        description="ListOffsets is answered from what Fetch told within this time.",
+        description="ListOffsets is answered from Fetch answers of at most this age.",
     )
     offsets_refresh_s: float = Field(
         default=43_200.0,
         gt=0,
-        description="How often stable offsets of running groups are committed again, so that none "
-        "expires; at most a quarter of the brokers' `offsets.retention.minutes` where it is known.",
+        description="Interval at which stable offsets of running groups are committed again, so "
+        "that none expires; at most a quarter of the brokers' `offsets.retention.minutes` where "
+        "it is known.",
     )
     forget_interval_s: float = Field(
         default=86_400.0,
@@ -242,7 +244,7 @@ class ProxyConfig(MemoryConfig):
     individual_commits_max: int = Field(
         default=100_000,
         ge=1,
-        description="`max.individual.commits`: committed ranges per group and partition (G-01).",
+        description="`max.individual.commits`: committed ranges per group and partition.",
     )
     journal_whole: bool = Field(
         default=False,
@@ -321,7 +323,7 @@ class ProxyConfig(MemoryConfig):
         if not LEGAL_HOST.fullmatch(example):
             raise ValueError(f"gives names that are no host names, such as {example}")
         if not port:
-            raise ValueError("needs a port that clients can be told")
+            raise ValueError("needs a port that clients can get")
         return value
 
     @field_validator("lane_name_pattern")
@@ -375,11 +377,11 @@ class ProxyConfig(MemoryConfig):
 
     @property
     def advertised_host(self) -> str:
-        """Host that clients are told to connect to."""
+        """Return the host that clients connect to."""
         return self.advertise or split_address(self.listen)[0]
 
     def advertised_bootstrap(self, bound_port: int) -> tuple[str, int]:
-        """Host and port of bootstrap that clients are told. Raises: ValueError (beyond 65535)."""
+        """Return bootstrap host and port for clients. Raises: ValueError (beyond 65535)."""
         if self.advertise_pattern is not None:
             return self.advertised_host, split_address(self.advertise_pattern)[1]
         if self.advertise_port is None:
@@ -387,7 +389,7 @@ class ProxyConfig(MemoryConfig):
         return self.advertised_host, self._advertised_port(0)
 
     def advertised_broker(self, broker_id: int, bound_port: int) -> tuple[str, int]:
-        """Host and port of a broker that clients are told. Raises: ValueError (beyond 65535)."""
+        """Return host and port of a broker for clients. Raises: ValueError (beyond 65535)."""
         if self.advertise_pattern is not None:
             host, port = split_address(self.advertise_pattern)
             return _fill_pattern(host, node=self.node or 0, broker_id=broker_id), port

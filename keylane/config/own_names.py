@@ -19,5 +19,5 @@ OWN_ID_START: Final = b"keylane-"
 
 
 def is_own_id(transactional_id: str) -> bool:
-    """Whether a transactional id is keylane's: who is given its next epoch locks out a node."""
+    """Return whether a transactional id is keylane's: its next epoch locks out a node."""
     return transactional_id == SETTINGS_ID or transactional_id.startswith(JOURNAL_ID_PREFIX)

@@ -21,7 +21,7 @@ LEGAL_NAME: Final = re.compile(r"(DNS|URI|email):\S+|[A-Za-z0-9][A-Za-z0-9.]*=.+
 
 
 class SecurityConfig(BaseModel):
-    """Every key that has to do with who may do what, and who can listen in."""
+    """Keys for rights, logins and encryption."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -37,7 +37,7 @@ class SecurityConfig(BaseModel):
     tls_client_ca: str | None = Field(
         default=None,
         description="PEM file: only clients with a certificate of these authorities get in "
-        "(Kafka's `ssl.client.auth=required`). The brokers see who a client is by SASL only.",
+        "(Kafka's `ssl.client.auth=required`). The brokers learn a client's identity by SASL only.",
     )
     upstream_tls: bool = Field(
         default=False, description="TLS to the brokers (`SSL`, `SASL_SSL` listeners)."
@@ -78,8 +78,8 @@ class SecurityConfig(BaseModel):
     )
     login_token_file: str | None = Field(
         default=None,
-        description="File with keylane's own OAUTHBEARER token, read at every login: whoever "
-        "renews the token writes it there.",
+        description="File with keylane's own OAUTHBEARER token, read at every login; the program "
+        "that renews the token writes it there.",
     )
     control_token_file: str | None = Field(
         default=None,
@@ -110,7 +110,7 @@ class SecurityConfig(BaseModel):
     control_client_ca: str | None = Field(
         default=None,
         description="PEM file: a client that shows a certificate of these authorities on the "
-        "control port may do what `control_admins` and `control_readers` say. Who shows none "
+        "control port may do what `control_admins` and `control_readers` say. A client without one "
         "needs a token, but for probes.",
     )
     control_admins: tuple[str, ...] = Field(
@@ -128,7 +128,7 @@ class SecurityConfig(BaseModel):
         description="File with the secrets by which nodes know each other, one a line, each of at "
         "least 32 characters (`openssl rand -hex 32`), the same at all nodes: the first signs, all "
         "verify. Read at each use, so a new one needs no restart. Needed with `node` and `workers` "
-        "where `listen`, or what clients are told, is no loopback address.",
+        "where `listen`, or the address that clients get, is no loopback address.",
     )
     control_connections_max: int = Field(
         default=256,
@@ -253,7 +253,7 @@ def expect_control_guard(config: SecurityConfig, control_host: str) -> None:
 def expect_node_secret(config: SecurityConfig, hosts: Iterable[str]) -> None:
     """Raises: ValueError, for one of many nodes that others can reach, without a secret.
 
-    hosts: where it listens, and what clients are told.
+    hosts: where it listens, and the addresses that clients get.
     """
     open_to = next((host for host in hosts if not is_loopback(host)), None)
     if open_to is not None and not config.node_secret_file:

@@ -30,7 +30,7 @@ from keylane.demo.screen import (
     MemberView,
     PlainScreen,
     Screen,
-    View,
+    ScreenView,
     render_verdict,
 )
 from keylane.embedded import EmbeddedKafka
@@ -226,7 +226,7 @@ class Show:
             self._say(f"member {member.number} ended by itself: {last_words(member)}")
         self._failed_seen = len(failed)
 
-    def _view(self) -> View:
+    def _view(self) -> ScreenView:
         ledger, now_s = self._ledger, time.monotonic()
         produced = self._producer.produced()
         self._samples.append((now_s, dict(ledger.member_deliveries)))
@@ -237,7 +237,7 @@ class Show:
             for number, count in ledger.member_deliveries.items()
         }
         behind = ledger.behind_by_member(produced)
-        return View(
+        return ScreenView(
             elapsed_s=self._elapsed_s,
             title=_title(self._settings),
             members=tuple(

@@ -1,6 +1,6 @@
 """The view of the show: live in a terminal, plain lines elsewhere.
 
-In:    a `View` of the moment, lines of the story.  Out: text.
+In:    a `ScreenView` of the moment, lines of the story.  Out: text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MemberView:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ScreenView:
     """A moment of the show."""
 
     elapsed_s: float
@@ -65,7 +65,7 @@ class Screen(Protocol):
         """Add a line to the story."""
         ...
 
-    def update(self, view: View) -> None:
+    def update(self, view: ScreenView) -> None:
         """Show this moment."""
         ...
 
@@ -86,7 +86,7 @@ class LiveScreen:
         """Add a line to the story; seen with the next update."""
         self._story.append(f"{elapsed_s:5.1f} s  {text}")
 
-    def update(self, view: View) -> None:
+    def update(self, view: ScreenView) -> None:
         """Draw."""
         self._live.update(render_view(view, tuple(self._story)), refresh=True)
 
@@ -106,7 +106,7 @@ class PlainScreen:
         """Print at once."""
         self._print(f"{elapsed_s:6.1f} s  {text}")
 
-    def update(self, view: View) -> None:
+    def update(self, view: ScreenView) -> None:
         """Print a line now and then."""
         if view.elapsed_s - self._last_s >= PLAIN_INTERVAL_S:
             self._last_s = view.elapsed_s
@@ -119,7 +119,7 @@ class PlainScreen:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def describe_view(view: View) -> str:
+def describe_view(view: ScreenView) -> str:
     """One line of plain text."""
     reading = sum(member.state == "reading" for member in view.members)
     counts = view.counts
@@ -130,7 +130,7 @@ def describe_view(view: View) -> str:
     )
 
 
-def render_view(view: View, story: Sequence[str]) -> RenderableType:
+def render_view(view: ScreenView, story: Sequence[str]) -> RenderableType:
     """The whole picture."""
     body = Group(
         _render_totals(view),
@@ -159,7 +159,7 @@ def render_verdict(checks: Sequence[Check]) -> RenderableType:
     return table
 
 
-def _render_totals(view: View) -> RenderableType:
+def _render_totals(view: ScreenView) -> RenderableType:
     counts = view.counts
     bad = counts.out_of_order + counts.two_at_once
     table = Table.grid(padding=(0, 3))

@@ -27,7 +27,7 @@ TRANSACTION_TIMEOUT: Final = i32Timedelta.parse(timedelta(seconds=10))
 TIMEOUT_S: Final = 30.0
 """In a new cluster Kafka makes its topic of transactions first."""
 RETRY_BACKOFF_S: Final = 0.1
-"""Kafka clients' `retry.backoff.ms` default; nothing tells when a coordinator is there."""
+"""Kafka clients' `retry.backoff.ms` default; no event says when a coordinator is there."""
 REFUSALS: Final = frozenset(
     {
         ErrorCode.transactional_id_authorization_failed,
@@ -42,7 +42,7 @@ LATER: Final = frozenset(
         ErrorCode.concurrent_transactions,
     }
 )
-"""Who asks again finds the coordinator, sooner or later."""
+"""Another try finds the coordinator, sooner or later."""
 
 
 class Brokers(Protocol):

@@ -1,6 +1,5 @@
 """Partitions of the journal as their owner writes them: with a producer epoch that fences others.
 
-In:    `JournalRecord`s of these partitions.  Out: acknowledged records, or why they are not.
 Source: KIP-98 (idempotent producer, fencing); docs/decisions/022.
 
 The leader of a partition refuses a batch whose epoch is lower than that of the last one of the
@@ -12,8 +11,7 @@ What stands before it is read, and from then on each append is one plain idempot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -21,7 +19,8 @@ from aiokafka.errors import KafkaError, ProducerFenced
 
 from keylane.errors import KeylaneError, NotCoordinator, UpstreamLost
 from keylane.journal.journal_reads import Cuts, OnAppend, describe_loss, timed_append
-from keylane.journal.store import APPEND_TIMEOUT_S, BATCH_BYTES, PRODUCE_MS, append_all
+from keylane.journal.own_topic import OwnTopicClients, close_producer
+from keylane.journal.store import APPEND_TIMEOUT_S, BATCH_BYTES, append_all
 from keylane.offsets.records.journal import JournalRecord, write_fence
 from keylane.offsets.values import OwnerEpoch
 
@@ -37,21 +36,20 @@ class FencedJournal:
     def __init__(
         self,
         partitions: Sequence[int],
+        clients: OwnTopicClients,
         *,
-        options: Callable[[], Mapping[str, Any]],
         next_epoch: Callable[[], Awaitable[tuple[int, int] | None]],
         append_timeout_s: float = APPEND_TIMEOUT_S,
         on_append: OnAppend = lambda *_: None,
     ) -> None:
         """Nothing is asked of Kafka before `open`.
 
-        options: gives arguments of aiokafka clients; may raise UpstreamLost.
         next_epoch: gives the producer id that all owners share, and its next epoch; None: the
             cluster has no transactions, and no owner is fenced.
         """
         self._partitions = partitions
         self._name = f"journal partition {partitions[0]}" if len(partitions) == 1 else "the journal"
-        self._options, self._next_epoch = options, next_epoch
+        self._clients, self._next_epoch = clients, next_epoch
         self._append_timeout_s, self._on_append = append_timeout_s, on_append
         self._producer: AIOKafkaProducer | None = None
         self.owner: OwnerEpoch | None = None
@@ -73,16 +71,16 @@ class FencedJournal:
         return self._cuts.count
 
     async def open(self, *, now_ms: int) -> dict[int, int]:
-        """Fence who wrote before; the offset up to which each partition has to be read.
+        """Fence the owner before; return the offset up to which each partition has to be read.
 
-        Raises: NotCoordinator, when somebody else did the same a moment later; UpstreamLost.
+        Raises: NotCoordinator, when another node did the same a moment later; UpstreamLost.
         """
         epoch = await self._next_epoch()
         self.owner = None if epoch is None else OwnerEpoch(*epoch)
         try:
             async with asyncio.timeout(self._append_timeout_s):
-                self._producer = await start_producer(
-                    self._options(), epoch, batch_bytes=BATCH_BYTES
+                self._producer = await self._clients.open_producer(
+                    close_producer, batch_bytes=BATCH_BYTES, epoch=epoch
                 )
         except (KafkaError, TimeoutError) as error:
             raise describe_loss(f"opening {self._name}", error) from None
@@ -139,36 +137,3 @@ class FencedJournal:
         producer, self._producer = self._producer, None
         if producer is not None:
             await close_producer(producer)
-
-
-async def start_producer(
-    options: Mapping[str, Any], epoch: tuple[int, int] | None, *, batch_bytes: int
-) -> AIOKafkaProducer:
-    """A producer that writes with a producer id and epoch of `offsets.epochs`; None: its own.
-
-    batch_bytes: bound on a batch. Raises: KafkaError.
-    """
-    producer = AIOKafkaProducer(
-        **(dict(options) | {"request_timeout_ms": PRODUCE_MS}),
-        acks="all",
-        enable_idempotence=True,
-        max_batch_size=batch_bytes,
-    )
-    if epoch is not None:
-        # aiokafka asks for an id of its own at its start, unless it has one.
-        producer._txn_manager.set_pid_and_epoch(*epoch)  # noqa: SLF001
-    try:
-        await producer.start()
-    except BaseException:
-        await close_producer(producer)
-        raise
-    return producer
-
-
-async def close_producer(producer: AIOKafkaProducer) -> None:
-    """Close for good. As long as no broker answers, it waits: nothing else ends its tasks."""
-    try:
-        with suppress(KafkaError):  # was told already
-            await producer.stop()
-    finally:
-        await producer.client.close()  # which `stop` leaves out when it fails

@@ -20,6 +20,7 @@ from aiokafka.errors import (
 )
 
 from keylane.errors import RightMissing, UpstreamLost
+from keylane.journal.own_topic import describe_error
 
 log = logging.getLogger("keylane.offsets")
 
@@ -67,7 +68,7 @@ async def tried_again(
 
 @asynccontextmanager
 async def timed_append(record_count: int, on_append: OnAppend) -> AsyncIterator[None]:
-    """Tell `on_append` how long the body took, and whether it came to its end."""
+    """Report to `on_append` how long the body took, and whether it came to its end."""
     clock = asyncio.get_running_loop().time
     started_s, is_acknowledged = clock(), False
     try:
@@ -80,8 +81,8 @@ async def timed_append(record_count: int, on_append: OnAppend) -> AsyncIterator[
 class Cuts:
     """Whether a log goes on where its only writer has left it.
 
-    It does not where it was cut, as an unclean election does, or begins anew; nor where somebody
-    else has written, as a node does that was replaced on a cluster that fences nobody.
+    It does not where it was cut, as an unclean election does, or begins anew; nor where another
+    client has written, as a node does that was replaced on a cluster that fences none.
     """
 
     def __init__(self, *, is_shared: bool = False) -> None:
@@ -92,7 +93,7 @@ class Cuts:
         self._lasts: dict[int, int] = {}
 
     def note(self, partition: int, offset: int) -> None:
-        """A record was taken there; below 0: it was there already, and no place is told."""
+        """A record was taken there; below 0: it was there already, and no place is given."""
         if offset < 0:
             return
         last = self._lasts.get(partition, offset - 1)
@@ -107,6 +108,6 @@ class Cuts:
 
 
 def describe_loss(doing: str, error: BaseException) -> UpstreamLost:
-    """What an error of aiokafka means to who asked."""
+    """Return what an error of aiokafka means to the caller."""
     kind = RightMissing if isinstance(error, REFUSALS) else UpstreamLost
-    return kind(f"{doing}: {type(error).__name__}: {error}")
+    return kind(f"{doing}: {describe_error(error)}")

@@ -1,7 +1,7 @@
 """keylane's own topics: made beside Kafka's own offsets topic, with the same settings.
 
 In:    an admin client.  Out: the partition count of a topic that is there and compacted.
-Source: REQUIREMENTS S004-12..14, S004-143.
+Source: docs/decisions/005.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import for_code
+from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.records.journal import TOPIC_NAME
@@ -27,13 +28,11 @@ ANY_GROUP: Final = "keylane"
 APPEAR_TIMEOUT_S: Final = 60.0
 """How long a topic may take to be there with all leaders; a cold cluster takes a few seconds."""
 RETRY_BACKOFF_S: Final = 0.1
-"""Kafka clients' `retry.backoff.ms` default; nothing tells when a topic has come into being."""
+"""Kafka clients' `retry.backoff.ms` default; no event says when a topic is there."""
 SEGMENT_BYTES_DEFAULT: Final = 10 * 1024**2
 """The KIP draft's default of `individual.commit.log.segment.bytes`."""
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
-UNKNOWN_TOPIC: Final = 3
-TOPIC_EXISTS: Final = 36
 T = TypeVar("T")
 
 
@@ -125,7 +124,7 @@ async def _ensured(
         shape = await _until(lambda: _shape(admin, name), name)
     is_kept_so = shape.cleanup_policy == config["cleanup.policy"]
     if not is_kept_so or shape.in_sync_min != primary.in_sync_min:
-        # A broker with auto.create.topics makes a deleted topic anew, with settings of its own.
+        # A broker with auto.create.topics makes a deleted topic anew, with its own settings.
         log.warning("topic is repaired topic=%s found=%s", name, shape)
         await _until(lambda: _repair(admin, name, config), name)
     return primary, shape
@@ -134,7 +133,7 @@ async def _ensured(
 async def _create(admin: AIOKafkaAdminClient, wanted: NewTopic) -> None:
     answer = await admin.create_topics([wanted])
     for _, code, message, *_ in answer.topic_errors:
-        if code != TOPIC_EXISTS:  # another node was faster
+        if code != ErrorCode.topic_already_exists:  # another node was faster
             _check(code, message, f"creating {wanted.name}")
     log.info(
         "topic created topic=%s partitions=%d replicas=%d",
@@ -149,7 +148,7 @@ async def _repair(admin: AIOKafkaAdminClient, topic: str, config: dict[str, str]
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=config)
     for answer in await admin.alter_configs([resource]):
         for code, message, *_ in answer.resources:
-            if code == UNKNOWN_TOPIC:
+            if code == ErrorCode.unknown_topic_or_partition:
                 return None
             _check(code, message, f"configuring {topic}")
     return True
@@ -172,7 +171,7 @@ async def _shape(admin: AIOKafkaAdminClient, topic: str) -> TopicShape | None:
 
     aiokafka asks any broker each time, and those of a cluster learn of a topic one by one.
     """
-    # Asked by name, aiokafka would let the broker create the topic, with settings of its own.
+    # Asked by name, aiokafka would let the broker create the topic, with its own settings.
     entries = [entry for entry in await admin.describe_topics() if entry["topic"] == topic]
     if not entries or entries[0]["error_code"] or not entries[0]["partitions"]:
         return None
@@ -183,7 +182,7 @@ async def _shape(admin: AIOKafkaAdminClient, topic: str) -> TopicShape | None:
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=names)
     (answer,) = await admin.describe_configs([resource])
     ((code, message, _, _, settings),) = answer.resources
-    if code == UNKNOWN_TOPIC:
+    if code == ErrorCode.unknown_topic_or_partition:
         return None
     _check(code, message, f"describing {topic}")
     values = {name: value for name, value, *_ in settings}

@@ -1,4 +1,4 @@
-"""Opening the journal for writing: fence who wrote before, then read what stands there.
+"""Opening the journal for writing: fence the owner before, then read what stands there.
 
 In:    a partition of the journal, or all of them.  Out: their table, and where changes go.
 Source: docs/decisions/022 and 030.
@@ -17,6 +17,7 @@ from keylane.errors import ConfigInvalid, NotCoordinator, RightMissing, Upstream
 from keylane.journal.epochs import Brokers, has_transactions, next_epoch
 from keylane.journal.fenced import FencedJournal
 from keylane.journal.journal_reads import PAUSE_S_MAX, PAUSE_S_MIN, START_TIMEOUT_S, OnAppend
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.owned import Holding, OwnedTables
 from keylane.journal.set_aside import SetAside
 from keylane.journal.store import JournalStore
@@ -98,7 +99,7 @@ class JournalOpener:
     ) -> tuple[OffsetTable, FencedJournal]:
         journal = FencedJournal(
             partitions,
-            options=self._store.options,
+            self._store.clients,
             next_epoch=lambda: self._epoch(transactional_id),
             append_timeout_s=self._append_timeout_s,
             on_append=self._on_append,
@@ -153,14 +154,8 @@ def make_journal(
     writes_steps: Callable[[], bool],
 ) -> tuple[JournalStore, JournalOpener]:
     """What reads the journal, and what opens it for writing; nothing is asked of Kafka yet."""
-    store = JournalStore(
-        config.bootstrap,
-        client_id=config.client_id,
-        options=options,
-        append_timeout_s=append_timeout_s,
-        on_append=on_append,
-        set_aside=set_aside,
-    )
+    clients = OwnTopicClients(config.bootstrap, config.client_id, options, set_aside or SetAside())
+    store = JournalStore(clients, append_timeout_s=append_timeout_s, on_append=on_append)
     opener = JournalOpener(
         store,
         brokers,

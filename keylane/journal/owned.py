@@ -25,7 +25,7 @@ log = logging.getLogger("keylane.offsets")
 LOADS_AT_ONCE: Final = 8
 """Partitions that are loaded beside each other, each with up to 8 MiB under way."""
 SLOT_S: Final = 5.0
-"""A load takes some tens of milliseconds; one that takes so long waits for its broker, and holds
+"""A load takes some tens of milliseconds; one that takes longer waits for its broker, and holds
 little memory."""
 CLOSE_TIMEOUT_S: Final = 10.0
 REFUSED_PAUSE_S_MIN: Final = 1.0
@@ -39,19 +39,23 @@ REOPEN_S: Final = 24 * 3600.0
 days, and the next owner would be given an id that fences none before it."""
 
 
-class Journal(Protocol):
-    """Where changes of one partition go (`offsets.fenced`)."""
-
-    @property
-    def is_broken(self) -> bool:
-        """Nothing can be appended any more."""
+class Appender(Protocol):
+    """Where changes go: `journal.store` where others are not fenced, else a `Journal`."""
 
     @property
     def cuts(self) -> int:
         """How often it did not go on where it was left."""
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
-        """Write and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
+        """Write in order and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
+
+
+class Journal(Appender, Protocol):
+    """Where changes of one partition go (`journal.fenced`)."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Nothing can be appended any more."""
 
     async def close(self) -> None:
         """Take nothing more, and close."""
@@ -96,7 +100,7 @@ class GroupLock(asyncio.Lock):
         return not self.locked() and not self._waiters
 
     async def acquire_in_time(self, wait_s: float | None) -> None:
-        """As `acquire`. Raises: GroupBusy, when it is not free after so long; None: without end."""
+        """As `acquire`. Raises: GroupBusy, when it is not free in time; None: without end."""
         if self.is_free:  # a time-out costs more than the lock
             await self.acquire()
         else:
@@ -175,17 +179,20 @@ class HeldGroup:
 
 
 Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]
-"""Fences who wrote to a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
+"""Fences the owner of a partition before, and reads it. Raises: NotCoordinator, UpstreamLost."""
 
 
 class OwnedTables:
-    """Implements, for one of many nodes, that only who owns a partition serves its groups.
+    """Implements, for one of many nodes, that only the owner of a partition serves its groups.
 
     Use: inside `hold(group)` everything goes by the holding that was current when it was entered;
     once that is lost, each call raises NotCoordinator, whatever has been loaded since.
     Invariant: `_holdings` has what was loaded in the term that it says; a stale one is dropped
     before anything of it is given out.
     """
+
+    pins_by_group = True
+    """See `LoneTable`."""
 
     def __init__(
         self,
@@ -196,7 +203,7 @@ class OwnedTables:
         on_loaded: Callable[[OffsetTable], None],
         on_dropped: Callable[[int], None],
     ) -> None:
-        """`on_dropped` is told of a partition whose states somebody else may change now."""
+        """`on_dropped` gets each partition whose states another node may change now."""
         self._clock = asyncio.get_running_loop().time
         self._tenure, self._open = tenure, open_partition
         self.partition_count = partition_count
@@ -213,7 +220,7 @@ class OwnedTables:
         """The group's lock, with its partition loaded.
 
         wait_s: how long the lock, and a load, are waited for.
-        Entering it raises NotCoordinator, UpstreamLost; GroupBusy, when it took so long.
+        Entering it raises NotCoordinator, UpstreamLost; GroupBusy, when it took longer.
         """
         return HeldGroup(self, self._held, group, lock, wait_s)
 
@@ -282,12 +289,13 @@ class OwnedTables:
         is_refused = refusal is not None and self._clock() < refusal.until_s
         return not is_refused and self.find(group) is None
 
-    def changed(self, group: str) -> Holding:
-        """What a change goes to that was begun in time; the journal says whether it counts.
+    def changed(self, group: str) -> tuple[OffsetTable, Journal]:
+        """Where a change goes that was begun in time; the journal says whether it counts.
 
         Raises: NotCoordinator, when the partition was dropped since.
         """
-        return self._holding(group)
+        holding = self._holding(group)
+        return holding.table, holding.journal
 
     def tables(self) -> Iterator[OffsetTable]:
         """Those of all partitions that are loaded."""
@@ -375,7 +383,7 @@ class OwnedTables:
             slot.close()
 
     def _refuse(self, partition: int, reason: str) -> None:
-        """Ask no broker for a while; tell it once for all partitions, as they lack the same."""
+        """Ask no broker for a while; log it once for all partitions, as they lack the same."""
         last, now_s = self._refusals.get(partition), self._clock()
         pause_s = REFUSED_PAUSE_S_MIN if last is None else 2 * last.pause_s
         pause_s = min(pause_s, REFUSED_PAUSE_S_MAX)

@@ -1,7 +1,6 @@
 """Whether this node may serve a group's offsets at this moment.
 
-In:    a partition of `__individual_commit_offsets`.  Out: yes or no, for now.
-Source: DESIGN decision 7.
+Source: docs/decisions/020.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ class Tenure(Protocol):
     """What `groups` asks; implemented by `Alone`, and by `group.NodeGroup` among many nodes."""
 
     def holds(self, ic_partition: int) -> bool:
-        """Whether this node owns the partition, surely: its lease is good, nobody is rebalancing.
+        """Return whether this node surely owns the partition: its lease is good, none is joining.
 
-        Cheap, synchronous: asked right before something is sent. A process that was stopped in
+        Cheap and synchronous: call it right before sending. A process that was stopped in
         between finds its lease over, since the monotonic clock goes on meanwhile.
         """
 
@@ -30,7 +29,7 @@ class Tenure(Protocol):
 
 
 class Alone:
-    """The one node of its cluster: it owns everything, for ever."""
+    """The one node of its cluster: it owns everything, always."""
 
     def holds(self, ic_partition: int) -> bool:
         """Always."""
@@ -38,7 +37,7 @@ class Alone:
         return True
 
     def term(self, ic_partition: int) -> int:
-        """One for ever."""
+        """Always the same."""
         del ic_partition
         return 0
 

@@ -1,9 +1,9 @@
-"""Records of keylane's own topics that cannot be taken: counted, told, and where they stand.
+"""Damaged records of keylane's own topics: counted, logged, with their places.
 
 In:    topic, partition, offset and reason of each.  Out: counts, places; lines in the log.
 Source: docs/decisions/034.
 
-Whoever may write to such a topic can write as many as he likes, so lines and places are bounded.
+A client that may write to such a topic can write any number, so lines and places are bounded.
 A line has the reason that a parser gives, which never holds what the record says.
 """
 

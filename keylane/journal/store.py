@@ -1,7 +1,6 @@
 """The individual commit journal in Kafka: loaded once, appended to for as long as we run.
 
-In:    `JournalRecord`s.  Out: a loaded `OffsetTable`; acknowledged records.
-Source: REQUIREMENTS S004-12..16; KIP-98 (idempotent producer).
+Source: KIP-98 (idempotent producer).
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from keylane.errors import UpstreamLost
-from keylane.journal.closing import close_consumer
 from keylane.journal.journal_reads import (
     Cuts,
     OnAck,
@@ -29,6 +26,7 @@ from keylane.journal.journal_reads import (
     tried_again,
 )
 from keylane.journal.journal_topic import SEGMENT_BYTES_DEFAULT, ensure_journal_topic
+from keylane.journal.own_topic import OwnTopicClients, close_consumer, end_within
 from keylane.journal.set_aside import SetAside
 from keylane.offsets.records.journal import TOPIC_NAME, JournalRecord
 from keylane.offsets.table import OffsetTable
@@ -39,12 +37,8 @@ log = logging.getLogger("keylane.offsets")
 
 APPEND_TIMEOUT_S: Final = 30.0
 """Kafka clients' `request.timeout.ms` default."""
-PRODUCE_MS: Final = 5_000
-"""What brokers give the commit of a group (`offsets.commit.timeout.ms`). A leader that hangs costs
-it, once more where aiokafka asks that broker who leads now, by chance; so an append has time for
-the next leader. What was written is not written twice (KIP-98)."""
 LOAD_STALLED_S: Final = 30.0
-"""A load that gets nothing for so long is given up."""
+"""A load that gets nothing for this time is given up."""
 STOP_S: Final = 0.1
 """Is waited for a consumer that is done; its connections may take longer to close."""
 POLL_MS: Final = 1_000
@@ -72,22 +66,13 @@ class JournalStore:
 
     def __init__(
         self,
-        bootstrap: str,
+        clients: OwnTopicClients,
         *,
-        client_id: str = "keylane",
         segment_bytes: int = SEGMENT_BYTES_DEFAULT,
         append_timeout_s: float = APPEND_TIMEOUT_S,
-        options: Callable[[], Mapping[str, Any]] = dict,
         on_append: OnAppend = lambda *_: None,
-        set_aside: SetAside | None = None,
     ) -> None:
-        """`options` gives arguments of every new aiokafka client: TLS, a password that may change.
-
-        It may raise UpstreamLost. set_aside: is told of damaged records.
-        """
-        self._set_aside = set_aside or SetAside()
-        self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
-        self._extra_options = options
+        self.clients = clients
         self._segment_bytes = segment_bytes
         self._append_timeout_s = append_timeout_s
         self._on_append = on_append
@@ -133,11 +118,11 @@ class JournalStore:
                 partition_count=await self.ensure_topic(),
                 individual_commits_max=individual_commits_max,
             )
-            await read_partitions(self.options(), range(table.partition_count), table, on_progress)
+            await read_partitions(self.clients, range(table.partition_count), table, on_progress)
             return table
 
         table = await tried_again("loading the journal", load)
-        finish_load(table, self._set_aside, is_moving=is_moving)
+        finish_load(table, self.clients.set_aside, is_moving=is_moving)
         return table
 
     async def prepare(self) -> int:
@@ -152,7 +137,7 @@ class JournalStore:
             partition_count=partition_count, individual_commits_max=individual_commits_max
         )
         try:
-            ends = await read_partitions(self.options(), ends_min, table)
+            ends = await read_partitions(self.clients, ends_min, table)
         except KafkaError as error:
             raise describe_loss(f"loading journal partitions {[*ends_min]}", error) from None
         for partition, end_min in ends_min.items():
@@ -160,7 +145,7 @@ class JournalStore:
                 end = ends[partition]
                 raise UpstreamLost(f"journal partition {partition} ends at {end}, not at {end_min}")
         only = next(iter(ends_min)) if len(ends_min) == 1 else None
-        finish_load(table, self._set_aside, only)
+        finish_load(table, self.clients.set_aside, only)
         return table
 
     @property
@@ -202,21 +187,13 @@ class JournalStore:
                 await self._close(self._producer)
                 self._producer = None
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of a new aiokafka client. Raises: UpstreamLost."""
-        return {**self._where, **self._extra_options()}
-
     async def ensure_topic(self) -> int:
         """Make the topic if it is missing; its partition count.
 
         Raises: UpstreamLost, KafkaError.
         """
-        admin = AIOKafkaAdminClient(**self.options())
-        try:
-            await admin.start()
-            return await ensure_journal_topic(admin, segment_bytes=self._segment_bytes)
-        finally:
-            await admin.close()
+        ensure = partial(ensure_journal_topic, segment_bytes=self._segment_bytes)
+        return await self.clients.administer(ensure)
 
     async def _opened(self) -> AIOKafkaProducer:
         """Return the producer, a new one when there is none."""
@@ -224,18 +201,9 @@ class JournalStore:
             if self._is_stopped:
                 raise UpstreamLost("the journal is closed")
             if self._producer is None:
-                producer = AIOKafkaProducer(
-                    **(self.options() | {"request_timeout_ms": PRODUCE_MS}),
-                    acks="all",
-                    enable_idempotence=True,
-                    max_batch_size=BATCH_BYTES,
+                self._producer = await self.clients.open_producer(
+                    self._close, batch_bytes=BATCH_BYTES
                 )
-                try:
-                    await producer.start()
-                except BaseException:
-                    await self._close(producer)
-                    raise
-                self._producer = producer
             return self._producer
 
     async def _discard(self, producer: AIOKafkaProducer | None) -> None:
@@ -246,14 +214,11 @@ class JournalStore:
                 await self._close(producer)
 
     async def _close(self, producer: AIOKafkaProducer) -> None:
-        # The first of an error that was told already and of a broker that does not answer.
-        with suppress(KafkaError, TimeoutError):
-            async with asyncio.timeout(self._append_timeout_s):
-                await producer.stop()
+        await end_within(producer.stop(), self._append_timeout_s)
 
 
 async def read_partitions(
-    options: Mapping[str, Any],
+    clients: OwnTopicClients,
     numbers: Iterable[int],
     table: OffsetTable,
     on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
@@ -262,12 +227,8 @@ async def read_partitions(
 
     Raises: UpstreamLost, KafkaError.
     """
-    consumer = AIOKafkaConsumer(
-        **options,
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        fetch_max_bytes=LOAD_BYTES_MAX,
+    consumer = clients.make_consumer(
+        isolation_level="read_committed", fetch_max_bytes=LOAD_BYTES_MAX
     )
     try:
         await consumer.start()
@@ -296,7 +257,7 @@ def finish_load(
     *,
     is_moving: bool = False,
 ) -> None:
-    """Make states of what was read, and tell what was found; of one partition, or of all."""
+    """Make states of what was read, and log what was found; of one partition, or of all."""
     report = table.finish_load(is_moving=is_moving)
     for damaged in report.damaged:
         set_aside.note(TOPIC_NAME, damaged)
@@ -326,7 +287,7 @@ async def _read_to(
     clock = asyncio.get_running_loop().time
     moved_s = clock()
     while wanted := [tp for tp in ends if positions[tp] < ends[tp]]:
-        # Without the partitions that are done, whose appended records would be read for ever.
+        # Without the partitions that are done, whose appended records would be read without end.
         batches = await consumer.getmany(*wanted, timeout_ms=POLL_MS)
         for partition, records in batches.items():
             for record in records:
@@ -358,12 +319,12 @@ async def _send(
     ack: asyncio.Future[Any] = await producer.send(
         TOPIC_NAME, record.value, key=record.key, partition=record.partition
     )
-    # In the order in which the log has them, whoever waits for which.
+    # In the order of the log, whichever task waits for which.
     ack.add_done_callback(partial(_retrieve, on_ack))
     return ack
 
 
 def _retrieve(on_ack: OnAck, ack: asyncio.Future[Any]) -> None:
-    """Look at the outcome, so that one that nobody waits for any more is not reported."""
+    """Look at the outcome, so that one without a waiting task is not reported."""
     if not ack.cancelled() and ack.exception() is None:
         on_ack(int(ack.result().partition), int(ack.result().offset))

@@ -1,4 +1,4 @@
-"""Which lane a hash belongs to: a guide table over the top bits, then a short search.
+"""The interval of a hash: a guide table over the top bits, then a short search.
 
 In:    a hash below 2**63 and the table of `lane_table`.  Out: the interval.
 Source: guide tables (Chen and Asau, 1974): the top bits of the hash bound the search. With even
@@ -16,7 +16,7 @@ from keylane.kernel.lane_table import GUIDE_SHIFT
 
 
 @leaf
-def lane_of_hash(key_hash: np.uint64, limits: Any, guide: Any) -> Any:
+def interval_of_hash(key_hash: np.uint64, limits: Any, guide: Any) -> Any:
     """Return the first interval whose limit is above the hash."""
     slot = np.int64(key_hash >> GUIDE_SHIFT)
     low: Any = np.int64(guide[slot])

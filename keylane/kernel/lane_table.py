@@ -1,4 +1,4 @@
-"""The limits of lanes as kernels take them: the intervals, their lanes, and a guide into them.
+"""A split as kernels take it: the intervals, their outputs, and a guide into them.
 
 In:    the intervals' exclusive upper bounds.  Out: a `LaneTable`, shared, never changed.
 Source: guide tables (Chen and Asau, 1974), see `bucket`.
@@ -21,34 +21,34 @@ GUIDE_SHIFT: Final = np.uint64(63 - GUIDE_BITS)
 
 @dataclass(frozen=True, slots=True)
 class LaneTable:
-    """The limits of all intervals, the guide into them, and their lanes; shared, never changed."""
+    """Limits of all intervals, a guide into them, and their outputs; shared, never changed."""
 
     limits: NDArray[np.uint64]
     """(n,) exclusive upper bounds of the intervals, ascending, the last is 2**63."""
     guide: NDArray[np.int32]
     """(2**GUIDE_BITS + 1,) interval of the first hash of each slot; the last entry is n-1."""
-    lane_of: NDArray[np.int16]
-    """(n,) lane of each interval, -1 for none; empty where interval k is lane k."""
-    lane_count: int
-    """How many lanes there are."""
+    output_of: NDArray[np.int16]
+    """(n,) output of each interval, -1 for none; empty where interval k is output k."""
+    output_count: int
+    """Number of outputs."""
 
 
-def lane_table(limits: NDArray[np.uint64], lane_of: NDArray[np.int16] | None = None) -> LaneTable:
+def lane_table(limits: NDArray[np.uint64], output_of: NDArray[np.int16] | None = None) -> LaneTable:
     """Return the table of these intervals; built once and remembered.
 
     Raises:
-        ValueError: the limits are not ascending, or do not end at 2**63; or `lane_of` fits not.
+        ValueError: the limits do not ascend to 2**63, or `output_of` does not fit.
     """
-    lane_bytes = b"" if lane_of is None else np.ascontiguousarray(lane_of, np.int16).tobytes()
+    lane_bytes = b"" if output_of is None else np.ascontiguousarray(output_of, np.int16).tobytes()
     return _build_lane_table(np.ascontiguousarray(limits, np.uint64).tobytes(), lane_bytes)
 
 
 @lru_cache(maxsize=256)
 def _build_lane_table(limit_bytes: bytes, lane_bytes: bytes) -> LaneTable:
     limits = np.frombuffer(limit_bytes, np.uint64).copy()
-    lane_of = np.frombuffer(lane_bytes, np.int16).copy()
-    if lane_of.size not in (0, limits.size) or (
-        lane_of.size and (lane_of.min() < -1 or lane_of.max() < 0)
+    output_of = np.frombuffer(lane_bytes, np.int16).copy()
+    if output_of.size not in (0, limits.size) or (
+        output_of.size and (output_of.min() < -1 or output_of.max() < 0)
     ):
         raise ValueError("lane limits need a lane each, or -1, and one lane at least")
     if limits.size == 0 or int(limits[-1]) != HASH_MAX + 1 or int(limits[0]) == 0:
@@ -59,5 +59,5 @@ def _build_lane_table(limit_bytes: bytes, lane_bytes: bytes) -> LaneTable:
     guide = np.empty(slot_starts.size + 1, np.int32)
     guide[:-1] = np.searchsorted(limits, slot_starts, side="right")
     guide[-1] = limits.size - 1
-    lane_count = int(lane_of.max()) + 1 if lane_of.size else limits.size
-    return LaneTable(limits, guide, lane_of, lane_count)
+    output_count = int(output_of.max()) + 1 if output_of.size else limits.size
+    return LaneTable(limits, guide, output_of, output_count)

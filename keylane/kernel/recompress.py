@@ -51,8 +51,10 @@ def recompress(block: SplitBlock, codec: int) -> SplitBlock:
     """
     if codec == CODEC_NONE:
         return block
-    lanes = tuple(None if part is None else _compress_slice(part, codec) for part in block.lanes)
-    return replace(block, lanes=lanes)
+    outputs = tuple(
+        None if part is None else _compress_slice(part, codec) for part in block.outputs
+    )
+    return replace(block, outputs=outputs)
 
 
 def _compress_slice(part: LaneSlice, codec: int) -> LaneSlice:

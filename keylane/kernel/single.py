@@ -84,7 +84,7 @@ def read_single(
         key = _key_of_only_record(batch)
     except (BatchCorrupt, BatchUnsupported, IndexError, _Odd):
         return None
-    lane = _lane_of(offset_hash(offset) if key is None else key_hash(key), lanes)
+    lane = _output_of(offset_hash(offset) if key is None else key_hash(key), lanes)
     return SingleRecord(batch, lane, offset, leader_epoch, header[9], size)
 
 
@@ -144,6 +144,6 @@ def _skip_varlong(batch: bytes, at: int) -> int:
     raise _Odd
 
 
-def _lane_of(hashed: int, lanes: LaneTable) -> int:
+def _output_of(hashed: int, lanes: LaneTable) -> int:
     interval = int(lanes.limits.searchsorted(np.uint64(hashed), side="right"))
-    return int(lanes.lane_of[interval]) if lanes.lane_of.size else interval
+    return int(lanes.output_of[interval]) if lanes.output_of.size else interval

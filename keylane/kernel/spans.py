@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from keylane.kernel import status as s
-from keylane.kernel.bucket import lane_of_hash
+from keylane.kernel.bucket import interval_of_hash
 from keylane.kernel.crc import crc32c_at
 from keylane.kernel.hashes import hash_key, hash_offset
 from keylane.kernel.jit import kernel, leaf
@@ -239,7 +239,7 @@ def _walk_batch(
     row: Any,
     limits: Any,
     guide: Any,
-    lane_of: Any,
+    output_of: Any,
     ends: Any,
     lanes: Any,
     entries: Any,
@@ -270,9 +270,9 @@ def _walk_batch(
         lane: Any = 0
         if limits.size > 1:
             hashed = hash_key(key, key_size) if key_size >= 0 else hash_offset(base_offset + delta)
-            lane = lane_of_hash(hashed, limits, guide)
-        if lane_of.size > 0:
-            lane = np.int64(lane_of[lane])
+            lane = interval_of_hash(hashed, limits, guide)
+        if output_of.size > 0:
+            lane = np.int64(output_of[lane])
         ends[record] = at - payload
         lanes[record] = lane
         record += 1
@@ -326,7 +326,7 @@ def walk_batches(
     table: Any,
     limits: Any,
     guide: Any,
-    lane_of: Any,
+    output_of: Any,
     ends: Any,
     lanes: Any,
     entries: Any,
@@ -341,7 +341,7 @@ def walk_batches(
     table    (b, BATCH_COLUMNS) int64  in: from `scan_batches`; out: ENTRY_END
     limits   (i,)   uint64  in: exclusive upper bounds of the intervals of the hash space
     guide    (g+1,) int32   in: see `bucket.LaneTable`
-    lane_of  (i,)   int16   in: lane of each interval, -1: its records are dropped; or empty
+    output_of (i,)  int16   in: output of each interval, -1: its records are dropped; or empty
     ends     (n,)   int32   out: end of each record, relative to its payload
     lanes    (n,)   int16   out: lane of each record, -1 for none
     entries  (e, ENTRY_COLUMNS) int64  out: per batch and lane with records, in batch order
@@ -362,7 +362,7 @@ def walk_batches(
             status = _walk_control(row, markers, progress)
         else:
             status = _walk_batch(
-                row, limits, guide, lane_of, ends, lanes, entries, entry_of, cursor
+                row, limits, guide, output_of, ends, lanes, entries, entry_of, cursor
             )
         if status != s.OK:
             progress[s.STATUS] = status

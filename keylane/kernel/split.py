@@ -118,8 +118,8 @@ class SplitBlock:
     """Of the last batch."""
     epochs: tuple[tuple[int, int], ...]
     """(leader epoch, base offset) of the first batch and of each with another epoch than before."""
-    lanes: tuple[LaneSlice | None, ...]
-    """None: the block holds neither a record nor a control batch for this lane."""
+    outputs: tuple[LaneSlice | None, ...]
+    """None: the block holds neither a record nor a control batch for this output."""
     abort_markers: tuple[tuple[int, int], ...]
     """(producer_id, offset) of each abort marker, ascending."""
     holes: tuple[tuple[int, int], ...]
@@ -138,15 +138,15 @@ class SplitBlock:
 def split_block(
     buffer: bytes | bytearray | memoryview,
     limits: NDArray[np.uint64],
-    lane_of: NDArray[np.int16] | None = None,
+    output_of: NDArray[np.int16] | None = None,
     *,
     plain_bytes_max: int,
     batch_bytes_max: int,
 ) -> SplitBlock | None:
     """Split as many whole batches from the start of `buffer` as fit in `plain_bytes_max`.
 
-    limits   (n,) uint64  exclusive upper bounds of the intervals of the hash space
-    lane_of  (n,) int16   lane of each, -1: its records are dropped; None: interval k is lane k
+    limits     (n,) uint64  exclusive upper bounds of the intervals of the hash space
+    output_of  (n,) int16   output of each, -1: its records are dropped; None: interval k is k
 
     The first batch is taken however large, up to `batch_bytes_max`. None: no whole batch is
     there. Cost: one pass for CRC and walk, one copy; memory: the plain bytes of compressed
@@ -157,18 +157,18 @@ def split_block(
         BatchCorrupt: the first batch is bad. Either names the position of the batch.
         ValueError: `limits` is not ascending or does not end at 2**63.
     """
-    lanes = lane_table(limits, lane_of)
+    lanes = lane_table(limits, output_of)
     single = read_single(buffer, lanes, batch_bytes_max)
     if single is not None:
-        return _block_of(single, lanes.lane_count)
+        return _block_of(single, lanes.output_count)
     with _python_arithmetic():
         return _split(buffer, lanes, plain_bytes_max, batch_bytes_max)
 
 
-def _block_of(single: SingleRecord, lane_count: int) -> SplitBlock:
+def _block_of(single: SingleRecord, output_count: int) -> SplitBlock:
     """The block that one record is. The first batch is taken however large, so it fits."""
     batch, lane, offset, leader_epoch, producer_id, wire_bytes = single
-    lanes: list[LaneSlice | None] = [None] * lane_count
+    lanes: list[LaneSlice | None] = [None] * output_count
     if lane >= 0:
         column = [[0]] * s.META_ROWS
         column[s.META_BASE_OFFSET] = column[s.META_LAST_OFFSET] = [offset]
@@ -180,7 +180,7 @@ def _block_of(single: SingleRecord, lane_count: int) -> SplitBlock:
         next_offset=offset + 1,
         leader_epoch=leader_epoch,
         epochs=((leader_epoch, offset),),
-        lanes=tuple(lanes),
+        outputs=tuple(lanes),
         abort_markers=(),
         holes=(),
         record_count=1,
@@ -212,7 +212,7 @@ def _split(
     if source.batch_count == 0:
         assert source.error is not None, "a walk ends early only at a bad batch"
         raise source.error
-    slices = walk.build_slices(lanes.lane_count)
+    slices = walk.build_slices(lanes.output_count)
     table = source.table
     first, last = table[0].tolist(), table[source.batch_count - 1].tolist()
     next_offset = last[s.LAST_OFFSET] + 1
@@ -223,7 +223,7 @@ def _split(
         next_offset=next_offset,
         leader_epoch=epochs[-1][0],
         epochs=epochs,
-        lanes=slices,
+        outputs=slices,
         abort_markers=walk.abort_markers(next_offset),
         holes=walk.holes_until(next_offset),
         record_count=walk.record_count,
@@ -381,7 +381,7 @@ class _Walk:
     """The records of one block: where each ends, which lane it belongs to."""
 
     def __init__(self, source: _Source, table: Int64Array, lanes: LaneTable) -> None:
-        count, control_count, entry_count = _count_records(table, lanes.lane_count)
+        count, control_count, entry_count = _count_records(table, lanes.output_count)
         capacity = count - control_count
         self.ends = np.empty(capacity, np.int32)
         self.lanes = np.empty(capacity, np.int16)
@@ -389,12 +389,12 @@ class _Walk:
         self.holes = np.empty((len(table) + 1, 2), np.int64)
         self.markers = np.empty((control_count, 2), np.int64)
         progress = source.progress
-        entry_of = np.full(lanes.lane_count, -1, np.int64)
+        entry_of = np.full(lanes.output_count, -1, np.int64)
         walk_batches(
             table,
             lanes.limits,
             lanes.guide,
-            lanes.lane_of,
+            lanes.output_of,
             self.ends,
             self.lanes,
             self.entries,
@@ -412,9 +412,9 @@ class _Walk:
         self.hole_count = int(progress[s.DONE_HOLES])
         self.marker_count = int(progress[s.DONE_MARKERS])
 
-    def build_slices(self, lane_count: int) -> tuple[LaneSlice | None, ...]:
+    def build_slices(self, output_count: int) -> tuple[LaneSlice | None, ...]:
         """Write the lane batches, so that those of each lane can be freed alone."""
-        rows = np.zeros((lane_count, s.LANE_COLUMNS), np.int64)
+        rows = np.zeros((output_count, s.LANE_COLUMNS), np.int64)
         plan_lanes(self.table, self.entries, rows)
         planned: list[list[int]] = rows.tolist()
         room = LaneRoom([row[s.LANE_BYTES] for row in planned])
@@ -449,15 +449,15 @@ class _Walk:
         return tuple(holes)
 
 
-def _count_records(table: Int64Array, lane_count: int) -> tuple[int, int, int]:
+def _count_records(table: Int64Array, output_count: int) -> tuple[int, int, int]:
     """Records of all batches, of the control batches among them, and entries they may take."""
     if len(table) == 1:  # at a low rate; reductions over one row take longer than its walk
         count, attributes = table[0, s.RECORD_COUNT_COLUMN].item(), table[0, s.ATTRIBUTES].item()
-        return count, count if attributes & CONTROL_BIT else 0, min(count, lane_count)
+        return count, count if attributes & CONTROL_BIT else 0, min(count, output_count)
     counts = table[:, s.RECORD_COUNT_COLUMN]
     is_control = table[:, s.ATTRIBUTES] & CONTROL_BIT != 0
     control_count = int(counts[is_control].sum()) if is_control.any() else 0
-    return int(counts.sum()), control_count, int(np.minimum(counts, lane_count).sum())
+    return int(counts.sum()), control_count, int(np.minimum(counts, output_count).sum())
 
 
 def _wrap_slices(

@@ -6,12 +6,13 @@ Source: decision 015 (docs/decisions): lanes and the ranges of client ids are on
 from __future__ import annotations
 
 import hashlib
+import uuid
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,9 +106,22 @@ class KeySplit:
         """One interval by its number. Raises: ValueError, there is none."""
         count = len(self.lows)
         if not 0 <= interval < count:
-            raise ValueError(f"no lane {interval} of {count}")
+            raise ValueError(f"no interval {interval} of {count}")
         hi = self.lows[interval + 1] - 1 if interval + 1 < count else HASH_MAX
         return KeyRange(self.lows[interval], hi)
+
+
+class PartitionSplit(NamedTuple):
+    """One partition, split in one way: the key of all that is known of it under that split."""
+
+    topic_id: uuid.UUID
+    partition: int
+    key_split: KeySplit
+
+    @property
+    def place(self) -> tuple[uuid.UUID, int]:
+        """The partition, however it is split."""
+        return self.topic_id, self.partition
 
 
 @lru_cache(maxsize=256)

@@ -66,7 +66,7 @@ class Intents:
     # -- the journal -----------------------------------------------------------------------
 
     def load(self, key: StateKey, intents: dict[int | None, IntentValue]) -> None:
-        """Take over what the journal holds: pushes of somebody who is no more."""
+        """Take over what the journal holds: pushes of an owner that is gone."""
         for offset, intent in intents.items():
             self.note_stored(key, offset)
             self.open(key, intent)

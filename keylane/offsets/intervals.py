@@ -94,7 +94,7 @@ class RangeSet:
         return self._replace(start, len(self._firsts), kept)
 
     def covers(self, first: int, last: int) -> bool:
-        """Tell whether every integer of `[first, last]` is in the set."""
+        """Return whether every integer of `[first, last]` is in the set."""
         index = bisect_left(self._lasts, first)
         return (
             index < len(self._firsts)

@@ -26,8 +26,8 @@ EPOCHS_MAX: Final = 64
 PLACES_MAX: Final = 100_000
 """Partitions that are kept, some 300 bytes each; the longest unseen are forgotten first."""
 FRESH_S: Final = 5.0
-"""So long after an answer of the leader what was read counts as of its log, for requests that ask
-for it. A read at the log's end has one each half a second."""
+"""After an answer of the leader what was read counts as its log for this time, for requests that
+ask for it. A read at the log's end has one each half a second."""
 
 Place = tuple[uuid.UUID, int]
 """Topic id, partition."""

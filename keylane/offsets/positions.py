@@ -5,7 +5,7 @@ Source: docs/decisions/038.
 
 A commit of one lane must not cost what all lanes cost. So positions are rows of one array, on
 which whole passes (the lowest, what a scan leads on) take nanoseconds per lane, and no object
-stands for a lane that nobody looks at. A copy shares the array until one of both is changed.
+stands for a lane that is not looked at. A copy shares the array until one of both is changed.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class PositionMap:
 
     @property
     def concluded_end(self) -> int:
-        """The highest that counts though nobody said it; 0: there is none."""
+        """The highest that counts without a member's word; 0: there is none."""
         counted = self._numbers[COUNTED]
         concluded = counted[(counted > self._numbers[OFFSET]) | (self._numbers[COMMITTED] == 0)]
         return int(np.maximum.reduce(concluded)) if len(concluded) else 0

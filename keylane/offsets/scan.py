@@ -1,9 +1,9 @@
 """What a partition's reader has seen: for each lane, where its last record is.
 
 In:    scanned blocks: first offset, next offset, last record offset of every output of a split.
-Out:   how far a position may count as committed although nobody can commit there.
+Out:   how far a position may count as committed although no member can commit there.
 
-Theory. Nobody commits an offset that carries no record of his lane: the records of other lanes,
+Theory. No member commits an offset without a record of its lane: the records of other lanes,
 control batches, aborted and compacted records. So a lane that is done stands behind the log end
 for good, and with it the stable offset. The reader has looked at every offset of the regions kept
 here. A position inside a region, above the lane's last record there, has nothing left to read
@@ -33,14 +33,14 @@ NEWS_MAX: Final = 256
 """Scanned blocks that are remembered for states that were settled before; beyond, all is news."""
 NO_RECORD: Final = -1
 UNSEEN: Final = 2**63 - 1
-"""Nobody reads these keys, so their last record is not known."""
+"""No output has these keys, so their last record is not known."""
 
 
 class ScanIndex:
     """Scanned regions of one partition and the last record of each lane inside them.
 
-    One index serves one split. An interval that nobody owns was not looked at: what is there holds
-    every position back (G-05).
+    One index serves one split. An interval without an output was not looked at: what is there
+    holds every position back.
     Single-threaded. Memory: at most REGION_COUNT_MAX * lanes * 8 bytes, and HOLE_COUNT_MAX holes.
     Invariants: regions are not empty, ascending, apart from each other; a lane's last record is
     NO_RECORD or inside its region.
@@ -48,12 +48,12 @@ class ScanIndex:
 
     __slots__ = (
         "_ends", "_holes", "_lasts", "_lows", "_news", "_outputs", "_starts",
-        "key_split", "lane_count", "news_count", "token",
+        "key_split", "news_count", "output_count", "token",
     )  # fmt: skip
 
     def __init__(self, key_split: KeySplit) -> None:
         self.key_split = key_split
-        self.lane_count = key_split.output_count
+        self.output_count = key_split.output_count
         self.token = object()
         """Stands for this index where the index itself should not be kept."""
         self.news_count = 0
@@ -76,11 +76,11 @@ class ScanIndex:
     ) -> None:
         """Take in that all offsets of `[start, end)` were looked at.
 
-        last_record_offsets  (lane_count,)  int64: the lane's last record there, -1 for none.
+        last_record_offsets  (output_count,)  int64: the lane's last record there, -1 for none.
         holes: inclusive offset ranges without a record of any lane (control batches, aborted or
         compacted records). Only commits by offset range need them, lanes do without.
         """
-        assert last_record_offsets.shape == (self.lane_count,), "one last record per lane"
+        assert last_record_offsets.shape == (self.output_count,), "one last record per lane"
         if end <= start:
             return
         holes = tuple(holes)
@@ -253,7 +253,7 @@ class ScanIndex:
         return offset
 
     def _note_news(self, start: int, end: int, holes: tuple[Range, ...]) -> None:
-        """What a block tells, and holes that it has beyond its ends."""
+        """Take in a block, and holes that it has beyond its ends."""
         start = min([start, *(first for first, _ in holes)])
         end = max([end, *(last + 1 for _, last in holes)])
         self._news.append((start, end))

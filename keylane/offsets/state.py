@@ -203,7 +203,7 @@ class OffsetState:
         return self._ranges.gaps(max(first, start), last)
 
     def is_committed(self, first: int, last: int) -> bool:
-        """Tell whether every offset of `[first, last]` is committed for all keys."""
+        """Return whether every offset of `[first, last]` is committed for all keys."""
         first = max(first, self.stable_position)
         return last < first or self._ranges.covers(first, last)
 

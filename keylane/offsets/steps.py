@@ -3,7 +3,7 @@
 In:    states as they are to be written, acks; what a load has read.  Out: records; positions.
 Source: docs/decisions/038.
 
-A whole record with a base is followed by steps 0, 1, 2 of that base, each under a key of its own,
+A whole record with a base is followed by steps 0, 1, 2 of that base, each under its own key,
 each with all that changed since the one before. The steps behind the next whole record have the
 same keys and another base. So compaction keeps one whole record and the newest step of each number,
 and the steps that do not name the whole record's base are remains.

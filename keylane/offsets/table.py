@@ -4,8 +4,8 @@ In:    journal records while loading; new states afterwards.  Out: states; recor
 Source: docs/decisions/005, 027, 038, 042.
 
 A commit goes: copy the state, commit on the copy, append `records_before_push`, push its stable
-position to Kafka, `put` the copy, append `records`, `mark_saved`. Who does so holds the group's
-lock from the copy on.
+position to Kafka, `put` the copy, append `records`, `mark_saved`. The caller holds the
+group's lock from the copy on.
 """
 
 from __future__ import annotations
@@ -425,7 +425,7 @@ class OffsetTable:
     ) -> list[JournalRecord]:
         """Pin a view to a layout, or unpin it with None; return what to append.
 
-        partition: where it is written, for who may write to some partitions only. None: where
+        partition: where it is written, for an owner of some partitions only. None: where
         the only node of a cluster keeps it, by the view's name.
         """
         if partition is None:

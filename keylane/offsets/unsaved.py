@@ -14,8 +14,8 @@ from keylane.offsets.values import Changes
 class Unsaved:
     """Net difference between what a state holds and what the journal holds of it.
 
-    A write that failed may have reached the journal all the same. So ranges that were told and
-    not confirmed are remembered: whichever way they go later, the journal is told once more.
+    A write that failed may have reached the journal all the same. So ranges that were
+    written and not confirmed are remembered: whichever way they go later, they are written again.
 
     Invariants: no range is both added and removed; the journal holds at most
     `(ranges - added) | removed | attempted`.
@@ -73,7 +73,7 @@ class Unsaved:
         )
 
     def saved(self) -> None:
-        """Note that all that was told was written."""
+        """Note that all that was given out is in the journal."""
         self.positions = False
         for items in (self._added, self._removed, self._attempted):
             items.clear()

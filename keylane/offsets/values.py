@@ -72,7 +72,7 @@ class Pusher(NamedTuple):
         )
 
     def is_late(self, last: Pusher | None, owner: OwnerEpoch | None, *, is_back: bool) -> bool:
-        """Whether it came behind a push of its next owner, or behind a later one of its own.
+        """Whether it came behind a push of its next owner, or behind a later one of the same owner.
 
         The last two of an owner that died may change places before `owner` has pushed at all.
         Forward such a push counts. Back it is a step that had an intent, or it came late.

@@ -115,6 +115,11 @@ class ApiKey(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
 
+    @property
+    def schema_name(self) -> str:
+        """The name of Kafka's message schemas, such as `OffsetCommit`."""
+        return self.name.title().replace("_", "")
+
 
 N: Final = 1 << 15  # above every int16 version: never flexible, or gone before Kafka 4
 _FLEXIBLE_FROM: Final = (

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from keylane.errors import FrameInvalid
 from keylane.wire.endpoints import merge_endpoint_tags
 from keylane.wire.primitives import NO_TAGS, UUID_BYTES, Buffer, Reader, Writer
@@ -30,7 +32,6 @@ ANSWER_HEAD_V3: Final = struct.Struct(">ihqq")
 RECORD_ERROR_BYTES_MIN: Final = 6
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
-NETWORK_EXCEPTION: Final = 13
 
 
 class ProducePartition(NamedTuple):
@@ -87,7 +88,7 @@ class ProduceAnswer(NamedTuple):
     """Raw: current leader (tag 0, v10)."""
 
 
-NOT_ANSWERED: Final = ProduceAnswer(-1, NETWORK_EXCEPTION)
+NOT_ANSWERED: Final = ProduceAnswer(-1, ErrorCode.network_exception)
 
 
 class ProduceTopicAnswer(NamedTuple):

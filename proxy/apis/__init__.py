@@ -1,6 +1,5 @@
-"""THE routing table: every API key that keylane lets through, its versions, who serves it.
+"""THE routing table: every API key that keylane lets through, its versions, its handler.
 
-In:    a request's header.  Out: its `Route`.
 Source: Kafka 4.3 message schemas, for the broker listener.
 
 A key that is not here is hidden in ApiVersions and refused. Versions end where keylane has
@@ -9,7 +8,7 @@ read the schema: a newer broker's or client's are clamped, so that nothing passe
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,9 +44,9 @@ from keylane.proxy.apis.connection.describe_topics import handle_describe_topic_
 from keylane.proxy.apis.connection.discovery import handle_describe_cluster, handle_find_coordinator
 from keylane.proxy.apis.connection.metadata import handle_metadata
 from keylane.proxy.apis.connection.sasl import (
+    TOKEN_BYTES_MAX,
     handle_sasl_handshake,
     note_login,
-    relays_sasl_authenticate,
 )
 from keylane.proxy.apis.groups.consumer_describe import handle_consumer_group_describe
 from keylane.proxy.apis.groups.consumer_heartbeat import (
@@ -55,16 +54,15 @@ from keylane.proxy.apis.groups.consumer_heartbeat import (
     handle_streams_group_heartbeat,
 )
 from keylane.proxy.apis.groups.describe_groups import without_hidden_names
-from keylane.proxy.apis.groups.heartbeat import relays_heartbeat
+from keylane.proxy.apis.groups.heartbeat import note_beat
 from keylane.proxy.apis.groups.join_group import (
-    handle_join_group,
-    judge_join_answer,
-    relays_join_group,
+    judge_relayed_join,
+    look_join_group,
 )
 from keylane.proxy.apis.groups.list_groups import (
     handle_list_groups,
     handle_unregister_broker,
-    relays_alone,
+    is_alone,
 )
 from keylane.proxy.apis.groups.share_groups import (
     handle_alter_share_offsets,
@@ -72,112 +70,103 @@ from keylane.proxy.apis.groups.share_groups import (
     handle_describe_share_offsets,
     handle_share_group_heartbeat,
 )
-from keylane.proxy.apis.groups.sync_group import handle_sync_group, relays_sync_group
+from keylane.proxy.apis.groups.sync_group import look_sync_group
 from keylane.proxy.apis.records.delete_records import handle_delete_records
-from keylane.proxy.apis.records.fetch import handle_fetch, relays_fetch
+from keylane.proxy.apis.records.fetch import look_fetch
 from keylane.proxy.apis.records.list_offsets import (
     handle_list_offsets,
     handle_offset_for_leader_epoch,
 )
-from keylane.proxy.apis.records.produce import handle_produce, relays_produce
+from keylane.proxy.apis.records.produce import look_produce
 from keylane.proxy.apis.records.producers import (
     handle_describe_producers,
     handle_describe_transactions,
 )
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
+from keylane.proxy.apis.shared.member_ids import note_joining, note_syncing
 from keylane.proxy.apis.shared.own_group import FLEXIBLE_FROM, but_own_group
 from keylane.proxy.apis.shared.own_topics import (
     guarding,
     guarding_id,
     guarding_partitions,
-    without_own_id,
 )
 from keylane.proxy.apis.shared.refusals import (
     at_coordinator,
-    coordinating,
     refusing,
-    relay_or_refuse,
 )
+from keylane.proxy.apis.shared.relay import Handler, Look, forward, unless
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
+from keylane.wire.header import ApiKey
 
-PRODUCE: Final = 0
-SASL_HANDSHAKE: Final = 17
-API_VERSIONS: Final = 18
-SASL_AUTHENTICATE: Final = 36
-BEFORE_LOGIN: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
-OFFERED_FROM: Final = {PRODUCE: 0, SASL_HANDSHAKE: 0}
-"""Lowest versions that are told where the broker has them, though they are refused.
+BEFORE_LOGIN: Final = frozenset(
+    {ApiKey.SASL_HANDSHAKE, ApiKey.API_VERSIONS, ApiKey.SASL_AUTHENTICATE}
+)
+OFFERED_FROM: Final[Mapping[int, int]] = {ApiKey.PRODUCE: 0, ApiKey.SASL_HANDSHAKE: 0}
+"""Lowest versions that are offered where the broker has them, though they are refused.
 
 librdkafka 2.3 compresses with gzip, snappy and lz4 only where Produce v0 is offered (KAFKA-18659),
 and makes a SaslHandshake only where v0 of it is (`rd_kafka_feature_map`); it sends the highest.
 """
-Handler = Callable[[Request, Context], Awaitable[Buffers]]
-IsRelayed = Callable[[Request, Context], bool]
+Note = Callable[[Request, Context], None]
 Patch = Callable[[Request, Frame, Context], Buffers]
 
-
-JOIN_GROUP: Final[tuple[Handler, IsRelayed, Patch]] = (
-    coordinating(handle_join_group), at_coordinator(relays_join_group), judge_join_answer,
-)  # fmt: skip
-SYNC_GROUP_ROUTE: Final[tuple[Handler, IsRelayed, Patch]] = (
-    coordinating(handle_sync_group), at_coordinator(relays_sync_group), note_given,
-)  # fmt: skip
 BYTES_MAX: Final = 2 << 20
 """Of requests without records: names of some 40,000 topics. Each entry of them costs time."""
-BYTES_MAX_OF: Final[Mapping[int, int | None]] = {
-    PRODUCE: None,
-    1: 1 << 20,  # Fetch: 20,000 partitions, in a first request
-    8: 4 << 20,  # OffsetCommit: each partition may have 4 KiB of metadata
-    11: 4 << 20,  # JoinGroup: names once per assignor
-    14: None,  # SyncGroup: the leader's has the assignments of all members, and is passed on
-    28: 4 << 20,  # TxnOffsetCommit: as OffsetCommit
+BYTES_MAX_OF: Final[Mapping[ApiKey, int | None]] = {
+    ApiKey.PRODUCE: None,
+    ApiKey.FETCH: 1 << 20,  # 20,000 partitions, in a first request
+    ApiKey.OFFSET_COMMIT: 4 << 20,  # each partition may have 4 KiB of metadata
+    ApiKey.JOIN_GROUP: 4 << 20,  # names once per assignor
+    ApiKey.SYNC_GROUP: None,  # the leader's has all members' assignments, and is passed on
+    ApiKey.TXN_OFFSET_COMMIT: 4 << 20,  # as OffsetCommit
+    ApiKey.SASL_AUTHENTICATE: TOKEN_BYTES_MAX,
 }
-OWN_READERS: Final = frozenset({PRODUCE, 1, 11, 12, 14})
+OWN_READERS: Final = frozenset(
+    {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.SYNC_GROUP}
+)
 """APIs whose bodies are not read as kio entities."""
-AUTHENTICATE: Final[tuple[None, IsRelayed, Patch]] = (None, relays_sasl_authenticate, note_login)
-PATCHED: Final[Mapping[int, Patch]] = {15: without_hidden_names}
-"""Answers of `RELAYED` that are looked at on the way back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """How one API is treated."""
+    """The treatment of one API."""
 
     api_key: int
     name: str
     version_min: int
     version_max: int
     handler: Handler | None = None
-    """None: always relayed as bytes."""
-    relays: IsRelayed | None = None
-    """A cheap look that tells that this very request needs no handler; without one always so."""
+    """None: always relayed as bytes, unless `look` finds a handler."""
+    look: Look | None = None
+    """Chooses the handler of this very request; without effects, asked once."""
+    note: Note | None = None
+    """Takes note of a request that is relayed; called once."""
     patch: Patch | None = None
     """What is done to the answer of a relayed request; None: nothing."""
     bytes_max: int | None = None
     """Of a request that keylane looks into; None: it is relayed, or bounded by its records."""
     is_decoded: bool = False
-    """Whether the handler takes the body as a kio entity, made beside the loop if it is large."""
+    """The handler takes the body as a kio entity, made beside the loop if it is large."""
 
     @property
     def is_before_login(self) -> bool:
-        """Whether a broker takes it from a client that it does not know yet."""
+        """Return whether a broker takes it from a client that it does not know yet."""
         return self.api_key in BEFORE_LOGIN
 
     def check(self, request: Request, *, may_relay: bool) -> None:
-        """Whether a request is taken at this point, and of this size. Raises: FrameInvalid."""
+        """Refuse a request before the login, or of too many bytes. Raises: FrameInvalid."""
         if not may_relay and not self.is_before_login:
             raise FrameInvalid(f"{self.name} before the login")
         if self.bytes_max is not None and len(request.frame) > self.bytes_max:
             size = f"{len(request.frame)} bytes, at most {self.bytes_max}"
             raise FrameInvalid(f"{self.name} has {size}")
 
-    def is_relayed(self, request: Request, context: Context) -> bool:
-        """Whether the request goes upstream untouched, and its answer back."""
-        if self.handler is None:
-            return self.relays is None or self.relays(request, context)
-        return self.relays is not None and self.relays(request, context)
+    def handler_of(self, request: Request, context: Context) -> Handler | None:
+        """The request's handler; None: it goes upstream untouched, and its answer back."""
+        return self.handler if self.look is None else self.look(request, context)
 
 
 async def handle_api_versions(request: Request, context: Context) -> Buffers:
@@ -186,127 +175,135 @@ async def handle_api_versions(request: Request, context: Context) -> Buffers:
         key: (OFFERED_FROM.get(key, route.version_min), route.version_max)
         for key, route in ROUTES.items()
     }
-    if request.api_version > ROUTES[API_VERSIONS].version_max:
-        return refuse_version(request, ROUTES[API_VERSIONS].version_max)
+    if request.api_version > ROUTES[ApiKey.API_VERSIONS].version_max:
+        return refuse_version(request, ROUTES[ApiKey.API_VERSIONS].version_max)
     context.is_librdkafka = names_librdkafka(request)
-    pending = context.send((request.frame,))
-    context.release()
-    return clamp(request, await pending, served)
+    return clamp(request, await forward(request, context), served)
 
 
-def _table() -> dict[int, Route]:
-    routes: list[Route] = []
-
-    def serve(
-        key: int,
-        name: str,
-        low: int,
-        high: int,
-        handler: Handler | None,
-        relays: IsRelayed | None = None,
-        patch: Patch | None = None,
-    ) -> None:
-        if key in FLEXIBLE_FROM:  # it names a group
-            handler, relays = but_own_group(handler, relays)
-        route = Route(
-            api_key=key,
-            name=name,
-            version_min=low,
-            version_max=high,
-            handler=handler,
-            relays=relays,
-            patch=patch,
-            bytes_max=None if handler is None else BYTES_MAX_OF.get(key, BYTES_MAX),
-            is_decoded=handler is not None and key not in OWN_READERS,
-        )
-        routes.append(route)
-
-    serve(PRODUCE, "Produce", 3, 13, handle_produce, relays_produce, with_own_endpoints)
-    serve(1, "Fetch", 4, 17, handle_fetch, relays_fetch, with_own_endpoints)
-    serve(2, "ListOffsets", 1, 11, handle_list_offsets)
-    serve(3, "Metadata", 0, 13, handle_metadata)
-    serve(8, "OffsetCommit", 2, 10, refusing(handle_offset_commit))
-    serve(9, "OffsetFetch", 1, 10, refusing(handle_offset_fetch))
-    serve(10, "FindCoordinator", 0, 6, handle_find_coordinator)
-    serve(11, "JoinGroup", 0, 9, *JOIN_GROUP)
-    serve(12, "Heartbeat", 0, 4, relay_or_refuse, at_coordinator(relays_heartbeat))
-    serve(14, "SyncGroup", 0, 5, *SYNC_GROUP_ROUTE)
-    serve(16, "ListGroups", 0, 5, handle_list_groups, relays_alone)
-    serve(SASL_HANDSHAKE, "SaslHandshake", 1, 1, handle_sasl_handshake)
-    serve(API_VERSIONS, "ApiVersions", 0, 4, handle_api_versions)
-    serve(23, "OffsetForLeaderEpoch", 2, 4, handle_offset_for_leader_epoch)
-    serve(22, "InitProducerId", 0, 5, guarding_id(None), without_own_id())
-    serve(24, "AddPartitionsToTxn", 0, 3, guarding_id(guarding_partitions(handle_add_partitions)))
-    serve(25, "AddOffsetsToTxn", 0, 4, guarding_id(None), without_own_id())
-    serve(26, "EndTxn", 0, 5, guarding_id(handle_end_txn), without_own_id(relays_end_txn))
-    serve(28, "TxnOffsetCommit", 0, 5, guarding_id(refusing(handle_txn_offset_commit)))
-    serve(SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, *AUTHENTICATE)
-    serve(42, "DeleteGroups", 0, 2, refusing(handle_delete_groups))
-    serve(47, "OffsetDelete", 0, 0, refusing(handle_offset_delete))
-    serve(60, "DescribeCluster", 0, 2, handle_describe_cluster)
-    serve(64, "UnregisterBroker", 0, 0, handle_unregister_broker, relays_alone)
-    serve(68, "ConsumerGroupHeartbeat", 0, 1, handle_consumer_group_heartbeat)
-    serve(78, "ShareFetch", 1, 2, None, None, with_own_endpoints)
-    serve(79, "ShareAcknowledge", 1, 2, None, None, with_own_endpoints)
-    serve(88, "StreamsGroupHeartbeat", 0, 0, handle_streams_group_heartbeat)
-    for key, name, low, high, handler in ADMINISTRATION:
-        serve(key, name, low, high, handler)
-    for key, name, low, high in RELAYED:
-        serve(key, name, low, high, None, None, PATCHED.get(key))
-    return {route.api_key: route for route in routes}
+def _route(
+    key: ApiKey,
+    low: int,
+    high: int,
+    handler: Handler | None = None,
+    *,
+    look: Look | None = None,
+    note: Note | None = None,
+    patch: Patch | None = None,
+) -> Route:
+    if key in FLEXIBLE_FROM:  # it names a group
+        look = but_own_group(handler, look)
+    is_served = handler is not None or look is not None
+    bytes_max: int | None = BYTES_MAX if is_served else None
+    return Route(
+        api_key=key,
+        name=key.schema_name,
+        version_min=low,
+        version_max=high,
+        handler=handler,
+        look=look,
+        note=note,
+        patch=patch,
+        bytes_max=BYTES_MAX_OF.get(key, bytes_max),
+        is_decoded=is_served and key not in OWN_READERS,
+    )
 
 
-ADMINISTRATION: Final[tuple[tuple[int, str, int, int, Handler], ...]] = (
-    (19, "CreateTopics", 2, 7, guarding(handle_create_topics)),
-    (20, "DeleteTopics", 1, 6, guarding(handle_delete_topics)),
-    (21, "DeleteRecords", 0, 2, guarding(handle_delete_records)),
-    (30, "CreateAcls", 1, 3, handle_create_acls),
-    (32, "DescribeConfigs", 1, 4, handle_describe_configs),
-    (33, "AlterConfigs", 0, 2, guarding(handle_alter_configs)),
-    (34, "AlterReplicaLogDirs", 1, 2, handle_alter_replica_log_dirs),
-    (35, "DescribeLogDirs", 1, 5, handle_describe_log_dirs),
-    (37, "CreatePartitions", 0, 3, guarding(handle_create_partitions)),
-    (43, "ElectLeaders", 0, 2, handle_elect_leaders),
-    (44, "IncrementalAlterConfigs", 0, 1, guarding(handle_alter_configs)),
-    (45, "AlterPartitionReassignments", 0, 1, handle_alter_reassignments),
-    (46, "ListPartitionReassignments", 0, 0, handle_list_reassignments),
-    (61, "DescribeProducers", 0, 0, handle_describe_producers),
-    (65, "DescribeTransactions", 0, 0, handle_describe_transactions),
-    (69, "ConsumerGroupDescribe", 0, 1, handle_consumer_group_describe),
-    (75, "DescribeTopicPartitions", 0, 0, handle_describe_topic_partitions),
-    (76, "ShareGroupHeartbeat", 1, 1, handle_share_group_heartbeat),
-    (90, "DescribeShareGroupOffsets", 0, 1, handle_describe_share_offsets),
-    (91, "AlterShareGroupOffsets", 0, 0, handle_alter_share_offsets),
-    (92, "DeleteShareGroupOffsets", 0, 0, handle_delete_share_offsets),
+_TABLE: Final = (
+    _route(ApiKey.PRODUCE, 3, 13, look=look_produce, patch=with_own_endpoints),
+    _route(ApiKey.FETCH, 4, 17, look=look_fetch, patch=with_own_endpoints),
+    _route(ApiKey.LIST_OFFSETS, 1, 11, handle_list_offsets),
+    _route(ApiKey.METADATA, 0, 13, handle_metadata),
+    _route(ApiKey.OFFSET_COMMIT, 2, 10, refusing(handle_offset_commit)),
+    _route(ApiKey.OFFSET_FETCH, 1, 10, refusing(handle_offset_fetch)),
+    _route(ApiKey.FIND_COORDINATOR, 0, 6, handle_find_coordinator),
+    _route(
+        ApiKey.JOIN_GROUP,
+        0,
+        9,
+        look=at_coordinator(look_join_group),
+        note=note_joining,
+        patch=judge_relayed_join,
+    ),
+    _route(ApiKey.HEARTBEAT, 0, 4, look=at_coordinator(), note=note_beat),
+    _route(
+        ApiKey.SYNC_GROUP,
+        0,
+        5,
+        look=at_coordinator(look_sync_group),
+        note=note_syncing,
+        patch=note_given,
+    ),
+    _route(ApiKey.LIST_GROUPS, 0, 5, look=unless(is_alone, handle_list_groups)),
+    _route(ApiKey.SASL_HANDSHAKE, 1, 1, handle_sasl_handshake),
+    _route(ApiKey.API_VERSIONS, 0, 4, handle_api_versions),
+    _route(ApiKey.INIT_PRODUCER_ID, 0, 5, look=guarding_id()),
+    _route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, handle_offset_for_leader_epoch),
+    _route(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        0,
+        3,
+        look=guarding_id(guarding_partitions(handle_add_partitions)),
+    ),
+    _route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, look=guarding_id()),
+    _route(ApiKey.END_TXN, 0, 5, look=guarding_id(handle_end_txn, relays_end_txn)),
+    _route(ApiKey.TXN_OFFSET_COMMIT, 0, 5, look=guarding_id(refusing(handle_txn_offset_commit))),
+    _route(ApiKey.SASL_AUTHENTICATE, 0, 2, patch=note_login),
+    _route(ApiKey.DELETE_GROUPS, 0, 2, refusing(handle_delete_groups)),
+    _route(ApiKey.OFFSET_DELETE, 0, 0, refusing(handle_offset_delete)),
+    _route(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle_describe_cluster),
+    _route(ApiKey.UNREGISTER_BROKER, 0, 0, look=unless(is_alone, handle_unregister_broker)),
+    _route(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle_consumer_group_heartbeat),
+    _route(ApiKey.SHARE_FETCH, 1, 2, patch=with_own_endpoints),
+    _route(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, patch=with_own_endpoints),
+    _route(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, handle_streams_group_heartbeat),
+    _route(ApiKey.DESCRIBE_GROUPS, 0, 6, patch=without_hidden_names),
+    # Calls that name topics, partitions or brokers, and read or change what they are.
+    _route(ApiKey.CREATE_TOPICS, 2, 7, guarding(handle_create_topics)),
+    _route(ApiKey.DELETE_TOPICS, 1, 6, guarding(handle_delete_topics)),
+    _route(ApiKey.DELETE_RECORDS, 0, 2, guarding(handle_delete_records)),
+    _route(ApiKey.CREATE_ACLS, 1, 3, handle_create_acls),
+    _route(ApiKey.DESCRIBE_CONFIGS, 1, 4, handle_describe_configs),
+    _route(ApiKey.ALTER_CONFIGS, 0, 2, guarding(handle_alter_configs)),
+    _route(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, handle_alter_replica_log_dirs),
+    _route(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, handle_describe_log_dirs),
+    _route(ApiKey.CREATE_PARTITIONS, 0, 3, guarding(handle_create_partitions)),
+    _route(ApiKey.ELECT_LEADERS, 0, 2, handle_elect_leaders),
+    _route(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, guarding(handle_alter_configs)),
+    _route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, handle_alter_reassignments),
+    _route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, handle_list_reassignments),
+    _route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, handle_describe_producers),
+    _route(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, handle_describe_transactions),
+    _route(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, handle_consumer_group_describe),
+    _route(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, handle_describe_topic_partitions),
+    _route(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, handle_share_group_heartbeat),
+    _route(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, handle_describe_share_offsets),
+    _route(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, handle_alter_share_offsets),
+    _route(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, handle_delete_share_offsets),
+    # Relayed as bytes. WriteTxnMarkers, controller and share state calls are between brokers only.
+    _route(ApiKey.LEAVE_GROUP, 0, 5),
+    _route(ApiKey.DESCRIBE_ACLS, 1, 3),
+    _route(ApiKey.DELETE_ACLS, 1, 3),
+    _route(ApiKey.CREATE_DELEGATION_TOKEN, 1, 3),
+    _route(ApiKey.RENEW_DELEGATION_TOKEN, 1, 2),
+    _route(ApiKey.EXPIRE_DELEGATION_TOKEN, 1, 2),
+    _route(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, 3),
+    _route(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1),
+    _route(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1),
+    _route(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0),
+    _route(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0),
+    _route(ApiKey.DESCRIBE_QUORUM, 0, 2),
+    _route(ApiKey.UPDATE_FEATURES, 0, 2),
+    _route(ApiKey.LIST_TRANSACTIONS, 0, 2),
+    _route(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, 0),
+    _route(ApiKey.PUSH_TELEMETRY, 0, 0),
+    _route(ApiKey.LIST_CONFIG_RESOURCES, 0, 1),
+    _route(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1),
+    _route(ApiKey.ADD_RAFT_VOTER, 0, 1),
+    _route(ApiKey.REMOVE_RAFT_VOTER, 0, 0),
+    _route(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0),
 )
-"""Calls that name topics, partitions or brokers, and read or change what they are."""
-
-# WriteTxnMarkers, controller and share state calls are between brokers only.
-RELAYED: Final = (
-    (13, "LeaveGroup", 0, 5),
-    (15, "DescribeGroups", 0, 6),
-    (29, "DescribeAcls", 1, 3),
-    (31, "DeleteAcls", 1, 3),
-    (38, "CreateDelegationToken", 1, 3),
-    (39, "RenewDelegationToken", 1, 2),
-    (40, "ExpireDelegationToken", 1, 2),
-    (41, "DescribeDelegationToken", 1, 3),
-    (48, "DescribeClientQuotas", 0, 1),
-    (49, "AlterClientQuotas", 0, 1),
-    (50, "DescribeUserScramCredentials", 0, 0),
-    (51, "AlterUserScramCredentials", 0, 0),
-    (55, "DescribeQuorum", 0, 2),
-    (57, "UpdateFeatures", 0, 2),
-    (66, "ListTransactions", 0, 2),
-    (71, "GetTelemetrySubscriptions", 0, 0),
-    (72, "PushTelemetry", 0, 0),
-    (74, "ListConfigResources", 0, 1),
-    (77, "ShareGroupDescribe", 1, 1),
-    (80, "AddRaftVoter", 0, 1),
-    (81, "RemoveRaftVoter", 0, 0),
-    (89, "StreamsGroupDescribe", 0, 0),
-)
-ROUTES: Final = _table()
+ROUTES: Final[dict[int, Route]] = {route.api_key: route for route in _TABLE}
 
 
 def route_of(request: Request) -> Route:
@@ -314,7 +311,8 @@ def route_of(request: Request) -> Route:
     route = ROUTES.get(request.api_key)
     if route is None:
         raise FrameInvalid(f"API key {request.api_key} is not served")
-    is_version_probe = request.api_key == API_VERSIONS  # answered with UNSUPPORTED_VERSION, KIP-511
-    if not route.version_min <= request.api_version <= route.version_max and not is_version_probe:
-        raise FrameInvalid(f"{route.name} v{request.api_version} is not served")
-    return route
+    if route.version_min <= request.api_version <= route.version_max:
+        return route
+    if request.api_key == ApiKey.API_VERSIONS:
+        return route  # answered with UNSUPPORTED_VERSION, KIP-511
+    raise FrameInvalid(f"{route.name} v{request.api_version} is not served")

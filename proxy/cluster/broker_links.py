@@ -23,9 +23,10 @@ from keylane.proxy.cluster.reachability import Reach
 from keylane.proxy.net.answer_times import Address, Patience
 from keylane.proxy.net.hedge import first_answer
 from keylane.proxy.net.security.node_security import Security
-from keylane.proxy.net.upstream import API_VERSIONS, ServiceLink
+from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.tasks import spawn
+from keylane.wire.header import ApiKey
 
 __all__ = ["Address", "BrokerLinks", "link_of", "outcome_of"]
 
@@ -101,7 +102,7 @@ class BrokerLinks:
 
     async def _look_for_awake(self) -> None:
         try:
-            await self.ask_any(lambda link: link.request_raw(API_VERSIONS, 0, b""))
+            await self.ask_any(lambda link: link.request_raw(ApiKey.API_VERSIONS, 0, b""))
         except UpstreamLost as error:
             log.debug("no broker answers reason=%s", error)
         finally:

@@ -30,12 +30,12 @@ from keylane.proxy.topics.agreement import LaneMeanings, node_rules
 from keylane.proxy.topics.node_values import Membership, NodeInfo, NodeRule
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.tasks import spawn
+from keylane.wire.header import ApiKey
 
 log = logging.getLogger("keylane.cluster")
 
 DISPUTES_LOGGED_MAX: Final = 20
 """Topics that are named in the log when nodes do not agree; a glob may mean thousands."""
-METADATA: Final = 3
 METADATA_VERSION_MIN: Final = 12
 """Asks by topic id (KIP-516); Kafka 3.1 and later."""
 METADATA_VERSION_MAX: Final = 13
@@ -207,12 +207,12 @@ class Cluster:
     async def _ask_metadata(
         self, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None, link: ServiceLink
     ) -> Any:
-        version = min(link.version_max.get(METADATA, 0), METADATA_VERSION_MAX)
+        version = min(link.version_max.get(ApiKey.METADATA, 0), METADATA_VERSION_MAX)
         if version < METADATA_VERSION_MIN:
             raise ConfigInvalid(
                 f"bootstrap: brokers speak Metadata v{version}, need v12 (Kafka 3.1)"
             )
-        schema: Any = load_request_schema(METADATA, version)
+        schema: Any = load_request_schema(ApiKey.METADATA, version)
         topic_schema = Topic12 if version == METADATA_VERSION_MIN else Topic13
         wanted = (
             None
@@ -227,7 +227,7 @@ class Cluster:
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
-        return await link.request(METADATA, entity)
+        return await link.request(ApiKey.METADATA, entity)
 
     async def _learn(self, answer: Any, *, strict: bool = False, complete: bool = False) -> None:
         self.cluster_id = answer.cluster_id or self.cluster_id
@@ -319,16 +319,18 @@ class Cluster:
         number: of this node.
         """
         self._update_pins([node for node in membership.nodes if node.number != number])
-        before, dissenters = self.registry.disputes(), self.registry.dissenters
+        registry = self.registry
+        before = registry.disputes.among(registry.topics)
+        dissenters = registry.disputes.dissenters
         others = {
             node.number: LaneMeanings(node.rules, node.lane_name_pattern)
             for node in membership.nodes
             if node.number != number
         }
-        self.registry.update_nodes(number, others)
-        disputes = self.registry.disputes()
-        if self.registry.dissenters not in (dissenters, ()):
-            log.warning("nodes have other lane rules nodes=%s", self.registry.dissenters)
+        registry.update_nodes(number, others)
+        disputes = registry.disputes.among(registry.topics)
+        if registry.disputes.dissenters not in (dissenters, ()):
+            log.warning("nodes have other lane rules nodes=%s", registry.disputes.dissenters)
         for name, reason in islice(disputes.items(), DISPUTES_LOGGED_MAX):
             if before.get(name) != reason:
                 log.error("topic is not served topic=%s reason=%s", name, reason)

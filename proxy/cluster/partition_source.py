@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -34,16 +35,20 @@ from keylane.wire.fetch import (
     read_fetch_response,
     write_fetch_request,
 )
+from keylane.wire.header import ApiKey
 from keylane.wire.primitives import read_tags
 
-FETCH: Final = 1
 FETCH_VERSION_MAX: Final = 17
 TOPIC_ID_VERSION: Final = 13
-OFFSET_FOR_LEADER_EPOCH: Final = 23
 EPOCHS_VERSION: Final = 4
 """Kafka 2.8 and later have it; metadata asks for 3.1."""
-LEADER_ERRORS: Final = (3, 5, 6, 74, 75)
-"""Unknown partition, no leader, not the leader, and its epoch is over or has not begun there."""
+LEADER_ERRORS: Final = (
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+)
 MOVED: Final = (6, 74)
 """Not the leader, and its epoch is over."""
 DIVERGING_EPOCH_TAG: Final = 0
@@ -69,7 +74,7 @@ class UpstreamSource:
         self._link, self._leader_id, self.leader_epoch = link, leader_id, leader_epoch
         self._on_moved = on_moved
         self._topic, self._topic_id, self._partition = topic, topic_id, partition
-        self._version = min(link.version_max.get(FETCH, 0), FETCH_VERSION_MAX)
+        self._version = min(link.version_max.get(ApiKey.FETCH, 0), FETCH_VERSION_MAX)
 
     @classmethod
     async def open(
@@ -117,7 +122,7 @@ class UpstreamSource:
             topics=(topic,),
         )
         body = await self._link.request_in_room(
-            FETCH,
+            ApiKey.FETCH,
             self._version,
             write_fetch_request(request),
             wait_s=max_wait_ms / 1000,
@@ -139,10 +144,10 @@ class UpstreamSource:
             leader_epoch=i32(epoch),
         )
         topic = OffsetForLeaderTopic(topic=TopicName(self._topic), partitions=(entry,))
-        if self._link.version_max.get(OFFSET_FOR_LEADER_EPOCH, -1) < EPOCHS_VERSION:
+        if self._link.version_max.get(ApiKey.OFFSET_FOR_LEADER_EPOCH, -1) < EPOCHS_VERSION:
             return EpochEnd(NO_EPOCH, -1)
         answer = await self._link.request(
-            OFFSET_FOR_LEADER_EPOCH,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
             OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=(topic,)),
         )
         found = [entry for topic in answer.topics for entry in topic.partitions]

@@ -19,7 +19,7 @@ from keylane.offsets.txn_metadata import LaneNote, apply_note, read_note
 from keylane.proxy.commits.late_pushes import LatePushes
 from keylane.proxy.commits.log_checks import LogChecks
 from keylane.proxy.scans.known_scans import Scans
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.groups")
 
@@ -122,10 +122,10 @@ class Adoption:
 
     def _apply(self, key: StateKey, state: OffsetState, note: LaneNote, view: View) -> None:
         is_news = state.pushed != note.position and not self._is_of_this_log(key)
-        split = view.key_split(key.partition)
+        split = view.partition_split(key.partition)
         # News is not led on past its own epoch, which says for all of it where the log is cut.
-        place = (key.topic_id, key.partition, split)
-        apply_note(state, note, ScanIndex(split) if is_news else self._scans.known(place))
+        scan = ScanIndex(split.key_split) if is_news else self._scans.known(split)
+        apply_note(state, note, scan)
         self._pushes.unsaved.add(key)
         if is_news:
             if note.seen is not None:

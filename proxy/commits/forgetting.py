@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from keylane.errors import KeylaneError, NotCoordinator
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy.cluster.cluster import Cluster
@@ -25,7 +26,6 @@ from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.group_survey import GroupSurvey
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.runtime.stats import ProxyStats
-from keylane.proxy.scans.known_scans import ScanKey
 
 log = logging.getLogger("keylane.forgetting")
 
@@ -58,9 +58,9 @@ class Forgetting:
         stats: ProxyStats,
         *,
         interval_s: float,
-        splits_read: Callable[[], Collection[ScanKey]],
-        is_configured: Callable[[ScanKey], bool],
-        on_split: Callable[[ScanKey], None],
+        splits_read: Callable[[], Collection[PartitionSplit]],
+        is_configured: Callable[[PartitionSplit], bool],
+        on_split: Callable[[PartitionSplit], None],
         on_group: Callable[[str], None],
         on_freed: Callable[[], Awaitable[object]],
         step_pause_s: float = STEP_PAUSE_S,

@@ -18,18 +18,17 @@ admin has set or deleted: a lane without a record is led on by no commit of its 
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final, TypeVar
 
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 PLACES_MAX: Final = 10_000
 """Groups and partitions that are remembered, some 500 bytes each; the longest is forgotten."""
@@ -39,8 +38,6 @@ PATIENCE_S: Final = 3.0
 """After a commit: so long another commit, or news of the place, may come by themselves."""
 
 Key = TypeVar("Key")
-ScanKey = tuple[uuid.UUID, int, KeySplit]
-"""Topic id, partition, how it is split."""
 Keys = dict[StateKey, None]
 """In the order in which they came, so that pushes go in it as well."""
 
@@ -60,12 +57,11 @@ class LatePush:
     """It was asked for here already, and not in vain so far."""
     is_owed: bool = False
     """The place is known."""
-    scan_key: ScanKey = field(init=False)
+    scan_key: PartitionSplit = field(init=False)
     """Where it is."""
 
     def __post_init__(self) -> None:
-        key_split = self.view.key_split(self.partition)
-        self.scan_key = self.view.topic_id, self.partition, key_split
+        self.scan_key = self.view.partition_split(self.partition)
 
     def want_read(self, now_s: float) -> None:
         """It was asked for in vain: again in a while, unless news comes by itself."""
@@ -77,7 +73,7 @@ class LatePushes:
 
     def __init__(self) -> None:
         self._pushes: OrderedDict[StateKey, LatePush] = OrderedDict()
-        self._by_scan: dict[ScanKey, Keys] = {}
+        self._by_scan: dict[PartitionSplit, Keys] = {}
         self._owed: dict[str, Keys] = {}
         """By group: their places are known."""
         self._loaded: dict[str, Keys] = {}
@@ -171,7 +167,7 @@ class LatePushes:
         """Pushes of a group whose places are known, and that no broker has taken yet."""
         return [self._pushes[key] for key in self._owed.get(group, ())]
 
-    def note_scanned(self, scan_key: ScanKey, scan: ScanIndex, log_start: int = 0) -> None:
+    def note_scanned(self, scan_key: PartitionSplit, scan: ScanIndex, log_start: int = 0) -> None:
         """Something was scanned; what is known now is owed, and pushed.
 
         log_start: what is below it was deleted, as far as that is known.

@@ -14,7 +14,8 @@ from keylane.config.node import ProxyConfig
 from keylane.errors import ConfigInvalid
 from keylane.offsets.records.journal import TIMESTAMP_MS_MAX, JournalRecord, LayoutValue
 from keylane.offsets.table import OffsetTable
-from keylane.proxy.topics.registry import TopicRegistry, View
+from keylane.proxy.topics.registry import TopicRegistry
+from keylane.proxy.topics.view import View
 
 REMEDY: Final = "Stop the groups, then start once with accept_layout naming the topic"
 
@@ -68,7 +69,7 @@ class Layouts:
 
     def unpinned(self, view: View, now_ms: int) -> dict[str, LayoutValue]:
         """The layout to pin by the view's name; none when it is pinned already, or has no lanes."""
-        if view.layout is None:
+        if view.lanes is None:
             return {}
         known, layout = self.pinned.get(view.name), view.layout
         if known is not None and (

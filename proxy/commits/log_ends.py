@@ -31,7 +31,7 @@ from kio.static.primitive import i32, i64
 from keylane.errors import KeylaneError, UpstreamLost
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.proxy.cluster.cluster import Cluster
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from keylane.errors import UpstreamLost
+from keylane.journal.owned import Appender
 from keylane.offsets.intents import intent_of, needs_intent
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.records.journal import IntentKey, JournalRecord, StateKey
@@ -21,13 +22,6 @@ from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import Pusher
 
 log = logging.getLogger("keylane.offsets")
-
-
-class Journal(Protocol):
-    """Where records go: `offsets.store` of the only node, `offsets.fenced` of one among many."""
-
-    def append(self, records: Sequence[JournalRecord]) -> Awaitable[None]:
-        """Write in order and wait. Raises: NotCoordinator, UpstreamLost."""
 
 
 class Pushing(NamedTuple):
@@ -51,7 +45,7 @@ class PushJournal:
     def __init__(
         self,
         table: OffsetTable,
-        journal: Journal,
+        journal: Appender,
         concluded: Callable[[StateKey, OffsetState], EpochStart | None],
         *,
         wall_clock: Callable[[], float],

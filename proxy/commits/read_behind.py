@@ -9,12 +9,13 @@ import logging
 import time
 from typing import Final, Protocol
 
+from kio.schema.errors import ErrorCode
+
 from keylane.errors import UpstreamLost
 from keylane.proxy.commits.late_pushes import LatePush
 from keylane.proxy.lanes.fetch_request import LaneAnswer
 from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
-from keylane.proxy.lanes.reader import OFFSET_OUT_OF_RANGE
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 
@@ -38,7 +39,7 @@ async def read_behind(late: LatePush, fetcher: LaneFetcher, ends: Ends) -> None:
     """
     at = late.position
     answer = await _read(late, at, fetcher)
-    if answer.error_code == OFFSET_OUT_OF_RANGE:
+    if answer.error_code == ErrorCode.offset_out_of_range:
         try:
             at = max(at, await ends.log_start(late.view, late.partition))
         except UpstreamLost as error:
@@ -54,7 +55,7 @@ async def _read(late: LatePush, offset: int, fetcher: LaneFetcher) -> LaneAnswer
         topic=late.view.topic,
         topic_id=late.view.topic_id,
         partition=late.partition,
-        lane=0,
+        output=0,
         key_split=late.view.key_split(late.partition),
         fetch_offset=offset,
         partition_max_bytes=1,

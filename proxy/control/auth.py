@@ -1,12 +1,12 @@
-"""Who may use the control port, and what for: by a client certificate, or by a bearer token.
+"""Rights on the control port: by a client certificate, or by a bearer token.
 
 In:    requests of the control port.  Out: the same, or 401 and 403 as problem documents.
-Source: RFC 6750 (Bearer), RFC 7617 (Basic), Fetch standard (Origin); REQUIREMENTS issue 7.
+Source: RFC 6750 (Bearer), RFC 7617 (Basic), Fetch standard (Origin).
 
-Whoever shows a certificate and a token may do what the better of them allows. Probes are open to
-all, since they tell nothing. A browser cannot send a bearer token of itself:
+A client with a certificate and a token may do what the better of them allows. Probes are open to
+all, since they hold no secret. A browser cannot send a bearer token of itself:
 it is taken as the password of Basic as well, whatever the user name. And since a browser would
-send that, and a certificate, also for a page of somebody else, a change that such a page asks for
+send that, and a certificate, also for a page of another site, a change that such a page asks for
 is refused. Without both only this machine gets here, but a name of somebody else that leads here
 does not.
 """
@@ -37,7 +37,7 @@ TOKEN_LENGTH_MIN: Final = 16
 """Shorter ones can be guessed over the network."""
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="keylane", Basic realm="keylane"'}
 NAMES_SHOWN_MAX: Final = 10
-"""Of a certificate that may do nothing, to whoever showed it."""
+"""Of a certificate that may do nothing, in the answer to its client."""
 
 
 class Role(IntEnum):
@@ -49,7 +49,7 @@ class Role(IntEnum):
 
 
 class ControlGuard:
-    """Lets in who shows a certificate with a name that is configured, or a token.
+    """Lets in clients with a certificate of a configured name, or a token.
 
     The files of tokens are read at each request, so a new one needs no restart.
     """
@@ -77,7 +77,7 @@ class ControlGuard:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Serve who may. Raises: Problem."""
+        """Serve a request that may be served. Raises: Problem."""
         if request.path not in OPEN:
             self.check(request)
         return await handler(request)
@@ -127,7 +127,7 @@ class ControlGuard:
             tokens = self._tokens()
         except ConfigInvalid as error:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
-        # Both are compared, each in constant time: how long it takes tells nothing.
+        # Both are compared, each in constant time: the time that it takes says nothing.
         data = shown.encode(errors="surrogateescape")  # as the bytes came that are no UTF-8
         known = [hmac.compare_digest(data, token.encode()) for token in tokens]
         if known[0]:
@@ -135,7 +135,7 @@ class ControlGuard:
         return Role.READER if any(known) else Role.NO_ROLE
 
     def _refusal(self, names: frozenset[str]) -> Problem:
-        """What whoever has no role is told: what is missing."""
+        """Return the answer to a client without a role: what is missing."""
         if names:
             reported = ", ".join(sorted(names)[:NAMES_SHOWN_MAX])
             needed = f"neither control_admins nor control_readers has a name of yours: {reported}"

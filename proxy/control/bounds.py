@@ -1,6 +1,6 @@
 """Which connections of the control port stay: how many, for how long, and which give way.
 
-In:    connections that come, say something whole, are answered, go; time.  Out: who is closed.
+In:    connections that come, say something whole, are answered, go; time.  Out: those to close.
 Source: RFC 6585 and 9112 say nothing of it; the slow requests of CWE-400 ("Slowloris") do.
 
 A probe says all that it has to say at once, and a stranger need not say anything. So when there
@@ -112,7 +112,7 @@ class ControlBounds(Generic[Connection]):
             held.taken, held.taken_s = taken, now_s
 
     def overdue(self, now_s: float) -> list[tuple[Connection, str]]:
-        """Who is to be closed, and why."""
+        """Return connections to close, and why."""
         found = []
         for connection, held in self._held.items():
             if held.taken is not None:

@@ -1,4 +1,4 @@
-"""What a group does on its lanes: who reads which, how fast, and how far behind.
+"""A group on its lanes: members with their lanes, pace and lag.
 
 In:    a group's name.  Out: `GroupReport`, fit for JSON.
 Source: Kafka's kafka-consumer-groups, which shows the same of partitions (KIP-848).
@@ -23,7 +23,7 @@ from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.groups.group_plans import Generations, Planned, identity_of
 from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 CONSUMER: Final = "consumer"
 DEAD: Final = "Dead"
@@ -150,7 +150,7 @@ class GroupDescriber:
             lanes=tuple(lanes),
         )
 
-    async def _views(self, group: str, owners: Mapping[Lane, str]) -> list[LaneView]:
+    async def _views(self, group: str, owners: Mapping[Lane, str]) -> list[View]:
         """Views that members hold lanes of, or that the group has offsets on."""
         registry = self._cluster.registry
         names = {topic for topic, _ in owners} | set(self._groups.topics_of(group))
@@ -158,9 +158,7 @@ class GroupDescriber:
         views = (registry.view(name) for name in sorted(names) if not registry.is_refused(name))
         return [view for view in views if view is not None]
 
-    async def _lanes(
-        self, group: str, view: LaneView, owners: Mapping[Lane, str]
-    ) -> list[LaneReport]:
+    async def _lanes(self, group: str, view: View, owners: Mapping[Lane, str]) -> list[LaneReport]:
         ends = []
         for partition in range(view.layout.partition_count):
             end = await self._groups.log_end(view, partition)
@@ -211,7 +209,7 @@ def read_owners(described: Any) -> dict[Lane, str]:
         try:
             assignment = read_assignment(bytes(member.member_assignment))
         except FrameInvalid:
-            continue  # of a client with bytes of its own: shown without lanes
+            continue  # of a client with bytes that are not Kafka's: shown without lanes
         for lane in assignment.lanes:
             owners[lane] = str(member.member_id)
     return owners

@@ -104,7 +104,7 @@ class ControlDoor:
         """Headers of every answer; aiohttp calls it before it sends them."""
         response.headers.update(HEADERS)
 
-    # What connections tell.
+    # Connections call these.
     def enter(self, connection: ControlConnection) -> bool:
         """Hold a connection; False: it is refused."""
         victim = self._bounds.enter(connection, connection.address, self._now_s())

@@ -1,10 +1,10 @@
 """How far groups are behind on their lanes, for /metrics: cheap, and bounded in series.
 
-In:    states of offsets, log ends as readers were told.  Out: `Sample`s by group and topic.
+In:    states of offsets, log ends as readers know them.  Out: `Sample`s by group and topic.
 Source: Prometheus, "Do not overuse labels".
 
 A series per lane would be 10,000 series for one group. Here are three per group and topic, of the
-SERIES_MAX that are furthest behind. Lanes and members one by one are told by `GET /groups/NAME`.
+SERIES_MAX that are furthest behind. `GET /groups/NAME` has lanes and members one by one.
 Lag counts offsets, as Kafka's tools do. Only partitions that are being read through this process
 have a log end here: of a group that stopped, ask Kafka (the stable offset is Kafka's own).
 """
@@ -22,7 +22,7 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy.runtime.stats import GAUGE, Sample
 
 SERIES_MAX: Final = 100
-"""Groups and topics that are told one by one: three series each."""
+"""Groups and topics that are listed one by one: three series each."""
 LABEL_CHARS_MAX: Final = 249
 """Kafka's bound of a topic name; a group id may be longer, and is cut."""
 

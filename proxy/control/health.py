@@ -1,10 +1,10 @@
 """Is this process alive, and may clients be sent to it: `/livez` and `/readyz`.
 
-In:    what the server tells of its start and its stop.  Out: routes of the control port.
+In:    start and stop of the server.  Out: routes of the control port.
 Source: Kubernetes API server's /livez and /readyz.
 
 Neither asks a broker. A restart brings no broker back, and a node that is not ready because the
-cluster is down would refuse its clients where it can as well tell them so in Kafka's own words.
+cluster is down would refuse its clients where it can as well answer them in Kafka's own words.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Health:
 
     state: str = STARTING
     missing: str | None = None
-    """What cannot be served yet, and why; clients are told so in Kafka's own words."""
+    """What cannot be served yet, and why; clients get it in Kafka's own words."""
 
     notes: list[Callable[[], Iterable[str]]] = field(default_factory=list)
     """What does not keep the node from serving, and somebody should look at: lines, when asked."""

@@ -16,7 +16,7 @@ import keylane
 from keylane.proxy.control.describe import GroupReport, LaneReport
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 NO_MEMBER: Final = -1
 RATES: Final = {
@@ -52,7 +52,7 @@ class Rates:
         return rates
 
 
-def layout_of(views: Iterable[LaneView]) -> list[dict[str, Any]]:
+def layout_of(views: Iterable[View]) -> list[dict[str, Any]]:
     """Topics with the borders of their lanes, by name.
 
     `borders`: first hashes of all lanes but the first; one list when all partitions are cut alike.
@@ -69,7 +69,7 @@ def layout_of(views: Iterable[LaneView]) -> list[dict[str, Any]]:
 
 
 def state_of(
-    views: Iterable[LaneView],
+    views: Iterable[View],
     reports: Sequence[GroupReport],
     *,
     loads: LaneLoads,
@@ -95,7 +95,7 @@ def state_of(
     }
 
 
-def _borders(view: LaneView) -> list[list[str]]:
+def _borders(view: View) -> list[list[str]]:
     layout = view.layout
     splits = [layout.key_split(partition) for partition in range(layout.partition_count)]
     if all(split == splits[0] for split in splits):
@@ -103,7 +103,7 @@ def _borders(view: LaneView) -> list[list[str]]:
     return [[str(cut) for cut in split.cuts] for split in splits]
 
 
-def _by_index(rates: dict[int, float], view: LaneView) -> list[int | None]:
+def _by_index(rates: dict[int, float], view: View) -> list[int | None]:
     """Whole bytes per second; None where nothing was measured."""
     found = (rates.get(index) for index in range(view.layout.index_count))
     return [None if rate is None else round(rate) for rate in found]

@@ -26,7 +26,7 @@ from keylane.proxy.control.describe import GroupDescriber, GroupReport
 from keylane.proxy.control.live import Rates, layout_of, state_of
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.live")
@@ -35,7 +35,7 @@ INTERVAL_S: Final = 2.0
 LOOP_SHARE: Final = 1 / 50
 VIEWERS_MAX: Final = 16
 TAKEN_S: Final = 30.0
-"""A page that takes nothing for so long is closed: others may want its place."""
+"""A page that takes nothing for this time is closed: others may want its place."""
 GROUPS_MAX: Final = 32
 """Each group costs two questions to brokers per state."""
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -50,7 +50,7 @@ HEADERS: Final = {
 
 
 class LiveFeed:
-    """Serves the page, and tells all who look what changes.
+    """Serves the page, and publishes what changes to its viewers.
 
     Invariants: the task runs while there are viewers; a slow viewer gets the last state only, and
     one that takes nothing is closed.
@@ -62,10 +62,10 @@ class LiveFeed:
         loads: LaneLoads,
         stats: ProxyStats,
         *,
-        views: Callable[[], Iterable[LaneView]],
+        views: Callable[[], Iterable[View]],
         groups: Callable[[], Sequence[str]],
     ) -> None:
-        """groups: whom to look at, those first that are to be shown where there are too many."""
+        """groups: groups to look at, those first that are to be shown where there are too many."""
         self._describer, self._loads, self._stats = describer, loads, stats
         self._views, self._groups = views, groups
         self._rates = Rates(time.monotonic)
@@ -147,7 +147,7 @@ class LiveFeed:
         return {"layout": _json(layout_of(views)), "state": _json(state)}
 
     async def _report(self, name: str) -> GroupReport | None:
-        """None: the group has no lanes, or cannot be described just now; the next look tells."""
+        """None: the group has no lanes, or cannot be described just now; the next look may."""
         try:
             report = await self._describer.describe(name)
         except KeylaneError as error:

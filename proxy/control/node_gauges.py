@@ -1,7 +1,6 @@
-"""What a node tells Prometheus of itself among the nodes: who is there, and what it serves.
+"""Metrics of a node among the nodes: its peers, and what it serves.
 
 In:    the membership, what this node holds, names that are disputed.  Out: `Sample`s.
-Source: DESIGN decision 7.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from keylane.errors import ConfigInvalid
 from keylane.proxy.control.api.assignments import AssignmentHandlers, Topics
 from keylane.proxy.control.api.openapi import describe
 from keylane.proxy.control.api.operations import (
-    Operation,
+    ControlOperation,
     assignment_operations,
     status_operations,
     switch_operations,
@@ -58,7 +58,7 @@ class ControlServer:
         door: TlsDoor | None = None,
         connections: ControlDoor | None = None,
     ) -> None:
-        """`elsewhere` tells where the node answers that serves a group; None: here.
+        """`elsewhere` gives the address of the node that serves a group; None: here.
 
         door: makes TLS handshakes; None: without TLS. connections: bounds what comes after them.
         """
@@ -71,7 +71,7 @@ class ControlServer:
         self._describer, self._live = describer, live
         self._exposition = exposition
         probes = {route.path: route.handler for route in health.routes()}
-        self.operations: list[Operation] = [
+        self.operations: list[ControlOperation] = [
             *status_operations(
                 health=self._health,
                 alive=probes["/livez"],

@@ -23,8 +23,8 @@ class LaneFetch(NamedTuple):
     topic: str
     topic_id: uuid.UUID
     partition: int
-    lane: int
-    """Output of the split: a lane, or who has ranges of the partition."""
+    output: int
+    """Of the split: a lane, or a client that has ranges of the partition."""
     key_split: KeySplit
     fetch_offset: int
     partition_max_bytes: int

@@ -20,23 +20,21 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
+
+from kio.schema.errors import ErrorCode
 
 from keylane.cache.lane_log import Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import Lineages
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.kernel_clock import KernelClock
 from keylane.proxy.lanes.pending_fetch import Cursor, LanePoll, Turn
 from keylane.proxy.lanes.read_memory import Gates
-from keylane.proxy.lanes.reader import (
-    NOT_LEADER_OR_FOLLOWER,
-    READ_COMMITTED,
-    PartitionReader,
-)
+from keylane.proxy.lanes.reader import READ_COMMITTED, PartitionReader
 from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.lanes.split_io import (
@@ -61,8 +59,12 @@ CLAIM_S: Final = 30.0
 SWEEP_S: Final = 10.0
 
 
-ReaderKey = tuple[uuid.UUID, int, KeySplit, int, int]
-"""Topic id, partition, split, isolation level, codec."""
+class ReaderKey(NamedTuple):
+    """The differences between two readers."""
+
+    at: PartitionSplit
+    isolation_level: int
+    codec: int
 
 
 class LaneFetcher:
@@ -142,7 +144,7 @@ class LaneFetcher:
         turns, refused = self._turns(request, cursor, now_s)
         poll = LanePoll(request, cursor, turns, self._note_gathered)
         if self._is_stopped:
-            poll.fail_all(NOT_LEADER_OR_FOLLOWER)
+            poll.fail_all(ErrorCode.not_leader_or_follower)
         elif not turns or not poll.collect_at_once():  # all refused: not asked again at once
             self._polls.add(poll)
             try:
@@ -179,7 +181,7 @@ class LaneFetcher:
         reported = [
             reader
             for key, reader in self._readers.items()
-            if key[0] == topic_id and key[1] == partition and now_s - reader.known_s <= age_s_max
+            if key.at.place == (topic_id, partition) and now_s - reader.known_s <= age_s_max
         ]
         if not reported:
             return None
@@ -194,12 +196,12 @@ class LaneFetcher:
         ends: dict[tuple[uuid.UUID, int], int] = {}
         for key, reader in self._readers.items():
             if reader.high_watermark >= 0:
-                ends[key[:2]] = max(reader.high_watermark, ends.get(key[:2], 0))
+                ends[key.at.place] = max(reader.high_watermark, ends.get(key.at.place, 0))
         return ends
 
-    def splits_read(self) -> set[tuple[uuid.UUID, int, KeySplit]]:
+    def splits_read(self) -> set[PartitionSplit]:
         """Partitions and splits of which there is a reader."""
-        return {key[:3] for key in self._readers}
+        return {key.at for key in self._readers}
 
     def lane_count(self) -> int:
         """Lanes of the partitions being read."""
@@ -241,7 +243,7 @@ class LaneFetcher:
         """Answer who waits, close every connection, end the threads."""
         self._is_stopped = True
         for poll in list(self._polls):
-            poll.fail_all(NOT_LEADER_OR_FOLLOWER)
+            poll.fail_all(ErrorCode.not_leader_or_follower)
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -253,7 +255,7 @@ class LaneFetcher:
         self._kit.lineages.of((topic_id, partition)).truncate(end)
         self._kit.refused.forget_from(topic_id, partition, end)
         for key, reader in self._readers.items():
-            if key[:2] == (topic_id, partition):
+            if key.at.place == (topic_id, partition):
                 reader.forget_cut(end)
 
     def note_leader(self, place: tuple[uuid.UUID, int], leader_epoch: int) -> None:
@@ -290,7 +292,7 @@ class LaneFetcher:
                 continue
             reader.is_reserved = lane.reserve
             offset = lane.fetch_offset
-            claim = reader.log.claim(lane.lane, cursor_id, offset, now_s)
+            claim = reader.log.claim(lane.output, cursor_id, offset, now_s)
             turns.append(Turn(lane, reader, claim, Taken(offset), reader.end))
         return turns, refused
 
@@ -299,7 +301,8 @@ class LaneFetcher:
     ) -> tuple[PartitionReader | None, int]:
         """The reader of a lane; None with an error code: there may be none."""
         isolation_level = request.isolation_level
-        key = (lane.topic_id, lane.partition, lane.key_split, isolation_level, lane.codec)
+        at = PartitionSplit(lane.topic_id, lane.partition, lane.key_split)
+        key = ReaderKey(at, isolation_level, lane.codec)
         if lane.chosen_name:
             lane_count = lane.key_split.output_count
             refusal = self._room.enter(request.user, lane.chosen_name, key, lane_count, now_s)
@@ -318,7 +321,7 @@ class LaneFetcher:
                 lane.codec,
             )
             self._readers[key] = reader
-            reader.siblings = self._at.setdefault(key[:2], WeakSet())
+            reader.siblings = self._at.setdefault(key.at.place, WeakSet())
             reader.siblings.add(reader)
             self._publish()
         return reader, 0

@@ -15,15 +15,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from keylane.errors import AnswerTooLarge, KeylaneError, UpstreamLost
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineage
 from keylane.proxy.lanes.split_io import PartitionSource, RawFetch
 
 log = logging.getLogger("keylane.reader")
 
-FENCED_LEADER_EPOCH: Final = 74
-UNKNOWN_LEADER_EPOCH: Final = 75
-OTHER_LEADER: Final = (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH)
+OTHER_LEADER: Final = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch)
 
 
 class LeaderSilent(Exception):

@@ -168,7 +168,7 @@ class LanePoll:
         before_bytes, had_records = taken.size_bytes, taken.has_records
         room = min(self._left_bytes, wanted.partition_max_bytes - before_bytes)
         at_least_one = not self._has_bytes
-        turn.reader.log.take(wanted.lane, turn.claim, taken, room, at_least_one=at_least_one)
+        turn.reader.log.take(wanted.output, turn.claim, taken, room, at_least_one=at_least_one)
         added = taken.size_bytes - before_bytes
         if added:
             self._has_bytes = True

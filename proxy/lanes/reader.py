@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
+from kio.schema.errors import ErrorCode
 from numpy.typing import NDArray
 
 from keylane.cache.lane_log import MARKER_LATER, Aborted, Block, LaneLog
@@ -46,10 +47,6 @@ __all__ = ["Listener", "PartitionReader", "PartitionSource", "RawFetch", "Scanne
 
 log = logging.getLogger("keylane.reader")
 
-OFFSET_OUT_OF_RANGE: Final = 1
-CORRUPT_MESSAGE: Final = 2
-NOT_LEADER_OR_FOLLOWER: Final = 6
-UNKNOWN_SERVER_ERROR: Final = -1
 READ_COMMITTED: Final = 1
 LONG_POLL_MS: Final = 500
 """Kafka consumers' `fetch.max.wait.ms` default."""
@@ -153,7 +150,7 @@ class PartitionReader:
         The error is CORRUPT_MESSAGE: the batch there was bad a moment ago.
         """
         if self._is_bad(offset):
-            return CORRUPT_MESSAGE
+            return ErrorCode.corrupt_message
         if not self._is_read_under_way(offset):
             self._start_read(offset, bytes_max)
         return 0
@@ -268,9 +265,9 @@ class PartitionReader:
             )  # fmt: skip
             # Clients know no NETWORK_EXCEPTION in a fetch answer (Java throws); this one makes
             # them refresh their metadata and come again.
-            self._fail_all(NOT_LEADER_OR_FOLLOWER)
+            self._fail_all(ErrorCode.not_leader_or_follower)
         except Exception:
-            self._fail(None, UNKNOWN_SERVER_ERROR)
+            self._fail(None, ErrorCode.unknown_server_error)
             raise
         finally:
             self._reads.discard(read)
@@ -335,12 +332,12 @@ class PartitionReader:
 
     def _take_note(self, raw: RawFetch, read: _Read) -> bool:
         """Take in what an answer says of the log; False: it has no data to go on with."""
-        if raw.error_code == OFFSET_OUT_OF_RANGE:
+        if raw.error_code == ErrorCode.offset_out_of_range:
             self.log_start_offset = -1  # the client asks for it next: the broker is to say it
             if 0 <= self.log.head <= read.start and read.start <= read.scanned_end:
                 # We have read up to here: the log was cut, or deleted beyond it.
                 self._reset()
-            self._fail(read.start, OFFSET_OUT_OF_RANGE)
+            self._fail(read.start, ErrorCode.offset_out_of_range)
             return False
         if raw.error_code:
             self._kit.stats.upstream_errors += 1
@@ -424,7 +421,7 @@ class PartitionReader:
         start, end = min(offset, split.base_offset), split.next_offset
         if end > self.log.head:
             self._head_epoch = split.leader_epoch
-        self.log.insert(Block(start, end, split.leader_epoch, split.lanes, aborted))
+        self.log.insert(Block(start, end, split.leader_epoch, split.outputs, aborted))
         self._scanned_end = max(self._scanned_end, end)
         self.lineage.note(end, split.epochs)
         for listener in list(self.listeners):
@@ -457,7 +454,7 @@ class PartitionReader:
         while len(self._bad) >= BAD_OFFSETS_MAX:
             del self._bad[next(iter(self._bad))]
         self._bad[offset] = self._kit.clock() + BAD_BATCH_BACKOFF_S
-        self._fail(offset, CORRUPT_MESSAGE)
+        self._fail(offset, ErrorCode.corrupt_message)
 
     def _refuse(self, first: int, last: int, reason: str) -> None:
         """The batch there is intact, and not to be split however often it is read."""
@@ -468,7 +465,7 @@ class PartitionReader:
                 " batch_bytes_max=%d reason=%s",
                 self.topic, self.partition, first, self._kit.batch_bytes_max, reason,
             )  # fmt: skip
-        self._fail(first, CORRUPT_MESSAGE)
+        self._fail(first, ErrorCode.corrupt_message)
 
     def _fail_all(self, error_code: int) -> None:
         """The partition cannot be read: look for its leader anew with the next request."""

@@ -20,6 +20,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from kio.schema.errors import ErrorCode
+
 log = logging.getLogger("keylane.reader")
 
 Key = TypeVar("Key", bound=Hashable)
@@ -34,12 +36,10 @@ LOG_INTERVAL_S: Final = 60.0
 """How often it is logged that something was refused."""
 USER_SHARE: Final = 3, 4
 """One user has three quarters of the lanes at most."""
-TOPIC_AUTHORIZATION_FAILED: Final = 29
+TOO_MANY_LANES: Final = ErrorCode.topic_authorization_failed
 """Of the codes that clients know in a Fetch answer the one that all of them tell their application
 at once: Java throws a `TopicAuthorizationException`, librdkafka gives an error of the partition.
 POLICY_VIOLATION is an `IllegalStateException` to Java's `FetchCollector`."""
-NOT_LEADER_OR_FOLLOWER: Final = 6
-"""All clients refresh their metadata and ask again."""
 
 
 @dataclass(slots=True)
@@ -146,7 +146,7 @@ class ReaderRoom(Generic[Key]):
             oldest = next(iter(names))
             readers = [key for key, held in of_user.readers.items() if held.name == oldest]
             if now_s - names[oldest] < IDLE_S or any(map(self._is_busy, readers)):
-                return TOPIC_AUTHORIZATION_FAILED
+                return TOO_MANY_LANES
             names[name] = now_s
             del names[oldest]
             for key in readers:
@@ -168,13 +168,13 @@ class ReaderRoom(Generic[Key]):
         cost = max(lane_count, READER_LANES_MIN)
         while of_user.lanes + cost > self._of_user_max:
             if not self._close_idle(of_user, now_s, but=key):
-                return TOPIC_AUTHORIZATION_FAILED
+                return TOO_MANY_LANES
         free = self._lanes_max - self.lanes + (0 if held is None else held.cost)
         while free < cost:
             users = sorted(self._users.values(), key=_longest_unused)
             before = self.lanes
             if not any(self._close_idle(each, now_s, but=key) for each in users):
-                return NOT_LEADER_OR_FOLLOWER
+                return ErrorCode.not_leader_or_follower
             free += before - self.lanes
         self.leave(key)  # its user has given it up
         # Others' users may have gone with their last reader; this one has a name.

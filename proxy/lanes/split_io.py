@@ -19,7 +19,7 @@ from keylane.cache.lane_log import MARKER_LATER, Aborted
 from keylane.cache.slice_cache import SliceCache
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel.recompress import recompress
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import KeySplit, PartitionSplit
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
 from keylane.proxy.lanes.read_memory import Gates, ReadRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
@@ -88,7 +88,7 @@ class ScannedBlock:
     end: int
     last_record_offsets: NDArray[np.int64]
     """(outputs,) last record of each lane, -1 for none."""
-    lanes: tuple[Any, ...]
+    outputs: tuple[Any, ...]
     """(outputs,) the slices, None for none. Not to be kept: they hold the records."""
     holes: tuple[tuple[int, int], ...]
     """Inclusive ranges without a record of any lane."""
@@ -97,6 +97,11 @@ class ScannedBlock:
     """Of the last batch, -1 when not known."""
     epochs: tuple[tuple[int, int], ...] = ()
     """(leader epoch, offset of its first batch in the block), ascending; none when not known."""
+
+    @property
+    def partition_split(self) -> PartitionSplit:
+        """The partition and the split that it was read under."""
+        return PartitionSplit(self.topic_id, self.partition, self.key_split)
 
 
 SplitFunction = Callable[..., Any]
@@ -176,8 +181,8 @@ def split_and_sum(
         return None
     if codec != CODEC_NONE:
         block = recompress(block, codec)
-    last_record_offsets = np.full(len(block.lanes), -1, np.int64)
-    for lane, part in enumerate(block.lanes):
+    last_record_offsets = np.full(len(block.outputs), -1, np.int64)
+    for lane, part in enumerate(block.outputs):
         if part is not None:
             last_record_offsets[lane] = part.last_record_offsets.max()
     return block, last_record_offsets
@@ -215,7 +220,7 @@ def scanned_block(
         start=min(offset, split.base_offset),
         end=split.next_offset,
         last_record_offsets=last_record_offsets,
-        lanes=split.lanes,
+        outputs=split.outputs,
         holes=holes,
         log_start_offset=log_start_offset,
         leader_epoch=split.leader_epoch,

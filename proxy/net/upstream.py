@@ -20,7 +20,7 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.net.security.service_login import ServiceLogin
 from keylane.proxy.net.sockets import UNACKNOWLEDGED_MS_MAX, keep_alive
 from keylane.tasks import spawn
-from keylane.wire.header import find_response_body, write_request
+from keylane.wire.header import ApiKey, find_response_body, write_request
 from keylane.wire.messages import read_response, write_message
 
 OnResponse = Callable[[Frame], None]
@@ -67,7 +67,6 @@ CONNECT_TIMEOUT_S: Final = 10.0
 """Kafka clients' `socket.connection.setup.timeout.ms` default."""
 PACE_BYTES_PER_S: Final = 64 * 1024
 """An answer that has begun may take longer, but comes no slower than this."""
-API_VERSIONS: Final = 18
 GROWTH_BYTES: Final = 4 * 1024**2
 """How much of a large answer comes between two looks at what its connection holds."""
 LOGIN_AGE: Final = 0.85
@@ -314,8 +313,8 @@ class ServiceLink:
         link = await UpstreamLink.open(host, port, response_bytes_max=response_bytes_max, tls=tls)
         service = cls(link, client_id=client_id, login=login, watch=watch)
         try:
-            body = await service.request_raw(API_VERSIONS, 0, b"")
-            answer = read_response(API_VERSIONS, 0, body)
+            body = await service.request_raw(ApiKey.API_VERSIONS, 0, b"")
+            answer = read_response(ApiKey.API_VERSIONS, 0, body)
             await service.log_in()
         except FrameInvalid as error:
             service.close()

@@ -202,6 +202,6 @@ class Coordinator:
             raise UpstreamLost(f"coordinator of group {self._group} is not known")
         try:
             return await self._link.request(int(request.__api_key__), request, timeout_s=timeout_s)
-        except BaseException:  # also when whoever waits for it was cancelled
+        except BaseException:  # also when the task that waits for it was cancelled
             self.drop()
             raise

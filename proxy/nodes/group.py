@@ -1,9 +1,9 @@
-"""The nodes' own group in Kafka: who is there, who serves which groups' offsets, and for how long.
+"""The nodes' own group in Kafka: its members, the groups that each serves, and until when.
 
-In:    what this node tells the others.  Out: `Membership` of each generation; `Tenure`.
+In:    this node's message to the others.  Out: `Membership` of each generation; `Tenure`.
 Source: Kafka protocol guide (JoinGroup, SyncGroup, Heartbeat), KIP-62, KIP-394; decision 020.
 
-Why no two nodes serve the same group at once is told in `lease`. This module keeps its rules: the
+`lease` proves that no two nodes serve the same group at once. This module keeps its rules: the
 lease is suspended before JoinGroup is sent, and only a good SyncGroup or Heartbeat makes it last,
 from when that was sent.
 """
@@ -38,17 +38,17 @@ from keylane.proxy.topics.node_values import (
     NO_GENERATION,
     NO_NODE,
     PROTOCOL,
-    Claim,
     Hello,
     Membership,
     NodeInfo,
+    OwnershipClaim,
 )
 from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.nodes")
 
 HEARTBEAT_S_MAX: Final = 1.0
-"""So soon the nodes hear of one that joins; Kafka's consumers take 3."""
+"""Nodes notice one that joins within this time; Kafka's consumers take 3."""
 HEARTBEAT_SHARE: Final = 5
 """Of the session time-out, at least so many heartbeats go into it."""
 TRY_SHARE: Final = 0.2
@@ -94,7 +94,7 @@ class NodeGroup:
         self._session_timeout_ms, self._session_s = session_timeout_ms, session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
         self._coordinator = Coordinator(cluster, GROUP, PROTOCOL, client_id=client_id)
-        # A connection of its own: the other one is silent until JoinGroup is answered.
+        # A separate connection: the other one is silent until JoinGroup is answered.
         self._watch = Coordinator(cluster, GROUP, PROTOCOL)
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
         self._try_s = TRY_SHARE * self._session_s
@@ -153,7 +153,7 @@ class NodeGroup:
                 await self._settled.wait()
 
     def rejoin(self) -> None:
-        """Tell the others, soon: what `describe` says has changed."""
+        """Publish to the others, soon: what `describe` says has changed."""
         self._changed.set()
 
     # Life.
@@ -182,12 +182,12 @@ class NodeGroup:
             else:
                 reason = self._last_reason or "the other nodes do not join"
                 raise UpstreamLost(f"group {GROUP}: {reason}")
-        except BaseException:  # also when whoever waits for it was cancelled
+        except BaseException:  # also when the task that waits for it was cancelled
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Give everything up, and tell the coordinator, so that nobody waits for us."""
+        """Give everything up, and leave the group, so that no node waits for us."""
         self._lease.lose()
         if self._task is not None:
             self._task.cancel()
@@ -264,7 +264,7 @@ class NodeGroup:
             node=info,
             ic_partition_count=self._ic_partition_count,
             since=self._since,
-            claim=Claim(generation_id=lease.generation_id, partitions=lease.partitions),
+            claim=OwnershipClaim(generation_id=lease.generation_id, partitions=lease.partitions),
         )
         self._is_in_doubt = bool(self._member_id)
         joined = await self._ask_to_join(self._seals.write_hello(hello, self._member_id))
@@ -344,7 +344,7 @@ class NodeGroup:
                 member_id=str(joined.member_id),
             )
         except NodeInvalid as error:
-            if self._is_leader:  # it was sent in our name by another one, who was faster
+            if self._is_leader:  # it was sent in our name by another one that was faster
                 await asyncio.sleep(self._beat_s)
                 raise UpstreamLost(f"group {GROUP}: our own word came back changed") from None
             log.warning(
@@ -375,7 +375,7 @@ class NodeGroup:
         self._settled.set()
 
     def _decide(self, joined: Any) -> dict[str, bytes]:
-        """What each member is told, when we lead; else nothing."""
+        """Return each member's message when we lead; else nothing."""
         if not self._is_leader:
             return {}
         said = {str(member.member_id): bytes(member.metadata) for member in joined.members}
@@ -401,7 +401,7 @@ class NodeGroup:
         self._lease.renewed(sent_s=sent_s)
         self._reached(sent_s)
         if self._is_withheld and self._is_leader and not self._gate.withholds(is_established=False):
-            self._suspend()  # and deal out what nobody can hold any more
+            self._suspend()  # and deal out what no node can hold any more
         elif self._is_leader:
             await self._gate.tend(
                 self._member_id, is_established=not self._is_withheld, contact_s=sent_s
@@ -423,7 +423,7 @@ class NodeGroup:
         await self._gate.tend(self._member_id, is_established=is_established, contact_s=sent_s)
 
     async def _has_changed(self) -> bool:
-        """Wait until the next heartbeat is due, or until what we told is no longer so."""
+        """Wait until the next heartbeat is due, or until our last message is no longer so."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -470,14 +470,14 @@ class NodeGroup:
         self._settled.clear()
 
     def _forget(self) -> None:
-        """Be nobody, as before the first JoinGroup."""
+        """Be no member, as before the first JoinGroup."""
         self._lose()
         self._member_id, self._since, self._is_in_doubt = "", NO_GENERATION, False
         self._lingers_in, self._is_leader, self._is_withheld = None, False, False
         self._gate.leave()
 
     async def _leave(self) -> None:
-        """Tell the coordinator, if it listens; hold nothing from before that on."""
+        """Leave the group, if its coordinator answers; hold nothing from before that on."""
         member_id, guard_s = self._member_id, self._gate.guard_s
         self._forget()
         if not member_id:

@@ -1,4 +1,4 @@
-"""What this node may serve at a moment: its partitions, as long as nobody else can have them.
+"""The lease of this node: the partitions that it may serve, while no other node can have them.
 
 In:    what the coordinator answered, and when the request was sent.  Out: held or not, and terms.
 Source: KIP-62 (session and rebalance time-out), KIP-394; docs/decisions/020.
@@ -33,11 +33,11 @@ class Lease:
     a generation only when each member of the one before has
 
     1. joined again. A holds nothing from before it sends JoinGroup until a SyncGroup is answered
-       that it sent afterwards, so it is of g or later. Whether A hears of g late, after B has
+       that it sent afterwards, so it is of g or later. Whether A notices g late, after B has
        started, changes nothing: in between A holds nothing, and then what g gives it. A JoinGroup
        that was given up may arrive later, so A leaves for good before it joins anew.
     2. left. A holds nothing from before it sends LeaveGroup.
-    3. been silent for its session time-out; or, with a rebalance under way, been told so for its
+    3. been silent for its session time-out; or, with a rebalance under way, notified of it for its
        rebalance time-out, which is the same, without joining. Both are counted by the coordinator
        from after it took in A's last request that it answered well, since it answers none well
        from the start of a rebalance. A counts 0.8 of that from before it sent that request, so it
@@ -49,14 +49,14 @@ class Lease:
     A that hangs counts on, since its clock does; when it wakes up it asks before it acts.
 
     A coordinator that fails over has stored a generation before it answers any SyncGroup of it,
-    and gives every member a whole session time-out anew. What is not covered: an administrator who
-    removes a live member, two such as C that put each other out with it, a LeaveGroup that arrives
-    when its sender is no member any more, a broker that was deposed as coordinator and still
-    answers, and the lost tail of an unclean election. Then the journal's transactional ids are
-    what fences (decision 020), not this lease.
+    and gives every member a whole session time-out anew. What is not covered: an administrator's
+    removal of a live member, two such as C that put each other out with it, a LeaveGroup that
+    arrives when its sender is no member any more, a broker that was deposed as coordinator and
+    still answers, and the lost tail of an unclean election. Then the journal's transactional ids
+    are what fences (decision 020), not this lease.
 
-    Terms: what is ours in generations g and g + 1 of one member id was nobody else's in between,
-    whatever number of JoinGroups it took. If we missed a generation, somebody may have had it.
+    Terms: what is ours in generations g and g + 1 of one member id was no other's in between,
+    whatever number of JoinGroups it took. If we missed a generation, another node may have had it.
     """
 
     def __init__(self, session_timeout_s: float) -> None:
@@ -129,7 +129,7 @@ class Lease:
         """Hold before the first generation is made: the coordinator counts no other member.
 
         It said so to what was sent at `sent_s`, of a group whose JoinGroup of ours it has. So
-        nobody else is given anything before it has answered that: the same as a generation.
+        no other node is given anything before it has answered that: the same as a generation.
         """
         if not self._is_assumed:
             self._next_term += 1

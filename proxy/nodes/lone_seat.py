@@ -6,10 +6,10 @@ Source: docs/decisions/030; KIP-134 (initial rebalance delay).
 
 It differs from a numbered node in three points.
 
-- Whoever is there already keeps the seat: a node that runs, or a numbered one, is a reason to end.
+- The node that is there already keeps the seat: one that runs, or a numbered one, ends the start.
 - A dead predecessor holds no start up. Is the process that is a member proved to have ended, it is
-  put out of the group; else its session has to run out, as Kafka cannot tell it from one that
-  hangs.
+  put out of the group; else its session has to run out, as Kafka cannot distinguish it from one
+  that hangs.
 - It serves as soon as the coordinator counts it as the only member. The first generation of an
   empty group takes `group.initial.rebalance.delay.ms`, 3 s by default, which it need not wait for.
 """
@@ -79,7 +79,7 @@ class LoneSeat(NodeGroup):
             on_stranger=on_stranger,
         )
         self._on_refused = on_refused
-        # A connection of its own, as each asks one thing at a time.
+        # A separate connection, as each asks one thing at a time.
         self._seat_watch = Coordinator(cluster, GROUP, PROTOCOL)
         self._patience_s = PATIENCE_SHARE * self._session_s + PATIENCE_S
         self._until_s: float | None = None
@@ -96,7 +96,7 @@ class LoneSeat(NodeGroup):
         if described.error_code != ErrorCode.none:
             return False
         if described.group_state != STABLE:
-            # Who joins right now joins with us, and the leader decides; the dead do not.
+            # A member that joins right now joins with us, and the leader decides; the dead do not.
             for member in described.members:
                 mark = str(member.client_id).removeprefix(f"{CLIENT_ID} ")
                 if look_up(mark) is Life.ENDED:
@@ -107,7 +107,7 @@ class LoneSeat(NodeGroup):
             if not info.lone:
                 raise ConfigInvalid(
                     f"node: {len(others)} nodes are in front of this cluster already, such as "
-                    f"{_place(info)}; give this one a number of its own, or stop them"
+                    f"{_place(info)}; give this one a number, or stop them"
                 )
             await self._pass(member_id, info)
         return bool(others)
@@ -129,7 +129,7 @@ class LoneSeat(NodeGroup):
             pid = pid_of(info.process) if life is Life.RUNS else ""
             raise ConfigInvalid(
                 f"node: another keylane{f', process {pid},' if pid else ''} at {_place(info)} "
-                "serves this cluster; stop that one, or give each a number of its own"
+                "serves this cluster; stop that one, or give each a number"
             )
 
     async def _put_out(self, member_id: str, mark: str) -> None:
@@ -189,7 +189,7 @@ class LoneSeat(NodeGroup):
         if others:  # their leader is of a version that knows of no lone nodes
             raise ConfigInvalid(
                 f"node: the node at {_place(others[0])} is in front of this cluster already; give "
-                "this one a number of its own, or stop the others"
+                "this one a number, or stop the others"
             )
 
     def _goes_on_after(self, error: ConfigInvalid) -> bool:

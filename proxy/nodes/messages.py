@@ -1,9 +1,8 @@
-"""What nodes tell each other through their group: bytes of JoinGroup and SyncGroup, and values.
+"""Messages of nodes through their group: bytes of JoinGroup and SyncGroup, and values.
 
 In:    `Hello` of a node that joins; `Membership`, or why a node was not let in.  Out: bytes; back.
-Source: `keylane.assignor.protocol` (Kafka's consumer protocol), so that Kafka's own tools show who
-owns what; the rest is user data: JSON, in SyncGroup deflated (RFC 1950), since every member is told
-of all.
+Source: `keylane.assignor.protocol` (Kafka's consumer protocol), so that Kafka's own tools show the
+owners; the rest is user data: JSON, in SyncGroup deflated (RFC 1950), since every member gets all.
 
 Whether it is a node that says it is settled before (`seals`). What comes may still be of a newer
 keylane, or where nodes have no secret, of another program: it is read within bounds, unknown fields
@@ -32,11 +31,11 @@ from keylane.offsets.records.journal import TOPIC_NAME
 from keylane.proxy.topics.node_values import (
     NO_GENERATION,
     NO_NODE,
-    Claim,
     Hello,
     Membership,
     NodeInfo,
     NodeRule,
+    OwnershipClaim,
 )
 
 FORMAT: Final = 1
@@ -167,7 +166,7 @@ def read_hello(metadata: bytes, member_id: str) -> Hello:
     except FrameInvalid as error:
         raise NodeInvalid(f"member {member_id}: its subscription: {error}") from None
     said = _read(_Hello, subscription.user_data, f"member {member_id}: its subscription")
-    claim = Claim(
+    claim = OwnershipClaim(
         generation_id=max(subscription.generation_id, NO_GENERATION),
         partitions=frozenset(p for topic, p in subscription.owned if topic == TOPIC_NAME),
     )

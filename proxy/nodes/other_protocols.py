@@ -2,7 +2,7 @@
 
 In:    a group, a member.  Out: requests as kio entities.
 Source: KIP-848 (consumer), KIP-932 (share), KIP-1071 (streams): a heartbeat with the epoch -1
-leaves, whoever sends it.
+leaves, whatever client sends it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STREAMS_LISTS: Final = (
 
 
 def question(describe: Any, group: str) -> Any:
-    """Who the members are."""
+    """Return the request that lists the members."""
     return describe(group_ids=(GroupId(group),), include_authorized_operations=False)
 
 

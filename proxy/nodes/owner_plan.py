@@ -1,6 +1,6 @@
 """Which node serves which partitions of `__individual_commit_offsets`: balanced, with few moves.
 
-In:    what each member said when it joined.  Out: who is a node, and an owner for every partition.
+In:    the hello of each member.  Out: the nodes, and an owner for every partition.
 Source: docs/decisions/020.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keylane.offsets.records.journal import TOPIC_NAME
-from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Claim, Hello
+from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Hello, OwnershipClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Who of those that joined is a node of the new generation."""
+    """Members that are nodes of the new generation."""
 
     members: Mapping[int, str]
     """Member id by node number, ascending."""
@@ -24,7 +24,7 @@ class Admission:
 
 
 def admit(hellos: Mapping[str, Hello], *, leader: str = "") -> Admission:
-    """Let in who was there first; one with a number that is taken stays out.
+    """Let in the node that was there first; one with a number that is taken stays out.
 
     So does one that sees another number of IC partitions: it would look for a group's offsets
     elsewhere than the others do. Beside a node without a number there is no other; of lone nodes
@@ -57,7 +57,7 @@ def admit(hellos: Mapping[str, Hello], *, leader: str = "") -> Admission:
 
 
 def _turn(hello: Hello, *, is_leader: bool) -> tuple[bool, int, bool]:
-    """Ascending: who is let in before whom."""
+    """Sort key of members: the lowest is let in first."""
     is_new = hello.since == NO_GENERATION
     return is_new, hello.since, not (hello.node.lone and is_leader)
 
@@ -71,7 +71,7 @@ def _refuse_beside(hello: Hello, oldest: Hello) -> str:
         )
     return (
         f"node: the node at {_place(oldest)} is in front of this cluster already; give this one, "
-        f"at {_place(hello)}, a number of its own, or stop the others"
+        f"at {_place(hello)}, a number, or stop the others"
     )
 
 
@@ -79,7 +79,7 @@ def _place(hello: Hello) -> str:
     return "{}:{}".format(*hello.node.bootstrap)
 
 
-def plan_owners(claims: Mapping[int, Claim], partition_count: int) -> tuple[int, ...]:
+def plan_owners(claims: Mapping[int, OwnershipClaim], partition_count: int) -> tuple[int, ...]:
     """The number of the owner of each partition.
 
     `claims` has every node that is to serve, by number. Each gets `partition_count` divided by
@@ -93,7 +93,7 @@ def plan_owners(claims: Mapping[int, Claim], partition_count: int) -> tuple[int,
         raise ValueError("a plan needs a node")
     held = _held(claims, partition_count)
     share, rest = divmod(partition_count, len(claims))
-    # Who has most keeps one more: nothing moves that need not.
+    # The node that has most keeps one more: nothing moves that need not.
     by_size = sorted(held, key=lambda number: (-len(held[number]), number))
     shares = {number: share + (place < rest) for place, number in enumerate(by_size)}
     owners = [NO_NODE] * partition_count
@@ -103,7 +103,7 @@ def plan_owners(claims: Mapping[int, Claim], partition_count: int) -> tuple[int,
     return _fill(owners, {number: shares[number] - len(held[number]) for number in sorted(held)})
 
 
-def _held(claims: Mapping[int, Claim], partition_count: int) -> dict[int, list[int]]:
+def _held(claims: Mapping[int, OwnershipClaim], partition_count: int) -> dict[int, list[int]]:
     """What each node had, ascending; of two that claim the same, the later generation had it."""
     newest = sorted(claims, key=lambda number: (-claims[number].generation_id, number))
     held: dict[int, list[int]] = {}
@@ -116,7 +116,7 @@ def _held(claims: Mapping[int, Claim], partition_count: int) -> dict[int, list[i
 
 
 def _fill(owners: Sequence[int], room: Mapping[int, int]) -> tuple[int, ...]:
-    """Give what nobody has to those with room, in turn, so that a run does not go to one."""
+    """Give partitions without an owner to nodes with room, in turn: no run goes to one."""
     turns: Iterable[int] = (
         number
         for turn in range(max(room.values(), default=0))

@@ -6,8 +6,8 @@ Source: Kafka protocol guide (DescribeGroups); docs/decisions/020.
 A JoinGroup makes the coordinator wait for every member that it counts, and it counts a dead one
 for a session time-out. So a node that joins beside its dead self stops the commits of all groups
 for that long. One that looks first, and joins when the coordinator has given the dead one up,
-stops nobody: the others have taken over by then, as after any crash.
-Nobody is safe by this; that is what `lease` is for. It may join at any time, and does so when it
+stops no other: those have taken over by then, as after any crash.
+This makes no node safe; `lease` does. It may join at any time, and does so when it
 has waited for longer than a dead one can stay: then the leader of the group decides.
 """
 
@@ -24,13 +24,13 @@ log = logging.getLogger("keylane.nodes")
 
 LOOK_PAUSE_S: Final = 0.2
 PATIENCE_SHARE: Final = 1.2
-"""Of the session time-out. Whoever is there for longer lives, or had more from a fail-over."""
+"""Of the session time-out. A member that stays longer lives, or had more from a fail-over."""
 PATIENCE_S: Final = 1.0
-"""On top: the other nodes hear within a heartbeat that they have to join."""
+"""On top: the other nodes learn within a heartbeat that they have to join."""
 STABLE: Final = "Stable"
-"""All have joined, and their metadata is told; in any other state it is not."""
+"""All have joined, and their metadata is shown; in no other state it is."""
 COMPLETING: Final = "CompletingRebalance"
-"""All have joined, and the leader makes its plan; who joins now makes all join again."""
+"""All have joined, and the leader makes its plan; a member that joins now makes all join again."""
 
 
 class Predecessor:
@@ -39,13 +39,13 @@ class Predecessor:
     def __init__(self, session_timeout_s: float) -> None:
         self._patience_s = PATIENCE_SHARE * session_timeout_s + PATIENCE_S
         self._until_s: float | None = None
-        """Until when we wait; None: nobody was in the way yet."""
+        """Until when we wait; None: no node was in the way yet."""
         self._is_logged = False
 
     def is_awaited(self, described: Any, received: Received, number: int, now_s: float) -> bool:
         """Whether to look again instead of joining; `described` is of DescribeGroups.
 
-        heard: the nodes among its members; what does not prove to be one is not waited for.
+        received: the nodes among its members; what does not prove to be one is not waited for.
         """
         place = _place_of(received, number)
         # In PREPARING all wait already, for the dead one too: to join costs nothing.

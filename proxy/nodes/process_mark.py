@@ -1,6 +1,6 @@
-"""Which process a lone node is, and whether that process still runs: told on the same machine only.
+"""The process of a lone node, and whether it still runs: known on the same machine only.
 
-In:    a mark that another process has made.  Out: whether it runs, has ended, or cannot be told.
+In:    a mark that another process has made.  Out: whether it runs, has ended, or is not known.
 Source: proc(5): a process is its machine's boot, its PID namespace, its pid and its start time.
 
 A proof has to be one: a lease is taken over on it. So whatever cannot be read is not known.

@@ -33,7 +33,7 @@ OTHER_GROUPS: Final = "(other groups)"
 
 
 class Sample(NamedTuple):
-    """One number with its meaning; `labels` distinguishes samples of one name."""
+    """One number with its meaning; `labels` distinguish samples of one name."""
 
     name: str
     kind: str
@@ -93,7 +93,7 @@ class ProxyStats:
     sessions: int = _gauge("Client connections open now.")
     sessions_opened: int = _counter("Client connections accepted.")
     sessions_refused: int = _counter(
-        "Client connections closed for what they sent, held or left unread, or as one too many."
+        "Client connections closed for what they sent, held or left unread, or beyond a bound."
     )
     sessions_turned_away: int = _counter(
         "Client connections closed since a broker that they need could not be reached."
@@ -124,10 +124,8 @@ class ProxyStats:
     lane_fetches: int = _counter("Lanes asked for in fetch requests.")
     lane_fetches_empty: int = _counter("Lanes answered without a record at the end of their wait.")
 
-    loop_delay_seconds: float = _gauge(
-        "How much later than asked for the event loop ran its last timer."
-    )
-    tasks: int = _gauge("Tasks under way, a second ago at most.")
+    loop_delay_seconds: float = _gauge("Delay of the event loop's last timer.")
+    tasks: int = _gauge("Tasks in progress, at most a second ago.")
 
     # Cache.
     cache_bytes: int = _gauge("Bytes of slices that wait for their lane.")
@@ -138,7 +136,9 @@ class ProxyStats:
     cache_sent: int = _counter("Slices dropped because they were sent.")
 
     # Memory (decision 035).
-    memory_max_bytes: int = _gauge("What the process may use, `process_resident_memory_bytes`.")
+    memory_max_bytes: int = _gauge(
+        "Bound of the process's memory, `process_resident_memory_bytes`."
+    )
     batch_bytes_max: int = _gauge("Bound of one record batch of a topic with lanes.")
     buffered_bytes: int = _gauge("Bytes in buffers of client connections.")
     buffered_bytes_max: int = _gauge("Bound of buffered_bytes.")
@@ -165,15 +165,13 @@ class ProxyStats:
     )
     upstream_timeouts: Counter[str] = field(
         default_factory=Counter,
-        metadata=_by("broker", "Requests of keylane's own without an answer in time, by broker."),
+        metadata=_by("broker", "keylane's own requests without an answer in time, by broker."),
     )
     hedged_requests: int = _counter(
-        "Times that a second broker was asked since the first one was slow."
+        "Times that a second broker was asked because the first one was slow."
     )
-    listener_binds_failed: int = _counter("Times that no listener could be had for a broker.")
-    brokers_unlistened: int = _gauge(
-        "Brokers without a listener here: clients are not told of them."
-    )
+    listener_binds_failed: int = _counter("Times that no listener could be opened for a broker.")
+    brokers_unlistened: int = _gauge("Brokers without a listener here: clients do not see them.")
     group_waits_refused: int = _counter(
         "Requests refused since their group's offsets were not free in time."
     )
@@ -202,8 +200,8 @@ class ProxyStats:
     )
 
     # The key-range assignor.
-    assignments_planned: int = _counter("Generations of groups whose lanes keylane dealt out.")
-    assignments_refused: int = _counter("Plans that were at fault; the client's was kept.")
+    assignments_planned: int = _counter("Generations of groups whose lanes keylane assigned.")
+    assignments_refused: int = _counter("Plans with a fault; the client's plan was kept.")
     assignments_unplanned: int = _counter("Generations whose members keylane did not know.")
     lanes_moved: int = _counter("Lanes given to another member than before.")
     lanes_withheld: int = _counter("Lanes held back until their owner has given them up.")
@@ -244,7 +242,7 @@ class ProxyStats:
     )
 
     node_generations: int = _counter(
-        "Times that nodes agreed anew on who serves what, this one among them."
+        "Times that nodes agreed again on which node serves what, this one among them."
     )
     node_strangers: int = _counter(
         "Members of the nodes' group that did not prove to be nodes, and were put out."

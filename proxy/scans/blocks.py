@@ -58,7 +58,7 @@ def published_block(scan: Scan) -> ScannedBlock:
         start=scan.start,
         end=scan.end,
         last_record_offsets=lasts,
-        lanes=tuple(
+        outputs=tuple(
             PublishedLane(size, count, scan.start, last) if size or count else None
             for size, count, last in rows
         ),

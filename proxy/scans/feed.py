@@ -19,19 +19,23 @@ import os
 import uuid
 import zlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from keylane.errors import ScansInvalid, UpstreamLost
-from keylane.journal.closing import close_consumer
 from keylane.journal.journal_topic import ensure_short_topic
-from keylane.journal.set_aside import SetAside
+from keylane.journal.own_topic import (
+    CLOSE_TIMEOUT_S,
+    OwnTopicClients,
+    close_consumer,
+    describe_error,
+    end_within,
+)
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.values import Damaged
 from keylane.proxy.lanes.split_io import ScannedBlock
@@ -49,7 +53,6 @@ from keylane.proxy.scans.records import (
     write_packets,
 )
 from keylane.proxy.scans.runs import AGE_S_MAX, ScanRuns
-from keylane.tasks import Watched
 
 log = logging.getLogger("keylane.nodes")
 
@@ -77,7 +80,6 @@ PLACES_MAX: Final = 100_000
 START_TIMEOUT_S: Final = 60.0
 POLL_MS: Final = 1_000
 RETRY_BACKOFF_S: Final = 1.0
-CLOSE_TIMEOUT_S: Final = 5.0
 LIFE_BYTES: Final = 16
 OWN_MAX: Final = 64
 """Own senders that are known when they come back; there is another one after each failure."""
@@ -123,27 +125,20 @@ class ScanFeed:
 
     def __init__(
         self,
-        bootstrap: str,
+        clients: OwnTopicClients,
         *,
         number: int,
         on_scanned: OnScanned,
         on_truncated: OnTruncated,
         wall_clock: Callable[[], float],
         on_past: OnScanned | None = None,
-        client_id: str = "keylane",
-        options: Callable[[], Mapping[str, Any]] = dict,
-        set_aside: SetAside | None = None,
-        watched: Watched | None = None,
     ) -> None:
         """number: of this node. wall_clock: seconds since 1970, as brokers have them.
 
         on_past: given instead of `on_scanned` what was there before the start: it came over a
-        minute, and is read at once. options: arguments of every new aiokafka client.
-        set_aside: logs and counts records that cannot be taken. watched: runs the two tasks.
+        minute, and is read at once.
         """
-        self._set_aside, self._watched = set_aside or SetAside(), watched or Watched()
-        self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
-        self._extra_options = options
+        self._clients = clients
         self._on_scanned, self._on_truncated = on_scanned, on_truncated
         self._on_past = on_past or on_scanned
         self._wall_clock = wall_clock
@@ -178,9 +173,9 @@ class ScanFeed:
                 await self._catch_up(self._consumer)
         except (KafkaError, TimeoutError) as error:
             await self.stop()
-            raise UpstreamLost(f"reading {TOPIC_NAME}: {_describe(error)}") from None
+            raise UpstreamLost(f"reading {TOPIC_NAME}: {describe_error(error)}") from None
         log.info("scans of other nodes are known taken=%d", self.taken)
-        run = self._watched.run
+        run = self._clients.watched.run
         self._tasks = [run(self._follow, "scans"), run(self._send_on, "scans sent")]
 
     async def stop(self) -> None:
@@ -194,9 +189,7 @@ class ScanFeed:
                     await self._send(self._runs.take(self._now_s()))
         await self._close_producer()
         if self._consumer is not None:
-            with suppress(KafkaError, TimeoutError):
-                async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await close_consumer(self._consumer)
+            await end_within(close_consumer(self._consumer))
 
     def note_scanned(self, block: ScannedBlock) -> None:
         """A reader of this node has looked at a block. Some 10 microseconds."""
@@ -301,28 +294,24 @@ class ScanFeed:
             else:
                 self.lost += 1
         if not self._is_failing:
-            log.warning("scans are not published to other nodes reason=%s", _describe(error))
+            log.warning("scans are not published to other nodes reason=%s", describe_error(error))
         self._is_failing = True
 
     async def _opened_producer(self) -> AIOKafkaProducer:
         if self._producer is None:
-            producer = AIOKafkaProducer(
-                **(self._options() | {"request_timeout_ms": int(SEND_TIMEOUT_S * 1000)}),
-                acks="all",
-                max_batch_size=BATCH_BYTES,
+            # `stop` may cancel this, and sends by one that is open.
+            self._producer = await self._clients.open_producer(
+                lambda producer: end_within(producer.stop()),
+                batch_bytes=BATCH_BYTES,
+                timeout_ms=int(SEND_TIMEOUT_S * 1000),
+                is_idempotent=False,
             )
-            try:
-                await producer.start()
-            except BaseException:  # cancelled, say, by `stop`, which sends by one that is open
-                await _stop(producer)
-                raise
-            self._producer = producer
         return self._producer
 
     async def _close_producer(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            await _stop(producer)
+            await end_within(producer.stop())
 
     # Reading.
     async def _catch_up(self, consumer: AIOKafkaConsumer) -> None:
@@ -347,7 +336,7 @@ class ScanFeed:
             try:
                 batches = await consumer.getmany(timeout_ms=POLL_MS)
             except KafkaError as error:
-                log.warning("scans of other nodes cannot be read reason=%s", _describe(error))
+                log.warning("scans of other nodes cannot be read reason=%s", describe_error(error))
                 await asyncio.sleep(RETRY_BACKOFF_S)
                 continue
             for records in batches.values():
@@ -369,7 +358,9 @@ class ScanFeed:
                 reason = f"a mistake of keylane in taking it, {type(error).__name__}"
             else:
                 continue
-            self._set_aside.note(TOPIC_NAME, Damaged(record.partition, record.offset, reason))
+            self._clients.set_aside.note(
+                TOPIC_NAME, Damaged(record.partition, record.offset, reason)
+            )
 
     def _take_record(self, record: ConsumerRecord[Any, Any], on_scanned: OnScanned) -> None:
         """Raises: ScansInvalid."""
@@ -424,19 +415,14 @@ class ScanFeed:
             known.remote_scanned_end = min(known.remote_scanned_end, cut.end)
 
     async def _opened_consumer(self) -> AIOKafkaConsumer:
-        consumer = AIOKafkaConsumer(
-            **self._options(), enable_auto_commit=False, auto_offset_reset="earliest"
-        )
-        self._consumer = consumer
+        consumer = self._consumer = self._clients.make_consumer()
         await consumer.start()
         consumer.assign(self._partitions)
         return consumer
 
     async def _ensure_topic(self) -> int:
-        admin = AIOKafkaAdminClient(**self._options())
-        try:
-            await admin.start()
-            return await ensure_short_topic(
+        return await self._clients.administer(
+            lambda admin: ensure_short_topic(
                 admin,
                 TOPIC_NAME,
                 retention_ms=RETENTION_MS,
@@ -444,29 +430,13 @@ class ScanFeed:
                 segment_bytes=SEGMENT_BYTES,
                 partition_count=PARTITION_COUNT,
             )
-        finally:
-            await admin.close()
-
-    def _options(self) -> dict[str, Any]:
-        return {**self._where, **self._extra_options()}
+        )
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-async def _stop(producer: AIOKafkaProducer) -> None:
-    with suppress(KafkaError, TimeoutError):
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await producer.stop()
 
 
 def _retrieve(ack: asyncio.Future[Any]) -> None:
     """Look at the outcome, so that one without a waiter is not reported."""
     if not ack.cancelled():
         ack.exception()
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return f"{type(error).__name__}: {error}"

@@ -1,7 +1,4 @@
-"""What readers of all nodes have seen of each partition: scanned regions, and where logs begin.
-
-In:    scanned blocks and cuts, as readers find them.  Out: `ScanIndex`es, log starts.
-"""
+"""Scanned regions and the log start of each partition, as readers of all nodes have seen them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final
 
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import Lineages, Place
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -18,27 +15,24 @@ from keylane.proxy.lanes.split_io import ScannedBlock
 
 SCANS_MAX: Final = 100_000
 """Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
-LANES_MAX: Final = 2_000_000
-"""Of all these scans, 8 bytes each and region; clients may choose splits of 1,024 lanes."""
-
-ScanKey = tuple[uuid.UUID, int, KeySplit]
-"""Topic id, partition, how it is split."""
+OUTPUTS_MAX: Final = 2_000_000
+"""Outputs of all these scans, 8 bytes each and region; clients may choose 1,024 lanes."""
 
 
 class Scans:
     """The scans of all partitions that this process has to do with; its event loop's alone.
 
-    Invariant: there are SCANS_MAX at most, of LANES_MAX lanes in all unless it is one alone, and
-    no more log starts and new leaders than that. Those that were not used for longest go first.
+    Invariant: there are SCANS_MAX at most, of OUTPUTS_MAX outputs in all unless it is one alone,
+    and no more log starts and new leaders than that. The longest unused go first.
     """
 
     def __init__(self, lineages: Lineages) -> None:
         self._lineages = lineages
-        self._scans: OrderedDict[ScanKey, ScanIndex] = OrderedDict()
-        self._lane_count = 0
+        self._scans: OrderedDict[PartitionSplit, ScanIndex] = OrderedDict()
+        self._output_count = 0
         self._split_counts: Counter[Place] = Counter()
         """Of the scans, by partition."""
-        self._used: set[ScanKey] = set()
+        self._used: set[PartitionSplit] = set()
         """Since the last `sweep`."""
         self._log_starts: dict[Place, int] = {}
         self._new_leaders: dict[Place, int] = {}
@@ -51,24 +45,24 @@ class Scans:
             self._new_leaders[place] = leader_epoch
 
     def note_past(self, block: ScannedBlock, leader_epoch: int) -> None:
-        """A block was told of before this process began; metadata names a leader by then.
+        """Take note of the leader of a block that was published before this process began.
 
-        A later one than was read may have another log, and nobody is left who has met the cut.
+        A later leader may have another log, and no node is left that has met the cut.
         """
         if block.leader_epoch < leader_epoch:
             self.note_leader((block.topic_id, block.partition), leader_epoch)
 
-    def known(self, key: ScanKey) -> ScanIndex:
-        """What has been scanned of a partition's log; nothing until its new leader's was compared.
+    def known(self, key: PartitionSplit) -> ScanIndex:
+        """Return what was scanned of a log; nothing until its new leader's was compared.
 
         A reader that connects does so. Not to be added to.
         """
-        return ScanIndex(key[2]) if self.is_unsure(key[:2]) else self.of(key)
+        return ScanIndex(key.key_split) if self.is_unsure(key.place) else self.of(key)
 
     def note(self, block: ScannedBlock) -> None:
         """A block was looked at, here or by another node."""
         place = (block.topic_id, block.partition)
-        scan = self.of((*place, block.key_split))
+        scan = self.of(block.partition_split)
         scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
         if not block.epochs:  # of another node; a reader of this one has noted them
             seen = (block.leader_epoch, block.start)
@@ -82,7 +76,7 @@ class Scans:
     def contradicts(self, block: ScannedBlock) -> bool:
         """Whether another node has read, of a later leader, what was seen here of an earlier one.
 
-        Ask before `note`. The log was cut there, and who read it had nothing to compare.
+        Ask before `note`. The log was cut there, and the reader had nothing to compare it with.
         """
         place = (block.topic_id, block.partition)
         if not block.epochs and self.is_unsure(place):
@@ -95,8 +89,8 @@ class Scans:
         self._log_starts.pop((topic_id, partition), None)
         self._new_leaders.pop((topic_id, partition), None)
         self._lineages.of((topic_id, partition)).truncate(end)
-        for (scanned_id, scanned_partition, _), scan in self._scans.items():
-            if (scanned_id, scanned_partition) == (topic_id, partition):
+        for key, scan in self._scans.items():
+            if key.place == (topic_id, partition):
                 scan.truncate(end)
 
     def log_start_of(self, place: Place) -> int:
@@ -113,14 +107,14 @@ class Scans:
         del self._new_leaders[place]
         return False
 
-    def of(self, key: ScanKey) -> ScanIndex:
-        """What has been scanned of a partition, to add to."""
+    def of(self, key: PartitionSplit) -> ScanIndex:
+        """Return what has been scanned of a partition, to add to."""
         self._used.add(key)
         scan = self._scans.get(key)
         if scan is None:
-            scan = self._scans[key] = ScanIndex(key[2])
-            self._lane_count += scan.lane_count
-            self._split_counts[key[:2]] += 1
+            scan = self._scans[key] = ScanIndex(key.key_split)
+            self._output_count += scan.output_count
+            self._split_counts[key.place] += 1
             while len(self._scans) > 1 and self._is_full:
                 # Of a topic that is gone, or else it fills again as it is read.
                 self._forget(next(iter(self._scans)))
@@ -129,21 +123,21 @@ class Scans:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._scans) > SCANS_MAX or self._lane_count > LANES_MAX
+        return len(self._scans) > SCANS_MAX or self._output_count > OUTPUTS_MAX
 
     def topic_ids(self) -> set[uuid.UUID]:
         """Topics of which something was scanned."""
-        return {key[0] for key in self._scans}
+        return {key.topic_id for key in self._scans}
 
-    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[ScanKey]:
-        """They are gone; what was known of them."""
-        gone = [key for key in self._scans if key[0] in topic_ids]
+    def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[PartitionSplit]:
+        """Forget topics that are gone; return the keys of what was forgotten."""
+        gone = [key for key in self._scans if key.topic_id in topic_ids]
         for key in gone:
             self._forget(key)
         return gone
 
-    def sweep(self, is_kept: Callable[[ScanKey], bool]) -> list[ScanKey]:
-        """Forget what was not used since the last call, but for what is kept; what that was.
+    def sweep(self, is_kept: Callable[[PartitionSplit], bool]) -> list[PartitionSplit]:
+        """Forget what was not used since the last call, except what is kept; return its keys.
 
         It is as after a start: what lies behind a stable offset is read again where it matters.
         """
@@ -153,10 +147,10 @@ class Scans:
         self._used.clear()
         return idle
 
-    def _forget(self, key: ScanKey) -> None:
-        self._lane_count -= self._scans.pop(key).lane_count
+    def _forget(self, key: PartitionSplit) -> None:
+        self._output_count -= self._scans.pop(key).output_count
         self._used.discard(key)
-        place = key[:2]
+        place = key.place
         self._split_counts[place] -= 1
         if not self._split_counts[place]:
             # What is known of the log stays for its other splits: a new leader above all.
@@ -169,7 +163,7 @@ class Scans:
     ) -> None:
         """Move what is below the log start up to it, as far as that is known.
 
-        before: the state as of the last commit. A member that has just committed below the log
+        before: the state at the last commit. A member that has just committed below the log
         start has read there: then the log begins lower than it did, and nothing is moved.
         """
         start = self.log_start_of(place)

@@ -28,9 +28,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 CELLS_MAX: Final = 64
 """Cells of one lane of one partition, 24 bytes each: 1.5 KiB."""
@@ -49,8 +49,6 @@ Cell = tuple[int, int, int]
 """(first offset that may be a record's, offset of the last record, records)."""
 Gap = tuple[int, int]
 """Offsets `[start, end)` that were not scanned."""
-TallyKey = tuple[uuid.UUID, int, KeySplit]
-"""Topic id, partition, how it is split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,11 +301,11 @@ class LaneTallies:
     """
 
     lane_count: int = 0
-    _tallies: OrderedDict[TallyKey, PartitionTally] = field(default_factory=OrderedDict)
+    _tallies: OrderedDict[PartitionSplit, PartitionTally] = field(default_factory=OrderedDict)
 
     def on_scanned(self, block: ScannedBlock) -> None:
         """A reader has split a block. Cost: some 10 microseconds per lane that has records."""
-        key = (block.topic_id, block.partition, block.key_split)
+        key = block.partition_split
         tally = self._tallies.get(key)
         if tally is None:
             tally = self._open(key)
@@ -317,39 +315,39 @@ class LaneTallies:
         if not gaps:
             return  # it was read again: for another group, for a lane that was late
         is_new = gaps == [(block.start, block.end)]
-        lanes = [_cells_of(part, is_joined=is_new) for part in block.lanes]
+        lanes = [_cells_of(part, is_joined=is_new) for part in block.outputs]
         for gap in gaps:
             tally.add(gap, lanes)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end` by a new leader."""
-        for (tallied_id, tallied_partition, _), tally in self._tallies.items():
-            if (tallied_id, tallied_partition) == (topic_id, partition):
+        for key, tally in self._tallies.items():
+            if key.place == (topic_id, partition):
                 tally.truncate(end)
 
-    def forget(self, key: TallyKey) -> None:
-        """Nobody reads a partition under this split, or its topic is gone."""
+    def forget(self, key: PartitionSplit) -> None:
+        """No reader has this split, or its topic is gone."""
         if self._tallies.pop(key, None) is not None:
-            self.lane_count -= key[2].output_count
+            self.lane_count -= key.key_split.output_count
 
-    def scanned_end(self, view: LaneView, partition: int) -> int:
+    def scanned_end(self, view: View, partition: int) -> int:
         """Offset behind the last one that was scanned, 0 when there is none."""
-        tally = self._tallies.get((view.topic_id, partition, view.key_split(partition)))
+        tally = self._tallies.get(view.partition_split(partition))
         return tally.scanned_end if tally is not None else 0
 
-    def remaining(self, view: LaneView, index: int, start: int, end: int) -> Remaining:
+    def remaining(self, view: View, index: int, start: int, end: int) -> Remaining:
         """Records of a lane (by lane index) in `[start, end)`, where `end` is the log's end."""
         partition = view.partition_of(index)
-        tally = self._tallies.get((view.topic_id, partition, view.key_split(partition)))
+        tally = self._tallies.get(view.partition_split(partition))
         tally = tally or PartitionTally(view.layout.lane_count)
         return tally.remaining(view.output_of(index), start, end)
 
-    def _open(self, key: TallyKey) -> PartitionTally:
-        lane_count = key[2].output_count
+    def _open(self, key: PartitionSplit) -> PartitionTally:
+        lane_count = key.key_split.output_count
         self.lane_count += lane_count
         while self.lane_count > LANES_MAX and self._tallies:
-            (_, _, forgotten), _ = self._tallies.popitem(last=False)
-            self.lane_count -= forgotten.output_count
+            forgotten, _ = self._tallies.popitem(last=False)
+            self.lane_count -= forgotten.key_split.output_count
         tally = self._tallies[key] = PartitionTally(lane_count)
         return tally
 

@@ -1,7 +1,7 @@
 """Load of each lane, measured where partitions are split: bytes and records per second.
 
 In:    what readers have scanned.  Out: rates per lane of a topic.
-Source: an exponentially decaying sum, as Kafka's own assignors have none; DESIGN decision 8.
+Source: an exponentially decaying sum, as Kafka's own assignors have none; docs/decisions/013.
 
 Counted at the reader and not at the answers: a lane whose member is slow or gone would look
 light, and be given more. Each offset counts once, so that another group that reads the past
@@ -20,9 +20,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 MEMORY_S: Final = 300.0
 """Time constant: Kafka's quotas look back over 11 s, but lanes should not move for a burst."""
@@ -32,9 +32,6 @@ AGE_S_MAX: Final = 10 * MEMORY_S
 """Beyond this age a rate sinks no more: lanes of an idle topic keep their proportions."""
 LANES_MAX: Final = 1_000_000
 """Lanes that are counted, 16 bytes each; the longest unread partitions are forgotten first."""
-
-LoadKey = tuple[uuid.UUID, int, KeySplit]
-"""Topic id, partition, how it is split."""
 
 
 @dataclass(slots=True)
@@ -48,7 +45,7 @@ class _PartitionLoad:
     """(2, lane_count) decaying bytes and records."""
 
     def decayed(self, now_s: float) -> NDArray[np.float64]:
-        """The sums as of `now_s`."""
+        """Return the sums at `now_s`."""
         faded: NDArray[np.float64] = self.sums * math.exp(-max(0.0, now_s - self.at_s) / MEMORY_S)
         return faded
 
@@ -71,57 +68,57 @@ class LaneLoads:
 
     clock: Callable[[], float]
     lane_count: int = 0
-    _loads: OrderedDict[LoadKey, _PartitionLoad] = field(default_factory=OrderedDict)
+    _loads: OrderedDict[PartitionSplit, _PartitionLoad] = field(default_factory=OrderedDict)
 
     def on_scanned(self, block: ScannedBlock) -> None:
         """A reader has split a block. Cost: a few microseconds, and 0.2 per lane."""
         now_s = self.clock()
-        key = (block.topic_id, block.partition, block.key_split)
+        key = block.partition_split
         load = self._loads.get(key)
         if load is None:
             load = self._open(key, now_s, block.start)
         if block.start < load.end:
             return  # read again: for another group, for a lane that was late
         load.end = block.end
-        load.sums = load.decayed(now_s) + _sizes(block.lanes)
+        load.sums = load.decayed(now_s) + _sizes(block.outputs)
         load.at_s = now_s
         self._loads.move_to_end(key)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end`: what comes there now is new."""
-        for (loaded_id, loaded_partition, _), load in self._loads.items():
-            if (loaded_id, loaded_partition) == (topic_id, partition):
+        for key, load in self._loads.items():
+            if key.place == (topic_id, partition):
                 load.end = min(load.end, end)
 
-    def forget(self, key: LoadKey) -> None:
-        """Nobody reads a partition under this split, or its topic is gone."""
+    def forget(self, key: PartitionSplit) -> None:
+        """No reader has this split, or its topic is gone."""
         if self._loads.pop(key, None) is not None:
-            self.lane_count -= key[2].output_count
+            self.lane_count -= key.key_split.output_count
 
-    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
+    def bytes_per_s(self, view: View) -> dict[int, float]:
         """By lane index; lanes of partitions that were not read yet are missing."""
         return self._rates(view, 0)
 
-    def records_per_s(self, view: LaneView) -> dict[int, float]:
+    def records_per_s(self, view: View) -> dict[int, float]:
         """By lane index; lanes of partitions that were not read yet are missing."""
         return self._rates(view, 1)
 
-    def _rates(self, view: LaneView, row: int) -> dict[int, float]:
+    def _rates(self, view: View, row: int) -> dict[int, float]:
         now_s = self.clock()
         rates: dict[int, float] = {}
         for partition in range(view.layout.partition_count):
-            load = self._loads.get((view.topic_id, partition, view.key_split(partition)))
+            load = self._loads.get(view.partition_split(partition))
             if load is not None:
                 for lane, rate in enumerate(load.rates(now_s)[row].tolist()):
                     rates[view.layout.lane_index(partition, lane)] = rate
         return rates
 
-    def _open(self, key: LoadKey, now_s: float, start: int) -> _PartitionLoad:
-        lane_count = key[2].output_count
+    def _open(self, key: PartitionSplit, now_s: float, start: int) -> _PartitionLoad:
+        lane_count = key.key_split.output_count
         self.lane_count += lane_count
         while self.lane_count > LANES_MAX and self._loads:
-            (_, _, forgotten), _ = self._loads.popitem(last=False)
-            self.lane_count -= forgotten.output_count
+            forgotten, _ = self._loads.popitem(last=False)
+            self.lane_count -= forgotten.key_split.output_count
         load = _PartitionLoad(now_s, now_s, start, np.zeros((2, lane_count)))
         self._loads[key] = load
         return load

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.records import Columns, Cut, News, Scan, is_published
 
@@ -25,8 +25,6 @@ COST_MAX: Final = 256 * 1024
 AGE_S_MAX: Final = 10.0
 """What has waited longer is dropped. A process that was stopped must not tell of a log that may
 have been cut meanwhile, as if it were news."""
-
-RunKey = tuple[uuid.UUID, int, KeySplit]
 
 
 @dataclass(slots=True)
@@ -45,7 +43,7 @@ class ScanRuns:
 
     def __init__(self) -> None:
         self._runs: OrderedDict[int, _Run] = OrderedDict()
-        self._newest: dict[RunKey, int] = {}
+        self._newest: dict[PartitionSplit, int] = {}
         self._cuts: dict[tuple[uuid.UUID, int], Cut] = {}
         self._serial = 0
         self.cost = 0
@@ -57,7 +55,7 @@ class ScanRuns:
 
     def note(self, block: ScannedBlock, now_s: float) -> None:
         """A reader has looked at a block. Cost: some microseconds, and 0.2 per output."""
-        key = (block.topic_id, block.partition, block.key_split)
+        key = block.partition_split
         number = self._newest.get(key)
         run = self._runs[number] if number is not None else None
         if run is not None and run.scan.start <= block.start and block.end <= run.scan.end:
@@ -77,7 +75,7 @@ class ScanRuns:
             epoch = max(cut.leader_epoch, known.leader_epoch)
             cut = Cut(*place, min(end, known.end), epoch)
         self._cuts[place] = cut
-        for key in [key for key in self._newest if key[:2] == place]:
+        for key in [key for key in self._newest if key.place == place]:
             del self._newest[key]
         for number, run in list(self._runs.items()):
             scan = run.scan
@@ -104,7 +102,7 @@ class ScanRuns:
         for run in self._runs.values():
             assert run.scan.start < run.scan.end
 
-    def _open(self, key: RunKey, block: ScannedBlock, now_s: float) -> None:
+    def _open(self, key: PartitionSplit, block: ScannedBlock, now_s: float) -> None:
         scan = Scan(
             topic=block.topic,
             topic_id=block.topic_id,
@@ -141,7 +139,7 @@ class ScanRuns:
         run = self._runs.pop(number)
         self.cost -= run.cost
         self.dropped += 1
-        key = (run.scan.topic_id, run.scan.partition, run.scan.key_split)
+        key = PartitionSplit(run.scan.topic_id, run.scan.partition, run.scan.key_split)
         if self._newest.get(key) == number:
             del self._newest[key]
 
@@ -150,7 +148,7 @@ def _columns(block: ScannedBlock) -> Columns:
     """(3, outputs), as `Scan` has them."""
     lasts = block.last_record_offsets.tolist()
     counts, sizes = [], []
-    for last, part in zip(lasts, block.lanes, strict=True):
+    for last, part in zip(lasts, block.outputs, strict=True):
         sizes.append(0 if part is None else part.record_bytes)
         counts.append(max(1, part.record_count) if last >= 0 else 0)
     return np.array((lasts, counts, sizes), np.int64)

@@ -1,7 +1,4 @@
-"""All that take in what readers of partitions have scanned, one call for each block.
-
-In:    blocks and cuts, as readers tell them.  Out: the same, to each part that asked.
-"""
+"""Parts of a node that receive what readers of partitions have scanned, block by block."""
 
 from __future__ import annotations
 

@@ -11,29 +11,26 @@ offset would stand in front of that block for good.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.table import OffsetTable
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 WAIT_S: Final = 0.25
 """News take some 10 ms, and up to 150 from a node that reads all the time."""
 VAIN_MAX: Final = 10_000
 """Positions that were waited for in vain, and are not waited for again."""
 QUIET_MAX: Final = 32
-"""So many waits in vain for a partition without any news of it: who reads it cannot tell."""
+"""Waits in vain in a row for one partition; after that its readers are taken to be silent."""
 QUIET_KEYS_MAX: Final = 10_000
 
-ScanKey = tuple[uuid.UUID, int, KeySplit]
-"""Topic id, partition, how it is split."""
-LaneKey = tuple[str, ScanKey, int]
+LaneKey = tuple[str, PartitionSplit, int]
 """Group, where, which output."""
 
 
@@ -44,7 +41,7 @@ class _Waiter:
     positions: dict[LaneKey, int]
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def take(self, key: ScanKey, scan: ScanIndex) -> None:
+    def take(self, key: PartitionSplit, scan: ScanIndex) -> None:
         """Something of a partition was scanned."""
         known = [lane for lane, at in self.positions.items() if lane[1] == key and scan.knows(at)]
         for lane in known:
@@ -54,21 +51,21 @@ class _Waiter:
 
 
 class ScanWaits:
-    """Who waits for scans of which partition; used by the event loop alone.
+    """Commits that wait for scans of a partition; used by the event loop alone.
 
     Invariants: every waiter is listed under the partitions of its positions; VAIN_MAX and
     QUIET_KEYS_MAX bound what is remembered.
     """
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
-        """`hurry` is called when somebody begins to wait."""
+        """`hurry` is called when a commit begins to wait."""
         self._hurry = hurry
-        self._waiters: dict[ScanKey, list[_Waiter]] = {}
+        self._waiters: dict[PartitionSplit, list[_Waiter]] = {}
         self._vain: OrderedDict[LaneKey, int] = OrderedDict()
-        self._quiet: OrderedDict[ScanKey, int] = OrderedDict()
+        self._quiet: OrderedDict[PartitionSplit, int] = OrderedDict()
 
-    def note(self, key: ScanKey, scan: ScanIndex) -> None:
-        """Something was scanned, here or elsewhere. Costs nothing where nobody waits."""
+    def note(self, key: PartitionSplit, scan: ScanIndex) -> None:
+        """Something was scanned, here or elsewhere. Costs nothing where no commit waits."""
         if self._quiet:
             self._quiet.pop(key, None)
         for waiter in self._waiters.get(key, ()):
@@ -84,14 +81,14 @@ class ScanWaits:
         """Wait until the position of every lane is in or at the end of a scanned region.
 
         lanes: view, index and the offset to be committed. table: the group's states, if any are
-        loaded; who stands there already does not wait. Returns after WAIT_S in any case.
+        loaded; a lane that stands there already does not wait. Returns after WAIT_S in any case.
         """
         positions: dict[LaneKey, int] = {}
         for view, index, offset in lanes:
             if view.error_of(index):
                 continue
             partition = view.partition_of(index)
-            key = (view.topic_id, partition, view.key_split(partition))
+            key = view.partition_split(partition)
             lane = (group, key, view.output_of(index))
             if scan_of(view, partition).knows(offset) or not self._is_hopeful(lane, offset):
                 continue

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest as MetadataRequest12
 from kio.schema.metadata.v12.request import MetadataRequestTopic as MetadataRequestTopic12
 from kio.schema.types import TopicName
@@ -30,7 +31,6 @@ from keylane.proxy.groups.group_names import GroupNames
 from keylane.proxy.groups.group_plans import Generations
 from keylane.proxy.groups.patterns import SubscribedPatterns
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetcher, LaneFetchRequest
-from keylane.proxy.lanes.reader import NOT_LEADER_OR_FOLLOWER
 from keylane.proxy.net.admission import Admission
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
@@ -39,21 +39,23 @@ from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.session.lock_holders import HELD_ANSWER_S, Holding
 from keylane.proxy.session.pattern_turns import PatternTurns
-from keylane.proxy.session.rights import TOPIC_AUTHORIZATION_FAILED, GroupRights, TopicRights
+from keylane.proxy.session.rights import GroupRights, TopicRights
 from keylane.proxy.session.session import ClientSession
 from keylane.proxy.topics.handover import forget_gained
 from keylane.proxy.topics.node_values import Membership
 from keylane.proxy.topics.placement import Placement
 from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
-from keylane.proxy.topics.registry import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
+from keylane.proxy.topics.view import View
 
 Result = TypeVar("Result")
-REFUSED_BY_BROKER: Final = (3, TOPIC_AUTHORIZATION_FAILED, 100)
-"""UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID beside it."""
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-UNKNOWN_TOPIC_ID: Final = 100
+REFUSED_BY_BROKER: Final = (
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.topic_authorization_failed,
+    ErrorCode.unknown_topic_id,
+)
 HIDDEN_MAX: Final = 1_000
 """Names of one connection; of more it is said that they are unknown, which clients ask again."""
 
@@ -236,11 +238,11 @@ class SessionContext:
         """Take note of a topic in a Metadata answer that has its id."""
         self._shared.cluster.learn_topic(entry)
 
-    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+    def read_racks(self, view: View) -> tuple[frozenset[str], ...]:
         """By partition, the rack that it is read from; empty where none is known."""
         return self._shared.cluster.read_racks(view.topic_id, view.layout.partition_count)
 
-    async def find_view(self, name: str) -> LaneView | None:
+    async def find_view(self, name: str) -> View | None:
         """The lanes a name stands for; asks the client's broker when the topic is not known yet.
 
         None: plain, or unknown to the broker. A name that means lanes never passes for plain.
@@ -254,7 +256,7 @@ class SessionContext:
             view = self.registry.view(name)
         return view
 
-    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
         """As `find_view`, by the id that the client was told."""
         if topic_id == NO_TOPIC_ID:
             return None  # asked for it, a broker answers nothing of use
@@ -277,7 +279,7 @@ class SessionContext:
         self._shared.cluster.learn_topic(topic)
         code, asked = int(topic.error_code), topic_id or name or ""
         self._hidden.discard(asked)
-        if code == TOPIC_AUTHORIZATION_FAILED and len(self._hidden) < HIDDEN_MAX:
+        if code == ErrorCode.topic_authorization_failed and len(self._hidden) < HIDDEN_MAX:
             self._hidden.add(asked)
         if code in REFUSED_BY_BROKER:
             return False
@@ -289,10 +291,13 @@ class SessionContext:
     def refusal_of(self, topic: str | uuid.UUID) -> int:
         """Why the broker did not show a topic when it was looked for: a Kafka code."""
         asked = topic
-        unknown = UNKNOWN_TOPIC_ID
+        unknown = ErrorCode.unknown_topic_id
         if isinstance(topic, str):
-            asked, unknown = self.registry.physical_name(topic), UNKNOWN_TOPIC_OR_PARTITION
-        return TOPIC_AUTHORIZATION_FAILED if asked in self._hidden else unknown
+            asked, unknown = (
+                self.registry.physical_name(topic),
+                ErrorCode.unknown_topic_or_partition,
+            )
+        return ErrorCode.topic_authorization_failed if asked in self._hidden else unknown
 
     async def find_topic(self, name: str) -> PhysicalTopic | None:
         """A topic by its own name; asks the client's broker when it is not known yet.
@@ -314,7 +319,7 @@ class SessionContext:
             async with asyncio.timeout(HELD_ANSWER_S):
                 return await self.right_error(view, Operation.READ)
         except TimeoutError:
-            return NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.not_leader_or_follower
 
     async def right_error(self, view: View, operation: Operation) -> int:
         """Why the client's own principal is refused the topic: a Kafka code, 0 when it is not."""
@@ -349,9 +354,7 @@ class SessionContext:
         """Serve lanes; one answer per lane, in order."""
         return await self._shared.fetcher.fetch(request)
 
-    def log_end(
-        self, view: LaneView, partition: int, isolation_level: int
-    ) -> tuple[int, int] | None:
+    def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
         """(log end, log start) from what Fetch told a moment ago, None when not fresh."""
         return self._shared.fetcher.log_end(
             view.topic_id,

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from kio.schema.errors import ErrorCode
 from kio.schema.heartbeat.v3.request import HeartbeatRequest
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
@@ -22,10 +23,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
 from keylane.proxy.apis.shared.context import Operation
-from keylane.proxy.topics.registry import View
-
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-GROUP_AUTHORIZATION_FAILED: Final = 30
+from keylane.proxy.topics.view import View
 
 
 class _Known(NamedTuple):
@@ -81,7 +79,7 @@ class TopicRights:
         answer = await self._ask(_question(view.topic))
         topic = answer.topics[0]
         error_code = int(topic.error_code)
-        if error_code not in (0, TOPIC_AUTHORIZATION_FAILED):
+        if error_code not in (ErrorCode.none, ErrorCode.topic_authorization_failed):
             self._known.pop(view.topic_id, None)
             return error_code  # the broker's metadata lags, or the topic is gone: ask again
         known = self._known[view.topic_id] = _Known(
@@ -94,7 +92,7 @@ class TopicRights:
 
 def _judge(known: _Known, operation: Operation) -> int:
     is_allowed = known.is_shown and known.operations & 1 << operation
-    return 0 if is_allowed else TOPIC_AUTHORIZATION_FAILED
+    return 0 if is_allowed else ErrorCode.topic_authorization_failed
 
 
 def _question(topic: str) -> MetadataRequest:
@@ -136,9 +134,9 @@ class GroupRights:
         if self._clock() < self._until_s.get(key, float("-inf")):
             return 0
         answer = await self._ask(_GROUP_QUESTIONS[operation](GroupId(group)))
-        if int(answer.error_code) == GROUP_AUTHORIZATION_FAILED:
+        if int(answer.error_code) == ErrorCode.group_authorization_failed:
             self._until_s.pop(key, None)
-            return GROUP_AUTHORIZATION_FAILED
+            return ErrorCode.group_authorization_failed
         if len(self._until_s) >= GROUPS_MAX:
             self._until_s.clear()
         self._until_s[key] = self._clock() + self._ttl_s

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
 from keylane.proxy.apis import Route, route_of
-from keylane.proxy.apis.shared.context import Request
 from keylane.proxy.apis.shared.large import BYTES_AT_ONCE
+from keylane.proxy.apis.shared.relay import Handler
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame, FrameReader
 from keylane.proxy.net.response_order import Buffers, ResponseOrder, Slot
 from keylane.proxy.net.sockets import has_left, keep_alive
@@ -364,17 +365,18 @@ class ClientSession(asyncio.BufferedProtocol):
             request = Request(header, frame)
             route = route_of(request)
             route.check(request, may_relay=self._proof.may_relay)
-            is_relayed = self._link is not None and route.is_relayed(request, self.context)
+            is_linked = self._link is not None
+            handler = route.handler_of(request, self.context) if is_linked else None
         except FrameInvalid as error:
             self.close(str(error), warn=True)
             return
         self._stats.requests[route.name] += 1
         slot = self._order.open()
-        if is_relayed:
+        if is_linked and handler is None:
             self._relay(route, request, slot)
             return
         self._served_bytes = len(frame)
-        task = spawn(self._serve(route, request, slot), f"{self.session_id} {route.name}")
+        task = spawn(self._serve(route, handler, request, slot), f"{self.session_id} {route.name}")
         self._blocker = task
         self._tasks.add(task)
         task.add_done_callback(self._served)
@@ -385,6 +387,8 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def _relay(self, route: Route, request: Request, slot: Slot) -> None:
         self._stats.requests_relayed += 1
+        if route.note is not None:
+            route.note(request, self.context)
 
         def answered(frame: Frame) -> None:
             try:
@@ -399,17 +403,19 @@ class ClientSession(asyncio.BufferedProtocol):
         except UpstreamLost as error:
             self.close(str(error))
 
-    async def _serve(self, route: Route, request: Request, slot: Slot) -> None:
+    async def _serve(
+        self, route: Route, handler: Handler | None, request: Request, slot: Slot
+    ) -> None:
         try:
-            if self._link is None:
+            if handler is None:  # there was no link yet
                 await self._open_link()
-                if route.is_relayed(request, self.context):  # asked once: it counts what it sees
-                    self._relay(route, request, slot)
-                    return
-            assert route.handler is not None
+                handler = route.handler_of(request, self.context)
+            if handler is None:
+                self._relay(route, request, slot)
+                return
             if route.is_decoded and len(request.frame) > BYTES_AT_ONCE:
                 await self.context.in_turn(request.decode)
-            self._answer(slot, await route.handler(request, self.context))
+            self._answer(slot, await handler(request, self.context))
         except FrameInvalid as error:
             self.close(f"{route.name} v{request.api_version}: {error}", warn=True)
         except BrokerUnreachable as error:

@@ -32,8 +32,8 @@ from keylane.tasks import Watched
 
 SET_ASIDE = "Records of keylane's own topics that were set aside since the start."
 HANDSHAKE_S_MAX = 10.0
-RESTARTS = "Times that a task ended by a mistake of keylane and was begun anew."
-RESTING = "Tasks that ended so and wait for their next beginning."
+RESTARTS = "Times that a task of keylane failed and was restarted."
+RESTING = "Failed tasks that wait for their restart."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ def make_control(
     )
     sources: list[Source] = [stats.samples, gauges.samples, upkeep.samples]
     if nodes is not None and config.node is not None:
-        disputes = cluster.registry.disputes
+        registry = cluster.registry
+        disputes = lambda: registry.disputes.among(registry.topics)  # noqa: E731
         node_gauges = NodeGauges(config.node, lambda: nodes.membership, nodes.holds, disputes)
         sources.append(node_gauges.samples)
     health.notes.append(upkeep.lines)

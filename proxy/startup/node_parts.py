@@ -62,7 +62,8 @@ class NodeParts:
         group, number = self.group, self._config.node
         if group is None or number is None:
             return []
-        disputes = self._cluster.registry.disputes
+        registry = self._cluster.registry
+        disputes = lambda: registry.disputes.among(registry.topics)  # noqa: E731
         return [NodeGauges(number, lambda: group.membership, group.holds, disputes).samples]
 
     def _make_group(self) -> NodeGroup:

@@ -1,27 +1,28 @@
-"""What names mean by the lane rules of each node, and where nodes do not agree on it.
+"""The meaning of names by the lane rules of each node, and the names on which nodes do not agree.
 
-In:    lane rules of this node and of others.  Out: what a name stands for, and why not.
-Source: the order of rules as in docs/configuration.md.
+The order of rules is that of docs/configuration.md.
 
-A client asks one node what a topic is and fetches from another. Would it be 4 lanes to one and
-16 to the other, or lanes and a plain topic, then members would read what others read, or nothing.
+A client asks one node what a topic is and fetches from another. If a name meant 4 lanes to one
+node and 16 to the other, or lanes and a plain topic, members would read records twice or never.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from keylane.config.node import LANES_MAX, LaneRule
 from keylane.config.topic_rules import falls_under
 from keylane.keyrange.key_split import LaneCuts
 from keylane.proxy.topics.node_values import NodeRule
 
+NAMES_JUDGED_MAX: Final = 10_000
+"""Names whose meaning is remembered; clients may name topics that do not exist."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
-    """What a name stands for that is seen as lanes."""
+
+class Meaning(NamedTuple):
+    """The lanes that a name stands for; made whenever a client names a topic that has lanes."""
 
     topic: str
     """As the broker names it."""
@@ -42,7 +43,7 @@ class LaneMeanings:
     def __init__(self, rules: Sequence[NodeRule] = (), pattern: str = "") -> None:
         """pattern: `lane_name_pattern`; empty: no name is a lane name."""
         self._rules, self._text = tuple(rules), pattern
-        # Of another node: its configuration was checked there, its message only for size.
+        # The pattern may be of another node, whose message was checked for its size only.
         is_pattern = pattern.count("{topic}") == pattern.count("{lanes}") == 1
         self._pattern = compile_lane_names(pattern) if is_pattern else None
         self._plans = {rule.topic: rule.fingerprint for rule in rules if rule.fingerprint}
@@ -65,10 +66,10 @@ class LaneMeanings:
         if match is not None and not match["topic"].startswith("__"):
             lanes = int(match["lanes"])
             if lanes <= LANES_MAX:
-                return Meaning(topic=match["topic"], lanes=lanes, fingerprint=fingerprint)
+                return Meaning(match["topic"], lanes, fingerprint)
         for rule in self._rules:
             if falls_under(name, rule.topic):
-                return Meaning(topic=name, lanes=rule.lanes, fingerprint=fingerprint)
+                return Meaning(name, rule.lanes, fingerprint)
         return None
 
 
@@ -96,27 +97,64 @@ def node_rules(rules: Iterable[LaneRule], plans: Mapping[str, LaneCuts]) -> tupl
     return tuple(reported)
 
 
-def describe_disagreement(
-    name: str, number: int, own: LaneMeanings, others: Mapping[int, LaneMeanings]
-) -> str | None:
-    """Why nodes do not agree on a name, with their numbers and what it means to each.
+class Disputes:
+    """Other nodes whose lane rules differ, and the names that mean something else to them."""
 
-    number, own: of this node. None: it means the same to all.
-    """
-    here = own.of(name)
-    there: dict[Meaning | None, list[int]] = {}
-    for other in sorted(others):
-        meaning = others[other].of(name)
-        if meaning != here:
-            there.setdefault(meaning, []).append(other)
-    if not there:
-        return None
-    reported = [f"{_log(here)} at this node ({number})"]
-    reported += [
-        f"{_log(meaning)} at node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
-        for meaning, nodes in there.items()
-    ]
-    return f"lanes: nodes do not agree on {name}: {'; '.join(reported)}"
+    def __init__(self, own: LaneMeanings) -> None:
+        self._own = own
+        self._number, self._others = 0, dict[int, LaneMeanings]()
+        self._judged: dict[str, str | None] = {}
+
+    def update(self, number: int, others: Mapping[int, LaneMeanings]) -> None:
+        """Take note of other nodes' rules, by node number; this node's number is `number`."""
+        differing = {other: meanings for other, meanings in others.items() if meanings != self._own}
+        self._number, self._others = number, differing
+        self._judged.clear()
+
+    @property
+    def dissenters(self) -> tuple[int, ...]:
+        """Numbers of the nodes whose lane rules differ from those of this one, ascending."""
+        return tuple(sorted(self._others))
+
+    def meaning_of(self, name: str) -> Meaning | None:
+        """Return what a name stands for at the first node that has lanes of that name."""
+        if not self._others:
+            return None
+        meanings = (self._others[number].of(name) for number in self.dissenters)
+        return next((meaning for meaning in meanings if meaning is not None), None)
+
+    def among(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the names on which nodes do not agree, and why."""
+        if not self._others:
+            return {}
+        found = {name: self.reason_of(name) for name in names}
+        return {name: reason for name, reason in found.items() if reason is not None}
+
+    def reason_of(self, name: str) -> str | None:
+        """Return why nodes do not agree on a name; None: it means the same to all."""
+        if not self._others:
+            return None
+        if name not in self._judged:
+            if len(self._judged) >= NAMES_JUDGED_MAX:
+                self._judged.clear()
+            self._judged[name] = self._describe(name)
+        return self._judged[name]
+
+    def _describe(self, name: str) -> str | None:
+        here = self._own.of(name)
+        there: dict[Meaning | None, list[int]] = {}
+        for other in self.dissenters:
+            meaning = self._others[other].of(name)
+            if meaning != here:
+                there.setdefault(meaning, []).append(other)
+        if not there:
+            return None
+        reported = [f"{_log(here)} at this node ({self._number})"]
+        reported += [
+            f"{_log(meaning)} at node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
+            for meaning, nodes in there.items()
+        ]
+        return f"lanes: nodes do not agree on {name}: {'; '.join(reported)}"
 
 
 def _log(meaning: Meaning | None) -> str:

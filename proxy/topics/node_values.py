@@ -61,7 +61,7 @@ class NodeInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class OwnershipClaim:
     """What a node says that it served when it joined."""
 
     generation_id: int = NO_GENERATION
@@ -78,7 +78,7 @@ class Hello:
     """Of `__individual_commit_offsets`, as the node sees it."""
     since: int = NO_GENERATION
     """The first generation of this stay in the group: who was there first keeps its number."""
-    claim: Claim = Claim()
+    claim: OwnershipClaim = OwnershipClaim()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

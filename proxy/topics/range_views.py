@@ -1,6 +1,5 @@
-"""A topic as a client id with key ranges sees it: physical partitions, and its own keys of them.
+"""Views of client ids with key ranges: the broker's partitions, and the client's own keys of them.
 
-In:    the table of assignments, a client id, a topic.  Out: `RangeView`, or None: it reads plain.
 Source: docs/decisions/015.
 """
 
@@ -14,107 +13,32 @@ from typing import Final
 
 from keylane.keyrange.key_split import KeySplit, owners_split
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.proxy.topics.range_table import Ranges, RangeTable, RangeTableHolder
-from keylane.proxy.topics.registry import LaneView, PhysicalTopic
-from keylane.wire.batch import CODEC_NONE
+from keylane.proxy.topics.range_table import RangeTable, RangeTableHolder
+from keylane.proxy.topics.registry import PhysicalTopic
+from keylane.proxy.topics.view import Share, View
 
 log = logging.getLogger("keylane.ranges")
 
-TOPIC_AUTHORIZATION_FAILED: Final = 29
 LOGGED_MAX: Final = 1000
 """Refusals that are logged per table; more say nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Shares:
-    """How the owners of one partition share it."""
+class _OwnersSplit:
+    """A partition as its owners share it."""
 
     key_split: KeySplit
     outputs: Mapping[str, int]
     """By client id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeView:
-    """Implements `topics.View`: an index is a partition, of which the client has some ranges."""
-
-    client_id: str
-    topic: str
-    topic_id: uuid.UUID
-    parts: Mapping[int, Ranges]
-    """The client's ranges by partition; empty where it is refused the topic."""
-    shares: Mapping[int, _Shares]
-    """Of the same partitions."""
-
-    @property
-    def name(self) -> str:
-        """The topic's own."""
-        return self.topic
-
-    @property
-    def view_id(self) -> uuid.UUID:
-        """The broker's."""
-        return self.topic_id
-
-    @property
-    def reserve(self) -> bool:
-        """The other owners will want what one read brings."""
-        return True
-
-    @property
-    def codec(self) -> int:
-        """Batches are sent as they are: compression is set for lanes only."""
-        return CODEC_NONE
-
-    @property
-    def is_renamed(self) -> bool:
-        """It is the topic under its own name."""
-        return False
-
-    @property
-    def layout(self) -> None:
-        """There are no lanes."""
-        return
-
-    @property
-    def indexes(self) -> Sequence[int]:
-        """The partitions that the client has ranges of."""
-        return tuple(self.parts)
-
-    def error_of(self, index: int) -> int:
-        """TOPIC_AUTHORIZATION_FAILED for a partition that the client was not given."""
-        return 0 if index in self.parts else TOPIC_AUTHORIZATION_FAILED
-
-    def partition_of(self, index: int) -> int:
-        """The same."""
-        return index
-
-    def output_of(self, index: int) -> int:
-        """The client among the owners of the partition."""
-        return self.shares[index].outputs[self.client_id]
-
-    def key_ranges(self, index: int) -> tuple[KeyRange, ...]:
-        """The client's own ranges."""
-        return self.parts[index]
-
-    def key_split(self, partition: int) -> KeySplit:
-        """How all owners share the partition; what none of them owns is for no output."""
-        return self.shares[partition].key_split
-
-
-def view_of_cuts(topic: PhysicalTopic, partition: int, cuts: Sequence[int]) -> RangeView:
+def view_of_cuts(topic: PhysicalTopic, partition: int, cuts: Sequence[int]) -> View:
     """A partition whose keys are cut at these hashes, for a read of keylane's own.
 
     It has no lanes, so that a commit by it pins no layout.
     """
-    shares = _Shares(KeySplit(cuts), {"": 0})
-    return RangeView(
-        client_id="",
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        parts={partition: (KeyRange(0, HASH_MAX),)},
-        shares={partition: shares},
-    )
+    share = Share((KeyRange(0, HASH_MAX),), KeySplit(cuts), 0)
+    return View.of_shares("", topic.name, topic.topic_id, {partition: share})
 
 
 class RangeViews:
@@ -126,15 +50,15 @@ class RangeViews:
     def __init__(self, holder: RangeTableHolder) -> None:
         self._holder = holder
         self._table: RangeTable = holder.table
-        self._views: dict[tuple[str, uuid.UUID], RangeView | None] = {}
-        self._shares: dict[tuple[str, int], _Shares] = {}
+        self._views: dict[tuple[str, uuid.UUID], View | None] = {}
+        self._splits: dict[tuple[str, int], _OwnersSplit] = {}
         self._logged: set[tuple[str, str, int]] = set()
 
     def has_ranges(self, client_id: str | None) -> bool:
         """Whether a client id has ranges of anything. A look into two dicts."""
         return bool(self._holder.table.clients.get(client_id or ""))
 
-    def view(self, client_id: str, topic: PhysicalTopic) -> RangeView | None:
+    def view(self, client_id: str, topic: PhysicalTopic) -> View | None:
         """What a topic is to a client id; None: it has no ranges there, and reads it plain."""
         self._follow()
         key = client_id, topic.topic_id
@@ -142,7 +66,7 @@ class RangeViews:
             self._views[key] = self._make(client_id, topic)
         return self._views[key]
 
-    def refused(self, client_id: str, lanes: LaneView) -> RangeView | None:
+    def refused(self, client_id: str, lanes: View) -> View | None:
         """None unless a client id has ranges of a topic whose own name means lanes.
 
         A partition that it names is then a lane, and not what it was given: all are refused.
@@ -150,16 +74,14 @@ class RangeViews:
         self._follow()
         if lanes.is_renamed or self._table.ranges_of(client_id, lanes.topic) is None:
             return None
-        return RangeView(
-            client_id=client_id, topic=lanes.topic, topic_id=lanes.topic_id, parts={}, shares={}
-        )
+        return View.of_shares(client_id, lanes.topic, lanes.topic_id, {})
 
-    def is_current(self, view: RangeView) -> bool:
+    def is_current(self, view: View) -> bool:
         """Whether the view is what a request would be given now."""
         topic = PhysicalTopic(name=view.topic, topic_id=view.topic_id, partition_count=0)
         return self.view(view.client_id, topic) == view
 
-    def log_refusal(self, view: RangeView, partition: int) -> None:
+    def log_refusal(self, view: View, partition: int) -> None:
         """Log why a partition is refused, once for each table."""
         self._follow()
         key = view.client_id, view.topic, partition
@@ -180,27 +102,25 @@ class RangeViews:
         if self._holder.table is not self._table:
             self._table = self._holder.table
             self._views.clear()
-            self._shares.clear()
+            self._splits.clear()
             self._logged.clear()
 
-    def _make(self, client_id: str, topic: PhysicalTopic) -> RangeView | None:
+    def _make(self, client_id: str, topic: PhysicalTopic) -> View | None:
         parts = self._table.ranges_of(client_id, topic.name)
         if parts is None:
             return None
-        return RangeView(
-            client_id=client_id,
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            parts=parts,
-            shares={partition: self._share(topic.name, partition) for partition in parts},
-        )
+        shares: dict[int, Share] = {}
+        for partition, ranges in parts.items():
+            split = self._split(topic.name, partition)
+            shares[partition] = Share(ranges, split.key_split, split.outputs[client_id])
+        return View.of_shares(client_id, topic.name, topic.topic_id, shares)
 
-    def _share(self, topic: str, partition: int) -> _Shares:
-        shares = self._shares.get((topic, partition))
-        if shares is None:
+    def _split(self, topic: str, partition: int) -> _OwnersSplit:
+        split = self._splits.get((topic, partition))
+        if split is None:
             owners = self._table.owners(topic, partition)
-            shares = self._shares[topic, partition] = _Shares(
+            split = self._splits[topic, partition] = _OwnersSplit(
                 owners_split([ranges for _, ranges in owners]),
                 {client_id: number for number, (client_id, _) in enumerate(owners)},
             )
-        return shares
+        return split

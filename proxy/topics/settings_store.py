@@ -1,8 +1,6 @@
 """Assignments and switches in Kafka: loaded at start, followed from then on, changed by anyone.
 
-In:    what a change should make of the newest version.  Out: the newest `RangeTable` and
-       `Switches`, put into their holders.
-Source: docs/decisions/019; KIP-98 (idempotent producer, fencing); REQUIREMENTS S004-63, G-10.
+Source: docs/decisions/019; KIP-98 (idempotent producer, fencing).
 """
 
 from __future__ import annotations
@@ -11,19 +9,22 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
 
 from keylane.config.own_names import SETTINGS_ID
 from keylane.errors import SettingsInvalid, SettingsUnsaved, UpstreamLost
-from keylane.journal.closing import close_consumer
-from keylane.journal.fenced import close_producer, start_producer
 from keylane.journal.journal_topic import ensure_compacted_topic
-from keylane.journal.set_aside import SetAside
+from keylane.journal.own_topic import (
+    CLOSE_TIMEOUT_S,
+    OwnTopicClients,
+    close_consumer,
+    close_producer,
+    describe_error,
+    end_within,
+)
 from keylane.offsets.values import Damaged
 from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableHolder
 from keylane.proxy.topics.settings_records import (
@@ -37,7 +38,7 @@ from keylane.proxy.topics.settings_records import (
     write_switches,
 )
 from keylane.proxy.topics.switches import SwitchBoard, Switches
-from keylane.tasks import Watched, spawn
+from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.settings")
 
@@ -56,7 +57,6 @@ POLL_MS: Final = 200
 """How late the end of an older keylane's transaction may be noticed; records are told at once."""
 RETRY_BACKOFF_S: Final = 1.0
 SEGMENT_BYTES: Final = 10 * 1024**2
-CLOSE_TIMEOUT_S: Final = 5.0
 PLACE: Final = TopicPartition(TOPIC_NAME, 0)
 
 
@@ -72,27 +72,19 @@ class SettingsStore:
 
     def __init__(
         self,
-        bootstrap: str,
+        clients: OwnTopicClients,
         *,
         assignments: RangeTableHolder,
         switches: SwitchBoard,
         next_epoch: Callable[[str], Awaitable[tuple[int, int]]],
-        client_id: str = "keylane",
-        options: Callable[[], Mapping[str, Any]] = dict,
         write_timeout_s: float = WRITE_TIMEOUT_S,
-        set_aside: SetAside | None = None,
-        watched: Watched | None = None,
     ) -> None:
         """Nothing is asked of Kafka before `start`.
 
         next_epoch: gives the producer id of a transactional id, and its next epoch; may raise
             UpstreamLost.
-        options: gives arguments of every new aiokafka client, such as TLS and login.
-        set_aside: is told of records that cannot be taken. watched: runs the follower.
         """
-        self._set_aside, self._watched = set_aside or SetAside(), watched or Watched()
-        self._where = {"bootstrap_servers": bootstrap, "client_id": client_id}
-        self._extra_options, self._next_epoch = options, next_epoch
+        self._clients, self._next_epoch = clients, next_epoch
         self._assignments, self._switches = assignments, switches
         self._write_timeout_s = write_timeout_s
         self._state = SettingsState()
@@ -110,11 +102,8 @@ class SettingsStore:
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
                 await self._ensure_topic()
-                consumer = self._consumer = AIOKafkaConsumer(
-                    **self._options(),
-                    isolation_level="read_committed",
-                    enable_auto_commit=False,
-                    auto_offset_reset="earliest",
+                consumer = self._consumer = self._clients.make_consumer(
+                    isolation_level="read_committed"
                 )
                 await consumer.start()
                 # Before it fetches: a broker answers a connection in order, and holds an empty
@@ -125,12 +114,12 @@ class SettingsStore:
                 while self._position < end:
                     await self._read_on()
         except (KafkaError, TimeoutError) as error:
-            raise UpstreamLost(f"loading {TOPIC_NAME}: {_describe(error)}") from None
+            raise UpstreamLost(f"loading {TOPIC_NAME}: {describe_error(error)}") from None
         log.info(
             "settings loaded assignments_version=%d clients=%d switches_version=%d",
             self._state.table.version, len(self._state.table.clients), self._state.switches.version,
         )  # fmt: skip
-        self._follower = self._watched.run(self._follow, "settings")
+        self._follower = self._clients.watched.run(self._follow, "settings")
 
     async def stop(self) -> None:
         """End a change that is under way, and close."""
@@ -138,9 +127,7 @@ class SettingsStore:
             if self._follower is not None:
                 self._follower.cancel()
             if self._consumer is not None:
-                with suppress(KafkaError, TimeoutError):
-                    async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                        await close_consumer(self._consumer)
+                await end_within(close_consumer(self._consumer))
 
     async def change_assignments(
         self, decide: Callable[[RangeTable], Mapping[str, Assignment | None]]
@@ -192,8 +179,8 @@ class SettingsStore:
         try:
             async with asyncio.timeout(self._write_timeout_s):
                 epoch = await self._next_epoch(TRANSACTIONAL_ID)
-                producer = await start_producer(
-                    self._options(), epoch, batch_bytes=CHANGE_BYTES_MAX
+                producer = await self._clients.open_producer(
+                    close_producer, batch_bytes=CHANGE_BYTES_MAX, epoch=epoch
                 )
                 await self._read_to(await _write_batch(producer, write_fence()) + 1)
                 async with self._applying:
@@ -210,7 +197,7 @@ class SettingsStore:
             reason = f"writing {TOPIC_NAME}: {size} is above its max.message.bytes"
             raise SettingsUnsaved(reason, is_unknown=False) from None
         except (KafkaError, TimeoutError, UpstreamLost) as error:
-            reason = f"writing {TOPIC_NAME}: {_describe(error)}"
+            reason = f"writing {TOPIC_NAME}: {describe_error(error)}"
             raise SettingsUnsaved(reason, is_unknown=bool(records)) from None
         finally:
             if producer is not None:
@@ -235,7 +222,7 @@ class SettingsStore:
                         self._state.table.version, self._state.switches.version,
                     )  # fmt: skip
             except KafkaError as error:
-                log.warning("settings cannot be followed reason=%s", _describe(error))
+                log.warning("settings cannot be followed reason=%s", describe_error(error))
                 await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _read_on(self) -> bool:
@@ -256,7 +243,7 @@ class SettingsStore:
         async with self._applying:
             changed, damaged = await asyncio.to_thread(_apply_all, self._state, records)
             for each in damaged:
-                self._set_aside.note(TOPIC_NAME, each)
+                self._clients.set_aside.note(TOPIC_NAME, each)
             self._show()
         return changed
 
@@ -270,17 +257,11 @@ class SettingsStore:
         return int((await self._consumer.end_offsets([PLACE]))[PLACE])
 
     async def _ensure_topic(self) -> None:
-        admin = AIOKafkaAdminClient(**self._options())
-        try:
-            await admin.start()
-            await ensure_compacted_topic(
+        await self._clients.administer(
+            lambda admin: ensure_compacted_topic(
                 admin, TOPIC_NAME, segment_bytes=SEGMENT_BYTES, partition_count=1
             )
-        finally:
-            await admin.close()
-
-    def _options(self) -> dict[str, Any]:
-        return {**self._where, **self._extra_options()}
+        )
 
 
 async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) -> int:
@@ -311,9 +292,3 @@ def _apply_all(
             Damaged(PLACE.partition, each.offset, each.reason) for each in state.take_left_out()
         ]
     return changed, damaged
-
-
-def _describe(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return f"{type(error).__name__}: {error}"

@@ -28,7 +28,7 @@ from keylane.offsets.records.journal import (
 from keylane.offsets.values import Position
 from keylane.proxy.nodes.messages import write_hello, write_membership, write_refusal
 from keylane.proxy.scans.records import Cut, Scan, Sender, write_packets
-from keylane.proxy.topics.node_values import Claim, Hello, Membership, NodeInfo, NodeRule
+from keylane.proxy.topics.node_values import Hello, Membership, NodeInfo, NodeRule, OwnershipClaim
 from keylane.wire.header import write_request
 from tests.fuzz.peers import GENERATION, HALF
 
@@ -99,7 +99,7 @@ def _scans() -> Iterator[Seed]:
 
 
 def _nodes() -> Iterator[Seed]:
-    claim = Claim(generation_id=3, partitions=frozenset((0, 2)))
+    claim = OwnershipClaim(generation_id=3, partitions=frozenset((0, 2)))
     hello = Hello(node=NODE, ic_partition_count=5, since=2, claim=claim)
     yield "fuzz_hello", 0, write_hello(hello)
     said = {"number": 0, "bootstrap": ["node-0.test", 9092], "brokers": {"1": ["h", 1]}}

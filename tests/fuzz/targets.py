@@ -212,9 +212,9 @@ def fuzz_split(choice: int, data: bytes) -> None:
     if block is not None:
         assert 0 < block.wire_bytes <= len(patched)
         assert block.base_offset < block.next_offset
-        kept = sum(lane.record_count for lane in block.lanes if lane is not None)
+        kept = sum(lane.record_count for lane in block.outputs if lane is not None)
         assert kept <= block.record_count + 16 * len(block.abort_markers) + 16 * 64
-        assert all(np.all(lane.ends > 0) for lane in block.lanes if lane is not None)
+        assert all(np.all(lane.ends > 0) for lane in block.outputs if lane is not None)
 
 
 def _mend_crcs(data: bytearray) -> None:

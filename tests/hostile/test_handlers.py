@@ -25,9 +25,9 @@ from keylane.proxy.topics.placement import Placement
 from keylane.wire.header import is_flexible, read_request_header, write_response
 from keylane.wire.messages import write_message
 from tests.fuzz.entities import random_request, random_response
-from tests.transcript.fake import ORDERS, PLAIN, FakeContext, make_request
+from tests.transcript.fake import ORDERS, PLAIN, FakeContext, chosen_handler, make_request
 
-HANDLED = sorted(key for key, route in ROUTES.items() if route.handler or route.patch)
+HANDLED = sorted(key for key, route in ROUTES.items() if route.handler or route.look or route.patch)
 NAMES = ("orders", "plain", "orders.lanes-3", "plain.lanes-2", "unknown", "shop")
 
 
@@ -101,12 +101,12 @@ class RandomContext(FakeContext):
 async def handle(context: FakeContext, route: Route, version: int, body: bytes) -> None:
     request = make_request(route.api_key, version, body)
     try:
-        if route.is_relayed(request, context):
+        handler = chosen_handler(context, route, request)
+        if handler is None:
             frame = await context.send((request.frame,))
             answer = route.patch(request, frame, context) if route.patch else (frame,)
         else:
-            assert route.handler is not None
-            answer = await route.handler(request, context)
+            answer = await handler(request, context)
     except KeylaneError:
         return
     joined = b"".join(answer)

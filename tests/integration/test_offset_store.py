@@ -18,6 +18,7 @@ from confluent_kafka.admin._config import ConfigResource
 
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import UpstreamLost
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.store import JournalStore, LoadProgress
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
@@ -47,7 +48,7 @@ def test_states_and_layouts_are_equal_after_a_restart(kafka: str) -> None:
     layout = LayoutValue(timestamp_ms=1, topic_id=TOPIC_ID, partition_count=1, lane_count=4)
 
     async def scenario() -> tuple[OffsetTable, OffsetTable]:
-        store = JournalStore(kafka)
+        store = JournalStore(OwnTopicClients(kafka))
         table = await store.start()
         await asyncio.gather(*(commit_twice(store, table, key) for key in keys))
         await store.append(table.pin_layout("orders.lanes-4", layout))
@@ -81,7 +82,7 @@ def test_commits_of_many_lanes_are_steps_and_load_as_they_were_saved(kafka: str)
             table.mark_saved(key)
 
     async def scenario() -> tuple[OffsetTable, OffsetTable, int]:
-        store = JournalStore(kafka)
+        store = JournalStore(OwnTopicClients(kafka))
         table = await store.start()
         await asyncio.gather(*(commit(store, table, key) for key in keys))
         await store.stop()
@@ -99,7 +100,7 @@ def test_deleted_state_stays_deleted(kafka: str) -> None:
     key = StateKey(f"gone-{uuid.uuid4()}", TOPIC_ID, 0)
 
     async def scenario() -> OffsetTable:
-        store = JournalStore(kafka)
+        store = JournalStore(OwnTopicClients(kafka))
         table = await store.start()
         await commit_twice(store, table, key)
         await store.append(table.tombstones(key))
@@ -132,7 +133,7 @@ def test_damaged_and_orphan_records_are_skipped(kafka: str) -> None:
     orphan = RangeKey(StateKey(f"orphan-{uuid.uuid4()}", TOPIC_ID, 0), 5, 9)
 
     async def scenario() -> tuple[OffsetTable, OffsetTable]:
-        store = JournalStore(kafka)
+        store = JournalStore(OwnTopicClients(kafka))
         table = await store.start()
         await commit_twice(store, table, key)
         value = write_value(RangeValue(timestamp_ms=1))
@@ -187,11 +188,11 @@ def test_load_reports_its_progress(kafka: str) -> None:
     reported: list[LoadProgress] = []
 
     async def scenario() -> None:
-        store = JournalStore(kafka)
+        store = JournalStore(OwnTopicClients(kafka))
         table = await store.start()
         await commit_twice(store, table, StateKey(f"p-{uuid.uuid4()}", TOPIC_ID, 0))
         await store.stop()
-        store = JournalStore(kafka)
+        store = JournalStore(OwnTopicClients(kafka))
         await store.start(on_progress=reported.append)
         await store.stop()
 
@@ -205,7 +206,7 @@ def test_append_outlives_a_broker_restart(own_broker: EmbeddedKafka) -> None:
     key = StateKey("restarted", TOPIC_ID, 0)
 
     async def scenario() -> tuple[OffsetTable, OffsetTable]:
-        store = JournalStore(own_broker.bootstrap, append_timeout_s=3)
+        store = JournalStore(OwnTopicClients(own_broker.bootstrap), append_timeout_s=3)
         table = await store.start()
         await commit_twice(store, table, key)
         await asyncio.to_thread(own_broker.kill)
@@ -233,7 +234,7 @@ def test_deleted_journal_falls_back_to_nothing_and_is_made_anew(
     key = StateKey("lost", TOPIC_ID, 0)
 
     async def scenario() -> OffsetTable:
-        store = JournalStore(own_broker.bootstrap)
+        store = JournalStore(OwnTopicClients(own_broker.bootstrap))
         await commit_twice(store, await store.start(), key)
         await store.stop()
         admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
@@ -269,7 +270,7 @@ def commit(table: OffsetTable, key: StateKey, ranges: Sequence[tuple[int, int]])
 
 async def load(bootstrap: str) -> OffsetTable:
     """Return what another process finds."""
-    store = JournalStore(bootstrap)
+    store = JournalStore(OwnTopicClients(bootstrap))
     table = await store.start()
     await store.stop()
     return table

@@ -25,7 +25,7 @@ from keylane.offsets.records.journal import ic_partition
 from keylane.offsets.state import OffsetState
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 from .conftest import TopicFactory
 
@@ -97,7 +97,7 @@ class Node:
         self.cluster.stop()
 
     @property
-    def view(self) -> LaneView:
+    def view(self) -> View:
         view = self.cluster.registry.view(self.topic)
         assert view is not None
         return view

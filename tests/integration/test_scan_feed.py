@@ -16,6 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylane.embedded import EmbeddedKafka
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.offsets.scan import ScanIndex
 from keylane.proxy.lanes.split_io import ScannedBlock
@@ -41,7 +42,7 @@ class Node:
         self.loads, self.tallies = LaneLoads(time.monotonic), LaneTallies()
         self.changed = asyncio.Event()
         self.feed = ScanFeed(
-            bootstrap,
+            OwnTopicClients(bootstrap),
             number=number,
             on_scanned=self._on_scanned,
             on_past=self._on_past,
@@ -115,7 +116,7 @@ def block(
         start=start,
         end=end,
         last_record_offsets=np.array(lasts, np.int64),
-        lanes=tuple(None if at < 0 else PublishedLane(1000, 1, start, at) for at in lasts),
+        outputs=tuple(None if at < 0 else PublishedLane(1000, 1, start, at) for at in lasts),
         holes=holes,
         log_start_offset=0,
         leader_epoch=epoch,
@@ -137,7 +138,7 @@ async def test_what_one_node_scans_lets_positions_pass_at_the_other(kafka: str) 
         assert other.counted(FOUR, 2, 0) == 20
         assert other.counted(UNEVEN, 3, 6) == 6
         assert other.feed.remote_scanned_end(topic_id, 3) == 30
-        reported = [part for found in other.blocks for part in found.lanes if part is not None]
+        reported = [part for found in other.blocks for part in found.outputs if part is not None]
         assert sum(part.record_bytes for part in reported) == 5 * 1000
         assert sum(part.record_count for part in reported) == 5
 

@@ -19,7 +19,7 @@ from keylane.config.node import ProxyConfig
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import AssignmentInvalid, RangesOverlap, SettingsUnsaved
 from keylane.journal.epochs import next_epoch
-from keylane.journal.fenced import close_producer, start_producer
+from keylane.journal.own_topic import OwnTopicClients, close_producer
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.topics.range_table import RangeTable, RangeTableHolder
@@ -44,7 +44,7 @@ class Node:
         self.assignments = RangeTableHolder()
         self.switches = SwitchBoard(config)
         self.store = SettingsStore(
-            bootstrap,
+            OwnTopicClients(bootstrap),
             assignments=self.assignments,
             switches=self.switches,
             next_epoch=partial(next_epoch, self.cluster),
@@ -168,8 +168,8 @@ async def test_a_change_of_a_writer_that_was_overtaken_is_refused(
     """It fenced, read and hung; changes by others meanwhile are not written over."""
     async with running(own_broker.bootstrap) as node:
         epoch = await next_epoch(node.cluster, TRANSACTIONAL_ID)
-        hung = await start_producer(
-            {"bootstrap_servers": own_broker.bootstrap}, epoch, batch_bytes=CHANGE_BYTES_MAX
+        hung = await OwnTopicClients(own_broker.bootstrap).open_producer(
+            close_producer, batch_bytes=CHANGE_BYTES_MAX, epoch=epoch
         )
         try:
             await _write_batch(hung, write_fence())

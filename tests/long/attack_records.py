@@ -27,7 +27,7 @@ from keylane.offsets.records.journal import (
 )
 from keylane.offsets.values import Position
 from keylane.proxy.nodes.messages import write_hello
-from keylane.proxy.topics.node_values import Claim, Hello, NodeInfo, NodeRule
+from keylane.proxy.topics.node_values import Hello, NodeInfo, NodeRule, OwnershipClaim
 from tests.long.attack_client import HARM, AttackClient, Places, say
 from tests.reference.batches import Batch, Record, write_batch
 
@@ -188,7 +188,7 @@ def fake_hello() -> bytes:
         control=f"http://127.0.0.1:{STRANGER_PORT}",
         version="x",
     )
-    claim = Claim(generation_id=-1, partitions=frozenset())
+    claim = OwnershipClaim(generation_id=-1, partitions=frozenset())
     return write_hello(Hello(node=node, ic_partition_count=5, since=-1, claim=claim))
 
 

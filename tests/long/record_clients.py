@@ -36,10 +36,10 @@ from keylane.embedded import EmbeddedKafka, run_java_tool
 from keylane.embedded.java import find_java
 from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import resolve_class_path
-from keylane.proxy.apis import API_VERSIONS, ROUTES
+from keylane.proxy.apis import ROUTES
 from keylane.proxy.apis.connection.api_versions import clamp
-from keylane.proxy.apis.shared.context import Request
-from keylane.wire.header import read_request_header
+from keylane.proxy.apis.shared.request import Request
+from keylane.wire.header import ApiKey, read_request_header
 
 FRAME_BYTES_MAX: Final = 8192
 SHAPES_MAX: Final = 8
@@ -93,7 +93,7 @@ class Recorder:
         is_short = max(len(request), len(answer)) <= FRAME_BYTES_MAX
         if is_short and len(request) not in shapes and len(shapes) < SHAPES_MAX:
             shapes[len(request)] = request, answer
-        if key != API_VERSIONS:
+        if key != ApiKey.API_VERSIONS:
             return answer
         asked = Request(read_request_header(request), SIZE.pack(len(request)) + request)
         return b"".join(clamp(asked, SIZE.pack(len(answer)) + answer, SERVED))[SIZE.size :]

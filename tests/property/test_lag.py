@@ -14,15 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.lag import LaneTallies, PartitionTally
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from tests.reference.lag import NaiveTally
 
 TOPIC_ID = uuid.UUID(int=7)
 LANES = 3
 LAYOUT = LaneLayout(partition_count=1, lane_count=LANES)
-VIEW = LaneView(
-    name="t", topic="t", view_id=TOPIC_ID, topic_id=TOPIC_ID, layout=LAYOUT, reserve=True
-)
+VIEW = View(name="t", topic="t", view_id=TOPIC_ID, topic_id=TOPIC_ID, lanes=LAYOUT, reserve=True)
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def block_of(batches: list[Batch]) -> ScannedBlock:
         start=batches[0].start,
         end=batches[-1].end,
         last_record_offsets=np.full(LANES, -1, np.int64),
-        lanes=lanes,
+        outputs=lanes,
         holes=(),
         log_start_offset=0,
     )

@@ -86,7 +86,7 @@ class Member:
             topic="orders",
             topic_id=TOPIC_ID,
             partition=0,
-            lane=lane,
+            output=lane,
             key_split=LAYOUT.key_split(0),
             fetch_offset=self.lanes[lane].position,
             partition_max_bytes=self.random.choice([1, 200, 10**6]),

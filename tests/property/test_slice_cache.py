@@ -133,7 +133,7 @@ class LogMachine(RuleBasedStateMachine):
             if found is None:
                 return
             start = min(offset, found.base_offset)
-            self.log.insert(Block(start, found.next_offset, found.leader_epoch, found.lanes))
+            self.log.insert(Block(start, found.next_offset, found.leader_epoch, found.outputs))
             if waiting is not None:
                 lane, claim, taken, limit, at_least_one = waiting
                 if taken.position == claim.position and not taken.pieces:
@@ -189,7 +189,7 @@ def take_step(log: LaneLog, kind: str, what) -> None:
             batch_bytes_max=BATCH_BYTES_MAX,
         )
         assert found is not None
-        slices = [found.lanes[0] if lane in lanes else None for lane in range(LANES)]
+        slices = [found.outputs[0] if lane in lanes else None for lane in range(LANES)]
         log.insert(Block(start, start + count, 0, slices))
     if kind in ("insert", "settle"):
         log.settle(is_reserved=True)

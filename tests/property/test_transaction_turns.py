@@ -63,7 +63,7 @@ class Node(FakeContext):
         self.coordinator = coordinator
         self.groups.sees_ends = False
         self.groups.journal = list(journal)
-        self.groups.table = self.groups.restarted()
+        self.groups.load(self.groups.restarted())
 
     def answer_frame(self, frame: bytes) -> bytes:
         header = read_request_header(frame, 4)

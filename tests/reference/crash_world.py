@@ -25,7 +25,7 @@ from keylane.offsets.values import OwnerEpoch
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.log_ends import Question
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 from keylane.wire.header import read_request_header, write_response
 from keylane.wire.messages import read_request, write_message
 from tests.transcript.entities import Values, build, plain
@@ -190,7 +190,7 @@ class Node(FakeContext):
             ScannedBlock(
                 topic="orders", topic_id=ORDERS, partition=0, key_split=key_split,
                 start=start, end=end, last_record_offsets=lasts,
-                lanes=(None,) * key_split.output_count, holes=(),
+                outputs=(None,) * key_split.output_count, holes=(),
                 log_start_offset=0, leader_epoch=epoch, epochs=((epoch, start),) if is_own else (),
             )
         )  # fmt: skip
@@ -199,7 +199,7 @@ class Node(FakeContext):
         """The log is gone, which a reader has seen, or metadata with another leader."""
         if is_read:
             self.offsets.on_truncated(ORDERS, 0, 0)
-        self.offsets._note_leader((ORDERS, 0), self.kafka.epoch)
+        self.offsets.note_leader((ORDERS, 0), self.kafka.epoch)
 
     def answer_frame(self, frame: bytes) -> bytes:
         header = read_request_header(frame, 4)

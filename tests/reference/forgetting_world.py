@@ -16,6 +16,7 @@ from kio.index import load_response_schema
 
 from keylane.config.node import LaneRule, ProxyConfig
 from keylane.errors import UpstreamLost
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
@@ -25,7 +26,6 @@ from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.nodes.lone_seat import LoneSeat
 from keylane.proxy.runtime.stats import ProxyStats
-from keylane.proxy.scans.known_scans import ScanKey
 from tests.transcript.entities import build
 from tests.unit.proxy.cluster.test_cluster import topic as metadata_topic
 from tests.virtual_time import run_virtual
@@ -210,9 +210,9 @@ class Node:
             Journal(),
             ProxyStats(),
         )
-        self.groups._owned = self.groups._make_owned(self.open, 1)
-        self.split_ends: list[ScanKey] = []
-        self.read: set[ScanKey] = set()
+        self.groups.tables = self.groups._make_owned(self.open, 1)
+        self.split_ends: list[PartitionSplit] = []
+        self.read: set[PartitionSplit] = set()
         self.forgetting = Forgetting(
             self.cluster,
             self.groups,
@@ -272,17 +272,17 @@ def run(test: Callable[[Node], Awaitable[None]], *, is_lone: bool = True) -> Non
     run_virtual(main)
 
 
-def scanned(key: ScanKey) -> ScannedBlock:
+def scanned(key: PartitionSplit) -> ScannedBlock:
     """Offsets 0 to 9, without a record."""
     return ScannedBlock(
         topic="orders",
-        topic_id=key[0],
-        partition=key[1],
-        key_split=key[2],
+        topic_id=key.topic_id,
+        partition=key.partition,
+        key_split=key.key_split,
         start=0,
         end=10,
-        last_record_offsets=np.full(key[2].output_count, -1, np.int64),
-        lanes=(None,) * key[2].output_count,
+        last_record_offsets=np.full(key.key_split.output_count, -1, np.int64),
+        outputs=(None,) * key.key_split.output_count,
         holes=(),
         log_start_offset=0,
     )

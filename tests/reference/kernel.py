@@ -68,7 +68,7 @@ class Block:
     next_offset: int
     leader_epoch: int
     epochs: tuple[tuple[int, int], ...]
-    lanes: list[Slice | None]
+    outputs: list[Slice | None]
     abort_markers: list[tuple[int, int]]
     holes: list[tuple[int, int]]
     record_count: int
@@ -171,7 +171,7 @@ def split_block(
             for before, batch in zip([None, *batches], batches, strict=False)
             if before is None or before.fields[2] != batch.fields[2]
         ),
-        lanes=[_slice_lane(joined, lane, limits, owners) for lane in range(max(owners) + 1)],
+        outputs=[_slice_lane(joined, lane, limits, owners) for lane in range(max(owners) + 1)],
         abort_markers=list(_abort_markers(batches)),
         holes=list(_holes(batches)),
         record_count=len(data_records),
@@ -422,8 +422,8 @@ def assert_same_block(actual: Any, expected: Block | None) -> None:
     if not expected.is_full:
         reported = actual.error.position if actual.error else None
         assert reported == expected.bad_position
-    assert len(actual.lanes) == len(expected.lanes)
-    for lane, (ours, theirs) in enumerate(zip(actual.lanes, expected.lanes, strict=True)):
+    assert len(actual.outputs) == len(expected.outputs)
+    for lane, (ours, theirs) in enumerate(zip(actual.outputs, expected.outputs, strict=True)):
         assert (ours is None) == (theirs is None), f"lane {lane}"
         if ours is not None and theirs is not None:
             _assert_same_slice(ours, theirs, lane)

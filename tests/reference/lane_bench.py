@@ -80,7 +80,7 @@ class Bench:
                 topic="orders",
                 topic_id=TOPIC_ID,
                 partition=0,
-                lane=lane,
+                output=lane,
                 key_split=self.key_split or self.layout.key_split(0),
                 fetch_offset=offset,
                 partition_max_bytes=partition_max_bytes,

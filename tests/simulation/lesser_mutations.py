@@ -35,7 +35,7 @@ from keylane.proxy.net.answer_times import Patience
 from keylane.proxy.nodes.lease import Lease
 from keylane.proxy.scans.known_scans import Scans
 from keylane.proxy.session.lock_holders import Holding
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 from tests.simulation.mutation import Mutation, nothing, patch
 
 EVER_S = 1e9

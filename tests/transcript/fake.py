@@ -25,7 +25,9 @@ from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.producers.sequence import SequenceMap
 from keylane.proxy.apis import ROUTES, Route, route_of
-from keylane.proxy.apis.shared.context import Operation, Request
+from keylane.proxy.apis.shared.context import Operation
+from keylane.proxy.apis.shared.relay import Handler
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.refreshes import Refreshes
 from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
@@ -40,8 +42,9 @@ from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.topics.placement import Placement
 from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
-from keylane.proxy.topics.registry import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
+from keylane.proxy.topics.view import View
 from keylane.wire.header import (
     read_request_header,
     response_body_position,
@@ -135,8 +138,7 @@ class FakeContext:
         self.registry.learn("orders", ORDERS, 2)
         self.registry.learn("plain", PLAIN, 3)
         self.registry.learn("shop", SHOP, 1)
-        self.groups = FakeGroups(Layouts(self.config, self.registry))
-        self.groups.clock = lambda: self.world.now_s
+        self.groups = FakeGroups(Layouts(self.config, self.registry), lambda: self.world.now_s)
         self.events = self.groups.events
         self.sequences = SequenceMap()
         self.generations = Generations()
@@ -264,13 +266,13 @@ class FakeContext:
                 int(getattr(entry, "node_id", getattr(entry, "broker_id", -1)))
             )
 
-    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+    def read_racks(self, view: View) -> tuple[frozenset[str], ...]:
         return tuple(frozenset({rack}) for rack in self.world.racks.get(view.topic, ()))
 
     def learn_topic(self, entry: Any) -> None:
         self.registry.learn(entry.name, entry.topic_id, len(entry.partitions))
 
-    async def find_view(self, name: str) -> LaneView | None:
+    async def find_view(self, name: str) -> View | None:
         found = self.registry.rule_of(name)
         if found is not None and found[0] in self.world.unready:
             code = self.world.unready[found[0]]
@@ -284,7 +286,7 @@ class FakeContext:
             return 100
         return 29 if self.registry.physical_name(topic) in self.world.hidden else 3
 
-    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
         return self.registry.view_by_id(topic_id)
 
     async def find_topic(self, name: str) -> PhysicalTopic | None:
@@ -326,16 +328,14 @@ class FakeContext:
         assert len(answers) == len(request.lanes)
         return answers
 
-    def log_end(
-        self, view: LaneView, partition: int, isolation_level: int
-    ) -> tuple[int, int] | None:
+    def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
         return self.world.log_ends.get((view.topic, partition))
 
     async def log_start(self, view: View, partition: int) -> int:
         return self.groups.log_starts.get((view.topic, partition), 0)
 
     # What tests call.
-    def lanes(self, name: str) -> LaneView:
+    def lanes(self, name: str) -> View:
         """The view of a name that has one."""
         view = self.registry.view(name)
         assert view is not None
@@ -362,12 +362,12 @@ def make_request(
 async def serve(context: FakeContext, request: Request) -> bytes:
     """The whole answer frame of a request that is served, or relayed; b"" for none."""
     route = route_of(request)
-    if route.is_relayed(request, context):
+    handler = chosen_handler(context, route, request)
+    if handler is None:
         frame = await context.send((request.frame,))
         answer = route.patch(request, frame, context) if route.patch else (frame,)
     else:
-        assert route.handler is not None
-        answer = await route.handler(request, context)
+        answer = await handler(request, context)
     context.finish()
     joined = b"".join(answer)
     if joined:
@@ -390,8 +390,15 @@ async def call(
 
 def is_relayed(context: FakeContext, request: Request) -> bool:
     """Whether the session would not even call a handler."""
-    route: Route = route_of(request)
-    return route.is_relayed(request, context)
+    return chosen_handler(context, route_of(request), request) is None
+
+
+def chosen_handler(context: Any, route: Route, request: Request) -> Handler | None:
+    """The handler of a request; one that is relayed is noted, as by the session."""
+    handler = route.handler_of(request, context)
+    if handler is None and route.note is not None:
+        route.note(request, context)
+    return handler
 
 
 def _shown(frame: bytes) -> Values:

@@ -5,7 +5,7 @@ In:    rates by topic and lane index.  Out: what the planner is given.
 
 from __future__ import annotations
 
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 
 class FakeLoads:
@@ -17,8 +17,8 @@ class FakeLoads:
         self.record_rates: dict[str, dict[int, float]] = {}
         """Records per second; of one byte each where a test says nothing."""
 
-    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
+    def bytes_per_s(self, view: View) -> dict[int, float]:
         return self.rates.get(view.name, {})
 
-    def records_per_s(self, view: LaneView) -> dict[int, float]:
+    def records_per_s(self, view: View) -> dict[int, float]:
         return self.record_rates.get(view.name) or self.bytes_per_s(view)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from keylane.proxy.apis import API_VERSIONS, ROUTES
-from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis import ROUTES
+from keylane.proxy.apis.shared.request import Request
 from keylane.wire.entities import UNKNOWN
 from keylane.wire.fetch import (
     read_fetch_request,
@@ -139,7 +139,7 @@ async def test_unknown_tagged_fields_pass(one) -> None:
         write_message(with_unknown_tags(request, rng)),
         write_message(with_unknown_tags(answer, rng)),
         request_tags=tags,
-        answer_tags=b"" if key == API_VERSIONS else tags,
+        answer_tags=b"" if key == ApiKey.API_VERSIONS else tags,
     )
 
 
@@ -173,7 +173,7 @@ async def _pass(
         return
     reported = plain(read_response(one.api_key, one.version, memoryview(answer_body)))
     shown = plain(request.decode_answer(answer))
-    if one.api_key == API_VERSIONS:
+    if one.api_key == ApiKey.API_VERSIONS:
         served = {entry["api_key"]: entry for entry in reported["api_keys"]}
         for entry in shown["api_keys"]:
             assert entry.get(UNKNOWN) == served[entry["api_key"]].get(UNKNOWN)

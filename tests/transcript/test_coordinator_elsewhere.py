@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from keylane.errors import NotCoordinator
-from keylane.proxy.apis import ROUTES
 from keylane.proxy.apis.shared.refusals import refusing
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 from keylane.proxy.topics.placement import Placement
-from tests.transcript.fake import FakeContext, call, make_request, versions
+from tests.transcript.fake import FakeContext, call, is_relayed, make_request, versions
 
 JOIN, HEARTBEAT, SYNC, OFFSET_FETCH = 11, 12, 14, 9
 NOT_COORDINATOR, UNSTABLE = 16, 88
@@ -37,7 +36,7 @@ async def test_a_member_is_sent_to_the_node_that_serves_its_group(key: int, vers
     """Before it asks for offsets here; the broker is not asked."""
     context = served_by(1)
 
-    assert not ROUTES[key].is_relayed(make_request(key, version, REQUESTS[key]), context)
+    assert not is_relayed(context, make_request(key, version, REQUESTS[key]))
     answer = await call(context, key, version, REQUESTS[key])
 
     assert answer["error_code"] == NOT_COORDINATOR
@@ -50,7 +49,7 @@ def test_at_its_node_and_at_a_lone_one_it_is_relayed(key: int, version: int) -> 
     request = make_request(key, version, REQUESTS[key])
 
     for context in (served_by(0), served_by(-1), FakeContext()):
-        assert ROUTES[key].is_relayed(request, context)
+        assert is_relayed(context, request)
 
 
 @pytest.mark.parametrize("version", range(7, 10))

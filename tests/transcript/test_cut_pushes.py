@@ -74,7 +74,7 @@ def is_cut_at_120(node: Node) -> None:
 def is_led_anew(node: Node, leaders: AskEnds) -> None:
     """Another node reads under the new leader; that is a contradiction, as none was compared."""
     node.offsets._checks._ask = leaders
-    node.offsets._note_leader((ORDERS, 0), 1)
+    node.offsets.note_leader((ORDERS, 0), 1)
     node.scan(199, 200, 1, is_own=False)
 
 
@@ -412,8 +412,7 @@ async def test_a_journal_that_is_loaded_anew_knows_of_pushes_without_an_answer()
     assert await commit(node, dict.fromkeys(range(LANES), 1010)) != [0] * LANES
     kafka.begin(None)
     table = kafka.loaded()
-    node.offsets._note_loaded(table)
-    node.offsets._table = table
+    node.offsets.load(table)
     node.offsets.pushes.forget_where(lambda _: True)
     assert await commit(node, dict.fromkeys(range(LANES), 1020)) == [0] * LANES
     assert await commit(node, {0: 1500, 1: 1500, 2: 1500}) == [0] * 3

@@ -109,7 +109,7 @@ async def test_lanes(version) -> None:
     )
 
     asked = context.world.fetched[0]
-    assert [(one.partition, one.lane, one.fetch_offset) for one in asked.lanes] == [
+    assert [(one.partition, one.output, one.fetch_offset) for one in asked.lanes] == [
         (1, 2, 41),
         (0, 0, 9),
     ]
@@ -158,7 +158,7 @@ async def test_lane_name_and_own_name_in_one_request(version) -> None:
     seen = await call(context, FETCH, version, asked)
 
     places = [
-        (one.key_split.output_count, one.partition, one.lane, one.reserve)
+        (one.key_split.output_count, one.partition, one.output, one.reserve)
         for one in context.world.fetched[0].lanes
     ]
     assert places == [(3, 0, 2, False), (4, 1, 1, False)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from keylane.proxy.commits.group_offsets import LOCK_WAIT_S
+from keylane.proxy.commits.group_states import LOCK_WAIT_S
 from keylane.tasks import spawn
 from tests.reference.crash_world import Kafka
 from tests.transcript.crashing_node import GROUP, LANES, commit, offsets, offsets_and_codes, started

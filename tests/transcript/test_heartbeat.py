@@ -267,7 +267,7 @@ async def test_offsets_of_a_topic_that_was_made_anew_are_not_those_of_the_old_on
 async def test_a_quiet_group_is_loaded_by_the_node_that_has_taken_it_over() -> None:
     """Once; and for no client that may not read the group, or whose group another node serves."""
     context = FakeContext()
-    context.groups.not_loaded = {GROUP, "other", "gone"}
+    context.groups.not_loaded |= {GROUP, "other", "gone"}
     context.world.groups_denied.add("other")
     context.groups.lose("gone")
 

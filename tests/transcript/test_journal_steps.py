@@ -43,9 +43,7 @@ def positions_of(records: list[JournalRecord]) -> list[int | str]:
 
 
 def now(node: Node) -> Any:
-    table = node.offsets._table
-    assert table is not None
-    return table.get(KEY)
+    return node.offsets.tables.table("g").get(KEY)
 
 
 async def test_a_commit_of_one_lane_is_a_step() -> None:
@@ -112,8 +110,8 @@ async def test_each_commit_that_met_the_cut_is_written_whole() -> None:
     node.store.append = append_both  # type: ignore[method-assign]
     await asyncio.gather(commit(node, [5], 300), commit(node, [6], 300, group="other"))
 
-    loaded, table = node.kafka.loaded(), node.offsets._table
-    assert table is not None and len(loaded) == 2
+    loaded, table = node.kafka.loaded(), node.offsets.tables.table("g")
+    assert len(loaded) == 2
     assert dict(loaded.items()) == dict(table.items())
 
 

@@ -108,8 +108,8 @@ async def test_a_client_fetches_its_ranges_of_a_partition(version) -> None:
         HALF + QUARTER,
     )
     assert one.key_split is other.key_split
-    assert [(one.partition, one.lane), (whole.partition, whole.lane)] == [(0, 0), (1, 0)]
-    assert (other.partition, other.lane) == (0, 1)
+    assert [(one.partition, one.output), (whole.partition, whole.output)] == [(0, 0), (1, 0)]
+    assert (other.partition, other.output) == (0, 1)
     assert whole.key_split.cuts == () and whole.key_split.outputs == (0,)
     check({"responses": [found(version, "plain", {0: b"ab", 1: b"c"},
                                high_watermark=700, last_stable_offset=600,
@@ -294,7 +294,7 @@ async def test_records_of_nobodys_keys_hold_the_offset_though_all_was_scanned() 
     no_history(context, 0)
     view = context.range_views.view("a", context.registry.topics["plain"])
     assert view is not None
-    context.groups.scan_of(view, 0).add(0, 90, np.array([40, -1]))
+    context.groups.scan(view, 0).add(0, 90, np.array([40, -1]))
 
     await commit(context, "a", 41, stable=0)
 

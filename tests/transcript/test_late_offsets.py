@@ -65,9 +65,9 @@ async def behind(context: FakeContext) -> None:
 def scanned(context: FakeContext, *lasts: int, start: int = 0, end: int = 8) -> None:
     """Someone has looked at offsets of partition 0; `lasts` are the lanes' last records there."""
     view = context.lanes("orders")
-    scan = context.groups.scan_of(view, 0)
+    scan = context.groups.scan(view, 0)
     scan.add(start, end, np.array(lasts, dtype=np.int64))
-    context.groups.late.note_scanned((ORDERS, 0, view.key_split(0)), scan)
+    context.groups.late.note_scanned(view.partition_split(0), scan)
     context.groups.late.check()
 
 
@@ -129,11 +129,11 @@ async def test_a_late_push_goes_to_where_the_log_begins() -> None:
         ScannedBlock(
             topic="orders", topic_id=ORDERS, partition=0, key_split=view.key_split(0),
             start=6, end=8, last_record_offsets=np.array([EMPTY, 6, 6, 6], dtype=np.int64),
-            lanes=(None,) * 4, holes=(), log_start_offset=6, leader_epoch=0, epochs=((0, 6),),
+            outputs=(None,) * 4, holes=(), log_start_offset=6, leader_epoch=0, epochs=((0, 6),),
         )
     )  # fmt: skip
-    scan = context.groups.scan_of(view, 0)
-    context.groups.late.note_scanned((ORDERS, 0, view.key_split(0)), scan, 6)
+    scan = context.groups.scan(view, 0)
+    context.groups.late.note_scanned(view.partition_split(0), scan, 6)
     context.expect(COMMIT, {"topics": [pushes(8, {0: 6})]}, {"topics": [codes(8, {0: 0})]})
 
     await run_aside(context)

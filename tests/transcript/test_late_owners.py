@@ -93,8 +93,8 @@ async def test_what_was_kept_and_is_put_back_is_a_reset_also_past_a_new_owner() 
     kafka, node = await replaced(1400)
     ((_, text),) = kafka.late
     assert await commit(node, dict.fromkeys(ALL, 1600)) == [0] * LANES
-    table = node.offsets._table
-    assert table is not None and table.owner is not None
+    table = node.offsets.tables.table("g")
+    assert table.owner is not None
     table.note_taken(KEY, 1600, 0.0, 2 + ON_ITS_WAY_S_MAX)
 
     kafka.arrive(1400, text)
@@ -132,9 +132,7 @@ async def test_each_push_says_of_which_owner_it_is() -> None:
 async def test_a_journal_without_epochs_makes_no_owners() -> None:
     """Nothing tells one from the other: notes are as before there were owners."""
     kafka, node = await at_1000()
-    table = node.offsets._table
-    assert table is not None
-    table.owner = None
+    node.offsets.tables.table("g").owner = None
 
     await commit(node, dict.fromkeys(ALL, 1001))
 

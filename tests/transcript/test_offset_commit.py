@@ -392,7 +392,7 @@ async def test_the_stable_offset_passes_what_holds_no_record() -> None:
     no_history(context, 0)
     view = context.lanes("orders")
     lasts = np.array([30, -1, -1, -1], np.int64)
-    context.groups.scan_of(view, 0).add(0, 100, lasts)
+    context.groups.scan(view, 0).add(0, 100, lasts)
     context.expect(COMMIT, {"topics": [pushes(8, {0: 100})]}, {"topics": [codes(8, {0: 0})]})
 
     await commit(context, 8, topic("orders", {0: 31}))
@@ -424,7 +424,7 @@ async def test_an_admin_sets_a_lane_back_below_what_was_scanned() -> None:
     for generation, member in ((-1, ""), (3, "m1")):
         context = FakeContext()
         no_history(context, 0)
-        scan = context.groups.scan_of(context.lanes("orders"), 0)
+        scan = context.groups.scan(context.lanes("orders"), 0)
         scan.add(0, 100, np.array([30, -1, -1, -1], np.int64))
         await committed(context, {0: 31}, {0: 100})
         scan.truncate(0)
@@ -493,7 +493,7 @@ async def test_two_commits_of_a_group_take_turns() -> None:
     await asyncio.sleep(0)  # not a pause: one turn of the loop takes both up to the lock
     assert context.events == []
 
-    context.groups._locks[GROUP].release()
+    context.groups.owned.locks[GROUP].release()
     await asyncio.gather(*both)
 
     assert [offset_of(context, index) for index in (0, 2)] == [10, 12]

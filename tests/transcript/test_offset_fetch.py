@@ -75,7 +75,7 @@ async def known(context: FakeContext, offsets: dict[int, int], name: str = "orde
             if found is None:
                 found = await context.groups.adopt(GROUP, view, partition, None)
             state = found.copy()
-            scan = context.groups.scan_of(view, partition)
+            scan = context.groups.scan(view, partition)
             state.commit_keys(view.key_ranges(index), offset, f"m{index}", 6, scan)
             state.mark_pushed(state.stable_position)
             await context.groups.save(GROUP, [(view, partition, state)])
@@ -111,12 +111,13 @@ async def test_each_lane_has_its_own_position(version) -> None:
 async def test_an_unsure_state_answers_what_members_said(version) -> None:
     """While the partition's leader is away nothing that a scan has led to is told for sure."""
     context = FakeContext()
-    scan = context.groups.scan_of(context.lanes("orders"), 0)
+    scan = context.groups.scan(context.lanes("orders"), 0)
     scan.add(0, 500, np.array([499, 99, 499, 499], np.int64))
     await known(context, {0: 500, 2: 100, 4: 500, 6: 500})
     asked = request(version, topic("orders", [0, 2]))
     for is_unsure in (False, True):
-        context.groups.unsure = {("orders", 0)} if is_unsure else set()
+        if is_unsure:
+            context.groups.lose_leader("orders", 0)
         context.expect(FETCH, None, answer(version, one(version, "orders", {0: 500})))
 
         found = await call(context, FETCH, version, asked)

@@ -17,7 +17,7 @@ async def scanned_to_100(context: FakeContext) -> None:
     """Lane 0 has its last record at 30, the others have none."""
     no_history(context, 0)
     lasts = np.array([30, -1, -1, -1], np.int64)
-    context.groups.scan_of(context.lanes("orders"), 0).add(0, 100, lasts)
+    context.groups.scan(context.lanes("orders"), 0).add(0, 100, lasts)
 
 
 async def test_a_push_beyond_what_members_said_has_a_note() -> None:

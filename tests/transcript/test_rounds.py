@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keylane.config.node import GroupRule, LaneRule
-from tests.transcript.fake import FakeContext, is_relayed, make_request, versions
+from tests.transcript.fake import FakeContext, is_relayed, make_request, serve, versions
 
 JOIN, SYNC = 11, 14
 LANES = LaneRule(topic="orders", lanes=4)
@@ -51,5 +51,7 @@ async def test_groups_of_the_key_range_assignor_are_noted_too() -> None:
 
     assert is_relayed(context, join)
     assert not is_relayed(context, sync)
+    context.expect(SYNC, bytes(sync.body), {"error_code": 0, "assignment": b""})
+    await serve(context, sync)
 
     assert context.stats.rebalance_seconds.count == 1

@@ -69,12 +69,12 @@ async def test_an_answer_on_the_way_is_no_login(version, mechanism, token, answe
     assert context.events == ["send SaslAuthenticate", "on the way"]
 
 
-async def test_a_token_that_no_broker_takes() -> None:
+def test_a_token_that_no_broker_takes() -> None:
     """Brokers bound it, too; a client that logs in again may send no larger one."""
     request = make_request(AUTHENTICATE, 2, {"auth_bytes": bytes(TOKEN_BYTES_MAX)})
 
     with pytest.raises(FrameInvalid, match="bytes"):
-        await serve(FakeContext(), request)
+        ROUTES[AUTHENTICATE].check(request, may_relay=True)
 
 
 @pytest.mark.parametrize("version", versions(AUTHENTICATE))

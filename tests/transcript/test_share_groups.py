@@ -34,7 +34,7 @@ async def test_a_member_of_a_lane_name_is_told_why_it_gets_nothing() -> None:
     """It would wait for ever: the broker takes the name for a topic that may come."""
     found = await call(FakeContext(), HEARTBEAT, 1, beat("plain", "orders.lanes-8"))
 
-    check({"error_code": INVALID_REQUEST, "assignment": None}, found)
+    check({"error_code": INVALID_REQUEST, "assignment": None, "member_id": "m"}, found)
     assert "orders.lanes-8 means lanes of the topic orders" in found["error_message"]
 
 

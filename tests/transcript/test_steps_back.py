@@ -59,7 +59,7 @@ async def test_a_lower_offset_with_no_record_above_it_is_no_step_back(caplog) ->
         start=0,
         end=2000,
         last_record_offsets=np.array([1999, 1999, 399, 1999]),
-        lanes=(None,) * LANES,
+        outputs=(None,) * LANES,
         holes=(),
         log_start_offset=0,
     )

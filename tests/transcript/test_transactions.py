@@ -239,7 +239,7 @@ async def test_what_a_transaction_committed_survives_a_restart() -> None:
     takes(context, 100, text)
     await commit(context, {1: 120})
     again = FakeContext()
-    again.groups.table = context.groups.restarted()
+    again.groups.load(context.groups.restarted())
 
     assert await look(again, 100, text) == [100, 120, 100, 100]
 
@@ -267,7 +267,7 @@ async def test_one_transaction_commits_twice() -> None:
 async def test_transactions_of_a_group_take_turns() -> None:
     """D-EOS: B commits [45-49] first, A [40-44]; then S is 49, and both had only their own."""
     context = FakeContext()
-    scan = context.groups.scan_of(context.lanes("orders"), 0)
+    scan = context.groups.scan(context.lanes("orders"), 0)
     scan.add(40, 50, np.array([44, 49, 48, 47]))
     stands(context, 40)
     text_b = note(40, {1: 50, 2: 50, 3: 50})

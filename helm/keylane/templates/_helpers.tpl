@@ -53,7 +53,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "keylane.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ .Values.ports.kafka }}
 {{- end -}}
 
-{{/* Whether each node has a Service of its own beside the headless one. */}}
+{{/* Whether each node has its own Service beside the headless one. */}}
 {{- define "keylane.hasNodeServices" -}}
 {{- if ne .Values.nodes.serviceType "Headless" -}}true{{- end -}}
 {{- end -}}
@@ -86,7 +86,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 $(POD_NAME).{{ include "keylane.fullname" . }}-headless.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
 {{- end -}}
 
-{{/* Host that clients are told; the kubelet replaces $(...). */}}
+{{/* Host that clients get; the kubelet replaces $(...). */}}
 {{- define "keylane.advertise" -}}
 {{- $full := include "keylane.fullname" . -}}
 {{- $type := .Values.nodes.serviceType -}}
@@ -164,10 +164,10 @@ loadBalancerSourceRanges:
 {{- $tls := .Values.control.tls -}}
 {{- $names := or $tls.admins $tls.readers -}}
 {{- if and $tls.clientCaSecret (not $names) -}}
-{{- fail "control.tls.clientCaSecret: name who may do what, in control.tls.admins and readers" -}}
+{{- fail "control.tls.clientCaSecret: name the clients and their rights, in control.tls.admins and readers" -}}
 {{- end -}}
 {{- if and $names (not $tls.clientCaSecret) -}}
-{{- fail "control.tls.admins, readers: nobody can show a certificate, set control.tls.clientCaSecret" -}}
+{{- fail "control.tls.admins, readers: no client can show a certificate, set control.tls.clientCaSecret" -}}
 {{- end -}}
 {{- if and $tls.clientCaSecret (ne (include "keylane.controlScheme" .) "https") -}}
 {{- fail "control.tls.clientCaSecret: the control port has no TLS, set control.tls.secret" -}}
@@ -181,7 +181,7 @@ loadBalancerSourceRanges:
 {{- fail "autoscaling.minReplicas: more than maxReplicas" -}}
 {{- end -}}
 {{- if and (not .Values.nodes.numbered) (or (gt $count 1) $scaling.enabled) -}}
-{{- fail "nodes.numbered: more than one node needs numbers, by which they tell each other apart" -}}
+{{- fail "nodes.numbered: more than one node needs numbers, by which they find each other" -}}
 {{- end -}}
 {{- if gt (include "keylane.numbersEnd" . | int) 1000 -}}
 {{- fail "nodes.firstNumber: the last node's number is beyond 999" -}}
@@ -215,7 +215,7 @@ loadBalancerSourceRanges:
 {{- fail "sni.kind: routes lead to a Service per node, set nodes.serviceType to ClusterIP" -}}
 {{- end -}}
 {{- if .Values.nodes.advertise -}}
-{{- fail "nodes.advertise: clients are told sni.pattern, leave it empty" -}}
+{{- fail "nodes.advertise: clients get sni.pattern, leave it empty" -}}
 {{- end -}}
 {{- if or (not .Values.sni.pattern) (not .Values.sni.bootstrap) -}}
 {{- fail "sni.pattern, sni.bootstrap: needed with sni.kind, such as n{node}-b{broker}.kafka.example.com and bootstrap.kafka.example.com" -}}

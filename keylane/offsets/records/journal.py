@@ -146,7 +146,7 @@ class IntentKey:
 
 @dataclass(frozen=True, slots=True)
 class EpochKey:
-    """The leader epoch of a state, in a record of its own: other keylanes do without."""
+    """The leader epoch of a state, in a separate record: other keylanes do without."""
 
     state: StateKey
 
@@ -162,7 +162,7 @@ class StepKey:
 
 @dataclass(frozen=True, slots=True)
 class PusherKey:
-    """The owner that has pushed a state last, in a record of its own as the epoch is."""
+    """The owner that has pushed a state last, in a separate record as the epoch is."""
 
     state: StateKey
 
@@ -185,7 +185,7 @@ class PositionsValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeValue:
-    """Who committed a range, and when; for people who look into the topic."""
+    """Time and maker of a range's commit; for readers of the topic."""
 
     timestamp_ms: int
     leader_epoch: int = NO_LEADER_EPOCH

@@ -5,7 +5,6 @@ topic. So a rule for a lane name would allow or deny nothing: it is refused with
 and a message. Other rules, and requests that describe or delete rules, pass as they are.
 Not done: nothing.
 
-In:    requests and answers.  Out: the same, with refusals among the results.
 Source: KIP-11, KIP-290 (patterns).
 """
 
@@ -14,16 +13,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
-from keylane.proxy.apis.shared.context import Context, Request
-from keylane.proxy.apis.shared.lane_wishes import ask
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.own_topics import TOPIC_RESOURCE
+from keylane.proxy.apis.shared.refusals import refused_entry, with_refused
+from keylane.proxy.apis.shared.relay import ask, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
-TOPIC_RESOURCE: Final = 2
 LITERAL: Final = 3
 """A pattern type; a prefix is of names that brokers know, whatever else it fits."""
 
@@ -34,24 +32,19 @@ async def handle_create_acls(request: Request, context: Context) -> Buffers:
     kept = tuple(entry for entry in wanted.creations if not _is_lane_name(entry, context))
     if len(kept) == len(wanted.creations):
         return await relay(request, context)
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
     # Asked also when nothing is left: the broker refuses a client that may not set rules.
     answer = await ask(request, replace(wanted, creations=kept), context)
-    rest = iter(answer.results)
-    results: list[Any] = []
-    for entry in wanted.creations:
-        if not _is_lane_name(entry, context):
-            results.extend(result for result in [next(rest, None)] if result is not None)
-            continue
-        topic = context.registry.physical_name(entry.resource_name)
-        results.append(
-            module.AclCreationResult(
-                error_code=ErrorCode.invalid_request,
-                error_message=f"keylane: {entry.resource_name} means lanes of the topic {topic}, "
-                f"and has the rights of it; name {topic} itself",
+    refused: dict[int, Any] = {}
+    for position, entry in enumerate(wanted.creations):
+        if _is_lane_name(entry, context):
+            topic = context.registry.physical_name(entry.resource_name)
+            reason = (
+                f"keylane: {entry.resource_name} means lanes of the topic {topic}, "
+                f"and has the rights of it; name {topic} itself"
             )
-        )
-    return request.answer_entity(replace(answer, results=tuple(results)))
+            code = ErrorCode.invalid_request
+            refused[position] = refused_entry(request, entry, code, reason)
+    return with_refused(request, answer, refused)
 
 
 def _is_lane_name(entry: Any, context: Context) -> bool:

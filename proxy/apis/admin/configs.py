@@ -6,7 +6,6 @@ replicas), it does so in the numbers that the client sees: lanes, and ids of any
 nodes. A broker is named by the id that clients know. All other requests pass as they are.
 Not done: nothing.
 
-In:    requests and answers.  Out: the answer under the names that were asked for.
 Source: KIP-226 (DescribeConfigs), KIP-339 (IncrementalAlterConfigs), KIP-73 (throttled replicas).
 """
 
@@ -16,13 +15,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from keylane.proxy.apis.shared.context import Context, Request
-from keylane.proxy.apis.shared.lane_wishes import Target, ask, find_target, lanes_of
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.lane_wishes import TopicTarget, find_target, lanes_of
+from keylane.proxy.apis.shared.own_topics import TOPIC_RESOURCE
 from keylane.proxy.apis.shared.places import real_name
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
-TOPIC_RESOURCE: Final = 2
 THROTTLED: Final = frozenset(
     {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 )
@@ -62,7 +62,7 @@ async def handle_alter_configs(request: Request, context: Context) -> Buffers:
         for resource, target in zip(wanted.resources, targets, strict=True)
     ]
 
-    def real_pairs(target: Target, pair: Pair) -> list[Pair]:
+    def real_pairs(target: TopicTarget, pair: Pair) -> list[Pair]:
         return [(partition_of(target, pair[0]), context.placement.real_id(pair[1]))]
 
     resources = tuple(
@@ -83,18 +83,18 @@ async def handle_alter_configs(request: Request, context: Context) -> Buffers:
     return request.answer_entity(replace(answer, responses=responses))
 
 
-async def _topic_target(resource: Any, context: Context) -> Target | None:
-    """What a kio config resource that is a topic stands for; None for other kinds."""
+async def _topic_target(resource: Any, context: Context) -> TopicTarget | None:
+    """The meaning of a kio config resource that is a topic; None for other kinds."""
     if int(resource.resource_type) != TOPIC_RESOURCE:
         return None
     name = resource.resource_name
     if context.registry.rule_of(name) is None or not _names_throttled(resource):
-        return Target(name)
+        return TopicTarget(name)
     return await find_target(name, context)
 
 
 def _names_throttled(resource: Any) -> bool:
-    """Whether lanes matter: a request that reads all values, or changes one that names lanes."""
+    """Return whether a request reads or changes values that name lanes."""
     configs = getattr(resource, "configs", None)
     if configs is not None:
         return any(config.name in THROTTLED for config in configs)
@@ -102,8 +102,8 @@ def _names_throttled(resource: Any) -> bool:
     return keys is None or any(key in THROTTLED for key in keys)
 
 
-def _own_name(resource: Any, target: Target | None, context: Context) -> str:
-    """What brokers call a resource."""
+def _own_name(resource: Any, target: TopicTarget | None, context: Context) -> str:
+    """The brokers' name of a resource."""
     if target is None:
         return real_name(resource, context)
     return context.registry.physical_name(resource.resource_name)
@@ -116,20 +116,20 @@ def _renamed(resources: Any, names: list[str]) -> list[Any]:
     ]
 
 
-def partition_of(target: Target, index: int) -> int:
+def partition_of(target: TopicTarget, index: int) -> int:
     """The broker's partition of an index; what is no lane stays, and means nothing to it."""
     view = target.view
     return index if view is None or view.error_of(index) else view.partition_of(index)
 
 
-def _to_lanes(target: Target, pair: Pair) -> list[Pair]:
+def _to_lanes(target: TopicTarget, pair: Pair) -> list[Pair]:
     if target.view is None:
         return [pair]
     return [(lane, pair[1]) for lane in lanes_of([pair[0]], target.view)]
 
 
 def _with_values(
-    resource: Any, target: Target | None, translate: Callable[[Target, Pair], list[Pair]]
+    resource: Any, target: TopicTarget | None, translate: Callable[[TopicTarget, Pair], list[Pair]]
 ) -> Any:
     """A kio resource with each pair of throttled replicas translated; others as they are."""
     if target is None or not any(config.name in THROTTLED for config in resource.configs):

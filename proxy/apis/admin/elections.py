@@ -5,7 +5,6 @@ were named are answered its result. An election for all partitions is answered f
 those that it changed.
 Not done: nothing.
 
-In:    requests and answers.  Out: results per lane.
 Source: KIP-460.
 """
 
@@ -14,23 +13,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
-    Refusal,
     any_lane,
-    ask,
-    by_place,
     find_target,
     find_targets,
     show_lanes,
     shows_lanes,
 )
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 
@@ -57,23 +52,7 @@ async def handle_elect_leaders(request: Request, context: Context) -> Buffers:
     answer = await ask(request, replace(wanted, topic_partitions=asked), context)
     if getattr(answer, "error_code", 0):
         return request.answer_entity(answer)
-    return request.answer_entity(_build(request, wishes, answer))
-
-
-def _build(request: Request, wishes: LaneWishes[None], answer: Any) -> Any:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-
-    def refused(index: int, refusal: Refusal) -> Any:
-        return module.PartitionResult(
-            partition_id=i32(index), error_code=refusal.code, error_message=refusal.message
-        )
-
-    found = by_place(answer.replica_election_results, "topic", "partition_result", "partition_id")
-    results = tuple(
-        module.ReplicaElectionResult(topic=target.name, partition_result=entries)
-        for target, entries in wishes.answers(found, refused, "partition_id")
-    )
-    return replace(answer, replica_election_results=results)
+    return request.answer_entity(wishes.answer(request, answer))
 
 
 async def _present(result: Any, context: Context) -> Any:

@@ -7,7 +7,6 @@ INVALID_REQUEST, and the reason is logged. When all topics are asked for, those 
 means lanes are shown as lanes.
 Not done: nothing.
 
-In:    requests and answers.  Out: entries per lane.
 Source: KIP-113.
 """
 
@@ -21,22 +20,21 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
-    Refusal,
-    Target,
+    TopicTarget,
     any_lane,
-    ask,
     by_place,
     find_target,
     find_targets,
     show_lanes,
     shows_lanes,
 )
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, forward, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 
 async def handle_describe_log_dirs(request: Request, context: Context) -> Buffers:
@@ -62,7 +60,7 @@ async def handle_describe_log_dirs(request: Request, context: Context) -> Buffer
         found = by_place(folder.topics, "name", "partitions", "partition_index")
         shown = [
             module.DescribeLogDirsTopic(name=target.name, partitions=_parts(entries, target))
-            for target, entries in wishes.answers(found, lambda _index, _refusal: None)
+            for target, entries in wishes.answers(found)
         ]
         results.append(replace(folder, topics=tuple(topic for topic in shown if topic.partitions)))
     return request.answer_entity(replace(answer, results=tuple(results)))
@@ -71,9 +69,7 @@ async def handle_describe_log_dirs(request: Request, context: Context) -> Buffer
 async def _describe_all(request: Request, context: Context) -> Buffers:
     if not shows_lanes(context):
         return await relay(request, context)
-    pending = context.send((request.frame,))
-    context.release()
-    frame = await pending
+    frame = await forward(request, context)
     answer = request.decode_answer(frame)
     results = []
     for folder in answer.results:
@@ -92,18 +88,18 @@ async def _present(topic: Any, context: Context) -> Any:
     return replace(topic, partitions=_parts(shown, target))
 
 
-def _parts(entries: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
-    """Entries of lanes with their part of the partition's size; None, a refusal, is left out."""
-    view, known = target.view, tuple(entry for entry in entries if entry is not None)
+def _parts(entries: tuple[Any, ...], target: TopicTarget) -> tuple[Any, ...]:
+    """Entries of lanes with their part of the partition's size."""
+    view = target.view
     if view is None:
-        return known
+        return entries
     return tuple(
         replace(entry, partition_size=i64(part_of(int(entry.partition_size), entry, view)))
-        for entry in known
+        for entry in entries
     )
 
 
-def part_of(size_bytes: int, entry: Any, view: LaneView) -> int:
+def part_of(size_bytes: int, entry: Any, view: View) -> int:
     """Bytes of a lane, of its partition's; what is left over is the first lane's."""
     lane, count = view.output_of(int(entry.partition_index)), view.layout.lane_count
     return size_bytes // count + (size_bytes % count if lane == 0 else 0)
@@ -122,7 +118,7 @@ async def handle_alter_replica_log_dirs(request: Request, context: Context) -> B
     asked = _folders(wanted, wishes.settle())
     wishes.log_refusals("AlterReplicaLogDirs", context)
     answer = await ask(request, replace(wanted, dirs=asked), context)
-    return request.answer_entity(_build(request, wishes, answer))
+    return request.answer_entity(wishes.answer(request, answer))
 
 
 def _folders(wanted: Any, asked: Mapping[str, Mapping[int, str]]) -> tuple[Any, ...]:
@@ -136,19 +132,3 @@ def _folders(wanted: Any, asked: Mapping[str, Mapping[int, str]]) -> tuple[Any, 
             topics.setdefault(path, []).append(topic)
     of_folder = wanted.dirs[0]
     return tuple(replace(of_folder, path=path, topics=tuple(t)) for path, t in topics.items())
-
-
-def _build(request: Request, wishes: LaneWishes[str], answer: Any) -> Any:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-
-    def refused(index: int, refusal: Refusal) -> Any:
-        return module.AlterReplicaLogDirPartitionResult(
-            partition_index=i32(index), error_code=refusal.code
-        )
-
-    found = by_place(answer.results, "topic_name", "partitions", "partition_index")
-    results = tuple(
-        module.AlterReplicaLogDirTopicResult(topic_name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, refused)
-    )
-    return replace(answer, results=results)

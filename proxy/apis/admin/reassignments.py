@@ -7,13 +7,12 @@ of brokers are those of any pair on the way in, and of the partition's node on t
 Not done: a plan of kafka-reassign-partitions that names another node's pairs than the partition's
 is carried out, but its `--verify` compares ids.
 
-In:    requests and answers.  Out: the same by partitions, and by lanes.
 Source: KIP-455.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +21,10 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
-    Refusal,
     any_lane,
-    ask,
     by_place,
     find_target,
     find_targets,
@@ -36,9 +33,11 @@ from keylane.proxy.apis.shared.lane_wishes import (
     shows_lanes,
 )
 from keylane.proxy.apis.shared.places import place_partition, real_ids
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.refusals import RefusalReason
+from keylane.proxy.apis.shared.relay import ask, forward, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 Replicas = tuple[Any, ...] | None
 """Target replicas; None cancels what is under way."""
@@ -52,9 +51,7 @@ async def handle_alter_reassignments(request: Request, context: Context) -> Buff
         if context.placement.is_alone:
             return await relay(request, context)
         topics = tuple(_with_real_ids(topic, context) for topic in wanted.topics)
-        pending = context.send((request.with_entity(replace(wanted, topics=topics)),))
-        context.release()
-        return (await pending,)
+        return await relay(request, context, replace(wanted, topics=topics))
     wishes = LaneWishes(equal_replicas)
     for target, topic in zip(targets, wanted.topics, strict=True):
         real = _with_real_ids(topic, context)
@@ -62,17 +59,17 @@ async def handle_alter_reassignments(request: Request, context: Context) -> Buff
     answer = await ask(request, replace(wanted, topics=_topics(wanted, wishes.settle())), context)
     if answer.error_code != ErrorCode.none:
         return request.answer_entity(answer)
-    return request.answer_entity(_build(request, wishes, answer))
+    return request.answer_entity(wishes.answer(request, answer))
 
 
 def equal_replicas(
-    view: LaneView, partition: int, wishes: Mapping[int, Replicas]
-) -> Replicas | Refusal:
+    view: View, partition: int, wishes: Mapping[int, Replicas]
+) -> Replicas | RefusalReason:
     """The replicas that all lanes of a partition are to have."""
     first = next(iter(wishes.values()))
     if all(replicas == first for replicas in wishes.values()):
         return first
-    return Refusal(
+    return RefusalReason(
         ErrorCode.invalid_replica_assignment,
         f"{lanes_text(view)}: lanes {', '.join(map(str, wishes))} are one partition, {partition}, "
         "and cannot have different replicas; give all of them the same, or ask a broker's own "
@@ -97,33 +94,15 @@ def _topics(wanted: Any, asked: Mapping[str, Mapping[int, Replicas]]) -> tuple[A
     )
 
 
-def _build(request: Request, wishes: LaneWishes[Replicas], answer: Any) -> Any:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-
-    def refused(index: int, refusal: Refusal) -> Any:
-        return module.ReassignablePartitionResponse(
-            partition_index=i32(index), error_code=refusal.code, error_message=refusal.message
-        )
-
-    found = by_place(answer.responses, "name", "partitions", "partition_index")
-    responses = tuple(
-        module.ReassignableTopicResponse(name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, refused)
-    )
-    return replace(answer, responses=responses)
-
-
 async def handle_list_reassignments(request: Request, context: Context) -> Buffers:
-    """What is under way, as Metadata shows it; of all topics, or of those that are named."""
+    """Show reassignments as Metadata shows replicas; of all topics, or of those that are named."""
     wanted = request.decode()
     if wanted.topics is None and context.placement.is_alone and not shows_lanes(context):
         return await relay(request, context)
     if wanted.topics is None:
-        pending = context.send((request.frame,))
-        context.release()
-        answer = request.decode_answer(await pending)
-        shown = [await _present(topic, context) for topic in _placed(answer, context)]
-        return request.answer_entity(replace(answer, topics=tuple(shown)))
+        answer = request.decode_answer(await forward(request, context))
+        shown = tuple([await _present(topic, context) for topic in _placed(answer, context)])
+        return request.answer_entity(replace(answer, topics=shown))
     targets = await find_targets((topic.name for topic in wanted.topics), context)
     if all(target.is_plain for target in targets) and context.placement.is_alone:
         return await relay(request, context)
@@ -140,19 +119,12 @@ async def handle_list_reassignments(request: Request, context: Context) -> Buffe
     answer = await ask(request, replace(wanted, topics=topics), context)
     found = by_place(_placed(answer, context), "name", "partitions", "partition_index")
     module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-    shown = [
+    shown = tuple(
         module.OngoingTopicReassignment(name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, lambda _index, _refusal: None)
-    ]
-    return request.answer_entity(replace(answer, topics=tuple(_without_gaps(shown))))
-
-
-def _without_gaps(topics: Iterable[Any]) -> Iterable[Any]:
-    """Topics with a reassignment under way; brokers say nothing of others, known or not."""
-    for topic in topics:
-        partitions = tuple(entry for entry in topic.partitions if entry is not None)
-        if partitions:
-            yield replace(topic, partitions=partitions)
+        for target, entries in wishes.answers(found)
+        if entries  # brokers say nothing of topics without a reassignment, known or not
+    )
+    return request.answer_entity(replace(answer, topics=shown))
 
 
 async def _present(topic: Any, context: Context) -> Any:

@@ -6,7 +6,6 @@ has expired: members that joined through a keylane that did not show the topic b
 to the broker are no subscribers of it there.
 Not done: nothing.
 
-In:    states of a group whose offset the broker does not have.  Out: the offset that it had.
 Source: docs/decisions/025; KIP-211; OffsetMetadataManager.cleanupExpiredOffsets.
 """
 
@@ -20,8 +19,7 @@ from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER, GroupState, ask_group_state
-from keylane.proxy.groups.group_names import Place
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 
@@ -38,7 +36,7 @@ class ExpiredOffsets:
         self._context.group_names.note_seen(self._group, (view.topic, partition))
 
     async def kept(self, view: View, partition: int) -> tuple[int | None, ErrorCode]:
-        """As `kept_of`; the next heartbeat of the group puts it back, if no commit does before."""
+        """Call `kept_of`; the group's next heartbeat puts the offset back, unless a commit does."""
         state = self._context.groups.state_of(self._group, view, partition)
         kept, code = await self.kept_of(StateKey(self._group, view.topic_id, partition), state)
         if kept is not None:
@@ -48,9 +46,9 @@ class ExpiredOffsets:
     async def kept_of(
         self, key: StateKey, state: OffsetState | None
     ) -> tuple[int | None, ErrorCode]:
-        """The offset to go on from as if the broker had it; None: it is gone.
+        """Return the offset to go on from as if the broker had it; None: it is gone.
 
-        The code, where it is not 0, is why that cannot be said now.
+        A code other than 0: it is not known now, for that reason.
         """
         if state is None or state.pushed is None:
             return None, ErrorCode.none
@@ -65,13 +63,10 @@ class ExpiredOffsets:
             return None, self._found.error_code
         if not self._found.has_members or self._found.protocol_type != CONSUMER:
             return None, ErrorCode.none
-        self._note(place, state.pushed)
-        return state.pushed, ErrorCode.none
-
-    def _note(self, place: Place, offset: int) -> None:
         self._context.stats.offsets_kept += 1
         log.warning(
             "offset of a running group is missing at the broker and is kept group=%s topic=%s "
             "partition=%d offset=%d; it expired, the group's next commit or heartbeat puts it back",
-            self._group, *place, offset,
+            self._group, *place, state.pushed,
         )  # fmt: skip
+        return state.pushed, ErrorCode.none

@@ -1,7 +1,4 @@
-"""What the offset calls share: views of their topics, states of a group, errors.
-
-In:    kio topic entries, a group.  Out: views, copies of `OffsetState`.
-"""
+"""Common parts of the offset calls: views of topics, copies of a group's states, own commits."""
 
 from __future__ import annotations
 
@@ -11,19 +8,27 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v8.request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32
+from kio.static.primitive import i32, i64
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.pushes import Writer
 from keylane.offsets.records.journal import StateKey, state_key
 from keylane.offsets.state import OffsetState
 from keylane.offsets.txn_metadata import LaneCommit, apply_commit
+from keylane.offsets.values import NO_LEADER_EPOCH
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
-from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.unresolved import resolve_view
-from keylane.proxy.topics.registry import View
+from keylane.proxy.commits.refreshes import Beat
+from keylane.proxy.groups.group_names import Place
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 
@@ -33,16 +38,17 @@ UNSTABLE: Final = ErrorCode.unstable_offset_commit
 """A transaction that is not over has an offset there; an answer to OffsetFetch only."""
 BUSY: Final = ErrorCode.coordinator_load_in_progress
 """The error that clients get for it: all of them retry, and look for no other coordinator."""
-TOO_MANY_GROUPS: Final = ErrorCode.policy_violation
 NO_OFFSET: Final = -1
+"""In an answer of OffsetFetch."""
+TOO_MANY_GROUPS: Final = ErrorCode.policy_violation
 
-Place = tuple[str, int]
-"""(physical topic name, partition)."""
+Committed = dict[Place, tuple[int | None, str | None]]
+"""Kafka's own offsets of a group (None: none), with metadata."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A state that is being changed; it takes the place of the old one when Kafka agrees."""
+    """A state that is being changed; it replaces the old one when Kafka agrees."""
 
     view: View
     """One of the views that the request named; states are the same under all of them."""
@@ -57,11 +63,13 @@ class Draft:
     left_over: list[tuple[int, int, int]] = field(default_factory=list, compare=False)
     """The same of an earlier turn of the member, which its lanes do not follow."""
     said: list[LaneCommit] = field(default_factory=list, compare=False)
-    """What members have said in this request, as far as it was taken into the state."""
+    """Commits of this request that were taken into the state."""
+    code: ErrorCode = field(default=UNKNOWN_PARTITION, compare=False)
+    """The answer to the lanes that were committed to it."""
     key: StateKey = field(init=False, compare=False)
-    """Under which the state is kept."""
+    """The key of the state."""
     place: Place = field(init=False, compare=False)
-    """Topic and partition."""
+    """The broker's topic and partition."""
 
     def __post_init__(self) -> None:
         self.key = state_key(self.group, self.view.topic_id, self.partition)
@@ -80,24 +88,11 @@ async def find_views(
     for topic in topics:
         if not hasattr(topic, "topic_id"):
             views.append(await resolve_view(client_id, str(topic.name), None, context))
-        elif topic.topic_id is None:  # the zero id, which is no topic's: the broker says so
+        elif topic.topic_id is None:  # the zero id, which the broker refuses
             views.append(None)
         else:
             views.append(await resolve_view(client_id, None, topic.topic_id, context))
     return views
-
-
-async def denied_places(places: Mapping[Place, View], context: Context) -> dict[Place, ErrorCode]:
-    """Places of topics that the client may not read, which is what commits ask for.
-
-    Looked at before anything of a group's state is answered or changed. The broker has the last
-    word on the group too, and is asked only with what comes of the state.
-    """
-    codes: dict[str, ErrorCode] = {}
-    for topic, view in {view.topic: view for view in places.values()}.items():
-        if code := await context.right_error(view, Operation.READ):
-            codes[topic] = ErrorCode(code)
-    return {place: codes[place[0]] for place in places if place[0] in codes}
 
 
 async def open_drafts(
@@ -108,10 +103,10 @@ async def open_drafts(
     writer: Writer | None = None,
     trusts_own: bool = True,
 ) -> tuple[dict[Place, Draft], dict[Place, ErrorCode]]:
-    """A copy of the group's state per partition, and the errors of those that have none.
+    """Return a copy of the group's state per partition, and errors of partitions without one.
 
     Where the state is new, or a transaction may have moved Kafka's own offset, Kafka is asked
-    first. UNSTABLE: the transaction of somebody else than `writer` is under way there.
+    first. UNSTABLE: the transaction of another writer than `writer` is under way there.
     trusts_own: what is pending where `writer` had a transaction is of that one; without, it is
     UNSTABLE as well.
     TOO_MANY_GROUPS: the group has no offsets of lanes, and its client may begin no more.
@@ -124,8 +119,8 @@ async def open_drafts(
         key = state_key(group, view.topic_id, place[1])
         state = context.groups.state_of(group, view, place[1])
         is_known |= state is not None
-        # A transaction is applied to what the journal says: an offset that somebody has moved at
-        # Kafka, and an OffsetFetch has found, must stand there first.
+        # A transaction is applied to what the journal has: an offset that was moved at Kafka,
+        # and that an OffsetFetch has found, must stand there first.
         is_lacking = state is not None and writer is not None and bool(state.unsaved())
         if state is None or is_lacking or not context.groups.pushes.is_sure(key):
             unsure.append(place)
@@ -164,7 +159,7 @@ async def open_drafts(
 async def _adopt_all(
     group: str,
     views: Mapping[Place, View],
-    committed: Mapping[Place, tuple[int | None, str | None]],
+    committed: Committed,
     errors: dict[Place, ErrorCode],
     context: Context,
 ) -> dict[Place, OffsetState]:
@@ -186,7 +181,7 @@ async def _adopt_all(
 
 
 def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:
-    """What only its leader knows cannot be learnt, so its lanes have to wait; others go on."""
+    """Log that lanes wait, since the leader of their partition does not answer."""
     log.warning(
         "lanes wait for the leader of their partition group=%s topic=%s partition=%d reason=%s",
         group, *place, error,
@@ -196,7 +191,7 @@ def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:
 async def _keep_expired(
     group: str,
     views: Mapping[Place, View],
-    committed: dict[Place, tuple[int | None, str | None]],
+    committed: Committed,
     errors: dict[Place, ErrorCode],
     context: Context,
 ) -> None:
@@ -254,7 +249,7 @@ def _own_draft(
 
 async def fetch_committed(
     group: str, places: Sequence[Place], context: Context
-) -> tuple[dict[Place, tuple[int | None, str | None]], dict[Place, ErrorCode]]:
+) -> tuple[Committed, dict[Place, ErrorCode]]:
     """Kafka's own stable offsets of the group (None: none) with metadata; errors, by place."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in places:
@@ -271,7 +266,7 @@ async def fetch_committed(
             require_stable=True,
         )
     )
-    committed: dict[Place, tuple[int | None, str | None]] = {}
+    committed: Committed = {}
     missing = answer.error_code if answer.error_code != NONE else UNKNOWN_PARTITION
     errors = dict.fromkeys(places, missing)
     for topic in answer.topics:
@@ -288,6 +283,29 @@ async def fetch_committed(
 
 
 def known_offset(entry: Any) -> int | None:
-    """The committed offset of a kio OffsetFetch entry; None for "no commit"."""
+    """Return the committed offset of a kio OffsetFetch entry; None for "no commit"."""
     offset = int(entry.committed_offset)
     return None if offset == NO_OFFSET else offset
+
+
+def own_commit(member: Beat, offsets: Iterable[tuple[Place, int, str]]) -> OffsetCommitRequest:
+    """Return keylane's own OffsetCommit in a member's name: places, offsets and metadata."""
+    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for (topic, partition), offset, metadata in offsets:
+        entry = OffsetCommitRequestPartition(
+            partition_index=i32(partition),
+            committed_offset=i64(offset),
+            committed_leader_epoch=i32(NO_LEADER_EPOCH),
+            committed_metadata=metadata,
+        )
+        by_topic.setdefault(topic, []).append(entry)
+    return OffsetCommitRequest(
+        group_id=GroupId(member.group),
+        generation_id_or_member_epoch=i32(member.generation_id),
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        topics=tuple(
+            OffsetCommitRequestTopic(name=TopicName(name), partitions=tuple(entries))
+            for name, entries in by_topic.items()
+        ),
+    )

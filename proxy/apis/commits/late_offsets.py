@@ -7,52 +7,45 @@ group, in the name of its member. The client sees nothing of it: its commit stan
 What is committed or deleted without a member (by an admin) is looked at with the first heartbeat.
 Not done: commits of consumers that are in no group, beyond their next one.
 
-In:    a commit that was taken.  Out: an OffsetCommit of keylane's own, and the journal.
 Source: docs/decisions/021.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_commit.v8.request import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32, i64
 
 from keylane.errors import KeylaneError
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
-from keylane.proxy.apis.commits.lane_offsets import Draft, open_drafts
+from keylane.proxy.apis.commits.entries import error_codes
+from keylane.proxy.apis.commits.lane_offsets import Draft, open_drafts, own_commit
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
 from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.commits.late_pushes import LatePush
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.topics.range_views import view_of_cuts
-from keylane.proxy.topics.registry import LaneView, View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 
-NO_LEADER_EPOCH: Final = -1
 
-
-def note_late(wanted: Any, taken: Iterable[Draft], context: Context) -> None:
-    """A commit was taken: remember where its stable offset may be behind what it could be."""
-    if not wanted.member_id:
+def note_late(member: Beat | None, taken: Iterable[Draft], context: Context) -> None:
+    """Note where stable offsets of a commit may be behind; None: it was an admin's."""
+    if member is None:
         note_set(taken, context)
-    else:
-        instance_id = getattr(wanted, "group_instance_id", None)
-        generation_id = int(wanted.generation_id_or_member_epoch)
-        member = Beat(str(wanted.group_id), generation_id, str(wanted.member_id), instance_id)
-        _note_late(member, taken, context)
+        return
+    for draft in taken:
+        scan = context.groups.sure_scan(draft.key, draft.view)
+        make_late = partial(_make_late, member, draft, context)
+        context.groups.late.note_commit(draft.key, draft.state, scan, make_late)
+        if context.groups.is_unsure(draft.group, draft.view, draft.partition):
+            # No news need come of what was scanned already, so the next heartbeat looks again.
+            context.groups.late.note_loaded(draft.key, draft.state)
 
 
 def note_set(taken: Iterable[Draft], context: Context) -> None:
@@ -66,13 +59,7 @@ def note_set(taken: Iterable[Draft], context: Context) -> None:
 
 def note_transaction(draft: Draft, context: Context) -> None:
     """A transaction has taken offsets of lanes; the members' heartbeats look when it has ended."""
-    late = LatePush(
-        view=draft.view,
-        partition=draft.partition,
-        position=draft.state.stable_position,
-        since_s=context.clock(),
-        push=lambda: None,
-    )
+    late = _late(draft, lambda: None, context)
     context.groups.late.note_transaction(draft.key, draft.state, late)
 
 
@@ -109,7 +96,7 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
 
 
 async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Context) -> bool:
-    """Whether no further look is needed."""
+    """Push what is late; return whether no further look is needed."""
     view = await _view_of(key, state, context)
     if view is None:
         return True
@@ -122,12 +109,12 @@ async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Conte
     is_unsure = context.groups.is_unsure(beat.group, view, key.partition)
     if is_known or is_unsure or state.stable_position != state.pushed:
         return await _pushed_late(beat, view, key.partition, context)
-    _note_late(beat, [Draft(view, key.partition, state, beat.group)], context)
+    note_late(beat, [Draft(view, key.partition, state, beat.group)], context)
     return True
 
 
 async def _view_of(key: StateKey, state: OffsetState, context: Context) -> View | None:
-    """How to cut what is looked at. None: the topic has no lanes, or is another one by now.
+    """Return the view for the state. None: the topic has no lanes, or is another one by now.
 
     As the group does, or as others do, so that one read serves all: any cut serves that has each
     cut of the state. Lanes beside each other that stand at one offset are led on together no less
@@ -149,29 +136,23 @@ async def _view_of(key: StateKey, state: OffsetState, context: Context) -> View 
     )
 
 
-def _is_cut_at(view: LaneView, partition: int, cuts: Sequence[int]) -> bool:
+def _is_cut_at(view: View, partition: int, cuts: Sequence[int]) -> bool:
     is_there = partition < view.layout.partition_count
     return is_there and view.key_split(partition).has_cuts(cuts)
 
 
-def _note_late(member: Beat, taken: Iterable[Draft], context: Context) -> None:
-    for draft in taken:
-        scan = context.groups.sure_scan(draft.key, draft.view)
-        make_late = partial(_make_late, member, draft, context)
-        context.groups.late.note_commit(draft.key, draft.state, scan, make_late)
-        if context.groups.is_unsure(draft.group, draft.view, draft.partition):
-            # No news need come of what was scanned already, so the next heartbeat looks again.
-            context.groups.late.note_loaded(draft.key, draft.state)
-
-
 def _make_late(member: Beat, draft: Draft, context: Context) -> LatePush:
     push = partial(push_late, member, draft.view, draft.partition, context)
+    return _late(draft, partial(context.aside, push), context)
+
+
+def _late(draft: Draft, push: Callable[[], None], context: Context) -> LatePush:
     return LatePush(
         view=draft.view,
         partition=draft.partition,
         position=draft.state.stable_position,
         since_s=context.clock(),
-        push=partial(context.aside, push),
+        push=push,
     )
 
 
@@ -181,7 +162,7 @@ async def push_late(member: Beat, view: View, partition: int, context: Context) 
 
 
 async def _pushed_late(member: Beat, view: View, partition: int, context: Context) -> bool:
-    """As `push_late`. Whether nothing is owed there now."""
+    """Do the work of `push_late`; return whether nothing is owed there now."""
     group, place, is_done = member.group, (view.topic, partition), False
     try:
         # Any client can name a group in a heartbeat.
@@ -194,21 +175,23 @@ async def _pushed_late(member: Beat, view: View, partition: int, context: Contex
                 return False  # a transaction is under way there
             context.groups.lead_on(draft.state, draft.key, view)
             if draft.state.stable_position == draft.state.pushed:
-                _note_late(member, [draft], context)
+                note_late(member, [draft], context)
                 return True
             sent = SentPushes(group, context)
-            if await sent.prepare([draft]):
+            if not await sent.prepare([draft]):
                 return False  # the journal is away
             context.groups.check_tenure(group)
             try:
-                code = _code_of(await context.ask(_commit_of(member, draft, sent.note_of(draft))))
+                offset = (place, draft.state.stable_position, sent.note_of(draft))
+                codes = error_codes(await context.ask(own_commit(member, [offset])))
+                code = codes.get(place, ErrorCode.unknown_topic_or_partition)
             except BaseException:
                 sent.note_lost()
                 raise
             is_done = bool(await sent.settle([draft], [code]))
             if is_done:
                 await context.groups.save(group, [(view, partition, draft.state)])
-                _note_late(member, [draft], context)
+                note_late(member, [draft], context)
         log.debug(
             "pushed late group=%s topic=%s partition=%d offset=%d error_code=%s",
             group, *place, draft.state.stable_position, code.name,
@@ -217,24 +200,3 @@ async def _pushed_late(member: Beat, view: View, partition: int, context: Contex
         # It is owed on; the next heartbeat or commit of the group brings it up.
         log.debug("not pushed late group=%s reason=%s", group, error)
     return is_done
-
-
-def _commit_of(member: Beat, draft: Draft, note: str) -> OffsetCommitRequest:
-    entry = OffsetCommitRequestPartition(
-        partition_index=i32(draft.partition),
-        committed_offset=i64(draft.state.stable_position),
-        committed_leader_epoch=i32(NO_LEADER_EPOCH),
-        committed_metadata=note,
-    )
-    return OffsetCommitRequest(
-        group_id=GroupId(member.group),
-        generation_id_or_member_epoch=i32(member.generation_id),
-        member_id=member.member_id,
-        group_instance_id=member.instance_id,
-        topics=(OffsetCommitRequestTopic(name=TopicName(draft.view.topic), partitions=(entry,)),),
-    )
-
-
-def _code_of(answer: Any) -> ErrorCode:
-    codes = [entry.error_code for topic in answer.topics for entry in topic.partitions]
-    return codes[0] if codes else ErrorCode.unknown_topic_or_partition

@@ -6,63 +6,60 @@ of the partition keep their commits, the stable offset is committed again; both 
 before they are sent, as intents.
 Not done: nothing.
 
-In:    requests and answers.  Out: answers per lane.
 Source: KIP-496 (OffsetDelete), KIP-229 (DeleteGroups); docs/decisions/027.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_commit.v8.request import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32, i32Timedelta, i64
+from kio.static.primitive import i32, i32Timedelta
 
 from keylane.errors import NotCoordinator, UpstreamLost
+from keylane.proxy.apis.commits.entries import (
+    Entry,
+    by_topic,
+    lane_places,
+    moved_states,
+    relay_moving,
+    resolve_partitions,
+)
 from keylane.proxy.apis.commits.lane_offsets import (
     BUSY,
     NONE,
     UNKNOWN_PARTITION,
     UNSTABLE,
     Draft,
-    Place,
     find_views,
     note_unknown_start,
     open_drafts,
+    own_commit,
 )
 from keylane.proxy.apis.commits.late_offsets import note_set
-from keylane.proxy.apis.commits.offset_commit import committed_places, moved_states, relay_moving
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_entries, check_partitions
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.refusals import expect_right, refuse_groups
-from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds
+from keylane.proxy.apis.shared.relay import ask_rounds
+from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.commits.refreshes import Beat
+from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.node_values import GROUP as OWN_GROUP
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offset_delete")
-
-NO_MEMBER: dict[str, Any] = {
-    "generation_id_or_member_epoch": i32(-1),
-    "member_id": "",
-    "group_instance_id": None,
-}
 
 
 async def handle_delete_groups(request: Request, context: Context) -> Buffers:
@@ -113,21 +110,22 @@ async def handle_offset_delete(request: Request, context: Context) -> Buffers:
     views = await find_views(wanted.topics, context)
     group = str(wanted.group_id)
     if not any(views):
-        moved = moved_states(group, wanted, views, context, by_id=False)
+        moved = moved_states(group, wanted.topics, views, context)
         return await relay_moving(request, group, Operation.DELETE, moved, context)
     await expect_right(group, Operation.DELETE, context)
-    absent = [
-        absent_lanes(view, [int(entry.partition_index) for entry in topic.partitions])
-        for topic, view in zip(wanted.topics, views, strict=True)
-    ]
+    lanes = resolve_partitions(wanted.topics, views)
     await context.caught_up()
     async with context.hold(group):
-        drafts, codes = await open_drafts(group, committed_places(wanted, views), context)
+        drafts, codes = await open_drafts(group, lane_places(lanes), context)
         held = {place: BUSY for place, code in codes.items() if code in (UNSTABLE, BUSY)}
-        held |= await _forget(wanted, views, drafts, context)
+        held |= await _forget(lanes, drafts, context)
         sent = SentPushes(group, context)
-        held |= await sent.prepare([d for d in drafts.values() if d.place not in held], offset=None)
-        rounds, refused = _rounds(wanted, views, absent, held)
+        wished = {place: draft for place, draft in drafts.items() if place not in held}
+        pushed = await sent.prepare(list(wished.values()), offset=None)
+        for draft in pushed:
+            del wished[draft.place]
+        held |= {place: draft.code for place, draft in wished.items()}
+        rounds = _rounds(wanted.topics, views, lanes, held)
         context.groups.check_tenure(group)
         try:
             # Whether the client may touch the group is for the broker to say, also of no lane.
@@ -136,73 +134,65 @@ async def handle_offset_delete(request: Request, context: Context) -> Buffers:
             sent.note_lost()
             raise
         entries = [entries for _, entries in rounds.answers(answered)]
-        pushed = [draft for draft in drafts.values() if draft.place not in held]
         # With an error of the whole answer there is no entry.
         whole = answered[0].error_code if answered and answered[0].error_code != NONE else None
         found = _codes(views, entries)
         taken = await sent.settle(pushed, [found.get(draft.place, whole) for draft in pushed])
         await _put_back(group, taken, context)
-    return request.answer_entity(_build(wanted, entries, refused, answered))
+    return request.answer_entity(_build(wanted.topics, lanes, entries, answered))
 
 
 async def _forget(
-    wanted: Any, views: list[View | None], drafts: dict[Place, Draft], context: Context
+    lanes: Iterable[Entry], drafts: Mapping[Place, Draft], context: Context
 ) -> dict[Place, ErrorCode]:
-    """Take the commits out of the drafts; places where that cannot be done now."""
+    """Take the commits out of the drafts; return places where that cannot be done now."""
     bases: dict[Place, int] = {}
     held: dict[Place, ErrorCode] = {}
-    for topic, view in zip(wanted.topics, views, strict=True):
-        for entry in topic.partitions if view is not None else ():
-            index = int(entry.partition_index)
-            if view is None or view.error_of(index):
-                continue
-            place = view.topic, view.partition_of(index)
-            draft = drafts.get(place)
-            if draft is None or place in held:
-                continue
-            try:
-                if place not in bases:
-                    bases[place] = await context.log_start(view, draft.partition)
-            except UpstreamLost as error:
-                note_unknown_start(draft.group, place, error)
-                held[place] = BUSY
-                continue
-            for key_range in view.key_ranges(index):
-                draft.state.delete_lane(key_range, base=bases[place])
+    for lane in lanes:
+        draft = drafts.get(lane.place) if lane.place is not None else None
+        if draft is None or lane.view is None or draft.place in held:
+            continue
+        try:
+            if draft.place not in bases:
+                bases[draft.place] = await context.log_start(lane.view, draft.partition)
+        except UpstreamLost as error:
+            note_unknown_start(draft.group, draft.place, error)
+            held[draft.place] = BUSY
+            continue
+        for key_range in lane.view.key_ranges(lane.index):
+            draft.state.delete_lane(key_range, base=bases[draft.place])
     return held
 
 
 def _rounds(
-    wanted: Any,
-    views: list[View | None],
-    absent: list[list[int]],
-    held: dict[Place, ErrorCode],
-) -> tuple[PhysicalRounds, list[dict[int, ErrorCode]]]:
-    """What the broker is asked; by topic, what it is not asked, with codes."""
+    topics: Sequence[Any],
+    views: Sequence[View | None],
+    lanes: Sequence[Entry],
+    held: Mapping[Place, ErrorCode],
+) -> PhysicalRounds:
+    """Collect what the broker is asked, and set the error of each lane that it is not."""
     rounds = PhysicalRounds()
-    refused = []
-    for topic, view, unknown in zip(wanted.topics, views, absent, strict=True):
-        codes = dict.fromkeys(unknown, UNKNOWN_PARTITION)
-        for entry in topic.partitions if view is not None and held else ():
-            index = int(entry.partition_index)
-            if view is not None and index not in codes:
-                code = held.get((view.topic, view.partition_of(index)))
-                codes |= {} if code is None else {index: code}
-        asked = [entry for entry in topic.partitions if int(entry.partition_index) not in codes]
+    for topic, view, of_topic in zip(topics, views, by_topic(lanes, len(topics)), strict=True):
+        asked = []
+        for lane, entry in zip(of_topic, topic.partitions, strict=True):
+            if lane.error is not None:
+                lane.error = UNKNOWN_PARTITION
+            elif lane.place is not None and lane.place in held:
+                lane.error = held[lane.place]
+            else:
+                asked.append(entry)
         rounds.add_topic(topic, view, asked)
-        refused.append(codes)
-    return rounds, refused
+    return rounds
 
 
-def _codes(views: list[View | None], entries: list[list[Any]]) -> dict[Place, ErrorCode]:
-    """What the broker said of each partition."""
-    codes: dict[Place, ErrorCode] = {}
-    for view, of_topic in zip(views, entries, strict=True):
-        for entry in of_topic if view is not None else ():
-            if view is not None:
-                index = int(entry.partition_index)
-                codes[view.topic, view.partition_of(index)] = entry.error_code
-    return codes
+def _codes(views: Sequence[View | None], entries: list[list[Any]]) -> dict[Place, ErrorCode]:
+    """The broker's answer to each partition behind lanes."""
+    return {
+        (view.topic, view.partition_of(int(entry.partition_index))): entry.error_code
+        for view, of_topic in zip(views, entries, strict=True)
+        if view is not None
+        for entry in of_topic
+    }
 
 
 async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
@@ -215,13 +205,14 @@ async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
         return
     kept = [replace(draft, state=draft.state.copy()) for draft in kept]
     sent = SentPushes(group, context)
-    held = await sent.prepare(kept)
-    kept = [draft for draft in kept if draft.place not in held]
+    kept = await sent.prepare(kept)
     codes: list[ErrorCode | None] = []
+    admin = Beat(group, -1, "", None)
     for draft in kept:
         context.groups.check_tenure(group)
         try:
-            answer = await context.ask(_commit_of(group, draft))
+            offset = (draft.place, draft.state.stable_position, "")
+            answer = await context.ask(own_commit(admin, [offset]))
         except BaseException:
             sent.note_lost()
             raise
@@ -231,50 +222,28 @@ async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
             # other lanes keep their commits all the same; their next one is pushed again.
             log.warning(
                 "stable offset not committed again group=%s topic=%s partition=%d error_code=%s",
-                group,
-                draft.view.topic,
-                draft.partition,
-                answer.topics[0].partitions[0].error_code.name,
-            )
+                group, *draft.place, answer.topics[0].partitions[0].error_code.name,
+            )  # fmt: skip
     taken = await sent.settle(kept, codes)
     await context.groups.save(group, [(d.view, d.partition, d.state) for d in taken])
     note_set(taken, context)
 
 
-def _commit_of(group: str, draft: Draft) -> OffsetCommitRequest:
-    entry = OffsetCommitRequestPartition(
-        partition_index=i32(draft.partition),
-        committed_offset=i64(draft.state.stable_position),
-        committed_leader_epoch=i32(-1),
-        committed_metadata="",
-    )
-    topic = OffsetCommitRequestTopic(name=TopicName(draft.view.topic), partitions=(entry,))
-    return OffsetCommitRequest(group_id=GroupId(group), topics=(topic,), **NO_MEMBER)
-
-
 def _build(
-    wanted: Any,
-    entries: list[list[Any]],
-    refused: list[dict[int, ErrorCode]],
-    answered: list[Any],
+    asked: Sequence[Any], lanes: Sequence[Entry], entries: list[list[Any]], answered: list[Any]
 ) -> Any:
     if answered and answered[0].error_code != NONE:
         return answered[0]
-    topics = tuple(
-        OffsetDeleteResponseTopic(
-            name=topic.name,
-            partitions=(
-                *found,
-                *(
-                    OffsetDeleteResponsePartition(partition_index=i32(index), error_code=code)
-                    for index, code in codes.items()
-                ),
-            ),
+    topics = []
+    for topic, of_topic, found in zip(asked, by_topic(lanes, len(asked)), entries, strict=True):
+        refused = {lane.index: lane.error for lane in of_topic if lane.error is not None}
+        errors = (
+            OffsetDeleteResponsePartition(partition_index=i32(index), error_code=code)
+            for index, code in refused.items()
         )
-        for topic, found, codes in zip(wanted.topics, entries, refused, strict=True)
-    )
+        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=(*found, *errors)))
     if answered:
-        return replace(answered[0], topics=topics)
+        return replace(answered[0], topics=tuple(topics))
     return OffsetDeleteResponse(
-        error_code=NONE, throttle_time=i32Timedelta.parse(timedelta(0)), topics=topics
+        error_code=NONE, throttle_time=i32Timedelta.parse(timedelta(0)), topics=tuple(topics)
     )

@@ -1,22 +1,21 @@
 """OffsetFetch v1-10: where each lane of a group stands.
 
-Behaviour: the broker is asked for the physical partitions with the caller's principal; what it
-says is compared with the state (a group that went on direct, a reset, an expired offset), and
-each lane is answered its own position, -1 where nobody has committed. "All topics" lists lane
+Behaviour: the broker is asked for the physical partitions with the caller's principal; its
+offsets are compared with the state (a group that went on direct, a reset, an expired offset), and
+each lane is answered its own position, -1 without a commit. "All topics" lists lane
 topics under their own name, and under the lane names that the group has used since the start.
 A lane index never reaches the broker, which would answer "no offset" for it: where a topic cannot
-be resolved, or a partition's log start not be learnt, clients are told to ask again.
+be resolved, or a partition's log start not be learnt, clients get an error and ask again.
 A client id with key ranges is answered the least position of its ranges of a partition; one that
 it was not given is refused with TOPIC_AUTHORIZATION_FAILED.
 Not done: offset ranges for native consumers (tagged fields).
 
-In:    requests and answers.  Out: answers per lane.
 Source: KIP-709 (many groups), KIP-447.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -28,12 +27,13 @@ from kio.static.primitive import i32, i64
 
 from keylane.errors import GroupDenied, UpstreamLost
 from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.commits.entries import topic_key
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.commits.lane_offsets import (
     BUSY,
+    NO_OFFSET,
     NONE,
     UNSTABLE,
-    Place,
     find_views,
     known_offset,
     note_unknown_start,
@@ -46,7 +46,7 @@ from keylane.proxy.apis.commits.stable_offsets import (
     pending_places,
 )
 from keylane.proxy.apis.commits.steps_back import note_answered
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import (
     ENTRIES_AT_ONCE,
     check_entries,
@@ -55,16 +55,22 @@ from keylane.proxy.apis.shared.large import (
     read_answer,
     write_answer,
 )
-from keylane.proxy.apis.shared.refusals import GROUP_DENIED, refused_offsets, refused_topics
+from keylane.proxy.apis.shared.refusals import (
+    GROUP_DENIED,
+    refused_offsets,
+    refused_topics,
+)
 from keylane.proxy.apis.shared.relay import relay
-from keylane.proxy.apis.shared.unresolved import UnresolvedView
+from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
+from keylane.wire.header import ApiKey
 
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-UNKNOWN_TOPIC_ID: Final = 100
 MANY_GROUPS_VERSION: Final = 8
 TOPIC_ID_VERSION: Final = 10
+FINAL_CODES: Final = (ErrorCode.topic_authorization_failed, ErrorCode.unknown_topic_id)
+"""Of a topic: a missing right, and an id of no topic, stay as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +80,37 @@ class GroupQuestion:
     group: str
     entry: Any
     """The kio value that holds `topics`: a group entry, or before v8 the request itself."""
-    views: Sequence[View | None]
+    topics: Sequence[tuple[Any, View | None]] | None
+    """Topic entries of the request, each with what the client means by it."""
+    version: int
     client_id: str | None
     """Of the request."""
+
+    @property
+    def has_views(self) -> bool:
+        """True when any topic is not plain."""
+        return any(view is not None for _, view in self.topics or ())
+
+    @property
+    def by_id(self) -> bool:
+        """True when topics have ids in this version."""
+        return self.version >= TOPIC_ID_VERSION
+
+    @property
+    def module(self) -> Any:
+        """kio's module of answers."""
+        return load_payload_module(ApiKey.OFFSET_FETCH, self.version, EntityType.response)
+
+    def key_of(self, view: View) -> Any:
+        """The broker's name or id of a topic."""
+        return view.topic_id if self.by_id else view.topic
 
 
 async def handle_offset_fetch(request: Request, context: Context) -> Buffers:
     """Ask the broker for physical partitions, answer lanes."""
     wanted = request.decode()
     questions = await _questions(wanted, request, context)
-    if all(question.entry.topics is not None and not any(question.views) for question in questions):
+    if all(each.topics is not None and not each.has_views for each in questions):
         return await relay(request, context)
     denied = await _denied_groups(request, wanted, questions, context)
     if len(denied) == len(questions):
@@ -92,7 +119,13 @@ async def handle_offset_fetch(request: Request, context: Context) -> Buffers:
     allowed = [question for question in questions if question.group not in names]
     answer = await _answer_stable(request, wanted, allowed, context)
     if denied:
-        refused = tuple(_denied(request.api_version, question) for question in denied)
+        # Brokers name no partitions in it.
+        refused = (
+            each.module.OffsetFetchResponseGroup(
+                group_id=each.entry.group_id, topics=(), error_code=GROUP_DENIED
+            )
+            for each in denied
+        )
         answer = replace(answer, groups=(*answer.groups, *refused))
     groups = answer.groups if request.api_version >= MANY_GROUPS_VERSION else (answer,)
     entries = sum(count_partitions(group.topics) for group in groups)
@@ -116,7 +149,7 @@ async def _denied_groups(
 async def _answer_stable(
     request: Request, wanted: Any, questions: list[GroupQuestion], context: Context
 ) -> Any:
-    """The answer, once no transaction has offsets under way: before v7 clients cannot be told."""
+    """The answer, once no transaction has offsets under way: clients before v7 wait here."""
     await context.caught_up()
     until_s, pause_s = context.clock() + STABLE_WAIT_S, STABLE_PAUSE_S
     while True:
@@ -135,14 +168,6 @@ async def _answer_stable(
         pause_s = min(2 * pause_s, STABLE_PAUSE_S_MAX)
 
 
-def _denied(api_version: int, question: GroupQuestion) -> Any:
-    """The answer entry of one group of many; brokers name no partitions in it."""
-    module: Any = load_payload_module(9, api_version, EntityType.response)
-    return module.OffsetFetchResponseGroup(
-        group_id=question.entry.group_id, topics=(), error_code=GROUP_DENIED
-    )
-
-
 async def _answer(
     request: Request,
     wanted: Any,
@@ -151,16 +176,17 @@ async def _answer(
     context: Context,
 ) -> Any:
     """Ask the broker and put lanes in place; the groups' locks are held."""
-    upstream = _upstream(wanted, questions, request.api_version)
+    physical = tuple(_physical_question(question) for question in questions)
+    has_many = request.api_version >= MANY_GROUPS_VERSION
+    upstream = replace(wanted, groups=physical) if has_many else physical[0]
     answered = context.send((request.with_entity(upstream),))
     context.release()
     answer = await read_answer(request, await answered, context)
-    if request.api_version < MANY_GROUPS_VERSION:
-        marked = _marked(answer, pending)
-        return await _present(request.api_version, questions[0], marked, context)
+    if not has_many:
+        return await _present(questions[0], _marked(answer, pending), context)
     asked = {question.group: question for question in questions}
     groups = [
-        await _present(request.api_version, asked[str(entry.group_id)], entry, context)
+        await _present(asked[str(entry.group_id)], entry, context)
         for entry in answer.groups
         if str(entry.group_id) in asked
     ]
@@ -171,21 +197,21 @@ def _marked(answer: Any, pending: frozenset[Place]) -> Any:
     """The broker's answer, with "later" where a transaction is not over."""
     if not pending:
         return answer
-    return replace(
-        answer,
-        topics=tuple(
-            replace(
-                topic,
-                partitions=tuple(
-                    replace(entry, committed_offset=i64(-1), error_code=BUSY)
-                    if (str(topic.name), int(entry.partition_index)) in pending
-                    else entry
-                    for entry in topic.partitions
-                ),
-            )
-            for topic in answer.topics
-        ),
-    )
+    topics = []
+    for topic in answer.topics:
+        entries = (
+            _without_offset(entry, BUSY)
+            if (str(topic.name), int(entry.partition_index)) in pending
+            else entry
+            for entry in topic.partitions
+        )
+        topics.append(replace(topic, partitions=tuple(entries)))
+    return replace(answer, topics=tuple(topics))
+
+
+def _without_offset(entry: Any, code: int, **changes: Any) -> Any:
+    """The broker's partition entry with an error in place of an offset."""
+    return replace(entry, committed_offset=NO_OFFSET, error_code=ErrorCode(code), **changes)
 
 
 async def _questions(wanted: Any, request: Request, context: Context) -> list[GroupQuestion]:
@@ -194,130 +220,110 @@ async def _questions(wanted: Any, request: Request, context: Context) -> list[Gr
     check_entries(len(entries))
     named = (topic for entry in entries for topic in entry.topics or ())
     check_partitions(named, "partition_indexes")
-    return [
-        GroupQuestion(
-            str(entry.group_id),
-            entry,
-            await find_views(entry.topics or (), context, client_id),
-            client_id,
-        )
-        for entry in entries
-    ]
+    questions = []
+    for entry in entries:
+        topics = None
+        if entry.topics is not None:
+            views = await find_views(entry.topics, context, client_id)
+            topics = list(zip(entry.topics, views, strict=True))
+        group = str(entry.group_id)
+        questions.append(GroupQuestion(group, entry, topics, request.api_version, client_id))
+    return questions
 
 
 def _places(question: GroupQuestion) -> dict[Place, View]:
     """Partitions behind the lanes that are asked for."""
     return {
         (view.topic, view.partition_of(index)): view
-        for topic, view in zip(question.entry.topics or (), question.views, strict=False)
+        for topic, view in question.topics or ()
         if view is not None
         for index in topic.partition_indexes
         if not view.error_of(index)
     }
 
 
-def _upstream(wanted: Any, questions: list[GroupQuestion], api_version: int) -> Any:
-    """The request with physical partitions, each named once."""
-    if api_version >= MANY_GROUPS_VERSION:
-        return replace(
-            wanted,
-            groups=tuple(_physical_question(question, api_version) for question in questions),
-        )
-    return _physical_question(questions[0], api_version)
-
-
-def _physical_question(question: GroupQuestion, api_version: int) -> Any:
-    if not any(question.views):
+def _physical_question(question: GroupQuestion) -> Any:
+    """The group's entry with physical partitions, each named once."""
+    if not question.has_views:
         return question.entry
+    field = "topic_id" if question.by_id else "name"
     topics: dict[Any, Any] = {}
     wanted: dict[Any, dict[i32, None]] = {}
-    for topic, view in zip(question.entry.topics, question.views, strict=True):
-        if isinstance(view, UnresolvedView):
+    for topic, view in question.topics or ():
+        if view is not None and view.error_code:
             continue  # the broker would answer "no offset"
-        indexes = topic.partition_indexes
-        if view is None:
-            key = topic.topic_id if api_version >= TOPIC_ID_VERSION else topic.name
-        else:
-            key = view.topic_id if api_version >= TOPIC_ID_VERSION else view.topic
+        indexes, key = topic.partition_indexes, topic_key(topic)
+        if view is not None:
+            key = question.key_of(view)
             indexes = [i32(view.partition_of(i)) for i in indexes if _is_asked(view, i)]
-            field = "topic_id" if api_version >= TOPIC_ID_VERSION else "name"
             topic = replace(topic, **{field: key})
         topics.setdefault(key, topic)
         wanted.setdefault(key, {}).update(dict.fromkeys(indexes))
-    return replace(
-        question.entry,
-        topics=tuple(
-            replace(topic, partition_indexes=tuple(wanted[key])) for key, topic in topics.items()
-        ),
+    physical = (
+        replace(topic, partition_indexes=tuple(wanted[key])) for key, topic in topics.items()
     )
+    return replace(question.entry, topics=tuple(physical))
 
 
 def _is_asked(view: View, index: int) -> bool:
-    """Whether the broker is: it has no lane that is not there, but partitions not given."""
-    return view.layout is None or not view.error_of(index)
+    """Return whether the broker is asked for an index: not for lanes that do not exist."""
+    return view.lanes is None or not view.error_of(index)
 
 
-async def _present(api_version: int, question: GroupQuestion, answer: Any, context: Context) -> Any:
+async def _present(question: GroupQuestion, answer: Any, context: Context) -> Any:
     """A group's answer with lanes in place of lane topics' partitions."""
     code = getattr(answer, "error_code", NONE)
     if code != NONE and not answer.topics:
-        if api_version >= MANY_GROUPS_VERSION:
+        if question.version >= MANY_GROUPS_VERSION:
             return answer
-        # A coordinator that moved, say: see there why each partition is named.
-        module = load_payload_module(9, api_version, EntityType.response)
-        return replace(answer, topics=refused_offsets(question.entry, module, code))
-    by_id = api_version >= TOPIC_ID_VERSION
-    found = {topic.topic_id if by_id else str(topic.name): topic for topic in answer.topics}
-    if question.entry.topics is None:
-        return replace(
-            answer, topics=tuple(await _present_all(api_version, question, answer, context))
-        )
-    if not any(question.views):
+        # The coordinator has moved, for example: see there why each partition is named.
+        return replace(answer, topics=refused_offsets(question.entry, question.module, code))
+    if question.topics is None:
+        return replace(answer, topics=tuple(await _present_all(question, answer, context)))
+    if not question.has_views:
         return answer
+    found = {topic_key(topic): topic for topic in answer.topics}
     topics = []
-    for topic, view in zip(question.entry.topics, question.views, strict=True):
+    for topic, view in question.topics:
         if view is None:
-            key = topic.topic_id if by_id else str(topic.name)
-            if key in found:
-                topics.append(_only(found[key], topic.partition_indexes))
+            if (plain := found.get(topic_key(topic))) is not None:
+                topics.append(_only(plain, topic.partition_indexes))
             continue
-        physical = found.get(view.topic_id if by_id else view.topic)
-        code = view.error_code if isinstance(view, UnresolvedView) else 0
+        physical = found.get(question.key_of(view))
+        code = view.error_code
         if code or physical is None or _lacks(physical, view, topic.partition_indexes):
-            topics.append(_refused_topic(api_version, topic, refusal_code(api_version, code)))
+            refusal = refusal_code(question.version, code)
+            topics.append(_refused_topic(question, topic, refusal))
             continue
-        lanes = await _lanes(
-            question.group, view, physical, topic.partition_indexes, api_version, context
-        )
+        lanes = await _lanes(question, view, physical, topic.partition_indexes, context)
         note_answered(question.group, view, lanes, context)
-        topics.append(_named(physical, view, lanes, by_id=by_id))
+        topics.append(_named(physical, view, lanes, by_id=question.by_id))
     return replace(answer, topics=tuple(topics))
 
 
 def _lacks(physical: Any, view: View, indexes: Sequence[int]) -> bool:
-    """Whether the broker has left out a partition that it was asked for: no offset is known."""
+    """Return whether the broker has left out a partition that it was asked for."""
     found = {int(entry.partition_index) for entry in physical.partitions}
     return any(view.partition_of(i) not in found for i in indexes if _is_asked(view, i))
 
 
-def refusal_code(api_version: int, code: int = 0) -> ErrorCode:
-    """What says that an offset is not known now, so that clients ask again.
+def refusal_code(version: int, code: int = 0) -> ErrorCode:
+    """Return the error of an offset that is not known now, so that clients ask again.
 
-    Of a partition with any other error Java gives up, and librdkafka waits for ever; a partition
+    Of a partition with any other error Java gives up, and librdkafka waits without end; a partition
     that is left out, or without an offset, they start by their reset policy.
-    code: what was said of the topic; a missing right, and an id that is no topic's, stay as said.
+    code: of the topic.
     """
-    if code in (TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID):
+    if code in FINAL_CODES:
         return ErrorCode(code)
-    return UNSTABLE if api_version >= STABLE_VERSION else BUSY
+    return UNSTABLE if version >= STABLE_VERSION else BUSY
 
 
-def _refused_topic(api_version: int, topic: Any, code: ErrorCode) -> Any:
+def _refused_topic(question: GroupQuestion, topic: Any, code: ErrorCode) -> Any:
     """The answer entry of a topic entry of the request, refused for all that it names."""
-    module: Any = load_payload_module(9, api_version, EntityType.response)
-    suffix = "s" if api_version >= MANY_GROUPS_VERSION else ""
-    of_topic = getattr(module, f"OffsetFetchResponseTopic{suffix}")
-    of_partition = getattr(module, f"OffsetFetchResponsePartition{suffix}")
+    suffix = "s" if question.version >= MANY_GROUPS_VERSION else ""
+    of_topic = getattr(question.module, f"OffsetFetchResponseTopic{suffix}")
+    of_partition = getattr(question.module, f"OffsetFetchResponsePartition{suffix}")
     return refused_topics((topic,), of_topic, of_partition, code)[0]
 
 
@@ -329,53 +335,36 @@ def _only(topic: Any, indexes: Sequence[int]) -> Any:
     )
 
 
-async def _present_all(
-    api_version: int, question: GroupQuestion, answer: Any, context: Context
-) -> list[Any]:
-    """All that the group has offsets of: lanes where the topic's own name means lanes."""
-    topics = []
-    by_id = api_version >= TOPIC_ID_VERSION
+async def _present_all(question: GroupQuestion, answer: Any, context: Context) -> list[Any]:
+    """Return all topics with offsets: lanes where the topic's own name means lanes."""
+    topics, registry, by_id = [], context.registry, question.by_id
     lane_names = [
         await context.find_view(name)
         for name in context.groups.lane_names_of(question.group)
-        if not context.registry.is_refused(name)
+        if not registry.is_refused(name)
     ]
     for physical in answer.topics:
-        registry = context.registry
         name = registry.name_of_id(physical.topic_id) if by_id else str(physical.name)
         if name is not None and registry.is_refused(name):
             continue  # its lanes are not served, and its partitions are not what the name means
         (own,) = await find_views((physical,), context, question.client_id)
+        if own is not None and own.error_code:
+            # Offsets of partitions, shown as they are, would pass for those of lanes.
+            code = refusal_code(question.version, own.error_code)
+            entries = (_without_offset(e, code, metadata="") for e in physical.partitions)
+            topics.append(replace(physical, partitions=tuple(entries)))
+            continue
         if own is None:
             topics.append(physical)
-        elif isinstance(own, UnresolvedView):
-            # Offsets of partitions, shown as they are, would pass for those of lanes.
-            topics.append(_unknown(physical, refusal_code(api_version, own.error_code)))
-            continue
-        known_id = context.registry.id_of_name
-        topic_id = physical.topic_id if by_id else known_id(str(physical.name))
+        topic_id = physical.topic_id if by_id else registry.id_of_name(str(physical.name))
         for view in (own, *lane_names):
-            if (
-                view is None
-                or view.topic_id != topic_id
-                or (view is not own and not view.is_renamed)
-            ):
+            if view is None or view.topic_id != topic_id or not (view is own or view.is_renamed):
                 continue
-            indexes = view.indexes
-            lanes = await _lanes(question.group, view, physical, indexes, api_version, context)
-            known = [entry for entry in lanes if entry.committed_offset >= 0 or entry.error_code]
+            lanes = await _lanes(question, view, physical, view.indexes, context)
+            known = [each for each in lanes if each.committed_offset >= 0 or each.error_code]
             if known:
                 topics.append(_named(physical, view, known, by_id=by_id))
     return topics
-
-
-def _unknown(physical: Any, code: ErrorCode) -> Any:
-    """The broker's topic entry with no offset in it."""
-    partitions = tuple(
-        replace(entry, committed_offset=i64(-1), metadata="", error_code=code)
-        for entry in physical.partitions
-    )
-    return replace(physical, partitions=partitions)
 
 
 def _named(physical: Any, view: View, lanes: list[Any], *, by_id: bool) -> Any:
@@ -384,14 +373,10 @@ def _named(physical: Any, view: View, lanes: list[Any], *, by_id: bool) -> Any:
 
 
 async def _lanes(
-    group: str,
-    view: View,
-    physical: Any,
-    indexes: Sequence[int],
-    api_version: int,
-    context: Context,
+    question: GroupQuestion, view: View, physical: Any, indexes: Collection[int], context: Context
 ) -> list[Any]:
     """Answer entries of the lanes `indexes`; the group's lock is held."""
+    group = question.group
     by_partition = {int(entry.partition_index): entry for entry in physical.partitions}
     states: dict[int, OffsetState | None] = {}
     expired = ExpiredOffsets(group, context)
@@ -406,7 +391,7 @@ async def _lanes(
         if entry is None:
             continue
         if code := view.error_of(index):
-            lanes.append(replace(entry, committed_offset=i64(-1), error_code=ErrorCode(code)))
+            lanes.append(_without_offset(entry, code))
             continue
         if entry.error_code == NONE and partition not in states:
             entry = by_partition[partition] = await _with_kept(entry, view, partition, expired)
@@ -422,8 +407,7 @@ async def _lanes(
         if entry.error_code == NONE:
             state = states[partition]
             if state is None:
-                code = refusal_code(api_version)
-                entry = replace(entry, committed_offset=i64(-1), metadata="", error_code=code)
+                entry = _without_offset(entry, refusal_code(question.version), metadata="")
             else:
                 entry = _positioned(entry, state, view, index)
         lanes.append(replace(entry, partition_index=i32(index)))
@@ -438,7 +422,7 @@ async def _adopted(
     metadata: str | None,
     context: Context,
 ) -> OffsetState | None:
-    """The state in line with Kafka's offset; None: that cannot be told now (no leader, say)."""
+    """The state in line with Kafka's offset; None: it is not known now (no leader)."""
     before = context.groups.state_of(group, view, partition)
     try:
         state = await context.groups.adopt(group, view, partition, committed, metadata)

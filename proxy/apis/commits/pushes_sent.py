@@ -1,6 +1,5 @@
-"""Pushes of stable offsets: what the journal has to know first, and what came of them.
+"""Pushes of stable offsets: journal records before they are sent, and their outcome.
 
-In:    drafts, the broker's codes.  Out: drafts that may be pushed, and those that Kafka took.
 Source: docs/decisions/027, 042; Kafka 4.3, `CoordinatorOperationExceptionHelper`: a write that
 timed out is answered as one that failed, and may be written.
 """
@@ -15,9 +14,11 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
 from keylane.offsets.txn_metadata import LaneNote, merged, said_note, write_note
-from keylane.proxy.apis.commits.lane_offsets import BUSY, NONE, Draft, Place
+from keylane.proxy.apis.commits.entries import Codes
+from keylane.proxy.apis.commits.lane_offsets import BUSY, NONE, Draft
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.commits.push_journal import Pushing
+from keylane.proxy.groups.group_names import Place
 
 log = logging.getLogger("keylane.offsets")
 
@@ -46,10 +47,8 @@ class SentPushes:
         self._journal = context.groups.push_journal(group)
         self._pushes: dict[Place, Pushing] = {}
 
-    async def prepare(
-        self, drafts: Sequence[Draft], *, offset: int | None = -1
-    ) -> dict[Place, ErrorCode]:
-        """Have the journal ready; drafts that must not be pushed now, and why.
+    async def prepare(self, drafts: Sequence[Draft], *, offset: int | None = -1) -> list[Draft]:
+        """Have the journal ready; return drafts that may be pushed, with `code` set on the others.
 
         offset: what is pushed; -1: the stable position of each.
         """
@@ -63,10 +62,14 @@ class SentPushes:
             waiting = await self._journal.prepare(list(pushes.values()))
         except UpstreamLost:
             # The journal logs the reason.
-            return dict.fromkeys(pushes, NOT_SAVED)
-        held = {place: BUSY for place, push in pushes.items() if push.key in waiting}
-        self._pushes = {place: push for place, push in pushes.items() if place not in held}
-        return held
+            for draft in drafts:
+                draft.code = NOT_SAVED
+            return []
+        self._pushes = {place: push for place, push in pushes.items() if push.key not in waiting}
+        for draft in drafts if waiting else ():
+            if draft.key in waiting:
+                draft.code = BUSY
+        return [draft for draft in drafts if draft.place in self._pushes]
 
     def note_of(self, draft: Draft) -> str:
         """The metadata that goes beside a draft's stable position."""
@@ -82,27 +85,27 @@ class SentPushes:
         return write_note(topic_id, LaneNote(position, (), seen, pusher, said=said))
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
-        """As `prepare`, for offsets that Kafka's own group has already, or has lost.
+        """Prepare offsets that Kafka's own group has already, or has lost.
 
         Raises: UpstreamLost, NotCoordinator: none of them may be sent.
         """
         await self._journal.prepare(list(pushes.values()))
         self._pushes = dict(pushes)
 
-    def note_repeated(self, codes: Mapping[Place, ErrorCode]) -> None:
-        """The broker has answered what was repeated: no state has changed by it."""
+    def note_repeated(self, codes: Codes) -> None:
+        """Note the broker's answer to what was repeated: no state has changed by it."""
         found = [(push, codes.get(place)) for place, push in self._pushes.items()]
         self._journal.note_taken([push for push, code in found if code == NONE])
         self._note_unanswered([push for push, code in found if code in UNKNOWN_OUTCOMES])
 
     def note_lost(self) -> None:
-        """They were sent, and there will be no answer."""
+        """Note that they were sent, and that there will be no answer."""
         self._note_unanswered(self._pushes.values())
 
     async def settle(
         self, drafts: Sequence[Draft], codes: Sequence[ErrorCode | None]
     ) -> list[Draft]:
-        """The broker has answered: those that it took, `pushed` noted. Raises: NotCoordinator.
+        """Note the broker's answer; return drafts that it took. Raises: NotCoordinator.
 
         Where it refused the note beside the offset, the next ones are shorter, or there are none.
         """

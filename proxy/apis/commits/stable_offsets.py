@@ -1,12 +1,11 @@
 """Offsets that an open transaction is about to change, for clients that cannot ask for stable ones.
 
 Kafka answers EndTxn before it writes the markers; until then the offsets of the transaction are
-pending, and an OffsetFetch gives the ones before. From v7 on a client says `require_stable` and is
-told to ask again. One that speaks less (aiokafka up to v3) would read again what the transaction
-does: its former owner has committed, gave the lane up, and is no more in it. So it is told that
-the coordinator is loading, which all clients take for "later".
+pending, and an OffsetFetch gives the ones before. From v7 on a client sets `require_stable`, gets
+an error and asks again. An older client (aiokafka up to v3) would read again the records of the
+transaction: the lane's former owner has committed it and gave the lane up. So the answer is that
+the coordinator is loading, and all clients ask again later.
 
-In:    a group, its places.  Out: places where something is pending.
 Source: KIP-447 (`require_stable`).
 """
 
@@ -16,9 +15,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from keylane.offsets.records.journal import StateKey
-from keylane.proxy.apis.commits.lane_offsets import UNSTABLE, Place, fetch_committed
+from keylane.proxy.apis.commits.lane_offsets import UNSTABLE, fetch_committed
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.topics.registry import View
+from keylane.proxy.groups.group_names import Place
+from keylane.proxy.topics.view import View
 
 STABLE_VERSION: Final = 7
 """The first version of OffsetFetch with `require_stable`."""
@@ -31,7 +31,7 @@ STABLE_PAUSE_S_MAX: Final = 0.2
 async def pending_places(
     group: str, places: Mapping[Place, View], context: Context
 ) -> frozenset[Place]:
-    """Where a transaction that is not over has an offset of the group."""
+    """Return places where a transaction that is not over has an offset of the group."""
     unsure = [
         place for place, view in places.items() if _may_be_pending(group, place, view, context)
     ]
@@ -42,7 +42,7 @@ async def pending_places(
 
 
 def _may_be_pending(group: str, place: Place, view: View, context: Context) -> bool:
-    """A push was seen here, or may have been before this proxy was started."""
+    """Return True when a push was seen here, or may have come before this proxy was started."""
     key = StateKey(group, view.topic_id, place[1])
     pushes = context.groups.pushes
     has_state = context.groups.state_of(group, view, place[1]) is not None

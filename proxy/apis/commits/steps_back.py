@@ -6,7 +6,6 @@ since the lane came to it, is answered well, and the lane stays where it is (dec
 All other steps back are done: what a client seeks is what it gets.
 Not done: several nodes (the client's fetches pass other ones), KIP-848 members, transactions.
 
-In:    what members are given and answered; drafts that were taken.  Out: log lines, and counts.
 Source: docs/clients.md, docs/decisions/031.
 """
 
@@ -19,11 +18,12 @@ from typing import Any, Final
 from keylane.assignor.protocol import read_assignment
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.commits.lane_offsets import Draft
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import read_group
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")
 

@@ -3,7 +3,7 @@
 Behaviour: a producer that writes to lanes adds their physical partitions to its transaction.
 TxnOffsetCommit of lanes becomes one of their physical partitions' stable positions in the client's
 own transaction, and beside each, as its metadata, the positions of the lanes
-(`offsets.lane_note`): Kafka makes both visible when the transaction commits, and never when it
+(`offsets.txn_metadata`): Kafka makes both visible when the transaction commits, and never when it
 does not. The member id and generation pass through, so the broker fences zombies. Kafka keeps the
 metadata of the last one that was written, so transactions of one group take turns on a partition,
 from the TxnOffsetCommit to the end: the next one waits, as long as Kafka has a pending offset
@@ -11,7 +11,6 @@ there. EndTxn is looked at, so that one transaction of a producer epoch is not t
 among many nodes it may pass another one, and the broker's word stands for it (decision 014).
 Not done: offset ranges of native consumers.
 
-In:    requests and answers.  Out: answers per lane.
 Source: KIP-98, KIP-447, KIP-890.
 """
 
@@ -31,40 +30,42 @@ from kio.static.primitive import i32
 from keylane.offsets.pushes import UNANSWERED_S, Push, Writer
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit, LaneNote, merged, write_note
+from keylane.proxy.apis.commits.entries import (
+    Codes,
+    Entry,
+    admit,
+    apply_commits,
+    by_topic,
+    code_of,
+    draft_key,
+    error_codes,
+    pushed_topics,
+    refuse_shared,
+    resolve,
+    resolve_commits,
+)
 from keylane.proxy.apis.commits.lane_offsets import (
     BUSY,
     NONE,
     UNKNOWN_PARTITION,
     UNSTABLE,
     Draft,
-    Place,
-    denied_places,
     find_views,
     open_drafts,
 )
 from keylane.proxy.apis.commits.late_offsets import note_transaction
-from keylane.proxy.apis.commits.offset_commit import (
-    Codes,
-    Errors,
-    apply_commits,
-    committed_lanes,
-    committed_places,
-    error_codes,
-    merge_topics,
-    physical_topics,
-    refuse_shared,
-    touched_drafts,
-)
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
+from keylane.wire.header import ApiKey
 
 log = logging.getLogger("keylane.transactions")
 
-TXN_OFFSET_COMMIT: Final = 28
 MEMBER_VERSION: Final = 3
 """From here on a request names the member, and clients know that a member may be fenced."""
 ABORTABLE_VERSION: Final = 5
@@ -82,60 +83,59 @@ OWN_PAUSE_S: Final = 0.02
 async def handle_add_partitions(request: Request, context: Context) -> Buffers:
     """Add physical partitions, each once; answer per lane."""
     wanted = request.decode()
-    check_partitions(wanted.v3_and_below_topics)
-    views = await find_views(wanted.v3_and_below_topics, context)
+    asked = wanted.v3_and_below_topics
+    check_partitions(asked)
+    views = await find_views(asked, context)
     if not any(views):
         return await relay(request, context)
-    physical: dict[str, dict[i32, None]] = {}
-    for topic, view in zip(wanted.v3_and_below_topics, views, strict=True):
-        name = str(topic.name) if view is None else view.topic
-        partitions = physical.setdefault(name, {})
-        for index in topic.partitions:
-            if view is None:
-                partitions[index] = None
-            elif not view.error_of(index):
-                partitions[i32(view.partition_of(index))] = None
-    template = wanted.v3_and_below_topics[0]
+    entries = [
+        resolve(number, int(index), view)
+        for number, (topic, view) in enumerate(zip(asked, views, strict=True))
+        for index in topic.partitions
+    ]
+    names = [
+        str(topic.name) if v is None else v.topic for topic, v in zip(asked, views, strict=True)
+    ]
+    physical: dict[str, dict[i32, None]] = {name: {} for name in names}
+    for entry in entries:
+        if entry.error is None:
+            name, partition = entry.place or (names[entry.topic_number], entry.index)
+            physical[name][i32(partition)] = None
     topics = tuple(
-        replace(template, name=type(template.name)(name), partitions=tuple(partitions))
+        replace(asked[0], name=type(asked[0].name)(name), partitions=tuple(partitions))
         for name, partitions in physical.items()
         if partitions
     )
-    if not topics:
-        return request.answer_entity(_per_lane(request, wanted, views, None))
-    pending = context.send((request.with_entity(replace(wanted, v3_and_below_topics=topics)),))
-    context.release()
-    answer = request.decode_answer(await pending)
-    return request.answer_entity(_per_lane(request, wanted, views, answer))
+    answer = None
+    if topics:
+        pending = context.send((request.with_entity(replace(wanted, v3_and_below_topics=topics)),))
+        context.release()
+        answer = request.decode_answer(await pending)
+    return request.answer_entity(_added(request.api_version, asked, entries, answer))
 
 
-def _per_lane(request: Request, wanted: Any, views: list[View | None], answer: Any) -> Any:
+def _added(version: int, asked: Sequence[Any], entries: Sequence[Entry], answer: Any) -> Any:
     """The broker's answer spread over lanes; None: it was not asked."""
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+    key = ApiKey.ADD_PARTITIONS_TO_TXN
+    module: Any = load_payload_module(key, version, EntityType.response)
     codes: dict[Place, ErrorCode] = {
         (str(topic.name), int(entry.partition_index)): entry.partition_error_code
         for topic in (answer.results_by_topic_v3_and_below if answer is not None else ())
         for entry in topic.results_by_partition
     }
-
-    def code_of(topic: Any, view: View | None, index: int) -> ErrorCode:
-        if view is None:
-            return codes.get((str(topic.name), index), UNKNOWN_PARTITION)
-        if code := view.error_of(index):
-            return ErrorCode(code)
-        return codes.get((view.topic, view.partition_of(index)), UNKNOWN_PARTITION)
-
     results = tuple(
         module.AddPartitionsToTxnTopicResult(
             name=topic.name,
             results_by_partition=tuple(
                 module.AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=code_of(topic, view, int(index))
+                    partition_index=i32(entry.index),
+                    partition_error_code=entry.error
+                    or codes.get(entry.place or (str(topic.name), entry.index), UNKNOWN_PARTITION),
                 )
-                for index in topic.partitions
+                for entry in of_topic
             ),
         )
-        for topic, view in zip(wanted.v3_and_below_topics, views, strict=True)
+        for topic, of_topic in zip(asked, by_topic(entries, len(asked)), strict=True)
     )
     if answer is not None:
         return replace(answer, results_by_topic_v3_and_below=results)
@@ -145,14 +145,14 @@ def _per_lane(request: Request, wanted: Any, views: list[View | None], answer: A
 
 
 def relays_end_txn(_request: Request, context: Context) -> bool:
-    """Nobody's transaction holds lanes, so its end means nothing here."""
+    """Relay while no transaction holds lanes: its end means nothing here."""
     return context.groups.pushes.is_idle
 
 
 async def handle_end_txn(request: Request, context: Context) -> Buffers:
     """Relay; note that this transaction is over before the client knows.
 
-    Only by the broker's word: anybody can send the producer id of somebody else.
+    Only by the broker's word: any client can send the producer id of another one.
     """
     wanted = request.decode()
     writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
@@ -175,11 +175,9 @@ async def handle_txn_offset_commit(request: Request, context: Context) -> Buffer
     group = str(wanted.group_id)
     await expect_right(group, Operation.READ, context)
     writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
-    places = committed_places(wanted, views)
-    denied = await denied_places(places, context)
-    allowed = {place: view for place, view in places.items() if place not in denied}
+    entries = resolve_commits(wanted.topics, views)
+    allowed, denied = await admit(group, entries, context)
     pushes = context.groups.pushes
-    await context.groups.wait_scanned(group, committed_lanes(wanted, views))
     until_s, pause_s, code = context.clock() + TURN_WAIT_S, TURN_PAUSE_S, BUSY
     trusts_own, generation = context.groups.sees_ends, context.generations.newest(group)
     await context.caught_up()
@@ -189,7 +187,7 @@ async def handle_txn_offset_commit(request: Request, context: Context) -> Buffer
         # over another one, when the client waits no longer.
         while pushes.is_waiting(writer):
             async with context.hold(group):
-                if _is_overtaken(request, group, generation, context):
+                if _is_overtaken(request.api_version, group, generation, context):
                     code = ErrorCode.group_authorization_failed
                     break
                 drafts, refused = await open_drafts(
@@ -197,29 +195,28 @@ async def handle_txn_offset_commit(request: Request, context: Context) -> Buffer
                 )
                 refused |= denied
                 if UNSTABLE not in refused.values() and pushes.is_waiting(writer):
-                    return await _commit(request, wanted, views, drafts, refused, context)
+                    touched = apply_commits(entries, drafts, refused, context, reset=False)
+                    refuse_shared(entries, wanted.topics, touched, by_id=False)
+                    return await _commit(request, wanted, views, entries, touched, context)
                 if context.clock() >= until_s:
-                    code = _busy_code(request, group, refused, places, context)
+                    code = _busy_code(request.api_version, group, refused, allowed, context)
                     break
             await context.pause(pause_s if trusts_own else OWN_PAUSE_S)
             pause_s, trusts_own = min(2 * pause_s, TURN_PAUSE_S_MAX), True
     finally:
         pushes.leave(writer)
-    errors = {
-        (number, int(entry.partition_index)): code
-        for number, topic in enumerate(wanted.topics)
-        for entry in topic.partitions
-    }
-    return request.answer_entity(_build(request, wanted, views, errors, {}, None))
+    for entry in entries:
+        entry.error = code
+    return request.answer_entity(_build(request.api_version, wanted, entries, {}, None))
 
 
-def _is_overtaken(request: Request, group: str, generation: int | None, context: Context) -> bool:
-    """Whether the group has dealt out its lanes anew while the request waited for its turn.
+def _is_overtaken(version: int, group: str, generation: int | None, context: Context) -> bool:
+    """Say whether lanes of the group were assigned anew while the request waited for its turn.
 
     Later versions name the generation, and the broker refuses what is of an earlier one. Without,
     it would take offsets of lanes that are another member's by now, and only for the wait here.
     """
-    if request.api_version >= MEMBER_VERSION:
+    if version >= MEMBER_VERSION:
         return False
     if context.generations.newest(group) == generation:
         return False
@@ -233,7 +230,7 @@ def _is_overtaken(request: Request, group: str, generation: int | None, context:
 
 
 def _busy_code(
-    request: Request,
+    version: int,
     group: str,
     refused: dict[Place, ErrorCode],
     places: dict[Place, View],
@@ -261,9 +258,9 @@ def _busy_code(
         group,
         *unknown[0],
     )
-    if request.api_version >= ABORTABLE_VERSION:
+    if version >= ABORTABLE_VERSION:
         return ErrorCode.transaction_abortable
-    if request.api_version >= MEMBER_VERSION:
+    if version >= MEMBER_VERSION:
         return ErrorCode.illegal_generation
     # The only code of these versions that makes clients abort; others end the producer.
     return ErrorCode.group_authorization_failed
@@ -273,22 +270,17 @@ async def _commit(
     request: Request,
     wanted: Any,
     views: Sequence[View | None],
-    drafts: dict[Place, Draft],
-    refused: dict[Place, ErrorCode],
+    entries: Sequence[Entry],
+    touched: Sequence[Draft],
     context: Context,
 ) -> Buffers:
-    """Commit to drafts, send what comes of it; the group's lock is held."""
-    errors = apply_commits(wanted, views, drafts, refused, context, reset=False)
-    touched = touched_drafts(wanted.topics, views, drafts, errors)
-    errors |= refuse_shared(wanted, views, touched, by_id=False)
+    """Send what comes of the drafts and answer; the group's lock is held."""
     pushes = context.groups.pushes
     writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
     earlier = {draft.place: pushes.commits_of(draft.key, writer) for draft in touched}
     commits = {draft.place: merged(earlier[draft.place], draft.said) for draft in touched}
     notes = {draft.place: _note(draft, commits[draft.place], context) for draft in touched}
-    lanes = physical_topics(wanted, views, touched, by_id=False, notes=notes)
-    plain = [topic for topic, view in zip(wanted.topics, views, strict=True) if view is None]
-    topics = merge_topics(plain, lanes, by_id=False)
+    topics = pushed_topics(wanted.topics, views, notes, touched, by_id=False)
     answer = None
     if topics:
         if touched:
@@ -300,15 +292,16 @@ async def _commit(
         # The next request may go behind this one now; this one's answer waits for the broker.
         context.release()
         answer = request.decode_answer(await pending)
-    codes = error_codes(answer, by_id=False)
+    codes = error_codes(answer)
     for draft in touched:
-        is_taken = codes.get((draft.view.topic, draft.partition)) == NONE
+        draft.code = codes.get(draft_key(draft, by_id=False), UNKNOWN_PARTITION)
+        is_taken = draft.code == NONE
         if is_taken:
             context.groups.note_used(draft.group, draft.view)
             note_transaction(draft, context)
         held = commits if is_taken else earlier
         pushes.settle_push(draft.key, Push(writer, held[draft.place]))
-    return request.answer_entity(_build(request, wanted, views, errors, codes, answer))
+    return request.answer_entity(_build(request.api_version, wanted, entries, codes, answer))
 
 
 def _note(draft: Draft, commits: tuple[LaneCommit, ...], context: Context) -> str:
@@ -316,35 +309,20 @@ def _note(draft: Draft, commits: tuple[LaneCommit, ...], context: Context) -> st
     return write_note(draft.view.topic_id, LaneNote(draft.state.stable_position, commits, seen))
 
 
-def _build(
-    request: Request,
-    wanted: Any,
-    views: Sequence[View | None],
-    errors: Errors,
-    codes: Codes,
-    answer: Any,
-) -> Any:
-    module: Any = load_payload_module(TXN_OFFSET_COMMIT, request.api_version, EntityType.response)
-
-    def code_of(number: int, topic: Any, view: View | None, index: int) -> ErrorCode:
-        if (number, index) in errors:
-            return errors[number, index]
-        name = str(topic.name) if view is None else view.topic
-        partition = index if view is None else view.partition_of(index)
-        return codes.get((name, partition), UNKNOWN_PARTITION)
-
+def _build(version: int, wanted: Any, entries: Sequence[Entry], codes: Codes, answer: Any) -> Any:
+    module: Any = load_payload_module(ApiKey.TXN_OFFSET_COMMIT, version, EntityType.response)
+    of_topics = by_topic(entries, len(wanted.topics))
     topics = tuple(
         module.TxnOffsetCommitResponseTopic(
             name=topic.name,
             partitions=tuple(
                 module.TxnOffsetCommitResponsePartition(
-                    partition_index=entry.partition_index,
-                    error_code=code_of(number, topic, view, int(entry.partition_index)),
+                    partition_index=i32(entry.index), error_code=code_of(entry, topic, codes)
                 )
-                for entry in topic.partitions
+                for entry in of_topic
             ),
         )
-        for number, (topic, view) in enumerate(zip(wanted.topics, views, strict=True))
+        for topic, of_topic in zip(wanted.topics, of_topics, strict=True)
     )
     if answer is not None:
         return replace(answer, topics=topics)

@@ -5,7 +5,6 @@ SaslHandshake are offered from the broker's own lowest version on, which older l
 features. A version that is too new is answered in v0 with UNSUPPORTED_VERSION, as a broker does.
 Not done: nothing.
 
-In:    the broker's answer.  Out: the clamped one.
 Source: KIP-35, KIP-511.
 """
 
@@ -19,20 +18,19 @@ from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16
 
-from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.messages import read_response, write_message
 
 SOFTWARE_VERSION: Final = 3
-UNSUPPORTED_VERSION: Final = 35
-TOO_NEW: Final = UNSUPPORTED_VERSION.to_bytes(2)
+TOO_NEW: Final = ErrorCode.unsupported_version.to_bytes(2)
 
 Ranges = Mapping[int, tuple[int, int]]
 
 
 def names_librdkafka(request: Request) -> bool:
-    """Whether the client's software is librdkafka or built on it, as far as it says (v3+).
+    """Return whether the client's software is librdkafka or built on it, as far as it says (v3+).
 
     The body is the software's name and version and nothing else; the builds for Python, .NET,
     Go and others put `rdkafka` into one of both.
@@ -53,7 +51,7 @@ def clamp(request: Request, frame: Frame, served: Ranges) -> Buffers:
 
 
 def refuse_version(request: Request, version_max: int) -> Buffers:
-    """Tell a client from the future which versions of ApiVersions there are (KIP-511).
+    """Answer a client from the future with the versions of ApiVersions that there are (KIP-511).
 
     The broker is not asked: before the login it answers ApiVersions once, and that is the
     client's.

@@ -4,7 +4,6 @@ Behaviour: shows a lane per partition, as Metadata does; it is paged, and a page
 of the partitions in it; keylane's own topics are internal.
 Not done: nothing.
 
-In:    requests and answers.  Out: the answer as the client is to see it.
 Source: KIP-966 (DescribeTopicPartitions).
 """
 
@@ -16,9 +15,9 @@ from typing import Any
 from kio.schema.types import TopicName
 
 from keylane.proxy.apis.connection.metadata import mark_own, show_names
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
-    LaneRoom,
+    AnswerRoom,
     Shown,
     count_partitions,
     expand_all,
@@ -26,6 +25,8 @@ from keylane.proxy.apis.shared.large import (
     write_answer,
 )
 from keylane.proxy.apis.shared.places import place_topic
+from keylane.proxy.apis.shared.relay import forward
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 
@@ -38,18 +39,15 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
         physical = context.registry.physical_name(topic.name)
         names.setdefault(physical, []).append(topic.name)
         entries.setdefault(physical, replace(topic, name=TopicName(physical)))
-    cursor, frame = wanted.cursor, request.frame
+    cursor, upstream = wanted.cursor, None
     if cursor is not None:
         name = TopicName(context.registry.physical_name(cursor.topic_name))
         cursor = replace(cursor, topic_name=name)
     if cursor != wanted.cursor or any(topic.name not in entries for topic in wanted.topics):
         upstream = replace(wanted, topics=tuple(entries.values()), cursor=cursor)
-        frame = request.with_entity(upstream)
-    pending = context.send((frame,))
-    context.release()
-    answer = await read_answer(request, await pending, context)
+    answer = await read_answer(request, await forward(request, context, upstream), context)
     shown: list[Shown] = []
-    room = LaneRoom()
+    room = AnswerRoom()
     for topic in answer.topics:
         shown.extend(await _present(topic, names, room, context))
     topics = await expand_all(shown, context)
@@ -62,7 +60,7 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
 
 
 async def _present(
-    topic: Any, names: dict[str, list[str]], room: LaneRoom, context: Context
+    topic: Any, names: dict[str, list[str]], room: AnswerRoom, context: Context
 ) -> list[Shown]:
     """The topic once per name that the client asked for."""
     if topic.name is None:

@@ -8,7 +8,6 @@ while none does, COORDINATOR_NOT_AVAILABLE, upon which clients ask again. A shar
 partition goes with its group; a transaction's coordinator is the broker at this node.
 Not done: nothing.
 
-In:    requests and answers.  Out: the answer with addresses replaced.
 Source: KIP-699 (many coordinators), KIP-700, KIP-919 (endpoint types), KIP-932 (share keys).
 """
 
@@ -19,8 +18,10 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import show_brokers
+from keylane.proxy.apis.shared.relay import forward
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 ENDPOINT_CONTROLLER: Final = 2
@@ -30,11 +31,9 @@ MANY_KEYS_VERSION: Final = 4
 
 
 async def handle_find_coordinator(request: Request, context: Context) -> Buffers:
-    """Relay, then tell where keylane has the coordinator."""
+    """Relay, then answer with keylane's address of the coordinator."""
     wanted = None if context.placement.is_alone else request.decode()
-    pending = context.send((request.frame,))
-    context.release()
-    answer = request.decode_answer(await pending)
+    answer = request.decode_answer(await forward(request, context))
     if request.api_version >= MANY_KEYS_VERSION:
         found = [entry for entry in answer.coordinators if entry.node_id >= 0]
         await context.learn_brokers(found)

@@ -1,7 +1,7 @@
 """Metadata v0-13: addresses become keylane's, lane topics show P*L partitions.
 
 Behaviour: a lane topic under its own name keeps its id; a lane name (`orders.lanes-16`) is
-asked for as the topic itself and answered with an id of its own. Topics are asked for by name, or
+asked for as the topic itself and answered with its own id. Topics are asked for by name, or
 by id, and then names mean nothing, whether they are null or empty. Lane `lane * P + p` has
 leader, replicas and ISR of partition p. A topic without lanes differs in nothing; keylane's own
 topics are internal, as Kafka's are. A topic whose plan is for another partition count is answered
@@ -9,7 +9,6 @@ with TOPIC_AUTHORIZATION_FAILED. Among many nodes each pair of node and broker i
 partition and its lanes are at the node that they are placed on, the controller is at this node.
 Not done: lane names are not listed when all topics are asked for (any count is one).
 
-In:    requests and answers.  Out: the answer as the client is to see it.
 Source: protocol guide, Metadata; KIP-516 (topic ids).
 """
 
@@ -23,13 +22,13 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from keylane.config.own_names import OWN_TOPICS
 from keylane.errors import ConfigInvalid, FrameInvalid
-from keylane.offsets.records.journal import TOPIC_NAME as JOURNAL
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
     ENTRIES_AT_ONCE,
     LANE_NAME_ENTRIES_MAX,
-    LaneRoom,
+    AnswerRoom,
     Shown,
     count_partitions,
     expand_all,
@@ -38,9 +37,9 @@ from keylane.proxy.apis.shared.large import (
     write_answer,
 )
 from keylane.proxy.apis.shared.places import are_reached, hide_unlistened, place_topic, show_brokers
+from keylane.proxy.apis.shared.relay import forward
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.scans.records import TOPIC_NAME as SCANS
-from keylane.proxy.topics.settings_records import TOPIC_NAME as SETTINGS
 
 log = logging.getLogger("keylane.metadata")
 
@@ -49,13 +48,11 @@ TOPICS_MAX: Final = 50_000
 TOPIC_ID_VERSION: Final = 10
 IDS_VERSION: Final = 12
 """From here on brokers take ids."""
-OWN_TOPICS: Final = frozenset({JOURNAL, SCANS, SETTINGS})
-"""What keylane keeps in the cluster; a member of the pattern `.*` means none of it."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What a client means by the topics that the broker is asked for."""
+    """The client's names and ids of the topics that the broker is asked for."""
 
     names: dict[str, list[str]] = field(default_factory=dict)
     """By the broker's name of a topic, the names that the client asked for."""
@@ -70,13 +67,10 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
         asked, upstream = await context.in_turn(_translate, wanted, request.api_version, context)
     else:
         asked, upstream = _translate(wanted, request.api_version, context)
-    frame = (request.frame,) if upstream is None else (request.with_entity(upstream),)
-    pending = context.send(frame)
-    context.release()
-    answer = await read_answer(request, await pending, context)
+    answer = await read_answer(request, await forward(request, context, upstream), context)
     await context.learn_brokers(answer.brokers)
     shown: list[Shown] = []
-    room = LaneRoom()
+    room = AnswerRoom()
     are_all_reached = are_reached(answer.brokers, context)
     for topic in answer.topics:
         placed = _placed(topic, context)
@@ -96,7 +90,7 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
 
 
 def _translate(wanted: Any, api_version: int, context: Context) -> tuple[_Asked, Any]:
-    """What the client means, and the request to send; None: as it came.
+    """The client's names and ids, and the request to send; None: as it came.
 
     A broker goes by ids alone where any entry has one, whatever names stand beside it: null,
     or "" as Java's client writes them (KafkaApis.handleTopicMetadataRequest).
@@ -152,7 +146,7 @@ def _ids_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any,
 
 
 def _placed(topic: Any, context: Context) -> Any:
-    """The topic, which is noted as the broker tells it, with its partitions at their nodes."""
+    """The topic, which is noted as the broker shows it, with its partitions at their nodes."""
     if topic.name is None:
         return topic
     if getattr(topic, "topic_id", None) and topic.error_code == 0:
@@ -160,7 +154,7 @@ def _placed(topic: Any, context: Context) -> Any:
     return mark_own(place_topic(topic, context))
 
 
-async def _present(topic: Any, asked: _Asked, room: LaneRoom, context: Context) -> list[Shown]:
+async def _present(topic: Any, asked: _Asked, room: AnswerRoom, context: Context) -> list[Shown]:
     """The placed topic as the client is to see it, once per name that it asked for."""
     topic_id = getattr(topic, "topic_id", None)
     if topic.name is None:
@@ -170,7 +164,7 @@ async def _present(topic: Any, asked: _Asked, room: LaneRoom, context: Context) 
 
 
 async def show_names(
-    topic: Any, names: Sequence[str], room: LaneRoom, context: Context
+    topic: Any, names: Sequence[str], room: AnswerRoom, context: Context
 ) -> list[Shown]:
     """A kio topic entry once per name, with the lanes that the name stands for."""
     shown: list[Shown] = []
@@ -211,7 +205,7 @@ def mark_own(topic: Any) -> Any:
 def refused_topic(topic: Any, name: str) -> Any:
     """A kio topic entry that stops clients: its lanes are not served, for a reason in the log.
 
-    Of the codes that clients know here this is the one that all of them tell their application.
+    Of the codes that clients know here this is the one that all report to their application.
     """
     code = ErrorCode.topic_authorization_failed
     return replace(topic, name=type(topic.name)(name), partitions=(), error_code=code)

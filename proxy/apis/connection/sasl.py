@@ -9,7 +9,6 @@ The name in a token counts as the client's once the broker has said that the log
 for bounds only (`login_watch`).
 Not done: SaslHandshake v0, whose tokens have no request header; every client since 2018 has v1.
 
-In:    requests and answers.  Out: the same.
 Source: KIP-43, KIP-152, KIP-368.
 """
 
@@ -19,7 +18,8 @@ import struct
 from typing import Any, Final
 
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 
@@ -38,13 +38,6 @@ async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
     await context.caught_up()
     context.login.begin(request.decode().mechanism)
     return (await context.send((request.frame,)),)
-
-
-def relays_sasl_authenticate(request: Request, _context: Context) -> bool:
-    """Every token, as bytes. Raises: FrameInvalid, for one that no broker takes."""
-    if len(request.frame) > TOKEN_BYTES_MAX:
-        raise FrameInvalid(f"SaslAuthenticate has {len(request.frame)} bytes")
-    return True
 
 
 def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
@@ -69,6 +62,6 @@ def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
 
 
 def lifetime_ms_of(answer: Any) -> int:
-    """How long the login is good for, in ms; 0: for as long as the connection, or not over."""
+    """Lifetime of the login in ms; 0: as long as the connection, or not over."""
     lifetime = getattr(answer, "session_lifetime", None)  # from v1 on
     return 0 if lifetime is None else int(lifetime.total_seconds() * 1000)

@@ -5,7 +5,6 @@ has whole partitions. One that has a partition of a topic whose own name means l
 all lanes of it, as offsets of the group are. All other answers pass as they are.
 Not done: nothing.
 
-In:    answers.  Out: assignments as the client knows the topics.
 Source: KIP-848.
 """
 
@@ -16,9 +15,10 @@ from typing import Any
 
 from kio.static.primitive import i32
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import find_target, lanes_of, shows_lanes
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import forward, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 
@@ -26,9 +26,7 @@ async def handle_consumer_group_describe(request: Request, context: Context) -> 
     """Show partitions that members have as lanes, where the topic's own name means lanes."""
     if not shows_lanes(context):
         return await relay(request, context)
-    pending = context.send((request.frame,))
-    context.release()
-    frame = await pending
+    frame = await forward(request, context)
     answer = request.decode_answer(frame)
     groups = []
     for group in answer.groups:

@@ -3,33 +3,30 @@
 Behaviour: the broker computes these groups' assignments and knows no lanes: a member that
 subscribes to a lane topic would silently see the first lane of each partition only. So a
 heartbeat that names one, or whose pattern can match one, is refused with INVALID_REQUEST and
-a message; members of plain topics, and whoever leaves, pass as they are. A pattern that a broker
+a message; members of plain topics, and those that leave, pass as they are. A pattern that a broker
 has taken is kept per member and looked at again when lane topics change, since one may be created
 later. One that cannot be compared within bounds is refused with INVALID_REGULAR_EXPRESSION.
 Where no topic has lanes under its own name, nothing is compared, and nothing kept.
 Not done: serving such groups (their members can use `group.protocol=classic`).
 
-In:    heartbeats.  Out: the broker's answer, or the refusal.
 Source: KIP-848, KIP-1071.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
-from kio.static.constants import EntityType
-from kio.static.primitive import i32
 
 from keylane.errors import PatternUnreadable
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import shows_lanes
+from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 REASON: Final = (
@@ -45,15 +42,8 @@ OF_PATTERN: Final = "of the pattern"
 """Not its name: the refusal is of the pattern, whichever topics it matches."""
 
 
-class Refusal(NamedTuple):
-    """Why a heartbeat does not reach the broker."""
-
-    code: ErrorCode
-    reason: str
-
-
-def _of_topic(topic: str) -> Refusal:
-    return Refusal(ErrorCode.invalid_request, REASON.format(topic=topic))
+def _of_topic(topic: str) -> RefusalReason:
+    return RefusalReason(ErrorCode.invalid_request, REASON.format(topic=topic))
 
 
 async def handle_consumer_group_heartbeat(request: Request, context: Context) -> Buffers:
@@ -65,14 +55,14 @@ async def handle_consumer_group_heartbeat(request: Request, context: Context) ->
         return await relay(request, context)
     topic = _first_lane_topic(wanted.subscribed_topic_names or (), context)
     if topic is not None:
-        return _refuse(request, _of_topic(topic), member_epoch=wanted.member_epoch)
+        return _refuse(request, _of_topic(topic))
     if not shows_lanes(context):
         return await relay(request, context)
     said = getattr(wanted, "subscribed_topic_regex", None)
     pattern = context.patterns.of(member) if said is None else str(said)
-    refusal = await _find_refusal(member[0], [pattern] if pattern else [], context)
-    if refusal is not None:
-        return _refuse(request, refusal, member_epoch=wanted.member_epoch)
+    refused = await _find_refusal(member[0], [pattern] if pattern else [], context)
+    if refused is not None:
+        return _refuse(request, refused)
     answer = await relay(request, context)
     if said is not None and _is_taken(request, answer):
         context.patterns.keep(member, str(said))
@@ -86,21 +76,23 @@ async def handle_streams_group_heartbeat(request: Request, context: Context) -> 
         return await relay(request, context)
     parts = wanted.topology.subtopologies
     topic = _first_lane_topic((name for part in parts for name in part.source_topics), context)
-    refusal = None if topic is None else _of_topic(topic)
-    if refusal is None and shows_lanes(context):
+    refused = None if topic is None else _of_topic(topic)
+    if refused is None and shows_lanes(context):
         patterns = [str(pattern) for part in parts for pattern in part.source_topic_regex]
-        refusal = await _find_refusal(str(wanted.group_id), patterns, context)
-    if refusal is None:
+        refused = await _find_refusal(str(wanted.group_id), patterns, context)
+    if refused is None:
         return await relay(request, context)
-    return _refuse(request, refusal, member_epoch=wanted.member_epoch)
+    return _refuse(request, refused)
 
 
 def _first_lane_topic(names: Iterable[str], context: Context) -> str | None:
     return next((name for name in names if context.registry.rule_of(name) is not None), None)
 
 
-async def _find_refusal(group: str, patterns: Sequence[str], context: Context) -> Refusal | None:
-    """Why patterns of a group's member are refused; None: the broker is to be asked.
+async def _find_refusal(
+    group: str, patterns: Sequence[str], context: Context
+) -> RefusalReason | None:
+    """The reason to refuse patterns of a group's member; None: the broker is to be asked.
 
     A client without the right to the group is left to the broker before anything is compared.
     """
@@ -109,15 +101,15 @@ async def _find_refusal(group: str, patterns: Sequence[str], context: Context) -
         return None
     if len(patterns) > PATTERNS_MAX:
         reason = f"there are {len(patterns)}, at most {PATTERNS_MAX}"
-        return Refusal(ErrorCode.invalid_regular_expression, UNREADABLE.format(reason=reason))
+        return RefusalReason(ErrorCode.invalid_regular_expression, UNREADABLE.format(reason=reason))
     for pattern in patterns:
         try:
             matches = await context.match_pattern(pattern, topics)
         except PatternUnreadable as error:
             text = UNREADABLE.format(reason=error)
-            return Refusal(ErrorCode.invalid_regular_expression, text)
+            return RefusalReason(ErrorCode.invalid_regular_expression, text)
         if matches is None:
-            return Refusal(ErrorCode.coordinator_load_in_progress, BUSY_TEXT)
+            return RefusalReason(ErrorCode.coordinator_load_in_progress, BUSY_TEXT)
         if await _first_shown(matches, context) is not None:
             return _of_topic(OF_PATTERN)
     return None
@@ -148,34 +140,6 @@ def _is_taken(request: Request, answer: Buffers) -> bool:
     return code == ErrorCode.none
 
 
-def _refuse(request: Request, refusal: Refusal, *, member_epoch: int) -> Buffers:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-    if request.api_key == 68:
-        return request.answer_entity(
-            module.ConsumerGroupHeartbeatResponse(
-                throttle_time=timedelta(0),
-                error_code=refusal.code,
-                error_message=refusal.reason,
-                member_epoch=i32(member_epoch),
-                heartbeat_interval=timedelta(0),
-                assignment=None,
-            )
-        )
-    return request.answer_entity(
-        module.StreamsGroupHeartbeatResponse(
-            throttle_time=timedelta(0),
-            error_code=refusal.code,
-            error_message=refusal.reason,
-            member_id="",
-            member_epoch=i32(member_epoch),
-            heartbeat_interval=timedelta(0),
-            acceptable_recovery_lag=i32(0),
-            task_offset_interval=timedelta(0),
-            status=None,
-            active_tasks=None,
-            standby_tasks=None,
-            warmup_tasks=None,
-            partitions_by_user_endpoint=None,
-            endpoint_information_epoch=i32(0),
-        )
-    )
+def _refuse(request: Request, reason: RefusalReason) -> Buffers:
+    epoch = request.decode().member_epoch
+    return request.answer_entity(refusal(request, *reason, member_epoch=epoch))

@@ -4,15 +4,15 @@ Behaviour: the topics that keylane adds to the subscriptions of members of lanes
 the answer; without any it passes as bytes.
 Not done: ConsumerGroupDescribe, whose groups have no lanes.
 
-In:    the broker's answer.  Out: the same, or one with shorter metadata.
 Source: docs/decisions/024.
 """
 
 from __future__ import annotations
 
 from keylane.assignor.subscribed_names import take_hidden_names
-from keylane.proxy.apis.shared.context import SIZE, Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER
+from keylane.proxy.apis.shared.request import SIZE, Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.group_members import (

@@ -8,47 +8,40 @@ offset that is known late, and could not be pushed in the name of the last commi
 has taken the group over loads its offsets for that, with the first heartbeat.
 Not done: groups without members, whose offsets expire as they do direct.
 
-In:    heartbeats.  Out: OffsetCommits of keylane's own.
 Source: docs/decisions/025; Kafka protocol guide, Heartbeat.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_commit.v8.request import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i32, i64
 
 from keylane.errors import FrameInvalid, GroupDenied, KeylaneError, NotCoordinator
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
+from keylane.proxy.apis.commits.entries import error_codes
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
-from keylane.proxy.apis.commits.lane_offsets import NONE, Place, fetch_committed
+from keylane.proxy.apis.commits.lane_offsets import NONE, fetch_committed, own_commit
 from keylane.proxy.apis.commits.late_offsets import push_owed
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.member_ids import FLEXIBLE_VERSIONS
 from keylane.proxy.apis.shared.refusals import expect_right
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.push_journal import Pushing
 from keylane.proxy.commits.refreshes import Beat
+from keylane.proxy.groups.group_names import Place
+from keylane.wire.header import ApiKey
 from keylane.wire.primitives import Reader
 
 log = logging.getLogger("keylane.offsets")
 
-HEARTBEAT: Final = 12
 PLACES_AT_ONCE: Final = 1_000
-"""In one request: some 50 kB."""
-NO_LEADER_EPOCH: Final = -1
+"""Of one request: some 50 kB."""
 FINAL: Final = frozenset(
     {NONE, ErrorCode.unknown_topic_or_partition, ErrorCode.topic_authorization_failed}
 )
@@ -57,8 +50,8 @@ Offset = tuple[Place, int, str]
 """Place, offset and metadata, as the broker has them."""
 
 
-def relays_heartbeat(request: Request, context: Context) -> bool:
-    """Every heartbeat, as bytes; a group whose offsets are due is noted."""
+def note_beat(request: Request, context: Context) -> None:
+    """Commit the offsets of the heartbeat's group again where they are due."""
     try:
         beat = read_beat(request)
         if _is_due(beat.group, context):
@@ -67,8 +60,7 @@ def relays_heartbeat(request: Request, context: Context) -> bool:
         if context.groups.lacks(beat.group):
             context.aside(partial(load_offsets, beat, context))
     except FrameInvalid:
-        pass  # the broker says so
-    return True
+        pass  # the broker refuses it
 
 
 async def load_offsets(beat: Beat, context: Context) -> None:
@@ -86,7 +78,9 @@ async def load_offsets(beat: Beat, context: Context) -> None:
 
 def read_beat(request: Request) -> Beat:
     """The member of a heartbeat. Raises: FrameInvalid."""
-    reader = Reader(request.body, flexible=request.api_version >= FLEXIBLE_VERSIONS[HEARTBEAT])
+    reader = Reader(
+        request.body, flexible=request.api_version >= FLEXIBLE_VERSIONS[ApiKey.HEARTBEAT]
+    )
     group, generation_id, member_id = reader.string(), reader.int32(), reader.string()
     instance_id = reader.nullable_string() if request.api_version >= 3 else None
     return Beat(group, generation_id, member_id, instance_id)
@@ -124,42 +118,34 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
     states = {
         (state.topic_name, key.partition): (key, state)
         for key, state in context.groups.states_of(beat.group).items()
-        # Of a topic that was made anew the states of the old one say nothing.
+        # States of a topic that was deleted do not count for a new one of that name.
         if state.pushed is not None
         and context.registry.id_of_name(state.topic_name) == key.topic_id
     }
     codes: set[ErrorCode] = set()
     count = 0
-    for places in _batches(list(states)):
-        offsets = await _offsets_of(beat.group, places, states, context)
+    places = list(states)
+    for start in range(0, len(places), PLACES_AT_ONCE):
+        batch = places[start : start + PLACES_AT_ONCE]
+        offsets = await _offsets_of(beat.group, batch, states, context)
         if not offsets:
             continue
         sent = SentPushes(beat.group, context)
         await sent.repeat({place: Pushing(*states[place], at) for place, at, _ in offsets})
         context.groups.check_tenure(beat.group)
         try:
-            answer = await context.ask(_commit_of(beat, offsets))
+            answer = await context.ask(own_commit(beat, offsets))
         except BaseException:
             sent.note_lost()
             raise
-        said = {
-            (str(topic.name), int(entry.partition_index)): entry.error_code
-            for topic in answer.topics
-            for entry in topic.partitions
-        }
-        sent.note_repeated(said)
-        codes.update(said.values())
-        count += list(said.values()).count(NONE)
+        answered = error_codes(answer)
+        sent.note_repeated(answered)
+        codes.update(answered.values())
+        count += list(answered.values()).count(NONE)
     context.stats.offsets_refreshed += count
     shown = ",".join(sorted(code.name for code in codes - {NONE}))
     log.debug("committed again group=%s offsets=%d errors=%s", beat.group, count, shown or "none")
     return codes
-
-
-def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
-    remaining = iter(places)
-    while batch := list(islice(remaining, PLACES_AT_ONCE)):
-        yield batch
 
 
 async def _offsets_of(
@@ -168,9 +154,9 @@ async def _offsets_of(
     states: Mapping[Place, tuple[StateKey, OffsetState]],
     context: Context,
 ) -> list[Offset]:
-    """What the broker holds, as the states know it; what it has expired is put back.
+    """Return offsets that are at the broker as the states have them, or that it has expired.
 
-    What somebody else has moved is left to the group's next call, which follows it.
+    An offset that was moved otherwise is left to the group's next call, which follows it.
     """
     committed, _ = await fetch_committed(group, places, context)
     expired = ExpiredOffsets(group, context)
@@ -185,25 +171,3 @@ async def _offsets_of(
         if offset is not None and offset == state.pushed:
             offsets.append((place, offset, metadata or ""))
     return offsets
-
-
-def _commit_of(beat: Beat, offsets: Sequence[Offset]) -> OffsetCommitRequest:
-    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for (topic, partition), offset, metadata in offsets:
-        entry = OffsetCommitRequestPartition(
-            partition_index=i32(partition),
-            committed_offset=i64(offset),
-            committed_leader_epoch=i32(NO_LEADER_EPOCH),
-            committed_metadata=metadata,
-        )
-        by_topic.setdefault(topic, []).append(entry)
-    return OffsetCommitRequest(
-        group_id=GroupId(beat.group),
-        generation_id_or_member_epoch=i32(beat.generation_id),
-        member_id=beat.member_id,
-        group_instance_id=beat.instance_id,
-        topics=tuple(
-            OffsetCommitRequestTopic(name=TopicName(name), partitions=tuple(entries))
-            for name, entries in by_topic.items()
-        ),
-    )

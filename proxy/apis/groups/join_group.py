@@ -14,14 +14,13 @@ Of groups that a rule gives the key-range assignor the generation is noted for S
 Not done: Kafka Streams (protocol `stream`) and Connect keep their own assignors, whose
 assignments carry more than partitions.
 
-In:    requests, the broker's answers.  Out: the same with names added and taken out, or refusals.
 Source: Kafka protocol guide, JoinGroup; docs/decisions/024; ClassicGroup.computeSubscribedTopics.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -38,7 +37,7 @@ from keylane.assignor.subscribed_names import (
     split_names,
 )
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
-from keylane.proxy.apis.shared.context import SIZE, Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.group_state import (
     CONSUMER,
     STABLE,
@@ -46,7 +45,9 @@ from keylane.proxy.apis.shared.group_state import (
     has_brokers_members,
 )
 from keylane.proxy.apis.shared.member_ids import note_joining, planned_group
-from keylane.proxy.apis.shared.refusals import refuse_join
+from keylane.proxy.apis.shared.refusals import refusal
+from keylane.proxy.apis.shared.relay import Handler, forward
+from keylane.proxy.apis.shared.request import SIZE, Request
 from keylane.proxy.groups.group_names import (
     NO_NAMES,
     Clash,
@@ -77,7 +78,7 @@ INCONSISTENT: Final = ErrorCode.inconsistent_group_protocol
 """All stock clients raise it; it is what brokers say to a member that does not fit a group."""
 LATER: Final = ErrorCode.coordinator_load_in_progress
 """All stock clients join again after it."""
-REMEDY: Final = "stop the whole group first, or give the new members a group id of their own"
+REMEDY: Final = "stop the whole group first, or give the new members another group id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +110,7 @@ class PhysicalNames(dict[str, str]):
 
 
 def read_asked(request: Request) -> Asked | None:
-    """What a consumer joins with; None: it is another's, or the broker's to refuse."""
-    if not request.parsed:
-        request.parsed.append(_read_asked(request))
-    found: Asked | None = request.parsed[0]
-    return found
-
-
-def _read_asked(request: Request) -> Asked | None:
+    """The JoinGroup of a consumer; None: it is another client's, or the broker's to refuse."""
     try:
         join = read_join_request(request.body, request.api_version)
     except FrameInvalid:
@@ -127,71 +121,71 @@ def _read_asked(request: Request) -> Asked | None:
     return Asked(join, NO_NAMES.union(*said))
 
 
-def relays_join_group(request: Request, context: Context) -> bool:
-    """Whether neither the member nor, as far as is known, its group has to do with lanes."""
-    note_joining(request, context)
+def look_join_group(request: Request, context: Context) -> Handler | None:
+    """Relay where neither the member nor, as far as is known, its group has to do with lanes."""
     asked = read_asked(request)
-    if asked is None:
-        return True
-    if _lane_names(asked, context):
-        return False
+    if asked is None or not _may_have_lanes(asked, context):
+        return None
+    return partial(handle_join_group, asked=asked)
+
+
+def _may_have_lanes(asked: Asked, context: Context) -> bool:
     group = asked.join.group_id
-    if group in context.group_names:
-        return False
+    if _lane_names(asked, context) or group in context.group_names:
+        return True
     try:
-        return context.groups.topics_of(group).isdisjoint(asked.names)
+        return not context.groups.topics_of(group).isdisjoint(asked.names)
     except NotCoordinator:
-        return True  # not loaded yet; what the leader is answered shows the group's names
+        return False  # not loaded yet; what the leader is answered shows the group's names
 
 
-async def handle_join_group(request: Request, context: Context) -> Buffers:
+async def handle_join_group(request: Request, context: Context, asked: Asked) -> Buffers:
     """Refuse a member that does not fit, else pass it on; judge the answer."""
-    asked = read_asked(request)
-    if asked is None:
-        pending = context.send((request.frame,))
-        context.release()
-        return (await pending,)
+    note_joining(request, context)
     group = asked.join.group_id
     # Else the names of a stranger, whose broker may be long in refusing it, would keep members out.
     code = ErrorCode(await context.group_error(group, Operation.READ))
     if code == ErrorCode.none:
         code = await _find_refusal(asked, context)
     if code != ErrorCode.none:
-        return request.answer_entity(refuse_join(request, code, asked.join.member_id))
+        return request.answer_entity(refusal(request, code, member_id=asked.join.member_id))
     join = context.group_names.begin_join(group, asked.identity, asked.names)
     member: str | None = None
     try:
-        pending = context.send((_with_hidden_names(request, asked.join, context),))
-        context.release()
-        frame = await pending
+        shown = _with_hidden_names(request, asked.join, context)
+        frame = await forward(request, context, frame=shown)
         member = _member_of(request, frame, asked)
     finally:
         context.group_names.end_join(group, join, member)
-    return judge_join_answer(request, frame, context)
+    return _judge(request, frame, context, lambda: asked)
 
 
-def judge_join_answer(request: Request, frame: Frame, context: Context) -> Buffers:
+def judge_relayed_join(request: Request, frame: Frame, context: Context) -> Buffers:
+    """The answer to a member whose request was relayed; it is read again for few of them."""
+    return _judge(request, frame, context, lambda: read_asked(request))
+
+
+def _judge(
+    request: Request, frame: Frame, context: Context, find_asked: Callable[[], Asked | None]
+) -> Buffers:
     """The answer to a member: without the names that keylane has added, or a refusal."""
-    asked = read_asked(request)
-    if asked is None:
-        return (frame,)
     try:
         answer = read_join_answer(request.answer_body(frame), request.api_version)
     except FrameInvalid as error:
         # The client may well read it: what cannot be judged is left to its own assignor.
         log.warning("JoinGroup not read session_id=%s reason=%s", context.session_id, error)
         return (frame,)
-    if answer.error_code != 0:
+    is_follower = answer.leader and not answer.members
+    asked = None if answer.error_code != 0 or is_follower else find_asked()
+    if asked is None:
         return (frame,)
-    if not answer.leader and not answer.members:
-        return _judge_leaderless(request, frame, asked, answer, context)
     if not answer.members:
-        return (frame,)
+        return _judge_leaderless(request, frame, asked, answer, context)
     return _judge_leader(request, frame, asked, answer, context)
 
 
 async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
-    """Why a member may not join: `INCONSISTENT`, or `LATER` while that cannot be said."""
+    """The reason to refuse a member: `INCONSISTENT`, or `LATER` while that cannot be said."""
     names, physical = context.group_names, PhysicalNames(context).__getitem__
     group = asked.join.group_id
     clash = own_clash(asked.names, physical)
@@ -213,7 +207,7 @@ async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
 
 
 async def _is_brokers(asked: Asked, context: Context) -> bool:
-    """Whether the broker deals out the group's partitions, as the last answer has shown.
+    """Return whether the broker deals out the group's partitions, as the last answer has shown.
 
     The members that it deals out to are then not even rebalanced by one that comes again and again.
     """
@@ -226,7 +220,7 @@ async def _is_brokers(asked: Asked, context: Context) -> bool:
 
 
 async def _learn_members(asked: Asked, context: Context) -> bool:
-    """Ask the coordinator who is in the group; False: a new member has to wait for that.
+    """Ask the coordinator for the group's members; False: a new member has to wait for that.
 
     While a group rebalances, a coordinator names its members and not what they subscribe to.
     """
@@ -306,7 +300,7 @@ def _note_brokers(asked: Asked, context: Context) -> None:
         log.warning(
             "member refused, the broker deals out partitions in its group group=%s member_id=%s "
             "topic=%s; stop the members with group.protocol=consumer, which connect to brokers "
-            "directly, or give them a group id of their own",
+            "directly, or give them another group id",
             join.group_id, identity_of(join.member_id, join.instance_id), topic,
         )  # fmt: skip
 
@@ -319,7 +313,7 @@ def _lane_names(asked: Asked, context: Context) -> list[str]:
 def _refuse_member(request: Request, asked: Asked, answer: JoinAnswer, context: Context) -> Buffers:
     """Answer with the refusal, and have the member leave: nothing is to be dealt out to it."""
     context.aside(partial(_leave, asked.join, answer.member_id, context))
-    return request.answer_entity(refuse_join(request, INCONSISTENT, answer.member_id))
+    return request.answer_entity(refusal(request, INCONSISTENT, member_id=answer.member_id))
 
 
 async def _leave(join: JoinRequest, member_id: str, context: Context) -> None:
@@ -334,7 +328,7 @@ async def _leave(join: JoinRequest, member_id: str, context: Context) -> None:
 def _judge_leader(
     request: Request, frame: Frame, asked: Asked, answer: JoinAnswer, context: Context
 ) -> Buffers:
-    """What a leader is answered: members by their own names, those that do not fit left out."""
+    """The answer to a leader: members by their own names, without those that do not fit."""
     flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
     physical = PhysicalNames(context).__getitem__
     metadata: dict[str, bytes] = {}
@@ -398,7 +392,7 @@ def _note_planned(
     refused: frozenset[str],
     context: Context,
 ) -> None:
-    """Remember who is in a generation that keylane deals out lanes to."""
+    """Remember the members of a generation that keylane deals out lanes to."""
     if planned_group(request, context) is None or answer.leader != answer.member_id:
         return
     if answer.protocol_name in {None, STREAMS}:

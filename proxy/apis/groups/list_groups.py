@@ -5,7 +5,6 @@ broker's own id. A group is listed by the node that serves it, once in all. The 
 both as bytes.
 Not done: transactions are listed once per node.
 
-In:    requests and answers.  Out: the same with ids for brokers, or for clients.
 Source: protocol guide.
 """
 
@@ -13,12 +12,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.relay import forward, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 
-def relays_alone(_request: Request, context: Context) -> bool:
-    """Whether ids mean the same to clients and brokers."""
+def is_alone(_request: Request, context: Context) -> bool:
+    """Return whether ids mean the same to clients and brokers."""
     return context.placement.is_alone
 
 
@@ -27,15 +28,11 @@ async def handle_unregister_broker(request: Request, context: Context) -> Buffer
     wanted = request.decode()
     broker_id = context.placement.real_id(int(wanted.broker_id))
     changed = replace(wanted, broker_id=type(wanted.broker_id)(broker_id))
-    pending = context.send((request.with_entity(changed),))
-    context.release()
-    return (await pending,)
+    return await relay(request, context, changed)
 
 
 async def handle_list_groups(request: Request, context: Context) -> Buffers:
-    """ListGroups v0-5: clients ask every pair, and some count a group as often as it is told."""
-    pending = context.send((request.frame,))
-    context.release()
-    answer = request.decode_answer(await pending)
+    """ListGroups v0-5: clients ask every pair, and some count a group as often as it is listed."""
+    answer = request.decode_answer(await forward(request, context))
     groups = tuple(entry for entry in answer.groups if context.placement.lists(entry.group_id))
     return request.answer_entity(replace(answer, groups=groups))

@@ -5,11 +5,10 @@ offsets name partitions, also of a topic whose own name means lanes. Its start o
 there by the partitions' numbers. A tool that goes by Metadata names all lanes: those beyond the
 partitions are answered as their partition where the request sets it to the same offset, and else
 refused with POLICY_VIOLATION and a reason. A lane name, to which a share group would wait for
-records for ever, is refused in heartbeats with INVALID_REQUEST and in offset calls with
+records without end, is refused in heartbeats with INVALID_REQUEST and in offset calls with
 POLICY_VIOLATION, each with a message. Its topic id is unknown to brokers, which say so.
 Not done: share groups in the order of keys.
 
-In:    requests and answers.  Out: the same, with refusals.
 Source: KIP-932; decision 028 (docs/decisions).
 """
 
@@ -17,34 +16,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
 from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
-from kio.static.primitive import i32, i64
+from kio.static.primitive import i32
 
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
-    UNKNOWN_PARTITION,
-    Refusal,
-    Target,
-    ask,
+    TopicTarget,
     find_target,
     find_targets,
     lanes_text,
 )
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
+from keylane.proxy.apis.shared.relay import ask, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
+from keylane.wire.refused import refuse
 
 LANE_NAME: Final = (
     "keylane: {name} means lanes of the topic {topic}, which share groups do not know: they have "
     "its whole partitions; name {topic} itself"
 )
-NO_OFFSET: Final = -1
 
 
 async def handle_share_group_heartbeat(request: Request, context: Context) -> Buffers:
@@ -54,17 +51,9 @@ async def handle_share_group_heartbeat(request: Request, context: Context) -> Bu
     refused = next((name for name in names if _is_lane_name(name, context)), None)
     if refused is None or wanted.member_epoch < 0:
         return await relay(request, context)
-    return request.answer_entity(
-        _module(request).ShareGroupHeartbeatResponse(
-            throttle_time=timedelta(0),
-            error_code=ErrorCode.invalid_request,
-            error_message=_lane_name_text(refused, context),
-            member_id=wanted.member_id,
-            member_epoch=wanted.member_epoch,
-            heartbeat_interval=timedelta(0),
-            assignment=None,
-        )
-    )
+    member = {"member_id": wanted.member_id, "member_epoch": wanted.member_epoch}
+    text = _lane_name_text(refused, context)
+    return request.answer_entity(refusal(request, ErrorCode.invalid_request, text, **member))
 
 
 def _is_lane_name(name: str, context: Context) -> bool:
@@ -81,7 +70,7 @@ async def handle_alter_share_offsets(request: Request, context: Context) -> Buff
     targets = await find_targets((topic.topic_name for topic in wanted.topics), context)
     if all(target.is_plain for target in targets):
         return await relay(request, context)
-    refusals: list[dict[int, Refusal]] = []
+    refusals: list[dict[int, RefusalReason]] = []
     kept: list[Any] = []
     for target, topic in zip(targets, wanted.topics, strict=True):
         offsets = {int(e.partition_index): int(e.start_offset) for e in topic.partitions}
@@ -98,39 +87,41 @@ async def handle_alter_share_offsets(request: Request, context: Context) -> Buff
     return request.answer_entity(_build_altered(request, wanted, targets, refusals, answer))
 
 
-def _is_asked(target: Target, index: int, refused: Mapping[int, Refusal]) -> bool:
-    """Whether an entry goes to the broker: not what is refused, nor what repeats a partition."""
+def _is_asked(target: TopicTarget, index: int, refused: Mapping[int, RefusalReason]) -> bool:
+    """Return whether an entry is neither refused nor a repetition of its partition."""
     view = target.view
     return index not in refused and (view is None or index < view.layout.partition_count)
 
 
 async def _refused_offsets(
-    target: Target, offsets: Mapping[int, int], context: Context
-) -> dict[int, Refusal]:
+    target: TopicTarget, offsets: Mapping[int, int], context: Context
+) -> dict[int, RefusalReason]:
     """By index, why a start offset is not set."""
     view = target.view
     if view is None:
         return {} if target.refusal is None else dict.fromkeys(offsets, target.refusal)
-    refused: dict[int, Refusal] = {}
+    refused: dict[int, RefusalReason] = {}
     if view.is_renamed:
         text = LANE_NAME.format(name=view.name, topic=view.topic)
-        refused = dict.fromkeys(offsets, Refusal(REFUSED, text))
+        refused = dict.fromkeys(offsets, RefusalReason(REFUSED, text))
     else:
-        refused = {i: refusal for i in offsets if (refusal := beyond(view, i, offsets))}
+        refused = {i: reason for i in offsets if (reason := beyond(view, i, offsets))}
     code = await context.right_error(view, Operation.READ) if refused else 0
-    return dict.fromkeys(refused, Refusal(ErrorCode(code), None)) if code else refused
+    return dict.fromkeys(refused, RefusalReason(ErrorCode(code), None)) if code else refused
 
 
-def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> Refusal | None:
-    """Why a lane beyond the partitions does not stand for its partition; None: it does."""
+def beyond(view: View, index: int, offsets: Mapping[int, int]) -> RefusalReason | None:
+    """The reason why a lane beyond the partitions is not its partition; None: it is."""
     count = view.layout.partition_count
     if index < count:
         return None
     if view.error_of(index):
-        return Refusal(UNKNOWN_PARTITION, f"{lanes_text(view)}; there is no lane {index}")
+        return RefusalReason(
+            ErrorCode.unknown_topic_or_partition, f"{lanes_text(view)}; there is no lane {index}"
+        )
     if offsets.get(view.partition_of(index)) == offsets[index]:
         return None
-    return Refusal(
+    return RefusalReason(
         REFUSED,
         f"{lanes_text(view)}, but a share group has the whole partitions 0 to {count - 1}: "
         f"name partition {view.partition_of(index)} in the place of lane {index}",
@@ -140,8 +131,8 @@ def beyond(view: LaneView, index: int, offsets: Mapping[int, int]) -> Refusal | 
 def _build_altered(
     request: Request,
     wanted: Any,
-    targets: list[Target],
-    refusals: list[dict[int, Refusal]],
+    targets: list[TopicTarget],
+    refusals: list[dict[int, RefusalReason]],
     answer: Any,
 ) -> Any:
     module = _module(request)
@@ -154,12 +145,8 @@ def _build_altered(
         for entry in topic.partitions:
             index = int(entry.partition_index)
             if index in refused:
-                code, message = refused[index]
-                entries.append(
-                    module.AlterShareGroupOffsetsResponsePartition(
-                        partition_index=i32(index), error_code=code, error_message=message
-                    )
-                )
+                of_entry = module.AlterShareGroupOffsetsResponsePartition
+                entries.append(refuse(of_entry, index, *refused[index]))
                 continue
             partition = index if target.view is None else target.view.partition_of(index)
             if partition in found:
@@ -177,7 +164,7 @@ def _build_altered(
 async def handle_describe_share_offsets(request: Request, context: Context) -> Buffers:
     """Refuse lane names; the rest are partitions in the request and the answer."""
     wanted = request.decode()
-    refused: dict[tuple[int, int], Target] = {}
+    refused: dict[tuple[int, int], TopicTarget] = {}
     groups = []
     for number, group in enumerate(wanted.groups):
         for place, topic in enumerate(group.topics or ()):
@@ -206,23 +193,12 @@ async def handle_describe_share_offsets(request: Request, context: Context) -> B
     return request.answer_entity(replace(answer, groups=tuple(shown)))
 
 
-async def _refused_topic(request: Request, topic: Any, target: Target, context: Context) -> Any:
-    module = _module(request)
-    refusal = await _lane_name_refusal(target, Operation.DESCRIBE, context)
-    return module.DescribeShareGroupOffsetsResponseTopic(
-        topic_name=topic.topic_name,
-        topic_id=_id_of(target),
-        partitions=tuple(
-            module.DescribeShareGroupOffsetsResponsePartition(
-                partition_index=index,
-                start_offset=i64(NO_OFFSET),
-                leader_epoch=i32(0),
-                error_code=refusal.code,
-                error_message=refusal.message,
-            )
-            for index in topic.partitions
-        ),
-    )
+async def _refused_topic(
+    request: Request, topic: Any, target: TopicTarget, context: Context
+) -> Any:
+    of_topic = _module(request).DescribeShareGroupOffsetsResponseTopic
+    reason = await _lane_name_refusal(target, Operation.DESCRIBE, context)
+    return refuse(of_topic, topic, *reason, topic_id=_id_of(target))
 
 
 async def handle_delete_share_offsets(request: Request, context: Context) -> Buffers:
@@ -245,27 +221,25 @@ async def handle_delete_share_offsets(request: Request, context: Context) -> Buf
 
 async def _refused_deletion(request: Request, name: str, context: Context) -> Any:
     target = await find_target(name, context)
-    refusal = await _lane_name_refusal(target, Operation.READ, context)
-    return _module(request).DeleteShareGroupOffsetsResponseTopic(
-        topic_name=name,
-        topic_id=_id_of(target),
-        error_code=refusal.code,
-        error_message=refusal.message,
-    )
+    of_topic = _module(request).DeleteShareGroupOffsetsResponseTopic
+    reason = await _lane_name_refusal(target, Operation.READ, context)
+    return refuse(of_topic, name, *reason, topic_id=_id_of(target))
 
 
-async def _lane_name_refusal(target: Target, operation: Operation, context: Context) -> Refusal:
+async def _lane_name_refusal(
+    target: TopicTarget, operation: Operation, context: Context
+) -> RefusalReason:
     view = target.view
     if view is None:
         assert target.refusal is not None, "a lane name has a view, or a reason why not"
         return target.refusal
     code = await context.right_error(view, operation)
     if code:
-        return Refusal(ErrorCode(code), None)
-    return Refusal(REFUSED, LANE_NAME.format(name=view.name, topic=view.topic))
+        return RefusalReason(ErrorCode(code), None)
+    return RefusalReason(REFUSED, LANE_NAME.format(name=view.name, topic=view.topic))
 
 
-def _id_of(target: Target) -> Any:
+def _id_of(target: TopicTarget) -> Any:
     return None if target.view is None else target.view.view_id
 
 

@@ -4,20 +4,19 @@ Behaviour: only for groups that a rule gives the key-range assignor. What the le
 for lane topics is replaced; for topics without lanes, and in user data, its word stands. With
 a cooperative protocol a lane is given to another member only in the generation after its
 owner gave it up: owners that lose lanes rejoin by themselves, and the target is kept until
-all lanes have arrived, so that a change of load cannot make it go on for ever.
+all lanes have arrived, so that a change of load cannot make it go on without end.
 Every plan is checked for overlaps and gaps. A bad one, and a generation whose members this
-process was not told of (it was started since), keep the client's assignment.
+process has not seen (it was started since), keep the client's assignment.
 A topic whose switch `accept.range.fetch` is off is dealt out in whole partitions, and members
 whose `allow.individual.commit` is off, by a switch or by their own word, get whole partitions
-only (S004-61, 62, 121; G-17).
+only.
 Members that say their rack (KIP-881) get lanes of partitions that are led there, where nothing
 more important speaks against it.
 A member that goes by another name of a topic than its group is refused (see `apis.joining`).
 Followers' requests, other groups' and those without an assignment pass as bytes.
 Not done: fencing; an unknown member, a late leader, an old generation are the broker's.
 
-In:    the leader's assignments.  Out: ours, to the broker; its answer as it is.
-Source: REQUIREMENTS S004-41, S004-70..82; KIP-429 (cooperative), KIP-345 (static members).
+Source: KIP-429 (cooperative), KIP-345 (static members).
 """
 
 from __future__ import annotations
@@ -47,17 +46,19 @@ from keylane.assignor.protocol import (
 from keylane.assignor.sticky import plan_sticky
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.commits.steps_back import note_given
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import note_syncing, planned_group, read_member
-from keylane.proxy.apis.shared.refusals import refuse_sync
+from keylane.proxy.apis.shared.refusals import refusal
+from keylane.proxy.apis.shared.relay import Handler, forward
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, Planned
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
+from keylane.wire.header import ApiKey
 from keylane.wire.primitives import Reader
 
 log = logging.getLogger("keylane.assignor")
 
-SYNC_GROUP: Final = 14
 EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
 """Their members own nothing while they join, whatever they say. Of others we believe it."""
 STICKY: Final = "sticky"
@@ -69,7 +70,7 @@ UUID_SUFFIX: Final = "-00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deal:
-    """All that a plan is made from."""
+    """The input of a plan."""
 
     joined: Joined
     subscriptions: Sequence[Subscription]
@@ -82,7 +83,7 @@ class Deal:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What a target holds for."""
+        """The members and topics that a target is for."""
         members = zip(self.joined.members, self.subscriptions, strict=True)
         return (
             self.topics,
@@ -98,14 +99,15 @@ class PlanRefused(Exception):
         super().__init__("; ".join(faults[:FAULTS_SHOWN]))
 
 
-def relays_sync_group(request: Request, context: Context) -> bool:
-    """Whether keylane has no part in the group's assignment."""
-    note_syncing(request, context)
-    return planned_group(request, context) is None and not is_left_out(request, context)
+def look_sync_group(request: Request, context: Context) -> Handler | None:
+    """Relay where keylane has no part in the group's assignment."""
+    if is_left_out(request, context):
+        return refuse_left_out
+    return None if planned_group(request, context) is None else handle_sync_group
 
 
 def is_left_out(request: Request, context: Context) -> bool:
-    """Whether the member goes by other names of topics than its group."""
+    """Return whether the member goes by other names of topics than its group."""
     try:
         group, _, member_id = read_member(request)
     except FrameInvalid:
@@ -113,20 +115,23 @@ def is_left_out(request: Request, context: Context) -> bool:
     return context.group_names.is_refused(group, member_id)
 
 
+async def refuse_left_out(request: Request, context: Context) -> Buffers:
+    """Refuse a member that goes by other names of topics than its group."""
+    note_syncing(request, context)
+    context.stats.joins_refused += 1
+    return request.answer_entity(refusal(request, ErrorCode.inconsistent_group_protocol))
+
+
 async def handle_sync_group(request: Request, context: Context) -> Buffers:
     """Replace a leader's assignments of lanes; send; pass the answer on."""
-    if is_left_out(request, context):
-        context.stats.joins_refused += 1
-        return request.answer_entity(refuse_sync(request, ErrorCode.inconsistent_group_protocol))
+    note_syncing(request, context)
     wanted = request.decode()
-    frame = request.frame
+    changed = None
     if wanted.assignments:
         assignments = await _plan(request, wanted, context)
         if assignments is not None:
-            frame = request.with_entity(replace(wanted, assignments=assignments))
-    pending = context.send((frame,))
-    context.release()
-    return note_given(request, await pending, context)
+            changed = replace(wanted, assignments=assignments)
+    return note_given(request, await forward(request, context, changed), context)
 
 
 async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, ...] | None:
@@ -162,7 +167,7 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
         return None
     context.generations.note_planned(group, planned)
     _log(context, group, deal, planned, context.clock() - started_s)
-    module: Any = load_payload_module(SYNC_GROUP, request.api_version, EntityType.request)
+    module: Any = load_payload_module(ApiKey.SYNC_GROUP, request.api_version, EntityType.request)
     return tuple(
         module.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
         for member_id, assignment in merged
@@ -170,13 +175,13 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
 
 
 def read_subscriptions(members: Iterable[JoinedMember]) -> list[Subscription]:
-    """What each member subscribes to. Raises: FrameInvalid."""
+    """The subscription of each member. Raises: FrameInvalid."""
     return [read_subscription(member.metadata) for member in members]
 
 
 async def find_lane_views(
     subscriptions: Iterable[Subscription], context: Context
-) -> dict[str, LaneView]:
+) -> dict[str, View]:
     """Lane topics that at least one member subscribes to, by name. Raises: UpstreamLost."""
     names = sorted({name for one in subscriptions for name in one.topics})
     found = {name: await context.find_view(name) for name in names}
@@ -187,7 +192,7 @@ def make_deal(
     group: str,
     joined: Joined,
     subscriptions: Sequence[Subscription],
-    views: Mapping[str, LaneView],
+    views: Mapping[str, View],
     context: Context,
 ) -> Deal:
     """Put together what the plan is made from."""
@@ -238,7 +243,7 @@ def make_deal(
 def client_of(member: JoinedMember) -> str:
     """The name that a switch knows a member by: its instance id, else its client id.
 
-    A leader is not told client ids. But a broker makes member ids of them, with a UUID behind
+    A leader does not learn client ids. But a broker makes member ids of them, with a UUID behind
     (GroupMetadata.generateMemberId), since clients no longer may (KIP-394).
     """
     return member.instance_id or member.member_id[: -len(UUID_SUFFIX)]
@@ -324,7 +329,7 @@ def members_of(deal: Deal) -> list[Member]:
 
 
 def _generation_of(said: Subscription, protocol: str) -> int:
-    """Which generation the owned lanes are of."""
+    """The generation of the owned lanes."""
     is_old = said.generation_id == NO_GENERATION and protocol == COOPERATIVE_STICKY
     if is_old and len(said.user_data) >= GENERATION.size:
         # Before version 2 it stood at the end of the assignor's own data (KIP-429).
@@ -340,7 +345,7 @@ def _with_history(claimed: Sequence[Member], deal: Deal) -> list[Member]:
     """Members without a lane are taken to own what they had last: lanes stay put.
 
     That is all members of an eager protocol, and a static member that was started again. What
-    members of the sticky assignor tell of themselves comes before what we remember of them.
+    members of the sticky assignor say of themselves comes before what we remember of them.
     """
     held = {lane for member in claimed for lane in member.owned}
     counts = {topic.name: topic.index_count for topic in deal.topics}
@@ -362,7 +367,7 @@ def _with_history(claimed: Sequence[Member], deal: Deal) -> list[Member]:
 
 
 def read_sticky_data(data: bytes) -> tuple[tuple[Lane, ...], int]:
-    """What a member of the eager `sticky` assignor had, and in which generation.
+    """The lanes that a member of the eager `sticky` assignor had, and their generation.
 
     Nothing, when it cannot be read: a group plans without it as well.
     Source: Kafka's StickyAssignor, user data versions 0 and 1; aiokafka's and kafka-python's.
@@ -396,14 +401,14 @@ def _count_moved(
 def merge(assignments: Sequence[Any], deal: Deal, planned: Planned) -> list[tuple[str, bytes]]:
     """The plan's lanes and the client's plain topics: (member id, assignment) of each member.
 
-    A member that nobody told us of keeps its plain topics. Raises: FrameInvalid.
+    A member that is not known here keeps its plain topics. Raises: FrameInvalid.
     """
     lane_topics = {topic.name for topic in deal.topics}
     sent = {str(entry.member_id): bytes(entry.assignment) for entry in assignments}
     given = {one.member_id: planned.lanes.get(one.identity, ()) for one in deal.joined.members}
     merged = []
     for member_id in dict.fromkeys((*sent, *given)):
-        # A leader may leave out who gets nothing.
+        # A leader may leave out members that get nothing.
         said = read_assignment(sent[member_id]) if sent.get(member_id) else None
         kept = [lane for lane in (said.lanes if said else ()) if lane[0] not in lane_topics]
         lanes = sorted((*kept, *given.get(member_id, ())))

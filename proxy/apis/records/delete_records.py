@@ -7,7 +7,6 @@ lowest of their offsets, and each lane is answered the new log start. An offset 
 watermark, above all others. Topics without lanes pass as they are.
 Not done: nothing.
 
-In:    requests and answers.  Out: an answer per lane.
 Source: KIP-107; decision 028 (docs/decisions).
 """
 
@@ -15,26 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
-from keylane.proxy.apis.shared.context import Context, Operation, Request
-from keylane.proxy.apis.shared.lane_wishes import (
-    REFUSED,
-    LaneWishes,
-    Refusal,
-    ask,
-    by_place,
-    find_targets,
-    lanes_text,
-)
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.context import Context, Operation
+from keylane.proxy.apis.shared.lane_wishes import REFUSED, LaneWishes, find_targets, lanes_text
+from keylane.proxy.apis.shared.refusals import RefusalReason
+from keylane.proxy.apis.shared.relay import ask, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 HIGH_WATERMARK: Final = -1
 NO_WATERMARK: Final = -1
@@ -56,15 +46,15 @@ async def handle_delete_records(request: Request, context: Context) -> Buffers:
     answer = None
     if asked:
         answer = await ask(request, replace(wanted, topics=_topics(wanted, asked)), context)
-    return request.answer_entity(_build(request, wishes, answer))
+    return request.answer_entity(wishes.answer(request, answer))
 
 
-def lowest_offset(view: LaneView, partition: int, offsets: Mapping[int, int]) -> int | Refusal:
-    """Where a partition may be cut for all of its lanes. Offsets are those that lanes may lose."""
+def lowest_offset(view: View, partition: int, offsets: Mapping[int, int]) -> int | RefusalReason:
+    """Return the lowest of the offsets up to which all lanes of a partition may be cut."""
     count = view.layout.lane_count
     if len(offsets) < count:
         first, step = partition, view.layout.partition_count
-        return Refusal(
+        return RefusalReason(
             REFUSED,
             f"{lanes_text(view)}, which share one log: name all {count} lanes of partition "
             f"{partition} ({first}, {first + step}, ...), or ask a broker's own address",
@@ -87,22 +77,3 @@ def _topics(wanted: Any, asked: Mapping[str, Mapping[int, int]]) -> tuple[Any, .
         )
         for name, offsets in asked.items()
     )
-
-
-def _build(request: Request, wishes: LaneWishes[int], answer: Any) -> Any:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-
-    def refused(index: int, refusal: Refusal) -> Any:
-        return module.DeleteRecordsPartitionResult(
-            partition_index=i32(index), low_watermark=i64(NO_WATERMARK), error_code=refusal.code
-        )
-
-    answered = () if answer is None else answer.topics
-    found = by_place(answered, "name", "partitions", "partition_index")
-    topics = tuple(
-        module.DeleteRecordsTopicResult(name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, refused)
-    )
-    if answer is not None:
-        return replace(answer, topics=topics)
-    return module.DeleteRecordsResponse(throttle_time=timedelta(0), topics=topics)

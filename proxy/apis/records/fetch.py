@@ -5,11 +5,11 @@ addresses (v16+). With lanes, fetch sessions (KIP-227) end here: the answer has 
 so the client names everything in each request; lanes that join a broker's session are
 answered with FETCH_SESSION_ID_NOT_FOUND, so that it starts over. A client is given lanes
 only after its own principal was seen to have READ, and where the switch `accept.range.fetch`
-of the topic is on: TOPIC_AUTHORIZATION_FAILED otherwise (S004-61). An empty batch still moves
+of the topic is on: TOPIC_AUTHORIZATION_FAILED otherwise. An empty batch still moves
 the client past other lanes' records; errors stay per partition. To librdkafka it is an empty
 control batch: of any other it concludes that its fetch size was too small, and at the tenth it
-tells its application MSG_SIZE_TOO_LARGE (`rd_kafka_msgset_reader_run`). Not to others: Sarama and
-aiokafka (read_committed) take an empty control batch for damage.
+reports MSG_SIZE_TOO_LARGE to its application (`rd_kafka_msgset_reader_run`). Not to others:
+Sarama and aiokafka (read_committed) take an empty control batch for damage.
 A client id that was given key ranges of a topic fetches its physical partitions, and gets its
 own keys of them; a partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED,
 and logged once. Such clients get no fetch sessions. Ranges that change while a request waits:
@@ -17,7 +17,6 @@ NOT_LEADER_OR_FOLLOWER, so that it asks again.
 A request that names lanes and plain topics is answered as soon as either has data.
 Not done: follower fetch of lanes (KIP-392), leader epochs of lanes are not fenced.
 
-In:    requests and answers.  Out: answers per lane.
 Source: protocol guide, Fetch; KIP-227, KIP-516, KIP-951.
 """
 
@@ -26,16 +25,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from keylane.proxy.apis.shared.context import Context, Request
+from kio.schema.errors import ErrorCode
+
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
+from keylane.proxy.apis.shared.relay import Handler, forward
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.apis.shared.unresolved import unresolved_lanes
 from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.range_views import RangeView
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD
 from keylane.wire.endpoints import tag_with_endpoints
 from keylane.wire.fetch import (
@@ -53,9 +56,6 @@ from keylane.wire.fetch import (
 from keylane.wire.leader_hints import show_fetch_ids
 from keylane.wire.primitives import NO_TAGS
 
-TOPIC_AUTHORIZATION_FAILED: Final = 29
-NOT_LEADER_OR_FOLLOWER: Final = 6
-FETCH_SESSION_ID_NOT_FOUND: Final = 70
 SESSION_VERSION: Final = 7
 ZSTD_VERSION: Final = 10
 """Clients that ask in an earlier one know no zstd (KIP-110)."""
@@ -77,25 +77,17 @@ class FetchPlan:
     """One per entry of `answered`."""
 
 
-def relays_fetch(request: Request, context: Context) -> bool:
-    """Whether no topic of the request has lanes, for all that is known."""
-    if context.range_views.has_ranges(request.header.client_id):
-        return False
-    return are_plain(_read(request).topics, context.registry)
+def look_fetch(request: Request, context: Context) -> Handler | None:
+    """Relay a request of which no topic has lanes, for all that is known."""
+    wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
+    has_ranges = context.range_views.has_ranges(request.header.client_id)
+    if not has_ranges and are_plain(wanted.topics, context.registry):
+        return None
+    return partial(handle_fetch, wanted=wanted)
 
 
-def _read(request: Request) -> FetchRequest:
-    """Read the request once: its route asks what it is for, its handler serves it."""
-    if not request.parsed:
-        found = read_fetch_request(request.frame, request.body_position, request.api_version)
-        request.parsed.append(found)
-    wanted: FetchRequest = request.parsed[0]
-    return wanted
-
-
-async def handle_fetch(request: Request, context: Context) -> Buffers:
+async def handle_fetch(request: Request, context: Context, wanted: FetchRequest) -> Buffers:
     """Plan, fetch lanes and plain topics, build one answer."""
-    wanted = _read(request)
     client_id = request.header.client_id
     reads_zstd = request.api_version >= ZSTD_VERSION
     plan = await plan_fetch(wanted, context, client_id, reads_zstd=reads_zstd)
@@ -104,16 +96,13 @@ async def handle_fetch(request: Request, context: Context) -> Buffers:
     # partitions of which the client has since been given ranges.
     is_sessionless = context.range_views.has_ranges(client_id)
     if not plan.answered and not is_sessionless:
-        pending = context.send((request.frame,))
-        context.release()
-        return with_own_endpoints(request, await pending, context)
+        return with_own_endpoints(request, await forward(request, context), context)
     if wanted.session_id != 0:
-        refusal = FetchResponse(error_code=FETCH_SESSION_ID_NOT_FOUND, topics=())
+        refusal = FetchResponse(error_code=ErrorCode.fetch_session_id_not_found, topics=())
         return request.answer(write_fetch_response(refusal, request.api_version))
     if not plan.answered:
-        pending = context.send((_plain_frame(request, wanted, plan, wanted.max_wait_ms),))
-        context.release()
-        return with_own_endpoints(request, await pending, context)
+        frame = _plain_frame(request, wanted, plan, wanted.max_wait_ms)
+        return with_own_endpoints(request, await forward(request, context, frame=frame), context)
     if not plan.plain:
         lanes = await _fetch_lanes(wanted, plan, context, wanted.max_wait_ms)
         await _refuse_revoked(plan, context)
@@ -129,7 +118,7 @@ async def plan_fetch(
     *,
     reads_zstd: bool = True,
 ) -> FetchPlan:
-    """Tell lanes and key ranges from plain topics; refuse what is not there or not allowed."""
+    """Part lanes and key ranges from plain topics; refuse what is not there or not allowed."""
     plan = FetchPlan()
     for topic in wanted.topics:
         topic_id = None if topic.topic_id is None else uuid.UUID(bytes=topic.topic_id)
@@ -144,18 +133,18 @@ async def plan_fetch(
         if view is None:
             plan.plain.append(topic)
             continue
-        is_lane_view = view.layout is not None
+        is_lane_view = view.lanes is not None
         if context.switches.accepts_range_fetch(view.topic, is_lane_view=is_lane_view):
             read_error = await context.fetch_error(view)
         else:
-            read_error = TOPIC_AUTHORIZATION_FAILED  # S004-61, K-01b
+            read_error = ErrorCode.topic_authorization_failed
         codec = CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec
         chosen_name, places = _chosen_name(view), list[PartitionAnswer | int]()
         for entry in topic.partitions:
             if read_error:
                 places.append(_refused(entry.partition, read_error))
             elif error_code := view.error_of(entry.partition):
-                if isinstance(view, RangeView):
+                if view.lanes is None:
                     context.range_views.log_refusal(view, entry.partition)
                 places.append(_refused(entry.partition, error_code))
             else:
@@ -167,7 +156,7 @@ async def plan_fetch(
 
 
 def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
-    """Where a client reads, for those that have been given lanes just now (see `steps_back`)."""
+    """Note where a client reads that was given lanes just now (see `steps_back`)."""
     if client_id not in context.gained_lanes.by_client:
         return
     for (topic, _), view in zip(plan.answered, plan.views, strict=True):
@@ -178,7 +167,7 @@ def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
 def lane_request(
     wanted: FetchRequest, plan: FetchPlan, context: Context, max_wait_ms: int
 ) -> LaneFetchRequest:
-    """What `lane_fetch` is asked for; an answer is bounded whatever the client allows."""
+    """The request for lanes; its answer is bounded whatever the client allows."""
     return LaneFetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=wanted.min_bytes,
@@ -215,16 +204,16 @@ async def _fetch_lanes(
 
 
 async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
-    """Give nothing to who lost the right to read while he waited: a wait may be long.
+    """Give nothing to a client that lost the right to read while it waited: a wait may be long.
 
-    Who was given other ranges meanwhile asks again, for those.
+    A client that was given other ranges meanwhile asks again, for those.
     """
     for number, ((topic, places), view) in enumerate(zip(plan.answered, plan.views, strict=True)):
         if not any(isinstance(place, int) for place in places):
             continue  # nothing is given
         error_code = await context.fetch_error(view)
-        if isinstance(view, RangeView) and not context.range_views.is_current(view):
-            error_code = NOT_LEADER_OR_FOLLOWER
+        if view.lanes is None and not context.range_views.is_current(view):
+            error_code = ErrorCode.not_leader_or_follower
         if error_code:
             refused = [_refused(entry.partition, error_code) for entry in topic.partitions]
             plan.answered[number] = topic, list(refused)
@@ -269,7 +258,7 @@ def _plain_frame(request: Request, wanted: FetchRequest, plan: FetchPlan, wait_m
 
 
 def _has_news(topic: FetchTopicAnswer) -> bool:
-    # Tags tell a diverging epoch or a new leader, a preferred replica where to go instead.
+    # Tags name a diverging epoch or a new leader, a preferred replica where to go instead.
     return any(
         answer.error_code
         or answer.preferred_read_replica >= 0
@@ -281,7 +270,7 @@ def _has_news(topic: FetchTopicAnswer) -> bool:
 
 def _chosen_name(view: View) -> str:
     """The lane name, where it is the client that has chosen how many lanes there are; else none."""
-    is_even = view.layout is not None and view.layout.cuts is None
+    is_even = view.lanes is not None and view.lanes.cuts is None
     return view.name if view.is_renamed and is_even else ""
 
 

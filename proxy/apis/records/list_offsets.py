@@ -1,12 +1,11 @@
 """ListOffsets v1-11 and OffsetForLeaderEpoch v2-4: a lane's answer is its partition's.
 
-Behaviour: latest and earliest of lanes are answered from what Fetch told a moment ago, where
+Behaviour: latest and earliest of lanes are answered from what Fetch answered a moment ago, where
 that is fresh (Spark asks twice per poll); all else is asked of the broker, each partition
 once. Offset by time, max timestamp and end of an epoch are the partition's, so a lane starts
 at or before its own first record of that time. Topics without lanes pass as they are.
 Not done: nothing.
 
-In:    requests and answers.  Out: answers per lane.
 Source: protocol guide, ListOffsets; KIP-101, KIP-320 (epochs), KIP-734 (max timestamp).
 """
 
@@ -22,17 +21,16 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds, relay
+from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.commits.log_ends import EARLIEST, LATEST
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
+from keylane.wire.header import ApiKey
 
-UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
-LATEST: Final = -1
-EARLIEST: Final = -2
-LIST_OFFSETS: Final = 2
 THROTTLE_VERSION: Final = 2
 
 
@@ -90,7 +88,7 @@ async def handle_offset_for_leader_epoch(request: Request, context: Context) -> 
 
 
 async def _refusals(
-    view: LaneView | None, indexes: Sequence[int], context: Context
+    view: View | None, indexes: Sequence[int], context: Context
 ) -> dict[int, ErrorCode]:
     """Lane index -> why it is refused; all lanes, when the client may not know of the topic."""
     if view is None:
@@ -98,17 +96,17 @@ async def _refusals(
     code = await context.right_error(view, Operation.DESCRIBE)
     if code:
         return dict.fromkeys(indexes, ErrorCode(code))
-    return dict.fromkeys(absent_lanes(view, indexes), UNKNOWN_PARTITION)
+    return dict.fromkeys(absent_lanes(view, indexes), ErrorCode.unknown_topic_or_partition)
 
 
 async def _own_answers(
-    api_version: int, wanted: Any, topic: Any, view: LaneView | None, context: Context
+    api_version: int, wanted: Any, topic: Any, view: View | None, context: Context
 ) -> dict[int, Any]:
-    """Lane index -> answer, for what is known without asking and may be told."""
+    """Lane index -> answer, for what is known without asking and may be answered."""
     fresh: dict[int, Any] = {}
     if view is None:
         return fresh
-    module: Any = load_payload_module(LIST_OFFSETS, api_version, EntityType.response)
+    module: Any = load_payload_module(ApiKey.LIST_OFFSETS, api_version, EntityType.response)
     isolation_level = int(getattr(wanted, "isolation_level", 0))
     indexes = [int(entry.partition_index) for entry in topic.partitions]
     for index, code in (await _refusals(view, indexes, context)).items():
@@ -138,7 +136,7 @@ def _build(
     rounds: PhysicalRounds,
     answered: list[Any],
 ) -> Any:
-    module: Any = load_payload_module(LIST_OFFSETS, api_version, EntityType.response)
+    module: Any = load_payload_module(ApiKey.LIST_OFFSETS, api_version, EntityType.response)
     topics = []
     for topic, fresh, (answer, entries) in zip(
         wanted.topics, known, rounds.answers(answered), strict=True

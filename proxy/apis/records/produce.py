@@ -8,7 +8,6 @@ the next request of its connection waits until this one is answered, since a bro
 5 batches only. acks=0 has no answer. Topics without lanes pass as bytes.
 Not done: nothing.
 
-In:    requests and answers.  Out: answers per lane.
 Source: protocol guide, Produce; KIP-98, KIP-516, KIP-951.
 """
 
@@ -17,18 +16,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
+
+from kio.schema.errors import ErrorCode
 
 from keylane.errors import BatchCorrupt, FrameInvalid
 from keylane.producers.resequence import resequence
-from keylane.producers.sequence import UNKNOWN_PRODUCER_ID, UNKNOWN_PRODUCER_LOG_START
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.producers.sequence import UNKNOWN_PRODUCER_LOG_START
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.endpoints import show_endpoints, with_own_endpoints
 from keylane.proxy.apis.shared.lane_topics import are_plain, find_view
 from keylane.proxy.apis.shared.own_topics import names_own, refused_topics
+from keylane.proxy.apis.shared.relay import Handler, forward
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.batch import NO_PRODUCER_ID, BatchHeader, read_batch_header
 from keylane.wire.produce import (
     Place,
@@ -49,18 +53,16 @@ from keylane.wire.produce import (
     write_produce_response,
 )
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-TOPIC_REFUSED: Final = 29
 NO_ACKS: Final = 0
 
-Views = Mapping[tuple[str | None, bytes | None], LaneView]
+Views = Mapping[tuple[str | None, bytes | None], View]
 
 
 @dataclass(frozen=True, slots=True)
-class LaneBatch:
-    """What names an idempotent batch of a lane in `SequenceMap`."""
+class SequencedBatch:
+    """The key of an idempotent batch of a lane in `SequenceMap`."""
 
-    view: LaneView
+    view: View
     lane_index: int
     header: BatchHeader
 
@@ -76,32 +78,32 @@ class RoundsUnderWay:
 
     sent: list[ProduceRound] = field(default_factory=list)
     refused: dict[Place, Refusal] = field(default_factory=dict)
-    open: deque[tuple[Awaitable[Frame], dict[Place, LaneBatch]]] = field(default_factory=deque)
+    open: deque[tuple[Awaitable[Frame], dict[Place, SequencedBatch]]] = field(default_factory=deque)
     responses: list[ProduceResponse] = field(default_factory=list)
     error_codes: dict[Place, int] = field(default_factory=dict)
 
 
-def relays_produce(request: Request, context: Context) -> bool:
-    """Whether no topic of the request has lanes, for all that is known, and it has an answer."""
+def look_produce(request: Request, context: Context) -> Handler | None:
+    """Relay a request of which no topic has lanes, for all that is known, and that is answered."""
     wanted = read_produce_request(request.frame, request.body_position, request.api_version)
-    if names_own(wanted.topics, context.registry):
-        return False
-    return wanted.acks != NO_ACKS and are_plain(wanted.topics, context.registry)
+    is_own = names_own(wanted.topics, context.registry)
+    if not is_own and wanted.acks != NO_ACKS and are_plain(wanted.topics, context.registry):
+        return None
+    return partial(handle_produce, wanted=wanted)
 
 
-async def handle_produce(request: Request, context: Context) -> Buffers:
+async def handle_produce(request: Request, context: Context, wanted: ProduceRequest) -> Buffers:
     """Take lanes apart into rounds, send them, put the answers together."""
-    wanted = read_produce_request(request.frame, request.body_position, request.api_version)
     views = await find_views(wanted, context)
     own = await refused_topics(wanted.topics, context)
     if not views and not own:
         return await _relay(request, wanted, context)
-    # Before sequence numbers are given out: who may not write must not use up anybody's.
+    # Before sequence numbers are given out: a client without the right must not use up others'.
     denied = await _denied(views, context)
 
     def target(topic: ProduceTopic, entry: ProducePartition) -> Target | Refusal:
         if (topic.name, topic.topic_id) in own:
-            return Refusal(TOPIC_REFUSED)
+            return Refusal(ErrorCode.topic_authorization_failed)
         return to_physical(topic, entry, views, denied)
 
     plan = split_by_partition(wanted, target)
@@ -154,14 +156,14 @@ async def _denied(views: Views, context: Context) -> dict[str, int]:
 def to_physical(
     topic: ProduceTopic, entry: ProducePartition, views: Views, denied: Mapping[str, int]
 ) -> Target | Refusal:
-    """Where a partition of the request goes."""
+    """The target of a partition of the request."""
     view = views.get((topic.name, topic.topic_id))
     if view is None:
         return Target(topic.name, topic.topic_id, entry.partition, entry.records)
     if view.topic in denied:
         return Refusal(denied[view.topic])
     if not 0 <= entry.partition < view.layout.index_count:
-        return Refusal(UNKNOWN_TOPIC_OR_PARTITION)
+        return Refusal(ErrorCode.unknown_topic_or_partition)
     partition = view.layout.partition_of(entry.partition)
     if topic.topic_id is not None:
         return Target(None, view.topic_id.bytes, partition, entry.records)
@@ -170,7 +172,7 @@ def to_physical(
 
 def idempotent_batches(
     wanted: ProduceRequest, one: ProduceRound, views: Views
-) -> dict[Place, LaneBatch]:
+) -> dict[Place, SequencedBatch]:
     """The lane batches of a round that carry sequence numbers."""
     batches = {}
     for places in one.places:
@@ -180,13 +182,13 @@ def idempotent_batches(
             view = views.get((topic.name, topic.topic_id))
             header = _header(entry) if view is not None else None
             if view is not None and header is not None and header.producer_id != NO_PRODUCER_ID:
-                batches[place] = LaneBatch(view, entry.partition, header)
+                batches[place] = SequencedBatch(view, entry.partition, header)
     return batches
 
 
 def renumber(
     one: ProduceRound,
-    batches: Mapping[Place, LaneBatch],
+    batches: Mapping[Place, SequencedBatch],
     refused: dict[Place, Refusal],
     context: Context,
 ) -> ProduceRound:
@@ -211,7 +213,7 @@ def renumber(
 
 
 def _renumber_batch(
-    entry: ProducePartition, batch: LaneBatch, context: Context
+    entry: ProducePartition, batch: SequencedBatch, context: Context
 ) -> ProducePartition | Refusal:
     header = batch.header
     assigned = context.sequences.assign(
@@ -231,7 +233,7 @@ def _renumber_batch(
     return entry._replace(records=tuple(moved))
 
 
-def _has_room(batches: Mapping[Place, LaneBatch], context: Context) -> bool:
+def _has_room(batches: Mapping[Place, SequencedBatch], context: Context) -> bool:
     return all(
         context.sequences.room(batch.header.producer_id, batch.view.topic_id, batch.partition) > 0
         for batch in batches.values()
@@ -257,7 +259,7 @@ async def _settle_oldest(request: Request, under_way: RoundsUnderWay, context: C
                 under_way.error_codes[place] = _settle(batches[place], answer, context)
 
 
-def _settle(batch: LaneBatch, answer: ProduceAnswer, context: Context) -> int:
+def _settle(batch: SequencedBatch, answer: ProduceAnswer, context: Context) -> int:
     return context.sequences.settle(
         batch.header.producer_id,
         batch.header.producer_epoch,
@@ -278,8 +280,8 @@ def _merge(
 
     def settled(place: Place, answer: ProduceAnswer) -> ProduceAnswer:
         error_code = under_way.error_codes.get(place, answer.error_code)
-        if error_code == UNKNOWN_PRODUCER_ID != answer.error_code:
-            # Ours, not the broker's: without a log start a Java producer retries for ever.
+        if error_code == ErrorCode.unknown_producer_id != answer.error_code:
+            # Ours, not the broker's: without a log start a Java producer retries without end.
             answer = answer._replace(log_start_offset=UNKNOWN_PRODUCER_LOG_START)
         return answer._replace(error_code=error_code)
 
@@ -306,6 +308,4 @@ async def _relay(request: Request, wanted: ProduceRequest, context: Context) -> 
     if wanted.acks == NO_ACKS:
         context.send_unanswered((request.frame,))
         return ()
-    pending = context.send((request.frame,))
-    context.release()
-    return with_own_endpoints(request, await pending, context)
+    return with_own_endpoints(request, await forward(request, context), context)

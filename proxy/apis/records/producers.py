@@ -7,33 +7,27 @@ Not done: transactions do not name the lanes of lane names, of which there may b
 `kafka-transactions find-hanging`, look at the topic under its own name. To abort one, ask a
 broker's own address (WriteTxnMarkers is not served).
 
-In:    requests and answers.  Out: answers per lane.
 Source: KIP-664.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
     LaneWishes,
-    Refusal,
     any_lane,
-    ask,
-    by_place,
     find_target,
     find_targets,
     lanes_of,
     shows_lanes,
 )
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import ask, forward, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 
@@ -56,38 +50,14 @@ async def handle_describe_producers(request: Request, context: Context) -> Buffe
     answer = None
     if topics:
         answer = await ask(request, replace(wanted, topics=topics), context)
-    return request.answer_entity(_build(request, wishes, answer))
-
-
-def _build(request: Request, wishes: LaneWishes[None], answer: Any) -> Any:
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-
-    def refused(index: int, refusal: Refusal) -> Any:
-        return module.PartitionResponse(
-            partition_index=i32(index),
-            error_code=refusal.code,
-            error_message=refusal.message,
-            active_producers=(),
-        )
-
-    answered = () if answer is None else answer.topics
-    found = by_place(answered, "name", "partitions", "partition_index")
-    topics = tuple(
-        module.TopicResponse(name=target.name, partitions=entries)
-        for target, entries in wishes.answers(found, refused)
-    )
-    if answer is not None:
-        return replace(answer, topics=topics)
-    return module.DescribeProducersResponse(throttle_time=timedelta(0), topics=topics)
+    return request.answer_entity(wishes.answer(request, answer))
 
 
 async def handle_describe_transactions(request: Request, context: Context) -> Buffers:
     """Show the partitions of transactions as the lanes that clients know."""
     if not shows_lanes(context):
         return await relay(request, context)
-    pending = context.send((request.frame,))
-    context.release()
-    frame = await pending
+    frame = await forward(request, context)
     answer = request.decode_answer(frame)
     states = tuple([await _in_lanes(state, context) for state in answer.transaction_states])
     if states == tuple(answer.transaction_states):

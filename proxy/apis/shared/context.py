@@ -7,12 +7,10 @@ Source: Kafka protocol guide, request and response headers v0 to v2.
 from __future__ import annotations
 
 import enum
-import struct
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from keylane.config.node import ProxyConfig
 from keylane.offsets.lineage import EpochStart
@@ -21,7 +19,7 @@ from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.producers.sequence import SequenceMap
-from keylane.proxy.commits.group_offsets import LOCK_WAIT_S
+from keylane.proxy.commits.group_states import LOCK_WAIT_S
 from keylane.proxy.commits.late_pushes import LatePushes
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.push_journal import PushJournal
@@ -38,21 +36,11 @@ from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.topics.placement import Placement
 from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
-from keylane.proxy.topics.registry import LaneView, PhysicalTopic, TopicRegistry, View
+from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
-from keylane.wire.header import RequestHeader, find_response_body, response_body_position
-from keylane.wire.messages import read_request, read_response, write_message
-from keylane.wire.offset_commit import read_commit_request
+from keylane.proxy.topics.view import View
 
 Result = TypeVar("Result")
-SIZE: Final = struct.Struct(">i")
-RESPONSE_HEADER: Final = struct.Struct(">ii")
-TAGS_AT: Final = SIZE.size + 4
-"""Where the tagged fields of an answer's header stand: behind the correlation id."""
-TAGGED_BODY: Final = TAGS_AT + 1
-"""Where the body starts if there are none."""
-NO_TAGS: Final = b"\x00"
-OFFSET_COMMIT: Final = 8
 
 
 class Operation(enum.IntEnum):
@@ -63,97 +51,6 @@ class Operation(enum.IntEnum):
     DELETE = 6
     ALTER = 7
     DESCRIBE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request as it came, size bytes included."""
-
-    header: RequestHeader
-    frame: Frame
-    parsed: list[Any] = field(default_factory=list, repr=False, compare=False)
-    """What its route has read of it, for its handler."""
-    decoded: list[Any] = field(default_factory=list, repr=False, compare=False)
-    """The body as a kio entity, once it was asked for."""
-    answer_tags: list[bytes] = field(default_factory=list, repr=False, compare=False)
-    """The tagged fields of the answer's header, raw, where the broker sent any."""
-
-    @property
-    def api_key(self) -> int:
-        """Kafka API key."""
-        return int(self.header.api_key)
-
-    @property
-    def api_version(self) -> int:
-        """Version of the request's and the answer's body."""
-        return self.header.api_version
-
-    @property
-    def body(self) -> memoryview:
-        """The bytes behind the request header."""
-        return memoryview(self.frame)[SIZE.size + self.header.body_position :]
-
-    def decode(self) -> Any:
-        """The body as a kio entity; a commit's as `wire.offset_commit` reads it, by the same names.
-
-        Raises: FrameInvalid.
-        """
-        if not self.decoded:
-            if self.api_key == OFFSET_COMMIT:
-                self.decoded.append(read_commit_request(self.body, self.api_version))
-            else:
-                self.decoded.append(read_request(self.api_key, self.api_version, self.body))
-        return self.decoded[0]
-
-    def with_body(self, body: bytes) -> bytes:
-        """A frame with the same header and another body."""
-        header = memoryview(self.frame)[SIZE.size : SIZE.size + self.header.body_position]
-        return b"".join((SIZE.pack(len(header) + len(body)), header, body))
-
-    def with_buffers(self, body: Buffers) -> Buffers:
-        """As `with_body`, without copying the pieces."""
-        header = memoryview(self.frame)[SIZE.size : SIZE.size + self.header.body_position]
-        size_bytes = len(header) + sum(map(len, body))
-        return (SIZE.pack(size_bytes) + header.tobytes(), *body)
-
-    def with_entity(self, entity: Any) -> bytes:
-        """As `with_body`, from a kio entity."""
-        return self.with_body(write_message(entity))
-
-    @property
-    def body_position(self) -> int:
-        """Where the body starts in the frame."""
-        return SIZE.size + self.header.body_position
-
-    def answer_position(self, frame: Frame) -> int:
-        """Where the body starts in a broker's answer to this request.
-
-        Takes note of tagged fields in the answer's header, which go to the client as they came.
-        """
-        start = find_response_body(frame, SIZE.size, self.api_key, self.api_version)
-        if start > TAGGED_BODY:
-            self.answer_tags[:] = (bytes(frame[TAGS_AT:start]),)
-        return start
-
-    def answer_body(self, frame: Frame) -> memoryview:
-        """The body of a broker's answer to this request."""
-        return memoryview(frame)[self.answer_position(frame) :]
-
-    def decode_answer(self, frame: Frame) -> Any:
-        """The answer as a kio entity. Raises: FrameInvalid."""
-        return read_response(self.api_key, self.api_version, self.answer_body(frame))
-
-    def answer(self, buffers: Buffers, *, header_version: int | None = None) -> Buffers:
-        """Put size and response header before a body."""
-        tags = b""
-        if response_body_position(self.api_key, self.api_version) > 4 and header_version != 0:
-            tags = self.answer_tags[0] if self.answer_tags else NO_TAGS
-        size_bytes = 4 + len(tags) + sum(map(len, buffers))
-        return (RESPONSE_HEADER.pack(size_bytes, self.header.correlation_id) + tags, *buffers)
-
-    def answer_entity(self, entity: Any) -> Buffers:
-        """As `answer`, from a kio entity."""
-        return self.answer((write_message(entity),))
 
 
 class Groups(Protocol):
@@ -258,7 +155,7 @@ class Groups(Protocol):
     def note_used(self, group: str, view: View) -> None:
         """The broker has taken a commit of the group under this name; `note_commits` notes it."""
 
-    def note_commits(self, group: str, view: LaneView, indexes: Sequence[int]) -> None:
+    def note_commits(self, group: str, view: View, indexes: Sequence[int]) -> None:
         """Lanes were committed just now: for who looks at the group."""
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
@@ -286,10 +183,10 @@ class Groups(Protocol):
 class Loads(Protocol):
     """Load of lanes as readers measured it (`proxy.scans.loads`)."""
 
-    def bytes_per_s(self, view: LaneView) -> dict[int, float]:
+    def bytes_per_s(self, view: View) -> dict[int, float]:
         """By lane index; lanes that were not measured yet are missing."""
 
-    def records_per_s(self, view: LaneView) -> dict[int, float]:
+    def records_per_s(self, view: View) -> dict[int, float]:
         """By lane index; lanes that were not measured yet are missing."""
 
 
@@ -390,13 +287,13 @@ class Context(Protocol):
     def learn_topic(self, entry: Any) -> None:
         """Take note of a topic in a Metadata answer that has its id."""
 
-    def read_racks(self, view: LaneView) -> tuple[frozenset[str], ...]:
+    def read_racks(self, view: View) -> tuple[frozenset[str], ...]:
         """By partition, the rack that it is read from; empty where none is known."""
 
-    async def find_view(self, name: str) -> LaneView | None:
+    async def find_view(self, name: str) -> View | None:
         """The lanes a name stands for; asks the cluster when the topic is not known yet."""
 
-    async def find_view_by_id(self, topic_id: uuid.UUID) -> LaneView | None:
+    async def find_view_by_id(self, topic_id: uuid.UUID) -> View | None:
         """As `find_view`, by the id that Metadata has given the client."""
 
     async def find_topic(self, name: str) -> PhysicalTopic | None:
@@ -446,9 +343,7 @@ class Context(Protocol):
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Serve lanes; one answer per lane, in order."""
 
-    def log_end(
-        self, view: LaneView, partition: int, isolation_level: int
-    ) -> tuple[int, int] | None:
+    def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
         """(log end, log start) of a Fetch answer of a moment ago, None when not fresh."""
 
     async def log_start(self, view: View, partition: int) -> int:

@@ -6,7 +6,6 @@ nodes ids are those of this node's pairs, also of the replica that a client is t
 (KIP-392): the client came here since the partition is placed here, with its replicas.
 Not done: nothing.
 
-In:    a request and the frame of its answer.  Out: buffers to write.
 Source: KIP-951, KIP-932, KIP-392; NodeEndpoints in the message schemas.
 """
 
@@ -14,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.endpoints import rewrite_endpoints

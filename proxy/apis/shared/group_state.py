@@ -1,6 +1,5 @@
 """A group as its coordinator sees it, asked with the client's own connection.
 
-In:    a group.  Out: its state and members.
 Source: Kafka protocol guide, DescribeGroups. Its right, DESCRIBE on the group, comes with the right
 to join it. A group of KIP-848 is Dead to it, as a group that does not exist; ConsumerGroupDescribe
 knows the one from the other.
@@ -25,7 +24,7 @@ STABLE: Final = "Stable"
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What the coordinator answered."""
+    """The answer of the coordinator."""
 
     error_code: ErrorCode
     state: str
@@ -35,12 +34,12 @@ class GroupState:
 
     @property
     def has_members(self) -> bool:
-        """Whether the group is there, and somebody in it."""
+        """Return whether the group is there and has members."""
         return self.error_code == ErrorCode.none and self.state not in GONE
 
 
 async def has_brokers_members(group: str, context: Context) -> bool:
-    """Whether a group of KIP-848 has members. Brokers that know no such groups are not to be asked.
+    """Return whether a group of KIP-848 has members; not for brokers that know no such groups.
 
     False also where the client may not know: then the answer to its JoinGroup shows it.
     """

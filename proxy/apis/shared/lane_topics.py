@@ -1,6 +1,5 @@
 """Topics of requests: which of them are seen as lanes, or are shared by key ranges.
 
-In:    topics with a name, or from v13 on an id.  Out: views, or that there are none.
 Source: KIP-516 (topic ids).
 """
 
@@ -10,12 +9,13 @@ import uuid
 from collections.abc import Iterable
 
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.topics.registry import LaneView, TopicRegistry, View
+from keylane.proxy.topics.registry import TopicRegistry
+from keylane.proxy.topics.view import View
 from keylane.wire.topic_key import NamedTopic
 
 
 def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
-    """Whether no topic has lanes, for all that is known. Looks only, so it runs per request."""
+    """Return whether no topic has lanes, for all that is known; cheap, it runs per request."""
     for topic in topics:
         if topic.topic_id is not None:
             if not registry.is_plain_id(uuid.UUID(bytes=topic.topic_id)):
@@ -25,7 +25,7 @@ def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
     return True
 
 
-async def find_view(topic: NamedTopic, context: Context) -> LaneView | None:
+async def find_view(topic: NamedTopic, context: Context) -> View | None:
     """The lanes that a topic stands for; None: it is plain, or unknown to the broker."""
     if topic.topic_id is not None:
         return await context.find_view_by_id(uuid.UUID(bytes=topic.topic_id))
@@ -35,7 +35,7 @@ async def find_view(topic: NamedTopic, context: Context) -> LaneView | None:
 async def find_shared(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> View | None:
-    """What a client means by a topic that it reads, or commits: lanes, or its key ranges.
+    """The client's meaning of a topic that it reads, or commits: lanes, or its key ranges.
 
     client_id: of the request; name or topic_id: of the topic. None: it is plain, or unknown.
     """

@@ -1,8 +1,5 @@
 """Admin requests that name partitions: each wish for a lane becomes one for its partition.
 
-In:    topics of a request, the indexes that the client names, its wish for each of them.
-Out:   one wish per physical partition, and afterwards an answer, or a refusal, per index.
-
 An index that means a lane must never reach a broker, which would take it for a partition. So a
 topic whose name means lanes is translated or refused, also while the broker does not know it.
 """
@@ -11,80 +8,77 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Generic, TypeVar
 
+from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from keylane.errors import ConfigInvalid
-from keylane.proxy.apis.shared.context import Context, Operation, Request
+from keylane.proxy.apis.shared.context import Context, Operation
 from keylane.proxy.apis.shared.large import check_entries
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.apis.shared.refusals import RefusalReason
+from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.topics.view import View
+from keylane.wire.refused import refuse, results_of
 
 log = logging.getLogger("keylane.admin")
 
-NONE: Final = ErrorCode.none
-UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition
 REFUSED: Final = ErrorCode.policy_violation
 """The request is well-formed; as a broker's own policies say it (KIP-108, KIP-133)."""
 Wish = TypeVar("Wish")
 
 
-class Refusal(NamedTuple):
-    """Why an index, or a whole topic, is not passed on."""
-
-    code: ErrorCode
-    message: str | None
-
-
 @dataclass(frozen=True, slots=True)
-class Target:
+class TopicTarget:
     """A topic as a request names it."""
 
     name: str
-    view: LaneView | None = None
+    view: View | None = None
     """None: a topic without lanes, or `refusal` says why not."""
-    refusal: Refusal | None = None
+    refusal: RefusalReason | None = None
 
     @property
     def topic(self) -> str:
-        """As the broker names it."""
+        """The broker's name of it."""
         return self.name if self.view is None else self.view.topic
 
     @property
     def is_plain(self) -> bool:
-        """Whether the name means no lanes: the broker is asked as it stands."""
+        """Return whether the name means no lanes: the broker is asked as it stands."""
         return self.view is None and self.refusal is None
 
 
 def shows_lanes(context: Context) -> bool:
-    """Whether any topic may mean lanes under its own name, as answers name topics."""
-    return bool(context.config.lanes or context.registry.dissenters)
+    """Return whether any topic may mean lanes under its own name, as answers name topics."""
+    return bool(context.config.lanes or context.registry.disputes.dissenters)
 
 
-async def find_target(name: str, context: Context) -> Target:
-    """What a name means. A name that means lanes is never plain, whatever the broker knows."""
+async def find_target(name: str, context: Context) -> TopicTarget:
+    """The target of a name. A name that means lanes is never plain, whatever the broker knows."""
     if context.registry.rule_of(name) is None:
-        return Target(name)
+        return TopicTarget(name)
     try:
         view = await context.find_view(name)
     except ConfigInvalid:
         reason = f"keylane: the lanes of {name} are not served at this moment, its log says why"
-        return Target(name, refusal=Refusal(ErrorCode.topic_authorization_failed, reason))
+        return TopicTarget(
+            name, refusal=RefusalReason(ErrorCode.topic_authorization_failed, reason)
+        )
     if view is not None:
-        return Target(name, view)
-    return Target(name, refusal=Refusal(await _code_of(name, context), None))
+        return TopicTarget(name, view)
+    return TopicTarget(name, refusal=RefusalReason(await _code_of(name, context), None))
 
 
-async def find_targets(names: Iterable[str], context: Context) -> list[Target]:
-    """As `find_target`, of each name."""
+async def find_targets(names: Iterable[str], context: Context) -> list[TopicTarget]:
+    """Do as `find_target`, for each name."""
     return [await find_target(str(name), context) for name in names]
 
 
 async def _code_of(name: str, context: Context) -> ErrorCode:
-    """Why the client's broker does not show the topic of a lane name to this client."""
+    """The code with which the client's broker hides the topic of a lane name from this client."""
     answer = await context.ask(
         MetadataRequest(
             topics=(MetadataRequestTopic(name=TopicName(context.registry.physical_name(name))),),
@@ -93,19 +87,12 @@ async def _code_of(name: str, context: Context) -> ErrorCode:
             include_topic_authorized_operations=False,
         )
     )
-    code: ErrorCode = answer.topics[0].error_code if answer.topics else NONE
-    return UNKNOWN_PARTITION if code == NONE else code
+    code: ErrorCode = answer.topics[0].error_code if answer.topics else ErrorCode.none
+    return ErrorCode.unknown_topic_or_partition if code == ErrorCode.none else code
 
 
-async def ask(request: Request, entity: Any, context: Context) -> Any:
-    """The broker's kio answer to the request with another body."""
-    pending = context.send((request.with_entity(entity),))
-    context.release()
-    return request.decode_answer(await pending)
-
-
-def lanes_text(view: LaneView) -> str:
-    """How an error message begins that is about lanes."""
+def lanes_text(view: View) -> str:
+    """The beginning of an error message about lanes."""
     layout = view.layout
     return (
         f"keylane: topic {view.name} is seen as {layout.partition_count} partitions "
@@ -113,7 +100,7 @@ def lanes_text(view: LaneView) -> str:
     )
 
 
-def show_lanes(entries: Iterable[Any], view: LaneView, index_field: str) -> tuple[Any, ...]:
+def show_lanes(entries: Iterable[Any], view: View, index_field: str) -> tuple[Any, ...]:
     """kio entries of a broker's partitions, each once per lane, in the order of lane indexes."""
     layout = view.layout
     known = [each for each in entries if _has_lanes(getattr(each, index_field), view)]
@@ -129,36 +116,36 @@ def with_index(entry: Any, index: int, index_field: str) -> Any:
     return replace(entry, **{index_field: type(getattr(entry, index_field))(index)})
 
 
-def lanes_of(partitions: Iterable[int], view: LaneView) -> tuple[int, ...]:
-    """All lanes of some partitions, ascending."""
+def lanes_of(partitions: Iterable[int], view: View) -> tuple[int, ...]:
+    """The lanes of some partitions, ascending."""
     known = [number for number in partitions if _has_lanes(number, view)]
     lanes = range(view.layout.lane_count)
     return tuple(sorted(view.layout.lane_index(number, lane) for number in known for lane in lanes))
 
 
-def _has_lanes(partition: int, view: LaneView) -> bool:
-    """Whether a partition is one that lanes read; those that were added are none (decision 006)."""
+def _has_lanes(partition: int, view: View) -> bool:
+    """Return whether lanes read a partition; they read none that was added (decision 006)."""
     return 0 <= partition < view.layout.partition_count
 
 
-def any_lane(_view: LaneView, _partition: int, wishes: Mapping[int, Wish]) -> Wish | Refusal:
-    """What is wished of a lane is wished of its partition."""
+def any_lane(_view: View, _partition: int, wishes: Mapping[int, Wish]) -> Wish | RefusalReason:
+    """Wish of a partition what is wished of its first lane."""
     return next(iter(wishes.values()))
 
 
 @dataclass(slots=True)
-class _Asked(Generic[Wish]):
+class _WantedTopic(Generic[Wish]):
     """A topic of the request."""
 
-    target: Target
+    target: TopicTarget
     partition_of: dict[int, int] = field(default_factory=dict)
     """By index, in the order of the request."""
     wishes: dict[int, Wish] = field(default_factory=dict)
     """By partition, what is to be asked."""
-    refusals: dict[int, Refusal] = field(default_factory=dict)
+    refusals: dict[int, RefusalReason] = field(default_factory=dict)
     """By index."""
 
-    def refuse(self, partition: int, refusal: Refusal) -> None:
+    def refuse(self, partition: int, refusal: RefusalReason) -> None:
         """Refuse all that was named of a partition."""
         self.wishes.pop(partition, None)
         found = [index for index, other in self.partition_of.items() if other == partition]
@@ -166,24 +153,24 @@ class _Asked(Generic[Wish]):
 
 
 class LaneWishes(Generic[Wish]):
-    """What a request wants of the partitions of topics, with lanes and without.
+    """The wishes of a request for the partitions of topics, with lanes and without.
 
     `decide` makes the wish for a partition out of those for its lanes, or refuses them.
     """
 
     def __init__(
-        self, decide: Callable[[LaneView, int, Mapping[int, Wish]], Wish | Refusal]
+        self, decide: Callable[[View, int, Mapping[int, Wish]], Wish | RefusalReason]
     ) -> None:
         self._decide = decide
-        self._asked: list[_Asked[Wish]] = []
+        self._asked: list[_WantedTopic[Wish]] = []
         self._count = 0
 
-    def add(self, target: Target, wishes: Iterable[tuple[int, Wish]]) -> None:
+    def add(self, target: TopicTarget, wishes: Iterable[tuple[int, Wish]]) -> None:
         """Take a topic of the request: each index with what is wished of it.
 
         Raises: FrameInvalid, of more partitions than one request may name.
         """
-        asked: _Asked[Wish] = _Asked(target)
+        asked: _WantedTopic[Wish] = _WantedTopic(target)
         self._asked.append(asked)
         wishes = list(wishes)
         self._count += len(wishes)
@@ -200,10 +187,10 @@ class LaneWishes(Generic[Wish]):
             if refusal is None:
                 groups.setdefault(partition, {})[index] = wish
         for partition, group in groups.items():
-            decided: Wish | Refusal = next(iter(group.values()))
+            decided: Wish | RefusalReason = next(iter(group.values()))
             if target.view is not None:
                 decided = self._decide(target.view, partition, group)
-            if isinstance(decided, Refusal):
+            if isinstance(decided, RefusalReason):
                 asked.refuse(partition, decided)
             else:
                 asked.wishes[partition] = decided
@@ -214,7 +201,7 @@ class LaneWishes(Generic[Wish]):
         Brokers take a partition once per request. Where names of one topic ask different things
         of a partition, what was asked of the partition itself stands, and lanes are refused.
         """
-        places: dict[tuple[str, int], list[_Asked[Wish]]] = {}
+        places: dict[tuple[str, int], list[_WantedTopic[Wish]]] = {}
         for asked in self._asked:
             for partition in asked.wishes:
                 places.setdefault((asked.target.topic, partition), []).append(asked)
@@ -228,11 +215,26 @@ class LaneWishes(Generic[Wish]):
                 )
                 for asked in askers:
                     if asked.target.view is not None:
-                        asked.refuse(partition, Refusal(ErrorCode.invalid_request, reason))
+                        asked.refuse(partition, RefusalReason(ErrorCode.invalid_request, reason))
             left = [asked.wishes[partition] for asked in askers if partition in asked.wishes]
             if left:
                 found.setdefault(topic, {})[partition] = left[0]
         return found
+
+    def answer(self, request: Request, answer: Any) -> Any:
+        """The kio answer with a result for each index that was named; None: nothing was asked."""
+        response = load_response_schema(request.api_key, request.api_version)
+        place, of_topic = results_of(response)
+        entries, of_entry = results_of(of_topic)
+        name, index = (fields(one)[0].name for one in (of_topic, of_entry))
+        if answer is None:
+            answer = refuse(response, replace(request.decode(), topics=()), ErrorCode.none)
+        found = by_place(getattr(answer, place), name, entries, index)
+        results = tuple(
+            of_topic(**{name: target.name, entries: shown})
+            for target, shown in self.answers(found, of_entry, index)
+        )
+        return replace(answer, **{place: results})
 
     async def judge(self, operation: Operation, context: Context) -> None:
         """Put the broker's word before keylane's: a client without the right learns no more."""
@@ -242,7 +244,7 @@ class LaneWishes(Generic[Wish]):
                 continue
             code = await context.right_error(view, operation)
             if code:
-                denied = Refusal(ErrorCode(code), None)
+                denied = RefusalReason(ErrorCode(code), None)
                 asked.refusals = dict.fromkeys(asked.refusals, denied)
 
     def log_refusals(self, api: str, context: Context) -> None:
@@ -260,13 +262,13 @@ class LaneWishes(Generic[Wish]):
     def answers(
         self,
         found: Mapping[tuple[str, int], Any],
-        refused: Callable[[int, Refusal], Any],
+        of_entry: Any = None,
         index_field: str = "partition_index",
-    ) -> list[tuple[Target, tuple[Any, ...]]]:
+    ) -> list[tuple[TopicTarget, tuple[Any, ...]]]:
         """Per topic of the request, an entry per index that was named.
 
         found: the broker's kio entries by physical topic and partition; what it left out is left
-        out here, too. refused: makes an entry of a refusal.
+        out here, too. of_entry: the type of those entries; None: refusals are left out.
         """
         results = []
         for asked in self._asked:
@@ -274,18 +276,21 @@ class LaneWishes(Generic[Wish]):
             for index, partition in asked.partition_of.items():
                 entry = found.get((asked.target.topic, partition))
                 if index in asked.refusals:
-                    entries.append(refused(index, asked.refusals[index]))
+                    if of_entry is not None:
+                        entries.append(refuse(of_entry, index, *asked.refusals[index]))
                 elif entry is not None:
                     entries.append(with_index(entry, index, index_field))
             results.append((asked.target, tuple(entries)))
         return results
 
 
-def _refusal_of(target: Target, index: int) -> Refusal | None:
+def _refusal_of(target: TopicTarget, index: int) -> RefusalReason | None:
     if target.view is None or not target.view.error_of(index):
         return target.refusal
     last = target.view.layout.index_count - 1
-    return Refusal(UNKNOWN_PARTITION, f"{lanes_text(target.view)}, numbered 0 to {last}")
+    return RefusalReason(
+        ErrorCode.unknown_topic_or_partition, f"{lanes_text(target.view)}, numbered 0 to {last}"
+    )
 
 
 def by_place(

@@ -3,8 +3,6 @@
 Behaviour: a client chooses lane names, and each of them shows all partitions of a topic as often
 as it has lanes. So a request is given room for so many entries under such names, and what is
 beyond is refused. What an operator's own rules show has no such bound.
-
-In:    entities, topics with their views.  Out: entities, bytes.
 """
 
 from __future__ import annotations
@@ -16,10 +14,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 from keylane.wire.repeated import Repeated
 
 ENTRIES_AT_ONCE: Final = 2_000
@@ -31,7 +30,7 @@ ENTRIES_MAX: Final = 50_000
 LANE_NAME_ENTRIES_MAX: Final = 100_000
 """Of one answer under lane names: partitions times lanes, of all names together."""
 
-Shown = tuple[Any, LaneView | None]
+Shown = tuple[Any, View | None]
 """A kio topic entry, and the lanes to show in the place of its partitions."""
 
 
@@ -41,14 +40,14 @@ def check_entries(count: int) -> None:
         raise FrameInvalid(f"{count} partitions or groups, at most {ENTRIES_MAX} in one request")
 
 
-class LaneRoom:
-    """What is left for lane names in one answer."""
+class AnswerRoom:
+    """The room for lane names in one answer."""
 
     def __init__(self) -> None:
         self.entries_left = LANE_NAME_ENTRIES_MAX
 
     def takes(self, name: str, topic: Any, context: Context) -> bool:
-        """Whether there is room for a name that means lanes of a kio topic entry."""
+        """Return whether there is room for a name that means lanes of a kio topic entry."""
         found = context.registry.rule_of(name)
         if found is None or found[0] == name:
             return True
@@ -77,7 +76,7 @@ def _expand(shown: Sequence[Shown]) -> tuple[Any, ...]:
     return tuple(topic if view is None else expand_topic(topic, view) for topic, view in shown)
 
 
-def expand_topic(topic: Any, view: LaneView) -> Any:
+def expand_topic(topic: Any, view: View) -> Any:
     """A kio topic entry with one partition per lane, in lane index order."""
     count = view.layout.partition_count
     partitions = [entry for entry in topic.partitions if entry.partition_index < count]
@@ -89,21 +88,21 @@ def expand_topic(topic: Any, view: LaneView) -> Any:
 
 
 async def read_answer(request: Request, frame: Frame, context: Context) -> Any:
-    """As `Request.decode_answer`. Raises: FrameInvalid."""
+    """Do as `Request.decode_answer`. Raises: FrameInvalid."""
     if len(frame) <= BYTES_AT_ONCE:
         return request.decode_answer(frame)
     return await context.in_turn(request.decode_answer, frame)
 
 
 async def write_answer(request: Request, entity: Any, entries: int, context: Context) -> Buffers:
-    """As `Request.answer_entity`, of an answer with so many entries."""
+    """Do as `Request.answer_entity`, for an answer with so many entries."""
     if entries <= ENTRIES_AT_ONCE:
         return request.answer_entity(entity)
     return await context.in_turn(request.answer_entity, entity)
 
 
 def check_partitions(topics: Iterable[Any], field: str = "partitions") -> None:
-    """As `check_entries`, of the kio topic entries of a request. Raises: FrameInvalid."""
+    """Do as `check_entries`, for the kio topic entries of a request. Raises: FrameInvalid."""
     check_entries(sum(len(getattr(topic, field)) for topic in topics))
 
 

@@ -1,19 +1,24 @@
-"""What JoinGroup and SyncGroup share: the group and the member that they name.
+"""The group and the member that JoinGroup and SyncGroup name.
 
-In:    requests.  Out: groups, members; how long rounds take.
 Source: Kafka protocol guide, JoinGroup, SyncGroup; KIP-62, KIP-345.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.request import Request
+from keylane.wire.header import ApiKey
 from keylane.wire.primitives import Reader
 
-JOIN_GROUP: Final = 11
-FLEXIBLE_VERSIONS: Final = {JOIN_GROUP: 6, 12: 4, 14: 4}
+FLEXIBLE_VERSIONS: Final[Mapping[int, int]] = {
+    ApiKey.JOIN_GROUP: 6,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.SYNC_GROUP: 4,
+}
 
 
 def planned_group(request: Request, context: Context) -> str | None:
@@ -41,7 +46,7 @@ def read_member(request: Request) -> tuple[str, int, str]:
 
 
 def is_elsewhere(request: Request, context: Context) -> bool:
-    """Whether another node serves the group that a JoinGroup, SyncGroup or Heartbeat names.
+    """Return whether another node serves the group that a JoinGroup, SyncGroup or Heartbeat names.
 
     The broker would take it here as well. But a member that joins here asks for its offsets here
     next, and librdkafka takes nothing but a repetition for an answer to that: so it is sent to

@@ -6,59 +6,54 @@ kinds of groups are answered GROUP_AUTHORIZATION_FAILED for `__keylane_nodes`, a
 not asked. Calls that only describe groups are the broker's matter.
 Not done: the same at the brokers' own listeners, which takes an ACL (docs/security.md).
 
-In:    requests.  Out: the same handlers as before, or the refusal.
 Source: Kafka message schemas; KIP-848, KIP-932, KIP-1071.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import fields
-from datetime import timedelta
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from kio.index import load_payload_module, load_request_schema
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
-from kio.static.primitive import i32, i32Timedelta
 
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis.shared.context import Context, Request
-from keylane.proxy.apis.shared.refusals import REFUSALS, refusal
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.refusals import refusal
+from keylane.proxy.apis.shared.relay import Handler, Look
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.node_values import GROUP
+from keylane.wire.header import ApiKey
 from keylane.wire.primitives import Reader
 
-Handler = Callable[[Request, Context], Awaitable[Buffers]]
-IsRelayed = Callable[[Request, Context], bool]
-
-REFUSED: Final = ErrorCode.group_authorization_failed
 SHORT_NAME: Final = len(GROUP).to_bytes(2, "big") + GROUP.encode()
 COMPACT_NAME: Final = bytes([len(GROUP) + 1]) + GROUP.encode()
 LONG_SIZE: Final = 0x80
 """From here on a size has several bytes, which no name of less than 127 needs, but may have."""
 FLEXIBLE_FROM: Final[Mapping[int, int]] = {
-    8: 8, 11: 6, 12: 4, 13: 4, 14: 4, 25: 3, 28: 3, 47: 1, 68: 0, 76: 0, 88: 0, 91: 0, 92: 0,
-}  # fmt: skip
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.JOIN_GROUP: 6,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 4,
+    ApiKey.SYNC_GROUP: 4,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
+    ApiKey.OFFSET_DELETE: 1,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
+    ApiKey.SHARE_GROUP_HEARTBEAT: 0,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: 0,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
+}
 """By API that names one group: the first version with compact strings."""
-BEHIND_TRANSACTION: Final = frozenset({25, 28})
-"""The group does not stand first: AddOffsetsToTxn, TxnOffsetCommit."""
-ADD_OFFSETS_TO_TXN: Final = 25
+BEHIND_TRANSACTION: Final = frozenset({ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT})
+"""APIs that name a transactional id before the group."""
 PRODUCER_BYTES: Final = 10
 """Producer id and epoch, which stand between."""
-ZERO: Final = i32Timedelta.parse(timedelta(0))
-EMPTY: Final[Mapping[str, Any]] = {
-    "throttle_time": ZERO, "error_message": None, "member_epoch": i32(0),
-    "heartbeat_interval": ZERO, "assignment": None, "acceptable_recovery_lag": i32(0),
-    "task_offset_interval": ZERO, "status": None, "active_tasks": None, "standby_tasks": None,
-    "warmup_tasks": None, "endpoint_information_epoch": i32(0),
-    "partitions_by_user_endpoint": None, "responses": (), "members": (), "member_id": "",
-}  # fmt: skip
-"""What an answer says beside its error."""
 
 
 def names_own_group(request: Request) -> bool:
-    """Whether a request of one of these APIs is about the nodes' group; cheap for all others."""
+    """Return whether a request of one of these APIs is about the nodes' group; cheap if not."""
     header, frame = request.header, request.frame
     is_flexible = header.api_version >= FLEXIBLE_FROM[header.api_key]
     start = request.body_position
@@ -77,38 +72,21 @@ def _read_group(request: Request, *, is_flexible: bool) -> str:
     reader = Reader(request.body, flexible=is_flexible)
     if request.api_key in BEHIND_TRANSACTION:
         reader.string()
-        if request.api_key == ADD_OFFSETS_TO_TXN:
+        if request.api_key == ApiKey.ADD_OFFSETS_TO_TXN:
             reader.advance(PRODUCER_BYTES)
     return reader.string()
 
 
-def but_own_group(handler: Handler | None, relays: IsRelayed | None) -> tuple[Handler, IsRelayed]:
-    """A route that refuses the nodes' group and does as before with all others.
+def but_own_group(handler: Handler | None, look: Look | None) -> Look:
+    """A look that has the nodes' group refused, and all others treated as `Route` says it."""
 
-    handler, relays: as in `Route`; without either all others are relayed.
-    """
-
-    def is_relayed(request: Request, context: Context) -> bool:
-        if handler is not None and relays is None:
-            return False  # `served` looks which group it is
+    def looked(request: Request, context: Context) -> Handler | None:
         if names_own_group(request):
-            return False
-        return handler is None or (relays is not None and relays(request, context))
+            return _refuse
+        return handler if look is None else look(request, context)
 
-    async def served(request: Request, context: Context) -> Buffers:
-        if handler is None or names_own_group(request):
-            return request.answer_entity(refuse_own_group(request))
-        return await handler(request, context)
-
-    return served, is_relayed
+    return looked
 
 
-def refuse_own_group(request: Request) -> Any:
-    """The whole request refused, as a kio entity."""
-    if request.api_key in REFUSALS:
-        return refusal(request, REFUSED)
-    schema = load_request_schema(request.api_key, request.api_version)
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
-    response = getattr(module, schema.__name__.removesuffix("Request") + "Response")
-    values = {field.name: EMPTY[field.name] for field in fields(response) if field.name in EMPTY}
-    return response(error_code=REFUSED, **values)
+async def _refuse(request: Request, _context: Context) -> Buffers:
+    return request.answer_entity(refusal(request, ErrorCode.group_authorization_failed))

@@ -1,112 +1,89 @@
-"""Changes of keylane's own topics and transactional ids: for who may alter the cluster.
+"""Changes of keylane's own topics and transactional ids: for clients that may alter the cluster.
 
-In:    requests that change a topic, or use a transactional id.  Out: the same without what is
-       refused; refusals among the broker's results.
 Source: docs/decisions/034; KIP-430 (authorized operations).
 
-A right to all topics (`*`) is a common one, and was not given with keylane's own in mind: who can
-write there sets lanes of any group, and settings. The broker says whether the client may ALTER
-the cluster; where it has no authorizer, each client may. Requests that need that right themselves
-(AlterPartitionReassignments, ElectLeaders, AlterReplicaLogDirs, CreateAcls) are the broker's to
-judge. A client that goes to a broker directly meets the broker's ACLs alone.
+A right to all topics (`*`) is a common one, and was not given with keylane's own in mind: a client
+that can write there sets lanes of any group, and settings. The broker says whether the client may
+ALTER the cluster; where it has no authorizer, each client may. Requests that need that right
+themselves (AlterPartitionReassignments, ElectLeaders, AlterReplicaLogDirs, CreateAcls) are the
+broker's to judge. A client that goes to a broker directly meets the broker's ACLs alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
-from kio.static.primitive import i16, i32Timedelta, i64
 
 from keylane.config.own_names import OWN_ID_START, OWN_TOPICS, is_own_id
-from keylane.proxy.apis.shared.context import Context, Request
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.refusals import refusal, refused_entry, with_refused
+from keylane.proxy.apis.shared.relay import Handler, Look, Relays, relay
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import TopicRegistry
+from keylane.wire.header import ApiKey
+from keylane.wire.refused import entries_of
 from keylane.wire.topic_key import NamedTopic
 
-TOPIC_REFUSED: Final = ErrorCode.topic_authorization_failed
-ID_REFUSED: Final = ErrorCode.transactional_id_authorization_failed
-NOT_ATTEMPTED: Final = ErrorCode.operation_not_attempted
 TOPIC_RESOURCE: Final = 2
-NO_WATERMARK: Final = i64(-1)
-REASON: Final = "keylane: this topic is one of its own; to change it needs ALTER on the cluster"
-
-Handler = Callable[[Request, Context], Awaitable[Buffers]]
-IsRelayed = Callable[[Request, Context], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How one API names topics, and how it refuses one."""
-
-    entries: Callable[[Any], tuple[str, Sequence[Any]]]
-    """Field of the request, and what stands there."""
-    name_of: Callable[[Any, Context], Awaitable[str | None]]
-    refuse: Callable[[Any, Any], Any]
-    """The response's module, and an entry: its result."""
-    response: str
-    results: str
-    """Class of the response, and its field."""
+REASON: Final = "keylane: this topic is keylane's own; to change it needs ALTER on the cluster"
 
 
 def guarding(handler: Handler) -> Handler:
     """The handler, without the entries that are refused; their results stand at their places."""
 
     async def served(request: Request, context: Context) -> Buffers:
-        kind = KINDS[request.api_key]
         wanted = request.decode()
-        field, entries = kind.entries(wanted)
+        field, entries = entries_of(wanted)
+        name_of = NAME_OF[request.api_key]
         own = {
             position
             for position, entry in enumerate(entries)
-            if await kind.name_of(entry, context) in OWN_TOPICS
+            if await name_of(entry, context) in OWN_TOPICS
         }
         if not own or await context.may_alter_cluster():
             return await handler(request, context)
-        context.stats.own_names_refused[_api(request)] += len(own)
-        module = _module(request)
-        refused = {position: kind.refuse(module, entries[position]) for position in own}
+        _count_refused(request, len(own), context)
+        refused = {
+            position: refused_entry(
+                request, entries[position], ErrorCode.topic_authorization_failed, REASON
+            )
+            for position in own
+        }
         kept = tuple(entry for position, entry in enumerate(entries) if position not in own)
-        if not kept:
-            answer = _answer(getattr(module, kind.response), **{kind.results: ()})
-        else:
+        answer = None
+        if kept:
             reduced = Request(request.header, request.with_entity(replace(wanted, **{field: kept})))
             answer = request.decode_answer(b"".join(await handler(reduced, context)))
-        results = _merged(len(entries), refused, getattr(answer, kind.results))
-        return request.answer_entity(replace(answer, **{kind.results: results}))
+        return with_refused(request, answer, refused)
 
     return served
 
 
-def guarding_id(handler: Handler | None) -> Handler:
-    """The handler, or a relay, of requests that name no transactional id that is refused."""
+def guarding_id(handler: Handler | None = None, relays: Relays | None = None) -> Look:
+    """A look that refuses transactional ids of keylane's; others are handled, or relayed.
 
-    async def served(request: Request, context: Context) -> Buffers:
+    relays: says that a request needs no handler.
+    """
+
+    async def checked(request: Request, context: Context) -> Buffers:
+        wanted = request.decode()
+        if await is_refused_id(_id_of(wanted), context):
+            _count_refused(request, 1, context)
+            return request.answer_entity(
+                refusal(request, ErrorCode.transactional_id_authorization_failed)
+            )
+        return await (handler or relay)(request, context)
+
+    def look(request: Request, context: Context) -> Handler | None:
         if may_name_own_id(request):
-            wanted = request.decode()
-            if await is_refused_id(_id_of(wanted), context):
-                context.stats.own_names_refused[_api(request)] += 1
-                return request.answer_entity(ID_REFUSALS[request.api_key](request, wanted))
-        if handler is None:
-            return await relay(request, context)
-        return await handler(request, context)
+            return checked
+        return None if relays is not None and relays(request, context) else handler
 
-    return served
-
-
-def without_own_id(relays: IsRelayed | None = None) -> IsRelayed:
-    """As `relays`, or always, where the request names no transactional id of keylane's."""
-
-    def is_relayed(request: Request, context: Context) -> bool:
-        return not may_name_own_id(request) and (relays is None or relays(request, context))
-
-    return is_relayed
+    return look
 
 
 def guarding_partitions(handler: Handler) -> Handler:
@@ -117,15 +94,20 @@ def guarding_partitions(handler: Handler) -> Handler:
         own = [topic.name in OWN_TOPICS for topic in topics]
         if not any(own) or await context.may_alter_cluster():
             return await handler(request, context)
-        context.stats.own_names_refused[_api(request)] += sum(own)
-        codes = [TOPIC_REFUSED if is_own else NOT_ATTEMPTED for is_own in own]
-        return request.answer_entity(_added(request, topics, codes))
+        _count_refused(request, sum(own), context)
+        answer = refusal(request, ErrorCode.operation_not_attempted)
+        refused = refusal(
+            request, ErrorCode.topic_authorization_failed
+        ).results_by_topic_v3_and_below
+        results = zip(own, refused, answer.results_by_topic_v3_and_below, strict=True)
+        added = tuple(denied if is_own else other for is_own, denied, other in results)
+        return request.answer_entity(replace(answer, results_by_topic_v3_and_below=added))
 
     return served
 
 
 def names_own(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
-    """Whether a Produce request names a topic of keylane's. Looks only: it runs per request."""
+    """Return whether a Produce request names a topic of keylane's; cheap: it runs per request."""
     own_ids = registry.own_topic_ids
     for topic in topics:  # noqa: SIM110 - `any` with a generator takes twice the time
         if topic.name in OWN_TOPICS or topic.topic_id in own_ids:
@@ -147,7 +129,7 @@ async def refused_topics(
 
 
 def may_name_own_id(request: Request) -> bool:
-    """Whether a transactional id at the front of the body may be keylane's; cheap.
+    """Return whether a transactional id at the front of the body may be keylane's; cheap.
 
     Its length stands before it, in one byte or two, and four would be a message without an id.
     """
@@ -155,7 +137,7 @@ def may_name_own_id(request: Request) -> bool:
 
 
 async def is_refused_id(transactional_id: str | None, context: Context) -> bool:
-    """Whether the client may not use this transactional id."""
+    """Return whether the client may not use this transactional id."""
     if transactional_id is None or not is_own_id(transactional_id):
         return False
     return not await context.may_alter_cluster()
@@ -165,67 +147,6 @@ def _id_of(wanted: Any) -> str | None:
     name = "v3_and_below_transactional_id"
     found: str | None = getattr(wanted, name, None) or getattr(wanted, "transactional_id", None)
     return found
-
-
-def _added(request: Request, topics: Any, codes: Sequence[ErrorCode]) -> Any:
-    module = _module(request)
-    results = tuple(
-        module.AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=tuple(
-                module.AddPartitionsToTxnPartitionResult(
-                    partition_index=index, partition_error_code=code
-                )
-                for index in topic.partitions
-            ),
-        )
-        for topic, code in zip(topics, codes, strict=True)
-    )
-    return _answer(module.AddPartitionsToTxnResponse, results_by_topic_v3_and_below=results)
-
-
-def _refuse_producer(request: Request, _wanted: Any) -> Any:
-    response = _module(request).InitProducerIdResponse
-    return _answer(response, error_code=ID_REFUSED, producer_id=i64(-1), producer_epoch=i16(-1))
-
-
-def _refuse_partitions(request: Request, wanted: Any) -> Any:
-    topics = wanted.v3_and_below_topics
-    return _added(request, topics, [ID_REFUSED] * len(topics))
-
-
-def _refuse_offsets(request: Request, _wanted: Any) -> Any:
-    return _answer(_module(request).AddOffsetsToTxnResponse, error_code=ID_REFUSED)
-
-
-def _refuse_end(request: Request, _wanted: Any) -> Any:
-    return _answer(_module(request).EndTxnResponse, error_code=ID_REFUSED)
-
-
-def _refuse_commit(request: Request, wanted: Any) -> Any:
-    module = _module(request)
-    topics = tuple(
-        module.TxnOffsetCommitResponseTopic(
-            name=topic.name,
-            partitions=tuple(
-                module.TxnOffsetCommitResponsePartition(
-                    partition_index=entry.partition_index, error_code=ID_REFUSED
-                )
-                for entry in topic.partitions
-            ),
-        )
-        for topic in wanted.topics
-    )
-    return _answer(module.TxnOffsetCommitResponse, topics=topics)
-
-
-ID_REFUSALS: Final[Mapping[int, Callable[[Request, Any], Any]]] = {
-    22: _refuse_producer,
-    24: _refuse_partitions,
-    25: _refuse_offsets,
-    26: _refuse_end,
-    28: _refuse_commit,
-}
 
 
 # -- topics, by API ----------------------------------------------------------------------
@@ -250,109 +171,16 @@ async def _by_name_or_id(entry: Any, context: Context) -> str | None:
     return None if entry.topic_id is None else await context.name_of_id(entry.topic_id)
 
 
-def _refuse_deletion(module: Any, entry: Any) -> Any:
-    name, topic_id = (entry, None) if isinstance(entry, str) else (entry.name, entry.topic_id)
-    return _result(module.DeletableTopicResult, name=name, topic_id=topic_id)
-
-
-def _refuse_records(module: Any, entry: Any) -> Any:
-    partitions = tuple(
-        module.DeleteRecordsPartitionResult(
-            partition_index=each.partition_index,
-            low_watermark=NO_WATERMARK,
-            error_code=TOPIC_REFUSED,
-        )
-        for each in entry.partitions
-    )
-    return module.DeleteRecordsTopicResult(name=entry.name, partitions=partitions)
-
-
-def _refuse_config(module: Any, entry: Any) -> Any:
-    return _result(
-        module.AlterConfigsResourceResponse,
-        resource_type=entry.resource_type,
-        resource_name=entry.resource_name,
-    )
-
-
-def _refuse_creation(module: Any, entry: Any) -> Any:
-    return _result(
-        module.CreatableTopicResult,
-        name=entry.name,
-        topic_id=None,
-        topic_config_error_code=i16(0),
-        configs=(),
-    )
-
-
-def _refuse_growth(module: Any, entry: Any) -> Any:
-    return _result(module.CreatePartitionsTopicResult, name=entry.name)
-
-
-def _topics(wanted: Any) -> tuple[str, Sequence[Any]]:
-    return "topics", wanted.topics
-
-
-def _deleted(wanted: Any) -> tuple[str, Sequence[Any]]:
-    field = "topics" if hasattr(wanted, "topics") else "topic_names"
-    return field, getattr(wanted, field)
-
-
-def _resources(wanted: Any) -> tuple[str, Sequence[Any]]:
-    return "resources", wanted.resources
-
-
-API_NAMES: Final = {
-    19: "CreateTopics",
-    20: "DeleteTopics",
-    21: "DeleteRecords",
-    22: "InitProducerId",
-    24: "AddPartitionsToTxn",
-    25: "AddOffsetsToTxn",
-    26: "EndTxn",
-    28: "TxnOffsetCommit",
-    33: "AlterConfigs",
-    37: "CreatePartitions",
-    44: "IncrementalAlterConfigs",
+NAME_OF: Final[Mapping[int, Callable[[Any, Context], Awaitable[str | None]]]] = {
+    ApiKey.CREATE_TOPICS: _by_name,
+    ApiKey.DELETE_TOPICS: _by_name_or_id,
+    ApiKey.DELETE_RECORDS: _by_name,
+    ApiKey.ALTER_CONFIGS: _by_resource,
+    ApiKey.CREATE_PARTITIONS: _by_name,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _by_resource,
 }
-KINDS: Final[Mapping[int, _Kind]] = {
-    19: _Kind(_topics, _by_name, _refuse_creation, "CreateTopicsResponse", "topics"),
-    20: _Kind(_deleted, _by_name_or_id, _refuse_deletion, "DeleteTopicsResponse", "responses"),
-    21: _Kind(_topics, _by_name, _refuse_records, "DeleteRecordsResponse", "topics"),
-    33: _Kind(_resources, _by_resource, _refuse_config, "AlterConfigsResponse", "responses"),
-    37: _Kind(_topics, _by_name, _refuse_growth, "CreatePartitionsResponse", "results"),
-    44: _Kind(
-        _resources, _by_resource, _refuse_config, "IncrementalAlterConfigsResponse", "responses"
-    ),
-}
+"""The topic that an entry of a request means, by its own name; None: none that is known."""
 
 
-def _api(request: Request) -> str:
-    return API_NAMES[request.api_key]
-
-
-def _result(of_entry: Any, **values: Any) -> Any:
-    """A kio result that is a refusal; fields that its version lacks are left out."""
-    known = {each.name for each in fields(of_entry)}
-    values |= {"error_code": TOPIC_REFUSED, "error_message": REASON}
-    return of_entry(**{key: value for key, value in values.items() if key in known})
-
-
-def _merged(count: int, refused: Mapping[int, Any], answered: Sequence[Any]) -> tuple[Any, ...]:
-    """Refusals at the positions of the request, and the other results between them."""
-    results, rest = [], iter(answered)
-    for position in range(count):
-        entry = refused.get(position) if position in refused else next(rest, None)
-        if entry is not None:
-            results.append(entry)
-    return (*results, *rest)
-
-
-def _answer(response: Any, **values: Any) -> Any:
-    if any(each.name == "throttle_time" for each in fields(response)):
-        values["throttle_time"] = i32Timedelta.parse(timedelta(0))
-    return response(**values)
-
-
-def _module(request: Request) -> Any:
-    return load_payload_module(request.api_key, request.api_version, EntityType.response)
+def _count_refused(request: Request, count: int, context: Context) -> None:
+    context.stats.own_names_refused[ApiKey(request.api_key).schema_name] += count

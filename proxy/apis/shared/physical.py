@@ -1,7 +1,5 @@
 """From what a client asks of lanes to what a broker is asked of partitions, and back.
 
-In:    kio topic entries with lane indexes.  Out: rounds of entries with partitions.
-
 A broker refuses a request that names a partition twice, and lanes of one partition may ask
 different things (offsets by time, say). Equal questions are asked once; a different question
 about the same partition goes into the next round, which is one more request.
@@ -13,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ Behaviour: each pair of a node and a broker is a broker to clients; a partition'
 replicas are those of the node that it is placed on, and so are its lanes'. Ids that clients send
 name the broker, whichever node they are of. The lone node shows everything as brokers do.
 
-In:    entries of kio answers, ids of requests.  Out: entries as clients see them; real ids.
 Source: KIP-966 (eligible leader replicas).
 """
 
@@ -52,7 +51,7 @@ def show_brokers(
 
 
 def are_reached(brokers: Iterable[Any], context: Context) -> bool:
-    """Whether clients reach all kio broker entries of an answer through this node: the rule."""
+    """Return whether clients reach all kio broker entries of an answer through this node."""
     return all(context.address_of(int(broker.node_id)) is not None for broker in brokers)
 
 
@@ -99,7 +98,7 @@ def place_topic(topic: Any, context: Context) -> Any:
 
 
 def real_name(resource: Any, context: Context) -> str:
-    """What brokers call a kio config resource: a broker, or its loggers, by its own id."""
+    """The brokers' name of a kio config resource: a broker, or its loggers, by its own id."""
     name = str(resource.resource_name)
     if context.placement.is_alone or int(resource.resource_type) not in BROKER_RESOURCES:
         return name

@@ -1,25 +1,51 @@
-"""Requests that go on to the client's broker: as they came, or one for each round of partitions.
-
-In:    requests.  Out: the broker's answers.
-"""
+"""Requests that go on to the client's broker: as they came, or one per round of partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from keylane.proxy.apis.shared.context import Context, Request
+from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.physical import PhysicalRounds
+from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.topics.registry import View
+from keylane.proxy.topics.view import View
+
+Handler = Callable[[Request, Context], Awaitable[Buffers]]
+Look = Callable[[Request, Context], Handler | None]
+"""The handler of this very request, with what was read of it; None: it is relayed as bytes."""
+Relays = Callable[[Request, Context], bool]
 
 
-async def relay(request: Request, context: Context) -> Buffers:
-    """Pass a request that names no lane; the next one need not wait for its answer."""
-    pending = context.send((request.frame,))
+def unless(relays: Relays, handler: Handler) -> Look:
+    """A look that relays a request where `relays` says so."""
+    return lambda request, context: None if relays(request, context) else handler
+
+
+async def forward(
+    request: Request, context: Context, entity: Any = None, *, frame: Frame | None = None
+) -> Frame:
+    """The broker's answer, for which the client's next request need not wait.
+
+    entity, frame: sent in the place of the request's own.
+    """
+    if frame is None:
+        frame = request.frame if entity is None else request.with_entity(entity)
+    pending = context.send((frame,))
     context.release()
-    return (await pending,)
+    return await pending
+
+
+async def relay(request: Request, context: Context, entity: Any = None) -> Buffers:
+    """Pass a request, or another body, and its answer as it came."""
+    return (await forward(request, context, entity),)
+
+
+async def ask(request: Request, entity: Any, context: Context) -> Any:
+    """The broker's kio answer to the request with another body."""
+    return request.decode_answer(await forward(request, context, entity))
 
 
 async def ask_rounds(

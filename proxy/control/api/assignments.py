@@ -1,7 +1,7 @@
-"""Assignments over HTTP: who reads which key ranges without a group.
+"""Assignments over HTTP: key ranges of client ids without a group.
 
 In:    requests.  Out: a new `RangeTable` in the store, before they are answered.
-Source: REQUIREMENTS S004-50, 51, 120; docs/control-api.md.
+Source: docs/control-api.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What goes over the control port, as pydantic models: read at the edge, described in OpenAPI.
 
 In:    JSON values.  Out: checked values; what fits the schema and makes no sense is left to others.
-Source: REQUIREMENTS S004-60..62, S004-120.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class AssignmentsIn(_Strict):
 
 
 class AssignmentsPatch(_Strict):
-    """Assignments by client id: null deletes, who is not named stays as he is."""
+    """Assignments by client id: null deletes, clients that are not named stay."""
 
     assignments: dict[ClientId, Parts | None]
 
@@ -256,7 +255,7 @@ class ProblemOut(BaseModel):
         default=None, description="JSON pointer into the body, or the name of a parameter."
     )
     errors: list[FieldError] | None = Field(default=None, description="All that is wrong with it.")
-    conflict: Place | None = Field(default=None, description="Who has these keys already.")
+    conflict: Place | None = Field(default=None, description="The client that has these keys.")
     outcome: str | None = Field(
         default=None,
         description="After 503: `unchanged`, or `unknown` when it has to be read again.",

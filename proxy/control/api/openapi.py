@@ -1,6 +1,6 @@
 """The OpenAPI document of the control port, made of its table of operations and its models.
 
-In:    `Operation`s.  Out: a JSON document.
+In:    `ControlOperation`s.  Out: a JSON document.
 Source: OpenAPI 3.1.0, whose schemas are JSON Schema 2020-12, as pydantic writes them.
 """
 
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from keylane import __version__
 from keylane.proxy.control.api.models import ProblemOut
-from keylane.proxy.control.api.operations import NAMES, Operation
+from keylane.proxy.control.api.operations import NAMES, ControlOperation
 from keylane.proxy.control.api.problems import PROBLEM_JSON
 
 REFERENCE: Final = "#/components/schemas/{model}"
@@ -45,7 +45,7 @@ DESCRIPTION: Final = (
 )
 
 
-def describe(operations: Sequence[Operation]) -> dict[str, Any]:
+def describe(operations: Sequence[ControlOperation]) -> dict[str, Any]:
     """The document. Operations are in it in their order."""
     shapes = _Schemas()
     paths: dict[str, dict[str, Any]] = {}
@@ -80,12 +80,12 @@ def describe(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _operation_id(operation: Operation) -> str:
+def _operation_id(operation: ControlOperation) -> str:
     words = re.findall(r"[a-z]+", f"{operation.method} {operation.path}".lower())
     return "_".join(words)
 
 
-def _responses(operation: Operation, shapes: _Schemas) -> dict[str, Any]:
+def _responses(operation: ControlOperation, shapes: _Schemas) -> dict[str, Any]:
     done: dict[str, Any] = {"description": "Done."}
     if operation.answer is not None:
         schema = shapes.of(operation.answer, mode="serialization")

@@ -1,6 +1,6 @@
 """THE table of what the control port serves: routes and their description are made of it.
 
-In:    handlers.  Out: `Operation`s.
+In:    handlers.  Out: `ControlOperation`s.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PART: Final = {"topic": "orders", "partition": 0, "ranges": [["0", "461168601842
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class ControlOperation:
     """One method of one path."""
 
     method: str
@@ -93,42 +93,42 @@ def status_operations(
     metrics: Handler,
     group: Handler,
     description: Handler,
-) -> list[Operation]:
-    """What only tells."""
+) -> list[ControlOperation]:
+    """Operations that change nothing."""
     return [
-        Operation(
+        ControlOperation(
             method="GET", path="/healthz", handler=health, is_open=True, answer=str,
             summary="Whether the proxy serves", media_type="text/plain",
         ),
-        Operation(
+        ControlOperation(
             method="GET", path="/livez", handler=alive, is_open=True, answer=str,
             summary="Whether the process is alive", media_type="text/plain",
         ),
-        Operation(
+        ControlOperation(
             method="GET", path="/readyz", handler=ready, is_open=True, answer=str,
             summary="Whether clients may come", media_type="text/plain",
             plain=(HTTPStatus.SERVICE_UNAVAILABLE,),
         ),
-        Operation(
+        ControlOperation(
             method="GET", path="/metrics", handler=metrics, summary="Statistics for Prometheus",
             answer=str, media_type="text/plain",
         ),
-        Operation(
+        ControlOperation(
             method="GET", path="/openapi.json", handler=description, summary="This document",
             answer=dict[str, Any],
         ),
-        Operation(
+        ControlOperation(
             method="GET", path="/groups/{group}", handler=group, answer=GroupReport,
-            summary="Who of a group reads which lanes, how fast, how far behind",
+            summary="Members of a group: their lanes, pace and lag",
             problems=(*READ, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.SERVICE_UNAVAILABLE),
         ),
     ]  # fmt: skip
 
 
-def assignment_operations(handlers: AssignmentHandlers) -> list[Operation]:
+def assignment_operations(handlers: AssignmentHandlers) -> list[ControlOperation]:
     """Key ranges of client ids."""
-    everything = partial(Operation, path="/assignments", has_version=True)
-    one = partial(Operation, path="/assignments/{client_id}", has_version=True)
+    everything = partial(ControlOperation, path="/assignments", has_version=True)
+    one = partial(ControlOperation, path="/assignments/{client_id}", has_version=True)
     examples = {"assignments": {"billing-0": [PART]}}
     return [
         everything(
@@ -165,11 +165,11 @@ def assignment_operations(handlers: AssignmentHandlers) -> list[Operation]:
     ]  # fmt: skip
 
 
-def switch_operations(handlers: SwitchHandlers) -> list[Operation]:
+def switch_operations(handlers: SwitchHandlers) -> list[ControlOperation]:
     """What is allowed."""
-    everything = partial(Operation, path="/switches", has_version=True)
-    topic = partial(Operation, path="/switches/topics/{topic}", has_version=True)
-    client = partial(Operation, path="/switches/clients/{client_id}", has_version=True)
+    everything = partial(ControlOperation, path="/switches", has_version=True)
+    topic = partial(ControlOperation, path="/switches/topics/{topic}", has_version=True)
+    client = partial(ControlOperation, path="/switches/clients/{client_id}", has_version=True)
     return [
         everything(
             method="GET", handler=handlers.get_all, answer=models.SwitchesOut,

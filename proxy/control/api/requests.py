@@ -92,7 +92,7 @@ def check_version(request: web.Request, version: int, *, is_needed: bool) -> Non
         if is_needed:
             raise Problem(
                 HTTPStatus.PRECONDITION_REQUIRED,
-                f"say which version you change: {IF_MATCH}: {entity_tag(version)}, as GET told you",
+                f"name the version that you change: {IF_MATCH}: {entity_tag(version)}, as in GET",
                 field=IF_MATCH,
                 headers={"ETag": entity_tag(version)},
             )

@@ -50,7 +50,7 @@ class Settings:
 def report(
     request: web.Request, what: str, version: int, names: Sequence[str], *, replaces: bool = False
 ) -> None:
-    """One line per change: who, what, which version; no contents."""
+    """Log one line per change: its maker, its names, its version; no contents."""
     shown = ",".join(map(repr, names[:NAMES_SHOWN]))
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     log.info(

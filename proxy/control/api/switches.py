@@ -1,7 +1,7 @@
 """Switches over HTTP: what is allowed, changed while running.
 
 In:    requests.  Out: new `Switches` in the store, before they are answered.
-Source: REQUIREMENTS S004-60..63; docs/control-api.md.
+Source: docs/control-api.md.
 """
 
 from __future__ import annotations

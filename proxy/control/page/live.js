@@ -47,10 +47,10 @@ function showNode(node) {
   byId("node").replaceChildren(...facts.map(([name, value]) => {
     const pair = document.createElement("div");
     const term = document.createElement("dt");
-    const told = document.createElement("dd");
+    const shown = document.createElement("dd");
     term.textContent = name;
-    told.textContent = value;
-    pair.append(term, told);
+    shown.textContent = value;
+    pair.append(term, shown);
     return pair;
   }));
 }
@@ -72,7 +72,7 @@ function showGroups(state) {
     : `no group has read lanes here yet${more}`;
 }
 
-// Lanes that came and went with the last generation; told where keylane deals them out.
+// Lanes that came and went with the last generation; shown where keylane deals them out.
 function movesOf(member) {
   if (member.gained === null || member.lost === null) return "–";
   return member.gained || member.lost ? `+${member.gained} −${member.lost}` : "kept all";
@@ -163,7 +163,7 @@ function laneText(topic, index) {
   const high = String(BigInt(lane === topic.lanes - 1 ? "9223372036854775808" : borders[lane]) - 1n);
   const state = view.state?.topics.find((one) => one.name === topic.name);
   const own = lanesOf(topic);
-  const member = own && own.owner[index] >= 0 ? group().members[own.owner[index]].label : "nobody";
+  const member = own && own.owner[index] >= 0 ? group().members[own.owner[index]].label : "no member";
   const about = own && !own.lag_is_exact[index] ? "about " : "";
   return `Lane ${index} (partition ${partition}): ${member}, `
     + `${amount(state?.bytes_per_s[index], "B/s")}, lag ${about}${amount(own?.lag[index])}, `
@@ -183,7 +183,7 @@ function showTable(card, loads, own) {
     cell(row, String(index % card.topic.partitions));
     cell(row, amount(loads[index], "B/s"));
     cell(row, amount(own?.lag[index]));
-    cell(row, own && own.owner[index] >= 0 ? group().members[own.owner[index]].label : "nobody");
+    cell(row, own && own.owner[index] >= 0 ? group().members[own.owner[index]].label : "no member");
   }
 }
 

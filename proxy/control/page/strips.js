@@ -19,7 +19,7 @@ function edgesOf(topic, partition) {
   return rows[rows.length === 1 ? 0 : partition];
 }
 
-// Twelve colours that are told apart with any kind of sight, then hues by the golden angle.
+// Twelve colours that differ to any kind of sight, then hues by the golden angle.
 const OWNERS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb7733",
   "#77aadd", "#ddaa33", "#44bb99", "#99667b", "#8888cc"];
 
@@ -65,7 +65,7 @@ export function drawStrips(canvas, topic, { loads, own, marked, lane }) {
   const tone = (name) => style.getPropertyValue(name).trim();
   const shades = heat(tone("--heat-low"), tone("--heat-high"));
   const lags = heat(tone("--heat-low"), tone("--ink"));
-  const nobody = tone("--heat-low");
+  const unread = tone("--heat-low");
   const most = loads.reduce((top, load) => Math.max(top, load ?? 0), 0);
   const mostLag = own ? own.lag.reduce((top, lag) => Math.max(top, lag ?? 0), 0) : 0;
   const inner = height - (height > 14 ? GAP : 1);
@@ -85,7 +85,7 @@ export function drawStrips(canvas, topic, { loads, own, marked, lane }) {
       pen.fillRect(left, top, wide, loadHeight);
       pen.fillStyle = lags[level(own?.lag[index] ?? 0, mostLag)];
       pen.fillRect(left, top + loadHeight, wide, lagHeight);
-      pen.fillStyle = owner >= 0 ? ownerColor(owner) : nobody;
+      pen.fillStyle = owner >= 0 ? ownerColor(owner) : unread;
       pen.fillRect(left, top + loadHeight + lagHeight, wide, inner - loadHeight - lagHeight);
       left = right;
     }

@@ -27,7 +27,7 @@ REMEDY: Final = (
 
 
 class Evictions:
-    """Use: `tell` of members that are ignored, `put_out` of those that are to go."""
+    """Use: `report` for members that are ignored, `put_out` for those that are to go."""
 
     def __init__(self, group: str, on_stranger: Callable[[], None]) -> None:
         """`on_stranger` is called once for each member."""

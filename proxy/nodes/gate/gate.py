@@ -27,7 +27,7 @@ log = logging.getLogger("keylane.nodes")
 STALL_MARGIN_S: Final = 1.0
 """More than a session: a coordinator that waits for longer waits for no node."""
 STALL_TURN_S: Final = 2.0
-"""On top for who does not know the others: it leaves it to the one that led them."""
+"""On top for a node that does not know the others: it leaves it to the one that led them."""
 PREPARING: Final = "PreparingRebalance"
 """A JoinGroup waits for others."""
 
@@ -56,7 +56,7 @@ class Gate:
 
     # Before we join.
     async def look(self, described: Any) -> Received:
-        """Who is there already; what cannot be a node is put out. Raises: UpstreamLost."""
+        """Return the members; put out what cannot be a node. Raises: UpstreamLost."""
         # One that signs is there all the same, where we cannot: its number is taken.
         received = self._receive(described, mutual=False)
         self._strangers.see(received.strangers)
@@ -90,7 +90,7 @@ class Gate:
     async def clear_stall(self, watch: Coordinator, member_id: str) -> None:
         """Put out what a JoinGroup of ours waits for, when that is no node's session any more.
 
-        No member of a group that has been rebalancing for so long holds a lease: the coordinator
+        No member of a group that has been rebalancing for a session holds a lease: the coordinator
         answers no request well meanwhile. So nodes among them lose nothing but their place.
         """
         turn_s = 0.0 if self._verified else STALL_TURN_S
@@ -124,7 +124,7 @@ class Gate:
         return received
 
     def follow(self, leader: str, *, is_node: bool) -> None:
-        """We are in a generation that another one leads, who proved to be a node or did not."""
+        """Join a generation that another one leads, which proved to be a node or did not."""
         self._verified = frozenset()
         strangers = {} if is_node else {leader: True}
         self._strangers.join(strangers, self._clock(), is_leader=False)

@@ -21,7 +21,7 @@ from typing import Final
 from keylane.errors import NodeInvalid
 
 MARK: Final = b"\x00klp1"
-"""Stands before the proof: tells a message without one from one that does not verify."""
+"""Stands before the proof: a message without one is not one that does not verify."""
 PROOF_BYTES: Final = hashlib.sha256().digest_size
 TRAILER_BYTES: Final = len(MARK) + PROOF_BYTES
 SEALED_BYTES_MAX: Final = 8 << 20

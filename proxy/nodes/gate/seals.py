@@ -69,14 +69,14 @@ class Seals:
     def write_membership(
         self, membership: Membership, number: int, *, leader: str, member_id: str
     ) -> bytes:
-        """What the leader tells the node with this number."""
+        """The leader's message to the node with this number."""
         written = write_membership(membership, number)
         return self._seal_verdict(written, membership.generation_id, leader, member_id)
 
     def write_refusal(
         self, generation_id: int, reason: str, *, leader: str, member_id: str
     ) -> bytes:
-        """What the leader tells a member that is not let in."""
+        """The leader's message to a member that is not let in."""
         written = write_refusal(generation_id, reason)
         return self._seal_verdict(written, generation_id, leader, member_id)
 

@@ -1,12 +1,12 @@
-"""Members of the nodes' group that did not prove to be nodes: when they are put out, and by whom.
+"""Members of the nodes' group that did not prove to be nodes: when a node puts them out.
 
-In:    which members were seen together with us, what became of us; time.
-Out:   whom to put out now; whether a leader may give anything away; whether to give up.
+In:    members that were seen together with us, what became of us; time.
+Out:   members to put out now; whether a leader may give anything away; whether to give up.
 Source: docs/decisions/033.
 
 Nodes that have agreed before are *established*: what does not verify beside them came later, holds
-nothing, and is put out at once. A node that is new cannot tell a squatter from nodes with another
-secret by what they say, since both say what they like. It tells them by what they do:
+nothing, and is put out at once. A node that is new cannot know a squatter from nodes with another
+secret by what they say, since both say what they like. It knows them by what they do:
 
 - nodes put out what they cannot verify within seconds. So a new node that is put out again and
   again by such members has the wrong secret, and gives up;
@@ -22,7 +22,7 @@ late. A third one that finds the group empty cannot know that. So for as long as
 last, the one that did it gives nothing away, in whatever generation it is by then, and does not
 leave the group: if it ends, the coordinator counts it until its session is over, and has any
 other wait for that. It was a member at that moment for sure, by a heartbeat that is not old.
-A leader puts out members of its own generation: they have joined again, so nothing is left of
+A leader puts out members of its generation: they have joined again, so nothing is left of
 what they held, and it gave them nothing.
 
 What no keylane can have written, as the metadata of a plain consumer, is put out at once by all.
@@ -45,7 +45,7 @@ PAUSE_S_MAX: Final = 5.0
 PAUSE_SHARE: Final = 0.4
 """Of the session time-out at most: nodes act well within the patience of one that is new."""
 QUIET_S: Final = 60.0
-"""After so long the pause begins anew."""
+"""After this time the pause begins anew."""
 FRESH_SHARE: Final = 0.1
 """Of the session time-out: how long ago the heartbeat of one that puts out a leader was sent at
 most, so that its own session outlasts the other's lease."""
@@ -129,7 +129,7 @@ class Strangers:
         return since_s is None or now_s < since_s + self._patience_s
 
     def due(self, now_s: float, *, is_established: bool, contact_s: float | None) -> list[str]:
-        """Whom to put out now; before that `expect_leases`, then `note_put_out`.
+        """Return members to put out now; call `expect_leases` before, `note_put_out` behind.
 
         contact_s: when the last request was sent that shows that we are a member of their
         generation; None: we are not. Only members put out what may be a node.

@@ -1,7 +1,7 @@
-"""What the leader of a generation tells each member: who is a node, and who serves what.
+"""Verdicts of a generation's leader for each member: the nodes, and what each serves.
 
 In:    all that joined, as Kafka shows it to the leader; what it knows of strangers.
-Out:   an assignment per member, sealed; who did not prove to be a node.
+Out:   an assignment per member, sealed; members that did not prove to be nodes.
 Source: docs/decisions/020, 033.
 """
 
@@ -54,7 +54,7 @@ def receive(said: Mapping[str, bytes], seals: Seals, *, mutual: bool = True) -> 
 
 
 def decide(joined: Any, received: Received, seals: Seals, *, withholds: bool) -> dict[str, bytes]:
-    """What each member of a generation is told, by its leader.
+    """Return the leader's message to each member of a generation.
 
     withholds: whether no member may be given anything yet (`strangers`).
     """

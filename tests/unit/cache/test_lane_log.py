@@ -26,7 +26,7 @@ def block_of(broker: BrokerLog, start: int, end: int) -> Block:
         b"".join(wires), LAYOUT.key_split(0).limits, plain_bytes_max=2**20, batch_bytes_max=2**20
     )
     assert found is not None
-    return Block(start, found.next_offset, found.leader_epoch, found.lanes)
+    return Block(start, found.next_offset, found.leader_epoch, found.outputs)
 
 
 def log_of(*blocks: Block, cache_bytes: int = 10**6) -> LaneLog:
@@ -250,13 +250,13 @@ def test_lanes_without_records_and_readers_are_one_object() -> None:
     wire = broker_of([A]).wires[0]
     found = split_block(wire, limits, plain_bytes_max=2**20, batch_bytes_max=2**20)
     assert found is not None
-    has_record = next(lane for lane, part in enumerate(found.lanes) if part is not None)
+    has_record = next(lane for lane, part in enumerate(found.outputs) if part is not None)
     has_reader = (has_record + 1) % 1000
     log = LaneLog(1000, SliceCache(bytes_max=10**6))
     rest = log.lanes[(has_record + 2) % 1000]
 
     log.claim(has_reader, "m1", 0, 0.0)
-    log.insert(Block(0, found.next_offset, 0, found.lanes))
+    log.insert(Block(0, found.next_offset, 0, found.outputs))
     log.settle(is_reserved=True)
 
     log.check()

@@ -12,12 +12,12 @@ from keylane.demo.screen import (
     MemberView,
     PlainScreen,
     Screen,
-    View,
+    ScreenView,
     render_verdict,
     render_view,
 )
 
-VIEW = View(
+VIEW = ScreenView(
     elapsed_s=12.0,
     title="keylane: topic orders",
     members=(
@@ -33,7 +33,7 @@ VIEW = View(
 )
 
 
-def draw(view: View) -> str:
+def draw(view: ScreenView) -> str:
     console = Console(file=io.StringIO(), width=110)
     console.print(render_view(view, ["1.0 s  kill -9 member 2"]))
     assert isinstance(console.file, io.StringIO)

@@ -185,7 +185,7 @@ async def test_a_lease_that_lapses_and_comes_back_costs_no_load() -> None:
             world.tables.check(GROUP)
         with pytest.raises(NotCoordinator):
             world.tables.table(GROUP)
-        assert world.tables.changed(GROUP).journal is world.journals[0]
+        assert world.tables.changed(GROUP)[1] is world.journals[0]
         world.tenure.is_held = True
         world.tables.check(GROUP)
     await world.tables.ready(GROUP)
@@ -204,7 +204,7 @@ async def test_a_new_term_is_a_new_load() -> None:
             with pytest.raises(NotCoordinator):
                 refused(GROUP)
     async with world.tables.hold(GROUP, world.lock):
-        assert world.tables.changed(GROUP).journal is world.journals[1]
+        assert world.tables.changed(GROUP)[1] is world.journals[1]
     assert (world.dropped, world.journals[0].is_closed) == ([PLACE], True)
 
 

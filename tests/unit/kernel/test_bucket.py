@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.kernel.bucket import lane_of_hash
+from keylane.kernel.bucket import interval_of_hash
 from keylane.kernel.lane_table import lane_table
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX
 
 
-def lane_of(point: int, limits: np.ndarray) -> int:
+def interval_of(point: int, limits: np.ndarray) -> int:
     """Ask the kernel."""
     table = lane_table(limits)
-    return int(lane_of_hash(np.uint64(point), table.limits, table.guide))
+    return int(interval_of_hash(np.uint64(point), table.limits, table.guide))
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3, 16, 17, 1_000, 1_024])
@@ -28,8 +28,8 @@ def test_both_ends_of_every_even_lane_are_its_own(lanes: int) -> None:
 
     for lane in range(lanes):
         part = layout.key_range(0, lane)
-        assert lane_of(part.lo, layout.key_split(0).limits) == lane
-        assert lane_of(part.hi, layout.key_split(0).limits) == lane
+        assert interval_of(part.lo, layout.key_split(0).limits) == lane
+        assert interval_of(part.hi, layout.key_split(0).limits) == lane
 
 
 @given(
@@ -40,7 +40,7 @@ def test_uneven_cuts_agree_with_a_plain_search(cuts: set[int], point: int) -> No
     """The cuts of a plan, crowded ones too."""
     limits = [*sorted(cuts), HASH_MAX + 1]
 
-    assert lane_of(point, np.array(limits, np.uint64)) == bisect_right(limits, point)
+    assert interval_of(point, np.array(limits, np.uint64)) == bisect_right(limits, point)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_table_is_built_once() -> None:
     assert lane_table(LaneLayout(1, 6).key_split(0).limits) is lane_table(
         LaneLayout(3, 6).key_split(0).limits.copy()
     )
-    assert lane_table(LaneLayout(1, 6).key_split(0).limits).lane_count == 6
+    assert lane_table(LaneLayout(1, 6).key_split(0).limits).output_count == 6
 
 
 @pytest.mark.parametrize("lanes", [[0], [0, 1, 0], [-1, -1], [-2, 0]])
@@ -75,5 +75,5 @@ def test_several_intervals_may_be_one_lane() -> None:
 
     table = lane_table(limits, np.array([1, -1, 0], np.int16))
 
-    assert (table.lane_count, table.lane_of.tolist()) == (2, [1, -1, 0])
+    assert (table.output_count, table.output_of.tolist()) == (2, [1, -1, 0])
     assert table is not lane_table(limits)

@@ -25,8 +25,8 @@ def split_lane(*batches: Batch) -> LaneSlice:
     wire = b"".join(map(write_batch, batches))
     reference.assert_same_answer(wire, LIMITS, BYTES_MAX, BYTES_MAX)
     block = split_block(wire, LIMITS, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
-    assert block is not None and block.lanes[0] is not None
-    return block.lanes[0]
+    assert block is not None and block.outputs[0] is not None
+    return block.outputs[0]
 
 
 def stream(count: int, value: bytes, timestamp: int = 1_700_000_000_000) -> list[Batch]:

@@ -24,7 +24,7 @@ def test_lanes_are_the_same_wherever_they_were_written(monkeypatch: pytest.Monke
         monkeypatch.setattr(lane_room, "SMALL_BYTES_MAX", small_max)
         block = split_block(wire, limits, plain_bytes_max=2**20, batch_bytes_max=2**20)
         assert block is not None
-        found.append([None if part is None else part.data for part in block.lanes])
+        found.append([None if part is None else part.data for part in block.outputs])
 
     small, large, mixed = found
     contents = [[part and bytes(part) for part in parts] for parts in found]

@@ -61,9 +61,9 @@ def test_only_length_codec_and_checksum_change(codec: int, seed: int) -> None:
     packed = recompress(plain, codec)
 
     for field in fields(SplitBlock):
-        if field.name != "lanes":
+        if field.name != "outputs":
             assert getattr(packed, field.name) == getattr(plain, field.name)
-    for before, after in zip(plain.lanes, packed.lanes, strict=True):
+    for before, after in zip(plain.outputs, packed.outputs, strict=True):
         if before is None or after is None:
             assert before is after
             continue
@@ -82,8 +82,8 @@ def test_what_compresses_gets_smaller(codec: int) -> None:
     rng = random.Random(1)
     noise = (Record(0, rng.randbytes(20), rng.randbytes(400), (), 0),)
 
-    (part,) = recompress(split(write_batch(Batch(0, alike)), 1), codec).lanes
-    (kept,) = recompress(split(write_batch(Batch(0, noise)), 1), codec).lanes
+    (part,) = recompress(split(write_batch(Batch(0, alike)), 1), codec).outputs
+    (kept,) = recompress(split(write_batch(Batch(0, noise)), 1), codec).outputs
 
     assert part is not None and part.size_bytes * 4 < 500 * 120
     assert kept is not None and kept.data[22] & 7 == CODEC_NONE

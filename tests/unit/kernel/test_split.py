@@ -47,7 +47,7 @@ def split(*batches: Batch | bytes, limits: np.ndarray = LIMITS) -> SplitBlock:
 
 def slice_of(block: SplitBlock, lane: int) -> LaneSlice:
     """Return the slice of a lane that has one."""
-    found = block.lanes[lane]
+    found = block.outputs[lane]
     assert found is not None
     return found
 
@@ -153,7 +153,7 @@ def test_a_lane_without_anything_is_none() -> None:
     """Neither a record nor a marker: no slice at all."""
     block = split(Batch(0, (Record(0, key_in(3), b"v"),)))
 
-    assert [found is None for found in block.lanes] == [True, True, True, False]
+    assert [found is None for found in block.outputs] == [True, True, True, False]
 
 
 def test_an_empty_run_wider_than_an_int32_takes_two_headers() -> None:
@@ -246,9 +246,9 @@ def test_each_slice_owns_its_memory() -> None:
     data = [slice_of(large, lane).data for lane in range(4)]
     views = [part for part in data if isinstance(part, memoryview)]
 
-    assert all(type(part.data) is bytes for part in small.lanes if part is not None)
+    assert all(type(part.data) is bytes for part in small.outputs if part is not None)
     assert len(views) == 4 == len({id(view.obj) for view in views})
-    slices = [part for block in (small, large) for part in block.lanes if part is not None]
+    slices = [part for block in (small, large) for part in block.outputs if part is not None]
     assert all(part.meta.base is None for part in slices)
 
 

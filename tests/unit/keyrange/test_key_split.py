@@ -117,7 +117,7 @@ def test_more_outputs_than_the_kernel_counts_are_refused() -> None:
 
 def test_no_interval_of_that_number_is_refused() -> None:
     """ValueError names it."""
-    with pytest.raises(ValueError, match="no lane 3 of 3"):
+    with pytest.raises(ValueError, match="no interval 3 of 3"):
         KeySplit((5, 9)).key_range(3)
 
 

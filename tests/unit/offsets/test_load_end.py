@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from keylane.journal import store
+from keylane.journal import own_topic, store
 from keylane.offsets.table import OffsetTable
 
 
@@ -42,11 +42,11 @@ class SlowToClose:
 async def test_a_load_does_not_wait_for_its_connections(monkeypatch) -> None:
     """It gives what it has read; the consumer is stopped all the same."""
     SlowToClose.may_end, SlowToClose.stopped = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(store, "AIOKafkaConsumer", SlowToClose)
+    monkeypatch.setattr(own_topic, "AIOKafkaConsumer", SlowToClose)
     table = OffsetTable(partition_count=1, individual_commits_max=10)
 
     async with asyncio.timeout(10):
-        ends = await store.read_partitions({}, [0], table)
+        ends = await store.read_partitions(own_topic.OwnTopicClients(""), [0], table)
 
     assert ends == {0: 0} and not SlowToClose.stopped.is_set()
     SlowToClose.may_end.set()

@@ -16,6 +16,7 @@ from keylane.errors import RightMissing, UpstreamLost
 from keylane.journal import journal_reads as loads
 from keylane.journal import store
 from keylane.journal.journal_reads import describe_loss, timed_append, tried_again
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.store import JournalStore
 
 
@@ -73,14 +74,14 @@ async def test_the_journal_is_loaded_over_lost_connections(monkeypatch) -> None:
         await shape()
         return 5
 
-    async def read(_options: object, _numbers: object, table: object, _progress: object) -> None:
+    async def read(_clients: object, _numbers: object, table: object, _progress: object) -> None:
         tables.append(table)
         await reads()
 
     monkeypatch.setattr(JournalStore, "ensure_topic", ensure)
     monkeypatch.setattr(store, "read_partitions", read)
 
-    table = await JournalStore("broker:9092").read()
+    table = await JournalStore(OwnTopicClients("broker:9092")).read()
 
     assert table.partition_count == 5
     assert len({id(each) for each in tables}) == 3 and tables[-1] is table

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from keylane.errors import FrameInvalid
 from keylane.wire.endpoints import ENDPOINTS_TAG, read_endpoints_field
@@ -13,7 +14,6 @@ from keylane.wire.header import ApiKey
 from keylane.wire.messages import read_request, read_response
 from keylane.wire.primitives import NO_TAGS, read_tags, write_tags
 from keylane.wire.produce import (
-    NETWORK_EXCEPTION,
     Place,
     ProduceAnswer,
     ProducePartition,
@@ -307,7 +307,7 @@ def test_what_the_broker_left_out_may_be_retried() -> None:
     merged = merge_answers(request, plan, responses)
 
     codes = [answer.error_code for answer in merged.topics[0].partitions]
-    assert codes == [NETWORK_EXCEPTION, 0, NETWORK_EXCEPTION]
+    assert codes == [ErrorCode.network_exception, 0, ErrorCode.network_exception]
 
 
 def test_settle_sees_each_answer_with_its_place() -> None:

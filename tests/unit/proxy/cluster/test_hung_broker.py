@@ -63,7 +63,7 @@ class World:
                 topic=str(broker),
                 topic_id=IDS[broker],
                 partition=partition,
-                lane=lane,
+                output=lane,
                 key_split=LAYOUT.key_split(0),
                 fetch_offset=offset,
                 partition_max_bytes=2**20,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keylane.keyrange.key_split import even_split
+from keylane.keyrange.key_split import PartitionSplit, even_split
 from keylane.offsets.records.journal import LayoutValue
 from keylane.tasks import spawn
 from tests.reference.forgetting_world import (
@@ -232,7 +232,7 @@ def test_a_deleted_topic_leaves_nothing() -> None:
     async def test(node: Node) -> None:
         gone, there = await node.commit("g", SHOP), await node.commit("g", ORDERS)
         node.kafka.states["g"] = "Stable"
-        scan = (SHOP, 0, FOUR)
+        scan = PartitionSplit(SHOP, 0, FOUR)
         node.groups.scans.of(scan)
         node.groups.lineages.of((SHOP, 0))
         for known in node.kafka.known_ids.values():
@@ -337,8 +337,8 @@ def test_splits_that_nobody_reads_are_forgotten() -> None:
 
     async def test(node: Node) -> None:
         scans = node.groups.scans
-        idle, used, read = ((ORDERS, partition, EIGHT) for partition in range(3))
-        own = (ORDERS, 0, FOUR)
+        idle, used, read = (PartitionSplit(ORDERS, partition, EIGHT) for partition in range(3))
+        own = PartitionSplit(ORDERS, 0, FOUR)
         assert node.cluster.registry.view("orders") is not None
         for key in (idle, used, read, own):
             scans.note(scanned(key))

@@ -47,11 +47,11 @@ def test_each_is_pushed_once_when_its_place_is_known() -> None:
         pushes.note_commit(StateKey(name, TOPIC, 0), state_behind(), scan, late(pushed, name))
     pushes.check()
     scan.add(0, 8, np.array([4, -1, -1, -1], dtype=np.int64))
-    pushes.note_scanned((VIEW.topic_id, 1, VIEW.key_split(1)), scan)
+    pushes.note_scanned(VIEW.partition_split(1), scan)
     assert pushed == []
 
     for _ in range(2):
-        pushes.note_scanned((VIEW.topic_id, 0, VIEW.key_split(0)), scan)
+        pushes.note_scanned(VIEW.partition_split(0), scan)
 
     assert sorted(pushed) == ["a", "b"]
     pushes.check()
@@ -67,7 +67,7 @@ def test_a_place_that_retention_has_deleted_is_known_where_the_log_begins() -> N
     pushes, pushed, scan = LatePushes(), list[str](), ScanIndex(VIEW.key_split(0))
     pushes.note_commit(StateKey("a", TOPIC, 0), state_behind(), scan, late(pushed, "a"))
     scan.add(5, 8, np.array([5, -1, -1, -1], dtype=np.int64))
-    key = VIEW.topic_id, 0, VIEW.key_split(0)
+    key = VIEW.partition_split(0)
     pushes.note_scanned(key, scan)
     assert pushed == [], "where the log begins is not known"
 
@@ -168,7 +168,7 @@ def test_what_another_node_serves_is_not_owed_here() -> None:
     for name in ("a", "b"):
         pushes.note_commit(StateKey(name, TOPIC, 0), state_behind(), scan, late([]))
     scan.add(0, 8, np.array([4, -1, -1, -1], dtype=np.int64))
-    pushes.note_scanned((VIEW.topic_id, 0, VIEW.key_split(0)), scan)
+    pushes.note_scanned(VIEW.partition_split(0), scan)
 
     pushes.forget_where(lambda group: group == "a")
 

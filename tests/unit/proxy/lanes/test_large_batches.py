@@ -109,7 +109,7 @@ def test_a_cut_log_is_read_anew() -> None:
         bench = Bench(log, options=LITTLE)
         assert (await bench.fetch_one(0, 2)).error_code == 2
 
-        bench.fetcher.forget_cut(next(iter(bench.fetcher._readers))[0], 0, 2)
+        bench.fetcher.forget_cut(next(iter(bench.fetcher._readers)).at.topic_id, 0, 2)
         asked = len(log.fetches)
         await bench.fetch_one(0, 2)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
 
 from keylane.proxy.lanes.reader_limit import (
     IDLE_S,
     NAME_IDLE_S,
-    NOT_LEADER_OR_FOLLOWER,
     READER_LANES_MIN,
-    TOPIC_AUTHORIZATION_FAILED,
+    TOO_MANY_LANES,
     ReaderRoom,
 )
 
@@ -58,7 +58,7 @@ def test_names_beyond_the_bound_are_refused_until_one_is_idle() -> None:
     again = bench.enter("t.lanes-2", now_s=LATER_S)
     later = bench.enter("t.lanes-3", now_s=LATER_S)
 
-    assert (at_once, again, later) == (TOPIC_AUTHORIZATION_FAILED, 0, 0)
+    assert (at_once, again, later) == (TOO_MANY_LANES, 0, 0)
     assert bench.closed == [("t.lanes-1", 0)] and bench.room.refused == 1
 
 
@@ -70,7 +70,7 @@ def test_a_name_that_is_waited_for_stays() -> None:
 
     code = bench.enter("t.lanes-2", now_s=LATER_S)
 
-    assert code == TOPIC_AUTHORIZATION_FAILED and not bench.closed
+    assert code == TOO_MANY_LANES and not bench.closed
 
 
 def test_one_user_leaves_a_quarter_to_the_others() -> None:
@@ -83,7 +83,7 @@ def test_one_user_leaves_a_quarter_to_the_others() -> None:
     other = bench.enter("u.lanes-16", 0, user="b", now_s=LATER_S)
     later = bench.enter("t.lanes-16", 3, now_s=LATER_S)
 
-    assert (refused, other, later) == (TOPIC_AUTHORIZATION_FAILED, 0, 0)
+    assert (refused, other, later) == (TOO_MANY_LANES, 0, 0)
     assert bench.closed == [("t.lanes-16", 0)]
 
 
@@ -96,7 +96,7 @@ def test_a_full_node_has_clients_come_again() -> None:
     full = bench.enter("v.lanes-16", user="c", now_s=1.0)
     later = bench.enter("v.lanes-16", user="c", now_s=LATER_S)
 
-    assert (full, later) == (NOT_LEADER_OR_FOLLOWER, 0)
+    assert (full, later) == (ErrorCode.not_leader_or_follower, 0)
     assert bench.closed == [("t.lanes-16", 0)], "the longest idle of all"
 
 

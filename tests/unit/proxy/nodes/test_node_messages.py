@@ -26,7 +26,14 @@ from keylane.proxy.nodes.messages import (
     write_membership,
     write_refusal,
 )
-from keylane.proxy.topics.node_values import NO_NODE, Claim, Hello, Membership, NodeInfo, NodeRule
+from keylane.proxy.topics.node_values import (
+    NO_NODE,
+    Hello,
+    Membership,
+    NodeInfo,
+    NodeRule,
+    OwnershipClaim,
+)
 
 TEXT = st.text(max_size=20)
 PLACE = st.tuples(st.text(min_size=1, max_size=20), st.integers(1, 65_535))
@@ -44,7 +51,7 @@ INFOS = st.builds(
     journal=st.integers(0, 9),
 )
 CLAIMS = st.builds(
-    Claim,
+    OwnershipClaim,
     generation_id=st.integers(-1, 99),
     partitions=st.frozensets(st.integers(0, 60), max_size=9),
 )

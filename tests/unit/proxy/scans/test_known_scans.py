@@ -6,7 +6,7 @@ import uuid
 
 import numpy as np
 
-from keylane.keyrange.key_split import even_split
+from keylane.keyrange.key_split import PartitionSplit, even_split
 from keylane.offsets.lineage import Lineages
 from keylane.offsets.state import OffsetState
 from keylane.proxy.lanes.split_io import ScannedBlock
@@ -15,7 +15,7 @@ from keylane.proxy.scans.known_scans import Scans
 
 PLACE = (uuid.UUID(int=7), 3)
 TWO = even_split(2)
-KEY = (*PLACE, TWO)
+KEY = PartitionSplit(*PLACE, TWO)
 LANES = [TWO.key_range(lane) for lane in range(2)]
 
 
@@ -31,7 +31,7 @@ def block(
         start=start,
         end=end,
         last_record_offsets=np.array([-1, -1], np.int64),
-        lanes=(None, None),
+        outputs=(None, None),
         holes=(),
         log_start_offset=log_start,
         leader_epoch=epoch,
@@ -222,36 +222,36 @@ def test_what_was_told_before_the_start_is_of_the_leader_of_then() -> None:
 
 def test_scans_of_many_lanes_make_room_for_each_other(monkeypatch) -> None:
     """By lanes, not by their number alone; the longest unused goes first."""
-    monkeypatch.setattr(scans_module, "LANES_MAX", 8)
+    monkeypatch.setattr(scans_module, "OUTPUTS_MAX", 8)
     scans = Scans(Lineages())
-    first, second, third = ((PLACE[0], number, even_split(4)) for number in range(3))
+    first, second, third = (PartitionSplit(PLACE[0], number, even_split(4)) for number in range(3))
 
     scans.of(first)
     scans.of(second)
     scans.of(first)
     scans.of(third)
 
-    assert list(scans._scans) == [first, third] and scans._lane_count == 8
+    assert list(scans._scans) == [first, third] and scans._output_count == 8
 
 
 def test_nothing_is_left_of_a_deleted_topic() -> None:
     """Its scans, and what stands beside them."""
     scans = Scans(Lineages())
     scans.note(block(0, 100, log_start=7))
-    other = (uuid.UUID(int=8), 0, TWO)
+    other = PartitionSplit(uuid.UUID(int=8), 0, TWO)
     scans.of(other)
 
     gone = scans.forget_topics({PLACE[0]})
 
     assert gone == [KEY] and scans.topic_ids() == {other[0]}
-    assert not scans._log_starts and scans._lane_count == 2 and scans._used == {other}
+    assert not scans._log_starts and scans._output_count == 2 and scans._used == {other}
 
 
 def test_a_new_leader_stays_unsure_for_splits_that_are_left() -> None:
     """One split is forgotten; the scan of the other is still of the earlier leader's log."""
     lineages = Lineages()
     scans = Scans(lineages)
-    scans.of((*PLACE, even_split(4)))
+    scans.of(PartitionSplit(*PLACE, even_split(4)))
     scans.sweep(lambda key: key == KEY)
     scans.note(block(0, 100))
     scans.note_leader(PLACE, 6)
@@ -262,6 +262,6 @@ def test_a_new_leader_stays_unsure_for_splits_that_are_left() -> None:
     scans.sweep(lambda _key: False)
     scans.sweep(lambda _key: False)
 
-    assert forgotten == [(*PLACE, even_split(4))]
+    assert forgotten == [PartitionSplit(*PLACE, even_split(4))]
     assert not before and not after
     assert not scans._new_leaders and not scans._split_counts, "nothing is left"

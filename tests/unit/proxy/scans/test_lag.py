@@ -21,7 +21,7 @@ from keylane.proxy.scans.lag import (
     LaneTallies,
     Remaining,
 )
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 TOPIC_ID = uuid.UUID(int=7)
 LAYOUT = LaneLayout(partition_count=2, lane_count=2)
@@ -43,9 +43,9 @@ class Part:
         self.record_count = int(self.record_counts.sum())
 
 
-def view_of(layout: LaneLayout = LAYOUT) -> LaneView:
-    return LaneView(
-        name="t", topic="t", view_id=TOPIC_ID, topic_id=TOPIC_ID, layout=layout, reserve=True
+def view_of(layout: LaneLayout = LAYOUT) -> View:
+    return View(
+        name="t", topic="t", view_id=TOPIC_ID, topic_id=TOPIC_ID, lanes=layout, reserve=True
     )
 
 
@@ -68,7 +68,7 @@ def scan(
             start=start,
             end=end,
             last_record_offsets=np.full(2, -1, np.int64),
-            lanes=lanes,
+            outputs=lanes,
             holes=(),
             log_start_offset=log_start_offset,
         )

@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans import loads as loads_module
 from keylane.proxy.scans.loads import AGE_S_MAX, MEMORY_S, LaneLoads
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 TOPIC_ID = uuid.UUID(int=7)
 LAYOUT = LaneLayout(partition_count=2, lane_count=3)
-VIEW = LaneView(
+VIEW = View(
     name="orders",
     topic="orders",
     view_id=TOPIC_ID,
     topic_id=TOPIC_ID,
-    layout=LAYOUT,
+    lanes=LAYOUT,
     reserve=True,
 )
 
@@ -50,7 +51,7 @@ class Measured:
             start=start,
             end=start + 10,
             last_record_offsets=np.full(len(sizes), -1, np.int64),
-            lanes=lanes,
+            outputs=lanes,
             holes=(),
             log_start_offset=0,
         )
@@ -145,7 +146,7 @@ def test_a_split_that_is_forgotten_gives_its_room_back() -> None:
     """Twice is as once."""
     measured = Measured()
     measured.scan(0, 100, 200, 300)
-    key = (TOPIC_ID, 1, LAYOUT.key_split(1))
+    key = PartitionSplit(TOPIC_ID, 1, LAYOUT.key_split(1))
 
     measured.loads.forget(key)
     measured.loads.forget(key)

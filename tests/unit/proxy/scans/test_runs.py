@@ -57,7 +57,7 @@ def block(
         start=start,
         end=end,
         last_record_offsets=np.array(lasts, np.int64),
-        lanes=lanes,
+        outputs=lanes,
         holes=holes,
         log_start_offset=log_start,
         leader_epoch=epoch,

@@ -11,15 +11,15 @@ from keylane.proxy.scans.blocks import published_block
 from keylane.proxy.scans.lag import LaneTallies, Remaining
 from keylane.proxy.scans.loads import START_S, LaneLoads
 from keylane.proxy.scans.records import NO_RECORD, Scan
-from keylane.proxy.topics.registry import LaneView
+from keylane.proxy.topics.view import View
 
 TOPIC_ID = uuid.UUID(int=7)
-VIEW = LaneView(
+VIEW = View(
     name="orders",
     topic="orders",
     view_id=TOPIC_ID,
     topic_id=TOPIC_ID,
-    layout=LaneLayout(partition_count=1, lane_count=3),
+    lanes=LaneLayout(partition_count=1, lane_count=3),
     reserve=True,
 )
 
@@ -46,7 +46,7 @@ def test_bytes_and_records_of_each_lane_are_counted() -> None:
     loads.on_scanned(block)
     tallies.on_scanned(block)
 
-    assert block.lanes[2] is None and block.holes == ((119, 119),)
+    assert block.outputs[2] is None and block.holes == ((119, 119),)
     assert (block.start, block.end, block.log_start_offset, block.leader_epoch) == (
         100, 120, 40, 3,
     )  # fmt: skip

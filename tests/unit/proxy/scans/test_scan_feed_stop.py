@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 from aiokafka.structs import TopicPartition
 
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.keyrange.key_split import even_split
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.blocks import PublishedLane
@@ -50,7 +51,7 @@ def block(start: int) -> ScannedBlock:
     return ScannedBlock(
         topic="orders", topic_id=uuid.UUID(int=1), partition=0, key_split=even_split(2),
         start=start, end=start + 100, last_record_offsets=np.array([start, -1]),
-        lanes=(PublishedLane(1000, 1, start, start), None), holes=(), log_start_offset=0,
+        outputs=(PublishedLane(1000, 1, start, start), None), holes=(), log_start_offset=0,
         leader_epoch=0,
     )  # fmt: skip
 
@@ -59,10 +60,14 @@ async def test_a_feed_stops_while_its_producer_starts() -> None:
     """What was scanned since is sent by another one; both are closed."""
     Producer.made, Producer.starting = [], asyncio.Event()
     feed = ScanFeed(
-        "", number=0, on_scanned=mock.Mock(), on_truncated=mock.Mock(), wall_clock=lambda: 0.0
+        OwnTopicClients(""),
+        number=0,
+        on_scanned=mock.Mock(),
+        on_truncated=mock.Mock(),
+        wall_clock=lambda: 0.0,
     )
     feed._partitions = [TopicPartition("scans", 0)]
-    with mock.patch("keylane.proxy.scans.feed.AIOKafkaProducer", Producer):
+    with mock.patch("keylane.journal.own_topic.AIOKafkaProducer", Producer):
         feed._tasks = [spawn(feed._send_on(), "scans sent")]
         feed.note_scanned(block(0))
         await Producer.starting.wait()

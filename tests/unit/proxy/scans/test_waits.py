@@ -14,17 +14,17 @@ from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.scans import waits as module
-from keylane.proxy.scans.waits import ScanKey, ScanWaits
-from keylane.proxy.topics.registry import LaneView, View
+from keylane.proxy.scans.waits import ScanWaits
+from keylane.proxy.topics.view import View
 from keylane.tasks import spawn
 
 TOPIC_ID = uuid.UUID(int=7)
-VIEW = LaneView(
+VIEW = View(
     name="orders",
     topic="orders",
     view_id=TOPIC_ID,
     topic_id=TOPIC_ID,
-    layout=LaneLayout(partition_count=2, lane_count=2),
+    lanes=LaneLayout(partition_count=2, lane_count=2),
     reserve=True,
 )
 
@@ -51,7 +51,7 @@ class Node:
         """News of a partition."""
         scan = self.scans[partition]
         scan.add(start, end, np.full(2, -1, np.int64))
-        key: ScanKey = (TOPIC_ID, partition, VIEW.key_split(partition))
+        key = VIEW.partition_split(partition)
         self.waits.note(key, scan)
         self.waits.check()
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from keylane.proxy.apis import Route, route_of
-from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.session import session as session_module
 from tests.transcript.loopback import running
 

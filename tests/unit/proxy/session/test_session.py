@@ -12,7 +12,7 @@ import pytest
 
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis import Route, route_of
-from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.session import session as session_module
 from keylane.proxy.session.session import PIPELINED_MAX
 from keylane.wire.header import write_request
@@ -61,28 +61,32 @@ async def test_a_relayed_request_passes_as_it_came() -> None:
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("relays", [True, False])
 async def test_whether_a_request_is_relayed_is_asked_once(serve, *, relays, is_first) -> None:
-    """What asks may count: `keylane_rebalance_seconds` counted served requests twice."""
+    """The look reads the whole request; what is relayed is noted once."""
     asked: list[int] = []
-
-    def is_relayed(request: Request, _context: Any) -> bool:
-        asked.append(request.api_key)
-        return relays
+    noted: list[int] = []
 
     async def handle(request: Request, _context: Any) -> Any:
         return reply(request)
+
+    def look(request: Request, _context: Any) -> Handler | None:
+        asked.append(request.api_key)
+        return None if relays else handle
+
+    def note(request: Request, _context: Any) -> None:
+        noted.append(request.api_key)
 
     async with running() as world:
         if not is_first:
             world.client.send((HEARTBEAT, 1))
             world.broker.answer((await world.broker.request())[1], b"")
             assert await world.client.answers(1) == [1]
-        serve(LEAVE, handle, relays=is_relayed)
+        serve(LEAVE, handle, look=look, note=note)
         world.client.send((LEAVE, 2))
         if relays:
             world.broker.answer((await world.broker.request())[1], b"")
 
         assert await world.client.answers(1) == [2]
-        assert asked == [LEAVE]
+        assert (asked, noted) == ([LEAVE], [LEAVE] if relays else [])
 
 
 async def test_a_request_in_single_bytes_is_one_request() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keylane.proxy.apis import ROUTES, Route
-from keylane.proxy.apis.shared.context import Request
+from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.session.session import LOGIN_BYTES_MAX
 from keylane.wire.header import write_request
 from tests.transcript.loopback import World, running

@@ -6,7 +6,7 @@ import pytest
 
 from keylane.config.node import LaneRule
 from keylane.keyrange.key_split import LaneCuts
-from keylane.proxy.topics.agreement import LaneMeanings, Meaning, describe_disagreement, node_rules
+from keylane.proxy.topics.agreement import Disputes, LaneMeanings, Meaning, node_rules
 from keylane.proxy.topics.node_values import NodeRule
 from keylane.proxy.topics.registry import TopicRegistry
 
@@ -69,12 +69,14 @@ def test_a_disagreement_names_nodes_and_meanings() -> None:
     plan = LaneMeanings([NodeRule(topic="orders", lanes=4, fingerprint="ab" * 32)])
     others = {7: LaneMeanings(), 2: plan, 9: plan, 5: here}
 
-    reported = describe_disagreement("orders", 3, here, others)
+    disputes = Disputes(here)
+    disputes.update(3, others)
+    reported = disputes.reason_of("orders")
 
     assert reported == (
         "lanes: nodes do not agree on orders: 4 lanes per partition of orders at this node (3); "
         "4 lanes per partition of orders by the plan abababababab at nodes 2, 9; "
         "a plain topic at node 7"
     )
-    assert describe_disagreement("other", 3, here, others) is None
+    assert disputes.reason_of("other") is None
     assert str(Meaning(topic="t", lanes=2)) == "2 lanes per partition of t"

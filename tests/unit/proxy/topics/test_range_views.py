@@ -9,8 +9,9 @@ import pytest
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.proxy.topics import range_views as module
 from keylane.proxy.topics.range_table import RangeTable, RangeTableHolder
-from keylane.proxy.topics.range_views import RangeView, RangeViews
+from keylane.proxy.topics.range_views import RangeViews
 from keylane.proxy.topics.registry import PhysicalTopic
+from keylane.proxy.topics.view import View
 
 TOPIC = PhysicalTopic(name="orders", topic_id=uuid.UUID(int=7), partition_count=4)
 LOW, HIGH = KeyRange(0, 99), KeyRange(100, HASH_MAX)
@@ -29,7 +30,7 @@ def put(holder: RangeTableHolder, **clients: dict[int, list[KeyRange]]) -> None:
     holder.table = RangeTable().with_clients({c: {"orders": p} for c, p in clients.items()})
 
 
-def view_of(made: RangeViews, client_id: str) -> RangeView:
+def view_of(made: RangeViews, client_id: str) -> View:
     """The view of a client that has one."""
     found = made.view(client_id, TOPIC)
     assert found is not None
@@ -42,7 +43,7 @@ def test_a_view_has_the_clients_partitions_and_ranges() -> None:
 
     view = view_of(made, "a")
 
-    assert (view.name, view.view_id, view.is_renamed, view.layout) == (
+    assert (view.name, view.view_id, view.is_renamed, view.lanes) == (
         "orders", TOPIC.topic_id, False, None,
     )  # fmt: skip
     assert view.reserve and list(view.indexes) == [0, 3]

@@ -281,7 +281,9 @@ def test_a_topic_that_nodes_see_as_other_lanes_is_refused_until_they_agree() -> 
 
     registry.update_nodes(1, others(orders(16), orders(2, "shop")))
 
-    assert list(registry.dissenters) == [2] and list(registry.disputes()) == ["orders"]
+    assert list(registry.disputes.dissenters) == [2] and list(
+        registry.disputes.among(registry.topics)
+    ) == ["orders"]
     assert registry.is_refused("orders") and registry.refusals_of("orders")
     for look in (lambda: registry.view("orders"), lambda: registry.view_by_id(ID)):
         with pytest.raises(ConfigInvalid, match=r"on orders: 4 lanes .* \(1\); 16 lanes .* node 2"):
@@ -291,7 +293,9 @@ def test_a_topic_that_nodes_see_as_other_lanes_is_refused_until_they_agree() -> 
     registry.update_nodes(1, others(orders(), orders(2, "shop")))
 
     assert registry.view("orders") == before and registry.view_by_id(ID) == before
-    assert list(registry.dissenters) == [] and registry.disputes() == {}
+    assert (
+        list(registry.disputes.dissenters) == [] and registry.disputes.among(registry.topics) == {}
+    )
     assert not registry.is_refused("orders")
 
 
@@ -330,14 +334,14 @@ def test_a_lane_name_that_only_other_nodes_know() -> None:
 
 def test_names_that_were_judged_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients may ask for any number of names."""
-    monkeypatch.setattr("keylane.proxy.topics.registry.NAMES_JUDGED_MAX", 3)
+    monkeypatch.setattr("keylane.proxy.topics.agreement.NAMES_JUDGED_MAX", 3)
     registry = make(orders())
     registry.update_nodes(1, others())
 
     judged = [registry.is_refused(name) for name in ("orders", "a", "b", "c", "d", "orders")]
 
     assert judged == [True, False, False, False, False, True]
-    assert len(registry._judged) <= 3
+    assert len(registry.disputes._judged) <= 3
 
 
 def test_partitions_that_another_node_keeps_to() -> None:
@@ -398,7 +402,7 @@ def test_a_glob_that_leaves_out_a_topic_with_offsets_is_refused() -> None:
 
 def test_lane_names_in_use_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was not used for longest goes, and is made anew, alike, when it is used."""
-    monkeypatch.setattr("keylane.proxy.topics.registry.RENAMED_VIEWS_MAX", 2)
+    monkeypatch.setattr("keylane.proxy.topics.view_table.RENAMED_VIEWS_MAX", 2)
     registry = TopicRegistry(
         (LaneRule(topic="own", lanes=2),), lane_name_pattern="{topic}.lanes-{lanes}"
     )

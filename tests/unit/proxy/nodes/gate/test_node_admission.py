@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keylane.proxy.nodes.owner_plan import admit, plan_owners
-from keylane.proxy.topics.node_values import NO_GENERATION, Claim, Hello, NodeInfo
+from keylane.proxy.topics.node_values import NO_GENERATION, Hello, NodeInfo, OwnershipClaim
 
 
 def hello(
@@ -89,8 +89,8 @@ def test_a_plan_needs_a_node() -> None:
 def test_the_later_generation_had_it() -> None:
     """Two claim partition 0; the one whose claim is older does not get it."""
     claims = {
-        0: Claim(generation_id=3, partitions=frozenset({0, 1})),
-        1: Claim(generation_id=4, partitions=frozenset({0, 2})),
+        0: OwnershipClaim(generation_id=3, partitions=frozenset({0, 1})),
+        1: OwnershipClaim(generation_id=4, partitions=frozenset({0, 2})),
     }
 
     assert plan_owners(claims, 4) == (1, 0, 1, 0)
@@ -98,4 +98,4 @@ def test_the_later_generation_had_it() -> None:
 
 def test_what_is_no_partition_is_not_claimed() -> None:
     """Of a node that saw more, or of another program."""
-    assert plan_owners({3: Claim(partitions=frozenset({-1, 0, 7}))}, 2) == (3, 3)
+    assert plan_owners({3: OwnershipClaim(partitions=frozenset({-1, 0, 7}))}, 2) == (3, 3)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from keylane.journal.closing import close_consumer
+from keylane.journal.own_topic import close_consumer
 from tests.virtual_time import run_virtual
 
 
