@@ -22,7 +22,7 @@ from keylane.embedded.jar_lock import FILE_NAME, LockedJar, parse_lock
 ROOT: Final = Path(__file__).resolve().parents[1]
 REQUIREMENTS: Final = ROOT / "requirements"
 JAR_FOLDERS: Final = ("keylane/embedded", "pipeline")
-"""Whose jars keylane's own commands fetch."""
+"""Folders of the locks whose jars keylane's own commands fetch."""
 
 ALLOWED: Final = frozenset(
     {
@@ -38,7 +38,7 @@ _HASH: Final = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
 
 
 class LockInvalid(Exception):
-    """A lock of Python packages is not one that pip checks in full; the text has the entry."""
+    """A lock of Python packages has an entry that pip would not check; the text has the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Pin:
     """One entry of a lock of Python packages."""
 
     name: str
-    """As PyPI compares names: small letters, hyphens."""
+    """The name in small letters with hyphens, in which PyPI compares names."""
     version: str
     marker: Marker | None
-    """Where it is installed; None for everywhere."""
+    """Condition of its installation; None: everywhere."""
     hashes: tuple[str, ...]
     """`sha256:...` of each file that may be installed."""
 
@@ -86,7 +86,7 @@ def read_pins(name: str) -> tuple[Pin, ...]:
 
 
 def read_jars() -> tuple[LockedJar, ...]:
-    """All jars that keylane's commands fetch, each once."""
+    """Return each jar that keylane's commands fetch, once."""
     jars = {
         jar.coordinates: jar
         for folder in JAR_FOLDERS
@@ -108,7 +108,7 @@ def licence_of_jar(jar: LockedJar, licences: dict[str, str]) -> str:
 
 
 def is_allowed(name: str, expression: str) -> bool:
-    """Whether a part may be distributed under `expression`: of an OR one side is enough."""
+    """Return whether a part may be distributed under `expression`; one side of an OR is enough."""
     if EXCEPTIONS.get(name) == expression:
         return True
     licensing = get_spdx_licensing()

@@ -1,4 +1,4 @@
-"""Write what keylane is made of: NOTICE for people, two CycloneDX lists for machines.
+"""Write the parts of keylane: NOTICE for people, two CycloneDX lists for machines.
 
 In:    the locks and requirements/licences.toml, by `parts`; the text of requirements/NOTICE.in.
 Out:   NOTICE, requirements/sbom-image.cdx.json (Python packages), requirements/sbom-jars.cdx.json.
@@ -35,7 +35,7 @@ from tools.parts import (
 )
 
 MARKER_PROPERTY: Final = "keylane:marker"
-"""Where a package is installed, as in the lock; without it everywhere."""
+"""Property with the marker of the lock; a package without it is installed everywhere."""
 NAMESPACE: Final = uuid.UUID("6a1f0b52-6d0c-5a3b-9a57-3a7d1f2f6c11")
 
 
