@@ -28,7 +28,7 @@ and milliseconds on a busy machine."""
 async def split_next(
     kit: ReaderKit, records: memoryview, key_split: KeySplit, codec: int, room: ReadRoom
 ) -> tuple[Any, NDArray[np.int64]] | None:
-    """Split one block in a thread. A batch larger than a block waits for room of its own.
+    """Split one block in a thread. A batch larger than a block waits for separate room.
 
     Little is split at once: a thread takes longer to wake than that does.
     Raises: BatchUnsupported (larger than any may be, or of an old format), BatchCorrupt.

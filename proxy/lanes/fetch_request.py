@@ -59,7 +59,7 @@ class LaneFetchRequest:
     user: str = ""
     """The client's principal, or where there is none its address."""
     empty_as_control: bool = False
-    """What holds no record of a lane is told as an empty control batch."""
+    """Gaps are sent as empty control batches."""
 
 
 class LaneAnswer(NamedTuple):

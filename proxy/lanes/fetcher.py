@@ -1,8 +1,7 @@
 """Serves fetch requests of lanes, for all clients of a process.
 
 In:    lanes with their offsets and a request's limits.  Out: one answer per lane, in order.
-Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-227 (long polls);
-REQUIREMENTS S004-44 to 49, G-21.
+Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-227 (long polls).
 
 When a request is answered:
 - records of at least `min_bytes` are at hand, or a limit is reached, or a lane cannot be read;
@@ -10,7 +9,7 @@ When a request is answered:
   broker waits for its disk: but for that a client with short waits would never see it.
 Blocks without a record for the lanes that wait do not wake them. Their empty header goes out
 with the next answer, so that positions move. Only what was in the log when the request came is
-told at once, and not twice in a row: so one who reads up to a known end (Spark) does not wait.
+answered at once, and not twice in a row: so a reader up to a known end (Spark) does not wait.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ from keylane.proxy.lanes.split_io import (
 from keylane.proxy.runtime.stats import ProxyStats
 
 READER_IDLE_S: Final = 60.0
-"""A partition that nobody fetched for so long is closed; opening it again costs a few ms."""
+"""A partition without a fetch for this time is closed; opening it again costs a few ms."""
 CLAIM_S: Final = 30.0
-"""A connection that did not ask for a lane for so long does not hold its slices back."""
+"""A connection that did not ask for a lane for this time does not hold its slices back."""
 SWEEP_S: Final = 10.0
 
 
@@ -170,7 +169,7 @@ class LaneFetcher:
         now_s: float,
         age_s_max: float,
     ) -> tuple[int, int] | None:
-        """(log end, log start) as a broker told it no longer than `age_s_max` ago, else None."""
+        """Return (log end, log start) as a broker gave it `age_s_max` ago at most, else None."""
         reported = [
             reader
             for key, reader in self._readers.items()
@@ -185,7 +184,7 @@ class LaneFetcher:
         return (end, reader.log_start_offset) if min(end, reader.log_start_offset) >= 0 else None
 
     def log_ends(self) -> dict[tuple[uuid.UUID, int], int]:
-        """Log end by topic id and partition, as readers were told last; -1 is left out."""
+        """Log end by topic id and partition, as readers know it; -1 is left out."""
         ends: dict[tuple[uuid.UUID, int], int] = {}
         for key, reader in self._readers.items():
             if reader.high_watermark >= 0:
@@ -201,7 +200,7 @@ class LaneFetcher:
         return sum(reader.key_split.output_count for reader in self._readers.values())
 
     def sweep(self, now_s: float) -> None:
-        """Close readers that nobody asks, and end claims that are not used."""
+        """Close readers and end claims that are not used."""
         self._swept_s = now_s
         for poll in self._polls:
             for turn in poll.turns:
@@ -233,7 +232,7 @@ class LaneFetcher:
         stats.readers_refused = self._room.refused
 
     async def stop(self) -> None:
-        """Answer who waits, close every connection, end the threads."""
+        """Answer fetches that wait, close every connection, end the threads."""
         self._is_stopped = True
         for poll in list(self._polls):
             poll.fail_all(ErrorCode.not_leader_or_follower)
@@ -244,7 +243,7 @@ class LaneFetcher:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def forget_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """The log was cut, as another node has told: readers hold what is there no more."""
+        """The log was cut, as another node has published: readers drop what they hold of it."""
         self._kit.lineages.of((topic_id, partition)).truncate(end)
         self._kit.refused.forget_from(topic_id, partition, end)
         for key, reader in self._readers.items():
@@ -253,7 +252,7 @@ class LaneFetcher:
 
     def note_leader(self, place: tuple[uuid.UUID, int], leader_epoch: int) -> None:
         """A partition has a later leader: readers wait for nothing of the one before."""
-        # A broker that ends may change the leaders of thousands, most of which nobody reads.
+        # A broker that ends may change the leaders of thousands, most of which have no reader here.
         for reader in list(self._at.get(place, ())):
             reader.leave_leader(leader_epoch)
 

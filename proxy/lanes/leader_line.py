@@ -86,7 +86,7 @@ class Line:
     def rest(self, unused_since_s: float) -> None:
         """Drop a connection that was not used since then.
 
-        Of a leader without epochs it stays: the next one could not be told from it.
+        Of a leader without epochs it stays: the next one would look the same.
         """
         if self.is_sure and self.used_s < unused_since_s and not self.lock.locked():
             self.close()
@@ -100,7 +100,7 @@ class Line:
     def leave_leader(self, leader_epoch: int) -> None:
         """Another one leads by this epoch: wait for no answer of the one before.
 
-        It may hang, and say nothing; whoever leads now is asked at once.
+        It may hang, and say nothing; the leader of now is asked at once.
         """
         if self._source is not None and NO_EPOCH < self._source.leader_epoch < leader_epoch:
             self.close()

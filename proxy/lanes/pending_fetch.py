@@ -1,6 +1,5 @@
 """One fetch request of lanes under way: what it has got so far, and what it still waits for.
 
-In:    what readers tell it.  Out: when the request is to be answered, and with what.
 Source: KIP-74 (limits), KIP-227 (long polls); `lane_fetch` says when a request is answered.
 """
 
@@ -124,7 +123,7 @@ class LanePoll:
         """Whether an answer without data for the lane left it behind others."""
         return self._left_bytes > 0 and turn.taken.position < turn.reader.end
 
-    # What readers tell.
+    # Readers call these.
     def data_came(self, reader: PartitionReader) -> None:
         """A block is in hand: take now."""
         if not self._is_open:
@@ -181,7 +180,7 @@ class LanePoll:
                 self._note_waiting(added)
 
     def _is_stale(self, reader: PartitionReader) -> bool:
-        """Whether the leader has said nothing for so long that another may lead another log."""
+        """Return whether the leader is silent for a time in which another may lead."""
         return self.cursor.seen_s - reader.known_s > FRESH_S
 
     def _read_on(self, reader: PartitionReader | None = None) -> None:
@@ -194,7 +193,7 @@ class LanePoll:
                 continue
             error_code = turn.reader.want(taken.position, turn.wanted.partition_max_bytes)
             if error_code:
-                # Known from a moment ago: told when the wait is over, not in a circle.
+                # Known from a moment ago: answered when the wait is over, not in a circle.
                 turn.error_code = error_code
 
     @property
@@ -218,7 +217,7 @@ class LanePoll:
         if self._left_bytes <= 0 or all(turn.taken.is_full for turn in self.turns):
             return True
         if not self._is_expired:
-            # That a lane is empty up to the end is told at once, but not twice in a row.
+            # A lane that is empty up to the end is answered at once, but not twice in a row.
             return (
                 not self.cursor.was_empty
                 and any(turn.is_caught_up for turn in self.turns)

@@ -5,13 +5,13 @@ Out:   bytes held in the gates; AnswerTooLarge for what no gate may hold.
 Source: decisions 035, 040; KIP-74 (a first batch is sent however large).
 
 Theory. A read holds nothing while it waits for its broker to begin an answer: a broker that hangs
-would hold all there is. The first bytes of an answer tell its size; then it waits at the broker for
-room, and while it comes it counts as that broker's, of which there is a share (`byte_gate`). What
+would hold all there is. The first bytes of an answer hold its size; then it waits at the broker
+for room, and while it comes it counts as that broker's, of which there is a share (`memory_budget`). What
 fits in the first bytes, 64 KiB, is in memory at once, and gets its room before it is split.
 An ordinary answer and one block of it go through the gate of `filtering_bytes_max`. What
-is larger goes through two gates of its own, one for bytes as they come and one for what becomes of
+is larger goes through two separate gates, one for bytes as they come and one for what becomes of
 them, so that it holds up no ordinary read. The order is always filtering, large answers, large
-batches, and a read that waits at one holds nothing in a later one: so nothing waits for ever.
+batches, and a read that waits at one holds nothing in a later one: so nothing waits without end.
 """
 
 from __future__ import annotations

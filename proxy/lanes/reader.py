@@ -1,6 +1,6 @@
 """Reads one partition once for all of its lanes, or for all whose client ids have ranges of it.
 
-In:    offsets that lanes stand at.  Out: a `LaneLog` that is filled, and who waits is told.
+It fills a `LaneLog` and wakes the fetches that wait for it.
 Source: docs/decisions/004, 026; KIP-98 (transactions), KIP-320 (leader epochs).
 
 Theory. The *head* is the end of what was read furthest; reading on from there serves every lane
@@ -215,7 +215,7 @@ class PartitionReader:
     def _is_read_under_way(self, offset: int) -> bool:
         """Whether to wait for a read that is under way: it starts here, or is about to pass.
 
-        A long poll is not: an offset beyond the log end would wait behind it for ever.
+        A long poll is not: an offset beyond the log end would wait behind it without end.
         """
         for read in self._reads:
             if read.reached == offset:
@@ -304,7 +304,7 @@ class PartitionReader:
         if read.is_long_poll:
             wait_ms, bytes_max = LONG_POLL_MS, min(bytes_max, LONG_POLL_BYTES_MAX)
         elif self.end < 0:
-            wait_ms = 0  # the log end is not known yet, and this tells it
+            wait_ms = 0  # the log end is not known yet, and this answer has it
         return await read.line.fetch(
             read.start,
             max_wait_ms=wait_ms,
@@ -347,7 +347,7 @@ class PartitionReader:
             self._reset()
             return False
         if not read.line.is_sure and 0 <= raw.high_watermark < read.scanned_end:
-            # Without epochs the end of now is all that tells of a cut.
+            # Without epochs the end of now is all that shows a cut.
             self._note_cut(raw.high_watermark)
             read.generation = self._generation  # this answer is the new log's
             self._reads.add(read)
@@ -403,8 +403,8 @@ class PartitionReader:
             position, offset = position + split.wire_bytes, split.next_offset
             read.reached = offset
             if len(records) <= AT_ONCE_BYTES_MAX:
-                # One turn of the loop, in which who waits is answered: what is told behind it
-                # takes half as long as all before.
+                # One turn of the loop, in which waiting fetches are answered: listeners behind
+                # it take half as long as all before.
                 await asyncio.sleep(0)
                 if self._is_of_old_log(read):
                     return  # if the log was cut meanwhile, this must not be counted as scanned
@@ -414,7 +414,7 @@ class PartitionReader:
         self._span = max(offset - read.start, 1)
 
     def _hand_out(self, split: Any, offset: int, aborted: tuple[Aborted, ...]) -> None:
-        """Give a block to who waits, and keep the rest."""
+        """Give a block to fetches that wait, and keep the rest."""
         start, end = min(offset, split.base_offset), split.next_offset
         if end > self.log.head:
             self._head_epoch = split.leader_epoch
@@ -428,7 +428,7 @@ class PartitionReader:
     def _publish_scanned(
         self, split: Any, last_record_offsets: NDArray[np.int64], offset: int
     ) -> None:
-        """Tell what was scanned, for who counts it."""
+        """Publish what was scanned to listeners."""
         stats = self._kit.stats
         stats.splits += 1
         stats.decompressed_bytes += split.plain_bytes
@@ -440,7 +440,7 @@ class PartitionReader:
 
     # Failures.
     def _note_bad(self, offset: int, position: int, error: BatchCorrupt) -> None:
-        """The batch at `offset` cannot be split: say so to who stands there, and wait a bit."""
+        """The batch at `offset` cannot be split: answer its lanes, and wait a bit."""
         self._kit.stats.batches_corrupt += 1
         if offset not in self._bad:
             log.warning(
@@ -469,7 +469,7 @@ class PartitionReader:
         self._head_line.close()
         self._tail_line.close()
         if not (self._head_line.is_sure and self._tail_line.is_sure):
-            # Without epochs a new leader cannot be told from the old one, and its log may have
+            # Without epochs a new leader looks the same as the old one, and its log may have
             # been cut and grown again meanwhile. A read more is cheaper than a stale record.
             self._reset()
         self._fail(None, error_code)

@@ -1,7 +1,5 @@
 """How many readers clients may have opened by lane names of their own choice.
 
-In:    who reads which partition under which lane name.  Out: why a read is refused, readers to
-       close in its favour.
 Source: docs/decisions/039.
 
 Under lane names a topic can be read in any number of lanes, and each number is a reader per
@@ -29,15 +27,15 @@ Key = TypeVar("Key", bound=Hashable)
 READER_LANES_MIN: Final = 16
 """What a reader counts at least, for its connections."""
 IDLE_S: Final = 10.0
-"""A reader that was not asked for so long gives way: 20 times the wait of a client's poll."""
+"""A reader that was not asked for this time gives way: 20 times the wait of a client's poll."""
 NAME_IDLE_S: Final = 60.0
-"""A name that was not asked for so long counts no more, as its readers are closed."""
+"""A name that was not asked for this time counts no more, as its readers are closed."""
 LOG_INTERVAL_S: Final = 60.0
-"""How often it is logged that something was refused."""
+"""Between two log lines about refused readers."""
 USER_SHARE: Final = 3, 4
 """One user has three quarters of the lanes at most."""
 TOO_MANY_LANES: Final = ErrorCode.topic_authorization_failed
-"""Of the codes that clients know in a Fetch answer the one that all of them tell their application
+"""Of the codes that clients know in a Fetch answer the one that all of them give their application
 at once: Java throws a `TopicAuthorizationException`, librdkafka gives an error of the partition.
 POLICY_VIOLATION is an `IllegalStateException` to Java's `FetchCollector`."""
 
@@ -164,7 +162,7 @@ class ReaderRoom(Generic[Key]):
             of_user.readers.move_to_end(key)
             return 0
         if held is not None and now_s - held.used_s < IDLE_S:
-            return 0  # it counts for another user, who reads it as well
+            return 0  # it counts for another user that reads it as well
         cost = max(lane_count, READER_LANES_MIN)
         while of_user.lanes + cost > self._of_user_max:
             if not self._close_idle(of_user, now_s, but=key):

@@ -126,9 +126,9 @@ class ReaderKit:
     on_truncated: Callable[[uuid.UUID, int, int], None]
     """(topic id, partition, new log end)."""
     remote_scanned_end: Callable[[uuid.UUID, int], int]
-    """Topic id and partition -> how far others have read it, as they told; -1: not at all."""
+    """Topic id and partition -> how far others have read it, as they published; -1: not at all."""
     lineages: Lineages
-    """What was seen of logs, here and by who told it."""
+    """Epochs of logs, as seen here and by other nodes."""
     read_bytes_max: int
     batch_bytes_max: int
 
@@ -205,7 +205,7 @@ def scanned_block(
     offset: int,
     log_start_offset: int,
 ) -> ScannedBlock:
-    """What is told of a block that was read from `offset` on.
+    """Return what listeners get of a block that was read from `offset` on.
 
     where: topic, topic id, partition, how it is split.
     """

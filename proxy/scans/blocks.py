@@ -1,4 +1,4 @@
-"""What another node has told of a block, in the form in which readers tell of it.
+"""A block that another node has published, in the form in which readers publish it.
 
 In:    `Scan`s.  Out: `ScannedBlock`s.
 """
@@ -16,7 +16,7 @@ from keylane.proxy.scans.records import Scan
 
 @dataclass(slots=True, eq=False)
 class PublishedLane:
-    """What is told of one lane of a block; for who counts it, there is one batch.
+    """One lane of a published block; to its listeners it is one batch.
 
     Not to be changed; frozen, it would take five times as long to make, and there are thousands.
     """
@@ -47,7 +47,7 @@ class PublishedLane:
 
 
 def published_block(scan: Scan) -> ScannedBlock:
-    """As a reader would have told it."""
+    """Return the block as a reader would have published it."""
     lasts, counts, sizes = scan.columns
     rows = zip(sizes.tolist(), counts.tolist(), lasts.tolist(), strict=True)
     return ScannedBlock(

@@ -147,8 +147,8 @@ class PartitionTally:
         """Fill a gap with what was scanned there.
 
         lanes: cells of every lane, ascending. One may reach beyond the gap, since small batches are
-        joined in each block anew: then what is known of it already is taken off. Where that cannot
-        be told, its part of the gap stays one. Cost: a microsecond per cell.
+        joined in each block anew: then what is known of it already is taken off. Where that is
+        not known, its part of the gap stays one. Cost: a microsecond per cell.
         """
         start, end = self._known_part(gap, lanes)
         if end <= start:

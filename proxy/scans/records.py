@@ -1,4 +1,4 @@
-"""What nodes tell each other of scanned blocks, as bytes: records of `__keylane_scans`.
+"""Scanned blocks as nodes publish them, in bytes: records of `__keylane_scans`.
 
 In:    scans and cuts of partitions.  Out: packets, each the value of one record; and back.
 Source: decision 021 (docs/decisions); `keylane.offsets.scan` for what a scan means.
@@ -8,7 +8,7 @@ Source: decision 021 (docs/decisions); `keylane.offsets.scan` for what a scan me
                       even (0)       int32 intervals
                       cut (1)        int32 cuts, and each 8 bytes; int8 flag, and if it is 1 an
                                      int16 output of each interval
-                      reference (2)  16 bytes: the digest of a split that was told before
+                      reference (2)  16 bytes: the digest of a split that was sent before
              topics   int32 count, and each: topic id, name
              items    int32 count, and each: int32 size, int8 kind, then
                       scan (0)       int32 topic, int32 partition, int32 split, int64 start,
@@ -66,7 +66,7 @@ PACKET_BYTES: Final = 256 * 1024
 """A packet ends behind this; well below the 1 MiB that brokers and clients take by default."""
 OUTPUTS_PUBLISHED_MAX: Final = 8 * 1024
 INTERVALS_PUBLISHED_MAX: Final = 16 * 1024
-"""Splits beyond these are not told, so that one scan fits into a packet: at most 0.5 MiB."""
+"""Splits beyond these are not published, so that one scan fits into a packet: at most 0.5 MiB."""
 OUTPUTS_PACKET: Final = 64 * 1024
 """A packet ends behind this, too: an output may take no byte there, but 24 in a reader's memory."""
 HOLES_PUBLISHED_MAX: Final = 4096
@@ -84,7 +84,7 @@ Columns = NDArray[np.int64]
 
 
 class Sender(NamedTuple):
-    """Who told it."""
+    """The node that published it."""
 
     number: int
     life: bytes
@@ -126,7 +126,7 @@ News = Scan | Cut
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """What one record tells, in order."""
+    """Contents of one record, in order."""
 
     sender: Sender
     news: tuple[News, ...]
@@ -135,7 +135,7 @@ class Packet:
 
 
 def is_published(split: KeySplit) -> bool:
-    """Whether scans by this split are told at all."""
+    """Return whether scans by this split are published at all."""
     return (
         split.output_count <= OUTPUTS_PUBLISHED_MAX and len(split.lows) <= INTERVALS_PUBLISHED_MAX
     )
@@ -149,7 +149,7 @@ def digest_of(split: KeySplit) -> bytes:
 
 
 class SplitBook:
-    """Splits that were told, by digest, so that a scan need not repeat thousands of cuts.
+    """Splits that were sent, by digest, so that a scan need not repeat thousands of cuts.
 
     Memory: SPLITS_KNOWN_MAX splits, the longest unused are forgotten first.
     """
@@ -167,7 +167,7 @@ class SplitBook:
         return known
 
     def find(self, digest: bytes) -> KeySplit | None:
-        """The split of this digest; None: it was not told, or is forgotten."""
+        """The split of this digest; None: it was not sent, or is forgotten."""
         split = self._splits.get(digest)
         if split is not None:
             self._splits.move_to_end(digest)
@@ -234,8 +234,8 @@ def write_packets(
 ) -> Iterator[bytes]:
     """Encode news in order, in as few packets as fit.
 
-    is_known: whether readers were told a split that is not even, so that its digest will do; the
-    packet tells it otherwise. Splits that are not `is_published` must not come here.
+    is_known: whether readers know a split that is not even, so that its digest will do; the
+    packet has it otherwise. Splits that are not `is_published` must not come here.
     """
     draft = _Draft(is_known)
     for item in news:
@@ -309,7 +309,7 @@ def _column(values: Columns) -> tuple[bytes, bytes]:
 
 
 def read_sender(data: Buffer) -> Sender | None:
-    """Who sent a packet, without a look at the rest; None: it is of another version.
+    """Return the sender of a packet, without a look at the rest; None: it is of another version.
 
     Raises: ScansInvalid.
     """
@@ -320,7 +320,7 @@ def read_sender(data: Buffer) -> Sender | None:
 
 
 def read_packet(data: Buffer, book: SplitBook) -> Packet | None:
-    """Decode a packet; splits that it tells go into the book. None: it is of another version.
+    """Decode a packet; splits that it has go into the book. None: it is of another version.
 
     Raises: ScansInvalid, it is no packet; the book may have learnt from it all the same.
     """
@@ -416,7 +416,7 @@ def _read_columns(reader: Reader, outputs: int, start: int, length: int) -> Colu
     # So many records fit up to the last one, and that is in the region.
     fits = (counts <= lasts) & (lasts <= length) & ((counts > 0) == (lasts > 0))
     _expect("records outside of the scan", that=bool(fits.all()))
-    _expect("bytes beyond 2^63", that=sum(sizes.tolist()) <= OFFSET_MAX)  # who counts adds them
+    _expect("bytes beyond 2^63", that=sum(sizes.tolist()) <= OFFSET_MAX)  # listeners add them
     columns[0] = np.where(lasts > 0, lasts + (start - 1), NO_RECORD)
     return columns
 

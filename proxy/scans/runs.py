@@ -1,6 +1,5 @@
-"""What this node has scanned and not told the others yet: neighbouring blocks become one.
+"""Scans that this node has not published yet: neighbouring blocks become one.
 
-In:    scanned blocks and cuts, as readers tell them.  Out: `Scan`s and `Cut`s to send.
 Source: decision 021 (docs/decisions).
 
 What is dropped here is not known to other nodes, whose stable offsets then come late. A cut must
@@ -23,8 +22,8 @@ from keylane.proxy.scans.records import Columns, Cut, News, Scan, is_published
 COST_MAX: Final = 256 * 1024
 """Outputs and holes that wait, some 32 bytes each: 8 MiB, minutes of a busy node."""
 AGE_S_MAX: Final = 10.0
-"""What has waited longer is dropped. A process that was stopped must not tell of a log that may
-have been cut meanwhile, as if it were news."""
+"""What has waited longer is dropped. A process that was stopped must not publish a log as news
+that may have been cut meanwhile."""
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ class ScanRuns:
         self._serial = 0
         self.cost = 0
         self.dropped = 0
-        """Runs that nobody will be told of, since the start."""
+        """Runs that were dropped without being published, since the start."""
 
     def __len__(self) -> int:
         return len(self._runs) + len(self._cuts)

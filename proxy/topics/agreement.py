@@ -83,7 +83,7 @@ def compile_lane_names(pattern: str) -> re.Pattern[str]:
 
 
 def node_rules(rules: Iterable[LaneRule], plans: Mapping[str, LaneCuts]) -> tuple[NodeRule, ...]:
-    """The configured rules as other nodes are told them.
+    """Return the configured rules as other nodes get them.
 
     plans: cuts of all rules that name a plan, by the rule's topic.
     """

@@ -5,9 +5,9 @@ Source: decision 008; `wire.sequence`, of producers that keylane does not know.
 
 While a partition was placed at another node, its producers were numbered there. What is known of
 them here is of before: the numbers that would follow are not those that the broker expects, and
-to librdkafka that is the end. A producer that is not known recovers by an epoch of its own, as
+to librdkafka that is the end. A producer that is not known recovers by a new epoch, as
 after a restart of keylane. Partitions that have gone elsewhere are left alone: until its next
-Metadata a client goes on here, and nobody else writes with its sequences.
+Metadata a client goes on here, and no other node writes with its sequences.
 """
 
 from __future__ import annotations

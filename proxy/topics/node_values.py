@@ -1,7 +1,7 @@
-"""What nodes know of each other: where each is reached, and who serves which group's offsets.
+"""Facts that nodes share: where each is reached, and which one serves a group's offsets.
 
 In:    a node's own facts.  Out: `NodeInfo` and `Membership`, the values that nodes agree on.
-Source: DESIGN decisions 1 and 7.
+Source: docs/decisions/020.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 Address = tuple[str, int]
-"""Host and port as clients are told them."""
+"""Host and port as clients get them."""
 
 GROUP: Final = "__keylane_nodes"
 """The consumer group that nodes are."""
@@ -37,7 +37,7 @@ class NodeRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeInfo:
-    """One node, as it tells the others."""
+    """One node, as the others know it."""
 
     number: int
     """Configured, unique among the nodes, 0 to NUMBER_MAX; part of its virtual broker ids."""
@@ -77,7 +77,7 @@ class Hello:
     ic_partition_count: int
     """Of `__individual_commit_offsets`, as the node sees it."""
     since: int = NO_GENERATION
-    """The first generation of this stay in the group: who was there first keeps its number."""
+    """The first generation of this stay in the group: the first to come keeps its number."""
     claim: OwnershipClaim = OwnershipClaim()
 
 

@@ -1,10 +1,10 @@
-"""Which node clients are sent to, for a partition or a group; broker ids that tell nodes apart.
+"""Nodes that clients are sent to, for a partition or a group; broker ids that name nodes.
 
 In:    memberships as nodes agree on them.  Out: virtual broker ids, addresses, places.
-Source: DESIGN decisions 1 and 7; rendezvous hashing (Thaler, Ravishankar 1998).
+Source: docs/decisions/020; rendezvous hashing (Thaler, Ravishankar 1998).
 
 A client knows a broker by its id and connects to the address of that id. Each pair of a node and
-a broker has an id of its own, so that a partition can be sent to any node whoever leads it.
+a broker has a separate id, so that a partition can be sent to any node, whichever broker leads it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Placement:
             return broker_id
         if broker_id >= ID_STRIDE:
             raise ConfigInvalid(
-                f"node: broker id {broker_id} cannot be told among nodes, ids below {ID_STRIDE} can"
+                f"node: broker id {broker_id} is too large among nodes, use one below {ID_STRIDE}"
             )
         return number * ID_STRIDE + broker_id
 
@@ -80,7 +80,7 @@ class Placement:
         return divmod(virtual_id, ID_STRIDE)
 
     def real_id(self, virtual_id: int) -> int:
-        """The broker's own id, from one that a client told; a real one stays what it is."""
+        """The broker's own id, from one that a client named; a real one stays what it is."""
         return self.split_id(virtual_id)[1]
 
     # Addresses.
@@ -119,13 +119,13 @@ class Placement:
 
     def _address(self, number: int, broker_id: int, own: Address | None) -> Address | None:
         if number == self.number:
-            return own  # nodes tell only what was bound when they last joined
+            return own  # nodes publish only what was bound when they last joined
         node = self._nodes.get(number)
         return None if node is None else node.brokers.get(broker_id)
 
     # Places.
     def node_of_group(self, group: str) -> int | None:
-        """The node that serves a group's offsets; None: nobody at this moment."""
+        """The node that serves a group's offsets; None: no node at this moment."""
         if not self._owners:
             return None
         owner = self._owners[ic_partition(group, len(self._owners))]
@@ -138,7 +138,7 @@ class Placement:
         return node.control or None if node is not None and number != self.number else None
 
     def lists(self, group: str) -> bool:
-        """Whether this node is the one that tells clients of a group when they ask all nodes."""
+        """Return whether this node lists a group to clients that ask all nodes."""
         if self.is_alone:
             return True
         number = self.node_of_group(group)
@@ -167,7 +167,7 @@ class Placement:
         return _best(topic, partition, able)
 
     def _reaches(self, number: int, broker_id: int) -> bool:
-        """As the membership tells it, of this node too: other nodes know no more."""
+        """Return what the membership says, of this node too: other nodes know no more."""
         node = self._nodes[number]
         return node is None or broker_id in node.brokers
 

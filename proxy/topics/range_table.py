@@ -1,7 +1,7 @@
 """Which key ranges each client id reads of each partition, set by a standalone assign call.
 
 In:    changes: per client id its assignment, or None to delete it.  Out: a new `RangeTable`.
-Source: REQUIREMENTS S004-50, 51, 120; DESIGN decision 9.
+Source: docs/decisions/015, 019.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keylane.keyrange.space import HASH_MAX, KeyRange
 
 CLIENTS_MAX: Final = 10_000
 CLIENT_ID_MAX: Final = 249
-"""Characters of a client id; the bound of topic names, which nobody was heard to miss."""
+"""Characters of a client id; the same limit as topic names."""
 RANGES_MAX: Final = 50_000
 """Ranges of the whole table: some 10 MB of memory, and a fifth of a second to check a change."""
 PARTITION_RANGES_MAX: Final = 10_000
@@ -28,7 +28,7 @@ PARTITION_RANGES_MAX: Final = 10_000
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 """What Kafka accepts as a topic's name."""
 WHOLE: Final = (KeyRange(0, HASH_MAX),)
-"""All keys of a partition; an empty list of ranges means the same (S004-120)."""
+"""All keys of a partition; an empty list of ranges means the same."""
 
 Assignment = Mapping[str, Mapping[int, Sequence[KeyRange]]]
 """Key ranges by topic and partition; no range is the whole partition."""
@@ -56,7 +56,7 @@ class RangeTable:
         return None if parts is None else parts.get(topic)
 
     def owners(self, topic: str, partition: int) -> Owners:
-        """Who has ranges of a partition, by client id; () for nobody."""
+        """Ranges of a partition, by client id; () where no client has any."""
         return self._owners.get((topic, partition), ())
 
     def topics(self) -> frozenset[str]:

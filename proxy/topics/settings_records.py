@@ -8,7 +8,7 @@ Source: docs/decisions/019; keys and values are JSON, so that Kafka's own tools 
 | `["assignment", CLIENT]` | topics, partitions, key ranges; a tombstone deletes |
 | `["assignments"]` | the version; stands behind the assignments that it is the version of |
 | `["switches"]` | the version and all switches that were set |
-| `["fence"]` | nothing: whoever changes something wrote it before, to have the end to himself |
+| `["fence"]` | nothing: a node writes it before a change, to fence the others |
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class SettingsState:
     _left_out: list[LeftOut] = field(default_factory=list)
 
     def apply(self, key: bytes | None, value: bytes | None, offset: int = 0) -> bool:
-        """Take in one record; tell whether `table` or `switches` is another now.
+        """Take in one record; return whether `table` or `switches` has changed.
 
         Raises:
             SettingsInvalid: nothing that this version wrote; the state is as it was before.

@@ -43,7 +43,7 @@ from keylane.tasks import spawn
 log = logging.getLogger("keylane.settings")
 
 TRANSACTIONAL_ID: Final = SETTINGS_ID
-"""One for all nodes of a cluster: whoever writes fences who wrote before."""
+"""One for all nodes of a cluster: each writer fences the previous one."""
 WRITE_TIMEOUT_S: Final = 20.0
 LOAD_TIMEOUT_S: Final = 60.0
 ATTEMPTS: Final = 10
@@ -54,7 +54,7 @@ It doubles: on a busy machine a write takes many times what it takes on an idle 
 """
 PAUSE_S_MAX: Final = 5.0
 POLL_MS: Final = 200
-"""How late the end of an older keylane's transaction may be noticed; records are told at once."""
+"""Delay with which the end of an older keylane's transaction is noticed; records have none."""
 RETRY_BACKOFF_S: Final = 1.0
 SEGMENT_BYTES: Final = 10 * 1024**2
 PLACE: Final = TopicPartition(TOPIC_NAME, 0)
@@ -63,8 +63,8 @@ PLACE: Final = TopicPartition(TOPIC_NAME, 0)
 class SettingsStore:
     """The settings topic of a cluster, as one node reads and writes it.
 
-    Whoever changes something asks for the next producer epoch of an id that all nodes share, and
-    writes a fence with it: behind that record nobody else's can be who asked before. So what is
+    A node that changes something asks for the next producer epoch of an id that all nodes share,
+    and writes a fence with it: no writer that asked before can write behind that record. So what is
     read up to the fence is the newest version. The change is made of it, and is one batch, which
     the broker takes only if no later fence has been written.
     Invariant: the holders never go back to an older version.
@@ -201,7 +201,7 @@ class SettingsStore:
             raise SettingsUnsaved(reason, is_unknown=bool(records)) from None
         finally:
             if producer is not None:
-                # Without a broker that answers it takes longer, and nobody needs to wait for that.
+                # Without a broker that answers it takes longer: no caller waits for that.
                 closing = spawn(close_producer(producer), "close settings producer")
                 await asyncio.wait([closing], timeout=CLOSE_TIMEOUT_S)
         return True
@@ -226,7 +226,7 @@ class SettingsStore:
                 await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _read_on(self) -> bool:
-        """Take in what comes next; tell whether it changed anything."""
+        """Take in what comes next; return whether it changed anything."""
         consumer = self._consumer
         assert consumer is not None, "start comes first"
         batches = await consumer.getmany(PLACE, timeout_ms=POLL_MS)
@@ -239,7 +239,7 @@ class SettingsStore:
         return changed
 
     async def _apply(self, records: Sequence[ConsumerRecord[Any, Any]]) -> bool:
-        """Add records to the state and show it; one that cannot be taken is set aside, and told."""
+        """Add records to the state and show it; damaged ones are set aside, and logged."""
         async with self._applying:
             changed, damaged = await asyncio.to_thread(_apply_all, self._state, records)
             for each in damaged:

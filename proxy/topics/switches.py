@@ -2,7 +2,6 @@
 
 In:    the configuration's start values; what was set over the control port.
 Out:   yes or no for a topic, a client, a commit.
-Source: REQUIREMENTS S004-60..63, S004-140, 144, 147, K-01b, K-08, G-10.
 """
 
 from __future__ import annotations
@@ -68,15 +67,15 @@ class SwitchBoard:
 
     @property
     def accepts_individual_commit(self) -> bool:
-        """Whether commits of lanes and key ranges are taken (S004-60)."""
+        """Whether commits of lanes and key ranges are taken."""
         was_set = self.current.accept_individual_commit
         return self._config.accept_individual_commit if was_set is None else was_set
 
     def accepts_range_fetch(self, topic: str, *, is_lane_view: bool = False) -> bool:
-        """Whether parts of a topic's partitions may be fetched (S004-61).
+        """Whether parts of a topic's partitions may be fetched.
 
-        topic: the broker's name. is_lane_view: it is met as lanes, also by a lane name; the
-        operator who has lanes configured means them. Without, the seed's default is no.
+        topic: the broker's name. is_lane_view: it is met as lanes, also by a lane name; a
+        rule for lanes allows it. Without, the default is no.
         """
         was_set = self.current.topics.get(topic)
         if was_set is not None:
@@ -84,7 +83,7 @@ class SwitchBoard:
         return self.configured_range_fetch(topic, is_lane_view=is_lane_view)
 
     def allows_individual_commit(self, client_id: str) -> bool:
-        """Whether a client takes a part of a partition, rather than whole ones (S004-62)."""
+        """Whether a client takes a part of a partition, rather than whole ones."""
         was_set = self.current.clients.get(client_id)
         return self.configured_sharing(client_id) if was_set is None else was_set
 

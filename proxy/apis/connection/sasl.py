@@ -4,7 +4,7 @@ Behaviour: mechanisms, tokens and answers pass as bytes, also when a client logs
 its session ends (KIP-368); keylane keeps neither passwords nor tokens. Between a handshake
 and the last token a broker takes nothing else, so a handshake waits until keylane has answered
 what the client asked before, and asks nothing more for it. Where keylane logs in itself, or has a
-certificate of its own for the brokers, a client's first requests must be its login.
+separate certificate for the brokers, a client's first requests must be its login.
 The name in a token counts as the client's once the broker has said that the login is over, and
 for bounds only (`login_watch`).
 Not done: SaslHandshake v0, whose tokens have no request header; every client since 2018 has v1.
