@@ -6,7 +6,7 @@ Source: decisions 035, 040; KIP-74 (a first batch is sent however large).
 
 Theory. A read holds nothing while it waits for its broker to begin an answer: a broker that hangs
 would hold all there is. The first bytes of an answer hold its size; then it waits at the broker
-for room, and while it comes it counts as that broker's, of which there is a share (`memory_budget`). What
+for room, and while it comes it counts as that broker's, which has a share (`memory_budget`). What
 fits in the first bytes, 64 KiB, is in memory at once, and gets its room before it is split.
 An ordinary answer and one block of it go through the gate of `filtering_bytes_max`. What
 is larger goes through two separate gates, one for bytes as they come and one for what becomes of
