@@ -1,7 +1,4 @@
-"""Arguments that the commands of `keylane spark` share, and what they mean to Spark.
-
-In:    an argparse parser; parsed arguments.  Out: more arguments; options, settings, a session.
-"""
+"""Arguments that the commands of `keylane spark` share, and what they mean to Spark."""
 
 from __future__ import annotations
 

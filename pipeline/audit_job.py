@@ -1,7 +1,6 @@
 """Run an audit: read both topics once, land them, judge, write findings and a verdict.
 
-In:    an input topic, its audit topic, what to judge.  Out: `Verdict`; Parquet and JSON files.
-What reaches this process are counts, and findings to show.
+Only counts, and findings to show, reach this process.
 
 Kafka is read once into Parquet: each further question to Kafka itself costs a whole read again.
 A verdict is about records that were really seen: rows are counted where they are written and where

@@ -1,6 +1,6 @@
 """`keylane spark checkpoint`: another lane count for a query, where that is exact.
 
-In:    parsed arguments.  Out: stdout; an exit code: 0 can be done or was done, 1 refused, 2 bad.
+Exit codes: 0 can be done or was done, 1 refused, 2 bad input.
 """
 
 from __future__ import annotations

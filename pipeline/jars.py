@@ -1,7 +1,5 @@
 """The four jars by which Spark reads Kafka, from Maven, once; their sums are checked each time.
 
-In:    a lock of coordinates and sha256 sums.  Out: paths of jars.
-
 One set for every pyspark that the extra allows: it ran with each of them. Everything else that the
 connector names is part of pyspark already. Which jars are taken never depends on what a repository
 has; to use others, set `spark.jars`.

@@ -1,8 +1,6 @@
 """Spark's progress as a consumer group's, so that lag tools and keylane see it.
 
-In:    progress events of streaming queries.  Out: commits of physical offsets to Kafka.
-Source: SPARK section 7: Spark assigns by itself and commits nowhere, so that no tool knows how far
-it is. What a partition has is the least of what its lanes have.
+Spark assigns by itself and commits nowhere, so that no tool knows how far it is. What a partition has is the least of what its lanes have.
 """
 
 from __future__ import annotations

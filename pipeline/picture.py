@@ -1,7 +1,4 @@
-"""The picture of a profile: load over the hash space, with the lanes drawn in.
-
-In:    a `LoadProfile`, maybe a `RangePlan`.  Out: a PNG and an SVG file.
-"""
+"""The picture of a profile: load over the hash space, with the lanes drawn in."""
 
 from __future__ import annotations
 

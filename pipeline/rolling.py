@@ -1,8 +1,6 @@
 """A rolling profile: load by bucket over the last slices of time, as records come in.
 
-In:    a topic, a checkpoint.  Out: a `LoadProfile` after each batch.
-Source: SPARK section 7. A batch gives whole sums of the groups that it changed, not differences, so
-that a batch which is repeated after a restart puts the same numbers into the same places.
+A batch gives whole sums of the groups that it changed, not differences, so that a batch which is repeated after a restart puts the same numbers into the same places.
 
 Keys are not counted one by one here: a state per key would grow with the keys of the topic, one
 per bucket and slice does not.

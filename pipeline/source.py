@@ -1,8 +1,6 @@
 """`format("keylane")`: lanes as a Spark data source with the offsets of physical partitions.
 
-In:    options of a reader (`KeylaneSource`).  Out: records, a task per lane, in order of offset.
-Source: SPARK section 4. Spark's own source sees lanes as partitions, and so counts each offset
-once per lane and ties a checkpoint to their number. Here Spark's offset is that of the physical
+Spark's own source sees lanes as partitions, and so counts each offset once per lane and ties a checkpoint to their number. Here Spark's offset is that of the physical
 partition: limits and lag are exact, and each batch may have another lane count.
 Not for real-time mode, which takes no Python source.
 
@@ -211,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where `availableNow` ends."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint starts."""
+        """Return where a query without a checkpoint starts."""
         bounds = self._options.bounds()
         return self._offsets(self._options.place("startingOffsets", self._options.starting, bounds))
 
@@ -221,7 +219,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends: the log's end, or a fair share of the limit each."""
+        """Return where the next batch ends: the log's end, or a fair share of the limit each."""
         bounds = self._options.bounds()
         begun = self._numbers(start)
         ends = bounds.ends if self._target is None else self._target

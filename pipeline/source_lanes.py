@@ -1,7 +1,4 @@
-"""One lane of one batch, by librdkafka, as Arrow batches; and where partitions begin and end.
-
-In:    a lane and two offsets.  Out: Arrow batches in order of offset.
-"""
+"""One lane of one batch, by librdkafka, as Arrow batches; and where partitions begin and end."""
 
 from __future__ import annotations
 
@@ -68,7 +65,7 @@ def view_name(topic: str, lanes: int) -> str:
 
 
 def find_bounds(bootstrap: str, topic: str, lanes: int, settings: Mapping[str, str]) -> TopicBounds:
-    """Where the partitions of a topic begin and end now; a lane's answer is its partition's.
+    """Return where the partitions of a topic begin and end now; a lane's answer is its partition's.
 
     Raises:
         ConfigInvalid: there is no such topic, or no broker answers.

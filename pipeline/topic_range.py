@@ -1,8 +1,6 @@
-"""Which records a job looks at: explicit offsets of every partition, from words or times.
+"""Records that a job looks at: explicit offsets of every partition, from words or times.
 
-In:    a topic, where to start and to end.  Out: `TopicRange`; a DataFrame of its records.
-Source: SPARK section 3: with `latest`, Spark binds the end of each partition when its task starts,
-so that no two are of one moment. Here ends are offsets before anything is read.
+With `latest`, Spark binds the end of each partition when its task starts, so that no two are of one moment. Here ends are offsets before anything is read.
 """
 
 from __future__ import annotations
