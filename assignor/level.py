@@ -103,7 +103,7 @@ class _Leveller:
                 self._crowds_of[member].append(index)
 
     def excess(self, member: int, margin: float) -> float:
-        """Return the member's excess over `margin` times its due: the share, or its heaviest unit."""
+        """Return the excess over `margin` times the member's due: its share, or heaviest unit."""
         units = self.board.units
         if self.board.load[member] <= margin * self.share:
             return 0.0

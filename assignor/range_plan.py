@@ -1,7 +1,8 @@
 """A range plan: where each partition is cut into lanes, made from measured load.
 
-A cut is the first hash of the next lane; ranges are inclusive at both ends, the first starts at 0 and the last ends at 2^63-1. Cuts are decimal strings, because numbers
-beyond 2^53 do not survive every JSON reader.
+A cut is the first hash of the next lane; ranges are inclusive at both ends, the first starts at 0
+and the last ends at 2^63-1. Cuts are decimal strings, because numbers beyond 2^53 do not survive
+every JSON reader.
 
 With the scope `topic` all partitions are cut alike, and the cuts stand once, under `*`.
 """
