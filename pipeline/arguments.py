@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the records are."""
+    """Add the arguments that say where the records are."""
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
     parser.add_argument("--topic", required=True, metavar="NAME")
     parser.add_argument(
@@ -27,7 +27,7 @@ def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
-    """What runs the job."""
+    """Add the arguments that say how the job runs."""
     parser.add_argument("--master", default="local[*]", help="Spark's (default: %(default)s)")
     parser.add_argument(
         "--conf",

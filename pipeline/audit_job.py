@@ -40,7 +40,7 @@ TASKS_PER_CORE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """What to judge. Places are those of `topic_range.find_range`."""
+    """Records to judge. Places are those of `topic_range.find_range`."""
 
     bootstrap: str
     input_topic: str
@@ -58,7 +58,7 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What an audit comes to."""
+    """Verdict of an audit."""
 
     status: str
     counts: Mapping[str, int]
@@ -137,7 +137,7 @@ class _Run:
         return dict(enumerate(zip(self.wanted.starts, self.wanted.ends, strict=True)))
 
     def judge(self) -> Verdict:
-        """All steps, in the order in which they need each other."""
+        """Run all steps, in the order in which they need each other."""
         self.request.out.mkdir(parents=True, exist_ok=True)
         self.progress(f"reading {self.reported.offset_count:,} reports")
         parsed = self._land(audit.parse_values(self._read(self.reported)), "reports")

@@ -68,10 +68,10 @@ class Follower:
     """
 
     read_committed: Callable[[], Mapping[int, int]]
-    """What the group has committed now: the next offset by partition."""
+    """Returns the group's commits of now: the next offset by partition."""
     report: Callable[[str], None]
     state_path: Path
-    """What is open is kept there, for the next start from the same checkpoint."""
+    """File that open buckets are kept in, for the next start from the same checkpoint."""
     open: dict[tuple[int, int], int] = field(default_factory=dict)
     floor: dict[int, int] = field(default_factory=dict)
     """Committed before the batch that is being looked at was planned."""

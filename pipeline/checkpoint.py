@@ -46,7 +46,7 @@ class OffsetLog:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What a migration does: `offsets` by lane index of the new topic."""
+    """Result of a migration: `offsets` by lane index of the new topic."""
 
     log: OffsetLog
     from_topic: str

@@ -27,7 +27,7 @@ WANTED: Final = frozenset(
         "org.apache.commons:commons-pool2",
     }
 )
-"""What of the connector's dependencies pyspark does not bring."""
+"""Dependencies of the connector that pyspark does not bring."""
 
 
 @dataclass(frozen=True, slots=True)

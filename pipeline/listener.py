@@ -1,6 +1,7 @@
 """Spark's progress as a consumer group's, so that lag tools and keylane see it.
 
-Spark assigns by itself and commits nowhere, so that no tool knows how far it is. What a partition has is the least of what its lanes have.
+Spark assigns by itself and commits nowhere, so that no tool knows how far it is. What a partition
+has is the least of what its lanes have.
 """
 
 from __future__ import annotations

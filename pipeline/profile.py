@@ -1,7 +1,8 @@
 """The profile of a topic's load: what each part of the hash space weighs, and which keys.
 
-One pass over Kafka: records are grouped by the hash of their key, a long, which Spark's fastest hash map takes, and everything else comes from those groups. That is exact;
-it shuffles one row per key and partition, at most a row per record.
+One pass over Kafka: records are grouped by the hash of their key, a long, which Spark's fastest
+hash map takes, and everything else comes from those groups. That is exact; it shuffles one row per
+key and partition, at most a row per record.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ TIMESTAMP_TYPE_OFFSET: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneTask:
-    """What one task reads: offsets [start, end) of one lane."""
+    """Share of one task: offsets [start, end) of one lane."""
 
     bootstrap: str
     topic: str
