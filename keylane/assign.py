@@ -1,7 +1,5 @@
 """Key ranges of members without a group: `keylane.assign`.
 
-In:    topics with their partition counts, members, a strategy; measured load if there is any.
-Out:   `Assignment`: by member, by partition, its key ranges; none for the whole partition.
 The functions are those of the proxy, so the ranges are the same.
 """
 
@@ -38,7 +36,7 @@ Assignment = dict[str, dict[tuple[str, int], tuple[KeyRange, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How one topic is cut into lanes: by a plan, or evenly."""
+    """Lanes of one topic: cut by a plan, or evenly."""
 
     topic: str
     layout: LaneLayout

@@ -1,6 +1,5 @@
 """Background tasks: the one place where keylane starts one.
 
-In:    a coroutine and a name.  Out: a task that is kept alive and whose failure is logged.
 Source: Python's asyncio documentation, `create_task`: the loop holds tasks weakly only.
 """
 
@@ -74,7 +73,7 @@ class Watched:
 
 
 def running_count() -> int:
-    """How many tasks have been started here and have not ended."""
+    """Number of tasks that were started here and have not ended."""
     return len(_running)
 
 

@@ -1,6 +1,5 @@
-"""All that the proxy reads at start: a YAML file, environment overrides, command line.
+"""Configuration that the proxy reads at start: a YAML file, the environment, the command line.
 
-In:    a mapping, `KEYLANE_*` variables, flags.  Out: `ProxyConfig`, validated and frozen.
 Source: names of Kafka's own broker configs where one exists.
 """
 
@@ -97,7 +96,7 @@ class LaneRule(_Frozen):
         return self
 
     def matches(self, topic: str) -> bool:
-        """Whether `topic` falls under this rule; internal topics never do."""
+        """Return whether `topic` falls under this rule; internal topics never do."""
         return falls_under(topic, self.topic)
 
 
@@ -117,12 +116,12 @@ class GroupRule(_Frozen):
     )
 
     def matches(self, group: str) -> bool:
-        """Whether `group` falls under this rule."""
+        """Return whether `group` falls under this rule."""
         return fnmatch.fnmatchcase(group, self.group)
 
 
 class ProxyConfig(MemoryConfig):
-    """All the proxy reads at start. Every queue and buffer has its bound here."""
+    """Configuration of a node. Every queue and buffer has its bound here."""
 
     bootstrap: str = Field(description="Upstream brokers, `host:port[,host:port]`.")
     listen: str = Field(
@@ -371,7 +370,7 @@ class ProxyConfig(MemoryConfig):
         return next((rule for rule in self.groups if rule.matches(group)), None)
 
     def has_key_range_assignor(self, group: str) -> bool:
-        """Whether keylane deals out the lanes of a group, in its client's place."""
+        """Return whether keylane deals out the lanes of a group, in its client's place."""
         rule = self.group_rule(group)
         return rule is not None and rule.assignor == "key-range"
 

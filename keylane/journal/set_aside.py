@@ -1,6 +1,5 @@
 """Damaged records of keylane's own topics: counted, logged, with their places.
 
-In:    topic, partition, offset and reason of each.  Out: counts, places; lines in the log.
 Source: docs/decisions/034.
 
 A client that may write to such a topic can write any number, so lines and places are bounded.
@@ -28,7 +27,7 @@ SHOWN_MAX: Final = 3
 
 
 class SetAside:
-    """What was set aside since the start. Used by the event loop's thread alone."""
+    """Records that were set aside since the start. Used by the event loop's thread alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts: Counter[str] = Counter()

@@ -1,6 +1,5 @@
 """Key ranges: inclusive intervals of the hash space.
 
-In:    two bounds, or how many ranges to cut.  Out: `KeyRange` values.
 Source: docs/decisions/001.
 """
 
