@@ -60,9 +60,9 @@ class Watched:
             try:
                 await make()
             except Exception:
-                log.exception("task ended by a mistake of keylane, and is begun anew name=%s", name)
+                log.exception("task ended by a mistake of keylane: restarting name=%s", name)
             else:
-                log.error("task ended, and is begun anew name=%s", name)
+                log.error("task ended: restarting name=%s", name)
             if clock() - started_s > PAUSE_S_MAX:
                 pause_s = PAUSE_S_MIN
             self.restarts[name] += 1

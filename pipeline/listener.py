@@ -75,7 +75,7 @@ class LaneProgressListener(StreamingQueryListener):
                 self._offsets.set(topic, offsets)
             except KafkaUnavailable as error:
                 self.failure_count += 1
-                log.warning("topic=%s commit of Spark's progress failed: %s", topic, error)
+                log.warning("commit of Spark's progress failed topic=%s error=%s", topic, error)
             else:
                 self.commit_count += 1
 

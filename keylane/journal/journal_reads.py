@@ -58,7 +58,7 @@ async def tried_again(
             loss = describe_loss(doing, error)
             if not getattr(error, "retriable", False) or clock() + pause_s > end_s:
                 raise loss from None
-        log.warning("tried again in_s=%g reason=%s", pause_s, loss)
+        log.warning("Kafka request failed: retrying in_s=%g reason=%s", pause_s, loss)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -98,7 +98,7 @@ class Cuts:
             self.count += 1
         if offset <= last:
             log.error(
-                "journal has lost records, states are written whole again partition=%d offset=%d"
+                "journal has lost records: writing states whole again partition=%d offset=%d"
                 " last=%d", partition, offset, last,
             )  # fmt: skip
         self._lasts[partition] = offset

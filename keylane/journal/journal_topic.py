@@ -124,7 +124,7 @@ async def _ensured(
     is_kept_so = shape.cleanup_policy == config["cleanup.policy"]
     if not is_kept_so or shape.in_sync_min != primary.in_sync_min:
         # A broker with auto.create.topics makes a deleted topic anew, with its own settings.
-        log.warning("topic is repaired topic=%s found=%s", name, shape)
+        log.warning("topic repair started topic=%s found=%s", name, shape)
         await _until(lambda: _repair(admin, name, config), name)
     return primary, shape
 

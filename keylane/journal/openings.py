@@ -51,7 +51,7 @@ async def opened_at_start(owned: OwnedTables) -> Holding:
         except (UpstreamLost, NotCoordinator) as error:
             if clock() + pause_s > end_s:
                 raise UpstreamLost(f"opening the journal: {error}") from None
-            log.warning("opening the journal is tried again in_s=%g reason=%s", pause_s, error)
+            log.warning("journal open failed: retrying in_s=%g reason=%s", pause_s, error)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -135,8 +135,8 @@ class JournalOpener:
                 return await next_epoch(self._brokers, transactional_id)
             # Many clusters of one broker have none: their topic is to have three replicas.
             log.warning(
-                "journal is written without an epoch, as brokers coordinate no transactions:"
-                " __transaction_state cannot be made, see transaction.state.log.replication.factor"
+                "journal has no epoch: brokers coordinate no transactions, as __transaction_state cannot"
+                " be created; check transaction.state.log.replication.factor"
             )
             return None
 

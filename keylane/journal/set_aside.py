@@ -48,7 +48,7 @@ class SetAside:
         self.counts[topic] += 1
         if self._may_log():
             log.error(
-                "record is set aside topic=%s partition=%d offset=%d reason=%s",
+                "record set aside topic=%s partition=%d offset=%d reason=%s",
                 topic, damaged.partition, damaged.offset, damaged.reason,
             )  # fmt: skip
 
@@ -57,7 +57,7 @@ class SetAside:
         if count <= 0:
             return
         self.counts[topic] += count
-        log.error("more records are set aside topic=%s count=%d", topic, count)
+        log.error("more records set aside topic=%s count=%d", topic, count)
 
     def lines(self) -> list[str]:
         """A line for each topic: how many, and where the last ones stand."""
@@ -73,9 +73,7 @@ class SetAside:
         now_s = self._clock()
         if now_s - self._window_s >= INTERVAL_S:
             if self._unlogged:
-                log.error(
-                    "more records were set aside, without a line each count=%d", self._unlogged
-                )
+                log.error("more records set aside: not logged one by one count=%d", self._unlogged)
             self._window_s, self._lines, self._unlogged = now_s, 0, 0
         if self._lines >= LINES_MAX:
             self._unlogged += 1
