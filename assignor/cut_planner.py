@@ -19,8 +19,7 @@ from typing import Final
 from keylane.assignor.profile import HeavyKey, LoadProfile
 from keylane.assignor.range_plan import RangePlan
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX
-from keylane.keyrange.space import HASH_MAX, split_even
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX, split_even
 
 SLACK: Final = 0.02
 """Share above the best maximum that a plan may take to leave the cuts of a prior plan."""

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from keylane.assignor.model import Lane
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.key_split import LaneCuts
+from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
 
 PLAN_FORMAT: Final = "keylane-range-plan"
 PLAN_VERSION: Final = 1
@@ -59,13 +60,9 @@ class RangePlan:
         """Partitions of the topic."""
         return len(self.cuts)
 
-    def key_range(self, partition: int, lane: int) -> KeyRange:
-        """The key range of a lane of a partition."""
-        if not 0 <= partition < self.partition_count or not 0 <= lane < self.lane_count:
-            raise ValueError(f"no lane {lane} of partition {partition} in plan of {self.topic}")
-        cuts = self.cuts[partition]
-        lo = cuts[lane - 1] if lane else 0
-        return KeyRange(lo, cuts[lane] - 1 if lane < len(cuts) else HASH_MAX)
+    def layout(self) -> LaneLayout:
+        """Return the lanes that the plan cuts. Raises: ValueError, the cuts do not fit together."""
+        return LaneLayout(self.partition_count, self.lane_count, LaneCuts.of(self.cuts))
 
     def loads(self) -> dict[Lane, float]:
         """Predicted load by lane index; empty where the plan has none."""

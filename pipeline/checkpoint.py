@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from keylane.errors import KeylaneError
-from keylane.keyrange.lane import LANE_COUNT_MAX, LaneLayout
+from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.space import LANE_COUNT_MAX
 
 LOG_VERSION: Final = "v1"
 FIRST_SOURCE_LINE: Final = 2

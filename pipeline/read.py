@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.pipeline.job import SOURCE_OPTIONS
 from keylane.pipeline.topic_range import count_partitions, find_range, read_range
 

@@ -44,7 +44,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.pipeline.source_lanes import LaneTask, TopicBounds, find_bounds, read_lane, view_name
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from keylane.config.memory import MemoryConfig
 from keylane.config.security import expect_control_guard, expect_node_secret
 from keylane.config.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.space import LANE_COUNT_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEYLANE_"
 LISTS: Final = frozenset(
@@ -33,8 +34,6 @@ LISTS: Final = frozenset(
         "control_admins", "control_readers",
     }
 )  # fmt: skip
-LANES_MAX: Final = 1024
-"""Lanes per partition; Kafka clients handle thousands of partitions, not millions."""
 PORT_MAX: Final = 65535
 Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 LEGAL_HOST: Final = re.compile(
@@ -60,7 +59,10 @@ class LaneRule(_Frozen):
         "and those that Kafka Streams makes (`*-changelog`, `*-repartition`)."
     )
     lanes: int | None = Field(
-        default=None, ge=1, le=LANES_MAX, description="Lanes per partition, of equal key ranges."
+        default=None,
+        ge=1,
+        le=LANE_COUNT_MAX,
+        description="Lanes per partition, of equal key ranges.",
     )
     plan: str | None = Field(
         default=None,

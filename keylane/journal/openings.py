@@ -135,8 +135,8 @@ class JournalOpener:
                 return await next_epoch(self._brokers, transactional_id)
             # Many clusters of one broker have none: their topic is to have three replicas.
             log.warning(
-                "journal has no epoch: brokers coordinate no transactions, as __transaction_state cannot"
-                " be created; check transaction.state.log.replication.factor"
+                "journal has no epoch: brokers coordinate no transactions, as __transaction_state"
+                " cannot be created; check transaction.state.log.replication.factor"
             )
             return None
 

@@ -6,13 +6,9 @@ Source: docs/decisions/001: lane index = lane * partition_count + partition.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from keylane.keyrange.key_split import KeySplit, LaneCuts, even_split
-from keylane.keyrange.space import KeyRange
-
-LANE_COUNT_MAX: Final = 1024
-"""Lanes of one partition. More than any group has members; keeps the kernels' tables small."""
+from keylane.keyrange.space import LANE_COUNT_MAX, KeyRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from keylane.keyrange.key_split import even_split
-from keylane.keyrange.lane import LANE_COUNT_MAX
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX, KeyRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState

@@ -40,8 +40,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from keylane.config.own_names import JOURNAL_TOPIC
-from keylane.keyrange.lane import LANE_COUNT_MAX
-from keylane.keyrange.space import HASH_MAX
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.records.journal_parts import (
     INTERVAL_BYTES_MIN,
