@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from keylane.config.own_names import SCANS_TOPIC
 from keylane.errors import FrameInvalid, ScansInvalid
 from keylane.keyrange.key_split import KeySplit, even_split
-from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.wire.primitives import INT8, INT32, Buffer, Reader, Writer
 
 TOPIC_NAME: Final = SCANS_TOPIC

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from keylane.config.node import LANES_MAX, LaneRule
+from keylane.config.node import LaneRule
 from keylane.config.topic_rules import falls_under
 from keylane.keyrange.key_split import LaneCuts
+from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.proxy.topics.node_values import NodeRule
 
 NAMES_JUDGED_MAX: Final = 10_000
@@ -65,7 +66,7 @@ class LaneMeanings:
         match = self._pattern.fullmatch(name) if self._pattern else None
         if match is not None and not match["topic"].startswith("__"):
             lanes = int(match["lanes"])
-            if lanes <= LANES_MAX:
+            if lanes <= LANE_COUNT_MAX:
                 return Meaning(match["topic"], lanes, fingerprint)
         for rule in self._rules:
             if falls_under(name, rule.topic):

@@ -180,7 +180,7 @@ def fuzz_plan(choice: int, data: bytes) -> None:
     again = read_plan(write_plan(plan))
     assert again == plan and again.plan_id == plan.plan_id
     for partition in range(min(plan.partition_count, 3)):
-        key_ranges = [plan.key_range(partition, lane) for lane in range(plan.lane_count)]
+        key_ranges = plan.layout().key_split(partition).key_ranges()
         assert key_ranges[0].lo == 0 and key_ranges[-1].hi == HASH_MAX
         assert all(low.hi + 1 == high.lo for low, high in pairwise(key_ranges))
 

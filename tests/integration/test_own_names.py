@@ -151,8 +151,8 @@ def test_poisoned_records_are_set_aside(own_broker: EmbeddedKafka, keylane: Any)
     write(bootstrap, SETTINGS_TOPIC, [(key, value, 0) for key, value in SETTINGS[1:]])
     write(proxy.bootstrap, SETTINGS_TOPIC, [(*SETTINGS[0], 0)])
 
-    proxy.wait_for_log(f"record is set aside topic={SETTINGS_TOPIC}", count=len(SETTINGS))
-    proxy.wait_for_log(f"record is set aside topic={SCANS_TOPIC}", count=len(SCANS))
+    proxy.wait_for_log(f"record set aside topic={SETTINGS_TOPIC}", count=len(SETTINGS))
+    proxy.wait_for_log(f"record set aside topic={SCANS_TOPIC}", count=len(SCANS))
     assert assign(proxy, "after", topic) == 2, "later records count"
     assert said(proxy) == {SETTINGS_TOPIC: len(SETTINGS), SCANS_TOPIC: len(SCANS)}
 

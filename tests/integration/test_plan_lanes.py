@@ -34,10 +34,11 @@ def run_group(bootstrap: str, plan: RangePlan, values: list[str]) -> None:
     assert sorted(seen.values().elements()) == sorted(values)
     seen.assert_keys_in_order()
     seen.assert_nothing_committed_again()
+    layout = plan.layout()
     for one in seen.sightings:
-        partition, lane = one.lane % plan.partition_count, one.lane // plan.partition_count
+        partition, lane = layout.partition_of(one.lane), layout.lane_of(one.lane)
         assert one.key is not None
-        assert plan.key_range(partition, lane).contains(key_hash(one.key.encode())), one
+        assert layout.key_range(partition, lane).contains(key_hash(one.key.encode())), one
 
 
 def test_plans_cut_lanes_and_follow_each_other(kafka, keylane, topic, tmp_path: Path) -> None:

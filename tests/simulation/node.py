@@ -80,7 +80,7 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
         "os.urandom": chance.randbytes,
         "keylane.proxy.session.session._numbers": itertools.count(1),
         "keylane.proxy.lanes.fetcher.ThreadPoolExecutor": SimExecutor,
-        "keylane.proxy.session.context.ThreadPoolExecutor": SimExecutor,
+        "keylane.proxy.runtime.turns.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.server.warm_up": nothing,
         "keylane.proxy.server.keep_freed_memory": nothing,
         "keylane.proxy.server.raise_limit": lambda: DESCRIPTORS,

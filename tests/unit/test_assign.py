@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import keylane
-from keylane.assign import Assignment, merge_ranges, name_members
+from keylane.assign import Assignment, name_members
 from keylane.assignor.model import Member
 from keylane.assignor.range_plan import RangePlan
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.space import HASH_MAX, WHOLE, KeyRange, merge_ranges
 
 N = HASH_MAX
 LOWER, UPPER = KeyRange(0, N // 2 - 1), KeyRange(N // 2, N)
@@ -32,7 +32,7 @@ def assert_covers(assignment: Assignment, topics: dict[str, int]) -> None:
             found.setdefault(place, []).extend(ranges or [KeyRange(0, N)])
     assert set(found) == {(topic, p) for topic, count in topics.items() for p in range(count)}
     for cut in found.values():
-        assert merge_ranges(cut) == ()
+        assert merge_ranges(cut) == WHOLE
         assert sum(part.hi - part.lo + 1 for part in cut) == N + 1
 
 

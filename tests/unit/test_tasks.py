@@ -145,4 +145,4 @@ def test_after_a_good_run_the_pause_is_short_again(caplog: pytest.LogCaptureFixt
         run_virtual(main)
 
     assert [later - earlier for earlier, later in pairwise(starts)] == [101.0] * 3
-    assert "task ended, and is begun anew name=follower" in caplog.text
+    assert "task ended: restarting name=follower" in caplog.text

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from keylane.config.node import (
-    LANES_MAX,
     GroupRule,
     LaneRule,
     ProxyConfig,
@@ -17,6 +16,7 @@ from keylane.config.node import (
     split_address,
 )
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.space import LANE_COUNT_MAX
 
 UPSTREAM = "127.0.0.1:9092"
 
@@ -96,7 +96,7 @@ def test_environment_values_have_their_types() -> None:
         ({"bootstrap": UPSTREAM, "lanes": [{"topic": "a b", "lanes": 1}]}, "lanes.0.topic: "),
         ({"bootstrap": UPSTREAM, "lanes": [{"topic": "a", "lanes": 0}]}, "lanes.0.lanes: "),
         (
-            {"bootstrap": UPSTREAM, "lanes": [{"topic": "a", "lanes": LANES_MAX + 1}]},
+            {"bootstrap": UPSTREAM, "lanes": [{"topic": "a", "lanes": LANE_COUNT_MAX + 1}]},
             "lanes.0.lanes: ",
         ),
         ({"bootstrap": UPSTREAM, "lanes": [{"topic": "__x", "lanes": 1}]}, "internal topics"),

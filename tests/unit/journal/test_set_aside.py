@@ -20,7 +20,7 @@ def test_a_record_counts_once_however_often_it_is_read(caplog: pytest.LogCapture
 
     assert book.counts == {"topic": 2}
     assert caplog.messages[0] == (
-        "record is set aside topic=topic partition=1 offset=7 reason=no JSON"
+        "record set aside topic=topic partition=1 offset=7 reason=no JSON"
     )
     assert len(caplog.messages) == 2
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keylane.keyrange.lane import LANE_COUNT_MAX, LaneLayout
-from keylane.keyrange.space import HASH_MAX
+from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
 
 
 @pytest.mark.parametrize(("partitions", "lanes"), [(1, 1), (2, 8), (3, 5), (7, 16)])
