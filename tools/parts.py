@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from keylane.embedded.jar_lock import FILE_NAME, LockedJar, parse_lock
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-REQUIREMENTS: Final = ROOT / "requirements"
+PARTS_FOLDER: Final = ROOT / "requirements"
 JAR_FOLDERS: Final = ("keylane/embedded", "pipeline")
 """Folders of the locks whose jars keylane's own commands fetch."""
 
@@ -82,7 +82,7 @@ def _parse_pin(entry: str) -> Pin:
 
 def read_pins(name: str) -> tuple[Pin, ...]:
     """The pins of requirements/lock-`name`.txt. Raises: LockInvalid."""
-    return parse_pins((REQUIREMENTS / f"lock-{name}.txt").read_text(encoding="utf-8"))
+    return parse_pins((PARTS_FOLDER / f"lock-{name}.txt").read_text(encoding="utf-8"))
 
 
 def read_jars() -> tuple[LockedJar, ...]:
@@ -97,7 +97,7 @@ def read_jars() -> tuple[LockedJar, ...]:
 
 def read_licences(kind: str) -> dict[str, str]:
     """SPDX expressions by name; `kind` is "python" or "jars"."""
-    text = (REQUIREMENTS / "licences.toml").read_text(encoding="utf-8")
+    text = (PARTS_FOLDER / "licences.toml").read_text(encoding="utf-8")
     table: dict[str, str] = tomllib.loads(text)[kind]
     return table
 

@@ -131,7 +131,7 @@ class BrokerLog:
         self.log_start = offset
 
     def wake(self) -> None:
-        """Tell long polls."""
+        """End the waits of long polls."""
         for future in self.waiters:
             if not future.done():
                 future.set_result(None)

@@ -1,7 +1,4 @@
-"""A lane fetcher on one broker log, on virtual time, with what it told.
-
-In:    a `BrokerLog`.  Out: answers, counters, scanned blocks.
-"""
+"""A lane fetcher on one broker log, on virtual time, with its reports."""
 
 from __future__ import annotations
 
@@ -117,7 +114,7 @@ def next_offset_of(answer: LaneAnswer) -> int:
 
 
 def interleaved_log(count: int = 11, base: int = 40, *, per_batch: int = 1) -> BrokerLog:
-    """D-CACHE with interleaved keys: even offsets are of lane 0, odd ones of lane 1."""
+    """A log with interleaved keys: even offsets are of lane 0, odd ones of lane 1."""
     log = BrokerLog(end=base, log_start=base)
     pairs = [(A if (base + i) % 2 == 0 else B, b"v") for i in range(count)]
     for start in range(0, count, per_batch):

@@ -158,7 +158,7 @@ def test_no_record_is_twice_in_one_answer() -> None:
 
 
 @pytest.mark.parametrize("lane", [0, 1])
-def test_s004_49_a_sent_slice_leaves_only_its_empty_end(lane: int) -> None:
+def test_a_sent_slice_leaves_only_its_empty_end(lane: int) -> None:
     """A client that comes back with its last record + 1 needs no read."""
     broker = broker_of([A, B, B, A, A, A])
     log = log_of(block_of(broker, 0, 6))

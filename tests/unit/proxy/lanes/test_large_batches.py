@@ -34,7 +34,7 @@ def log_with(value: bytes, form: str) -> BrokerLog:
 def test_a_batch_beyond_its_share_is_refused_once(
     form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Good data first, then CORRUPT_MESSAGE out of memory, however often and whoever asks."""
+    """Good data first, then CORRUPT_MESSAGE out of memory, at every fetch of every client."""
 
     async def main() -> None:
         log = log_with(bytes(80 * 1024), form)

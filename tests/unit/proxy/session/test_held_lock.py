@@ -13,7 +13,7 @@ from keylane.proxy.session.lock_holders import HeldLock, Holding
 
 
 class World:
-    """A lock, and who holds it."""
+    """A lock, and its holder."""
 
     def __init__(self) -> None:
         self.lock, self.holding, self.stats = GroupLock(), Holding(lambda _: None), ProxyStats()

@@ -48,8 +48,8 @@ def test_a_name_means_the_same_here_and_to_others(name, with_pattern, without, p
         assert meaning.fingerprint == (cuts.fingerprint.hex() if cuts else "")
 
 
-def test_rules_as_they_are_told() -> None:
-    """In their order, plans by their lane count and fingerprint."""
+def test_rules_as_they_are_published() -> None:
+    """Rules in their order, plans by their lane count and fingerprint."""
     assert node_rules(RULES[:2], PLANS) == (
         NodeRule(topic="orders", lanes=2, fingerprint=CUTS.fingerprint.hex()),
         NodeRule(topic="shop-*", lanes=3),
@@ -74,7 +74,7 @@ def test_a_pattern_that_no_node_can_have_names_nothing(pattern) -> None:
 
 
 def test_a_disagreement_names_nodes_and_meanings() -> None:
-    """Nodes that mean the same stand together; who agrees with this node is not named."""
+    """Nodes that mean the same stand together; a node that agrees with this one is not named."""
     here = LaneMeanings([NodeRule(topic="orders", lanes=4)])
     plan = LaneMeanings([NodeRule(topic="orders", lanes=4, fingerprint="ab" * 32)])
     others = {7: LaneMeanings(), 2: plan, 9: plan, 5: here}

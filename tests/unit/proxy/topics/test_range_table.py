@@ -1,4 +1,4 @@
-"""proxy/topics/range_table.py: who reads which keys of which partition, changed all at once."""
+"""proxy/topics/range_table.py: readers of the keys of each partition, changed all at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHANGES = st.dictionaries(
 )
 
 
-def test_an_empty_table_knows_nobody() -> None:
+def test_an_empty_table_knows_no_client() -> None:
     """Version 0: no client, no owner, no topic."""
     table = RangeTableHolder().table
 
@@ -40,8 +40,8 @@ def test_an_empty_table_knows_nobody() -> None:
     assert table.topics() == frozenset()
 
 
-def test_the_seeds_example() -> None:
-    """S004-120: `{tp0: [], tp1: [(0, N//2-1)]}` is all of tp0 and half of tp1."""
+def test_a_whole_partition_and_half_of_one() -> None:
+    """`{tp0: [], tp1: [(0, N//2-1)]}` is all of tp0 and half of tp1."""
     table = RangeTable().with_clients({"c1": {"orders": {0: [], 1: [LOW]}}})
 
     assert table.version == 1
