@@ -1,6 +1,6 @@
-"""Have the place behind a stable offset looked at, where nobody tells what is there.
+"""Read the place behind a stable offset, where no scan of it comes.
 
-In:    a `LatePush` that is overdue.  Out: a read of the partition there, whose records nobody gets.
+The read is for the scan alone: no client gets its records.
 """
 
 from __future__ import annotations
