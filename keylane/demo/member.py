@@ -24,17 +24,17 @@ from typing import Final
 from keylane.audit.record import lane_places
 from keylane.audit.reporter import AuditReporter
 from keylane.demo.events import (
-    Assigned,
     CommitFailed,
     Committed,
     Delivered,
     Event,
-    LaneBatch,
+    LanesAssigned,
+    OrderBatch,
     Released,
     SessionEnd,
     write_event,
 )
-from keylane.demo.orders import Run, append_run, read_order
+from keylane.demo.orders import OrderRun, append_run, read_order
 from keylane.keyrange.lane import LaneLayout
 
 COMMIT_INTERVAL_S: Final = 1.0
@@ -59,7 +59,7 @@ MODULES: Final = {
 }
 
 
-class Journal:
+class MemberProgress:
     """Collects what was processed, reports it, and knows which positions wait for a commit.
 
     Used from one thread, or under the caller's own lock. Invariant: `waiting` holds positions
@@ -75,7 +75,7 @@ class Journal:
         reporter: AuditReporter | None = None,
     ) -> None:
         self._emit, self._member, self._reporter = emit, member, reporter
-        self._runs: dict[int, list[Run]] = {}
+        self._runs: dict[int, list[OrderRun]] = {}
         self._offsets: dict[int, tuple[int, int]] = {}
         self.waiting: dict[int, int] = {}
         self._commit_due_s = 0.0
@@ -96,7 +96,7 @@ class Journal:
         if self._reporter is not None:
             self._reporter.flush()
         batches = tuple(
-            LaneBatch(lane, *self._offsets[lane], tuple(runs)) for lane, runs in self._runs.items()
+            OrderBatch(lane, *self._offsets[lane], tuple(runs)) for lane, runs in self._runs.items()
         )
         self._emit(Delivered(self._member, time.monotonic_ns(), batches))
         self.waiting.update({batch.lane: batch.last_offset + 1 for batch in batches})
@@ -128,7 +128,7 @@ class Journal:
     def assigned(self, lanes: Iterable[int], *, generation: int = -1) -> None:
         """The member owns `lanes` from now on; generation -1 where the client has none."""
         taken = tuple(sorted(lanes))
-        self._emit(Assigned(self._member, time.monotonic_ns(), taken))
+        self._emit(LanesAssigned(self._member, time.monotonic_ns(), taken))
         if self._reporter is not None:
             self._reporter.assigned(taken, generation=generation)
 
@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     threading.Thread(target=_watch_parent, args=(stopping,), daemon=True).start()
     client_id = f"demo-{args.number}-{args.client}"
     reporter = _make_reporter(args.audit, client_id) if args.audit else None
-    journal = Journal(_write_line, member=args.number, reporter=reporter)
+    journal = MemberProgress(_write_line, member=args.number, reporter=reporter)
     consume = importlib.import_module(MODULES[args.client]).consume
     consume(
         journal,

@@ -22,12 +22,12 @@ from keylane.demo.member import (
     HEARTBEAT_MS,
     POLL_MS,
     SESSION_TIMEOUT_MS,
-    Journal,
+    MemberProgress,
 )
 
 
 def consume(
-    journal: Journal,
+    journal: MemberProgress,
     *,
     bootstrap: str,
     topic: str,
@@ -48,7 +48,7 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
     `_leaving`: it reads no more, whatever the group still assigns before it has left.
     """
 
-    def __init__(self, journal: Journal, topic: str) -> None:
+    def __init__(self, journal: MemberProgress, topic: str) -> None:
         self._journal, self._topic = journal, topic
         self._committing = asyncio.Lock()
         self._leaving = False

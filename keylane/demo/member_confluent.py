@@ -18,12 +18,12 @@ from keylane.demo.member import (
     POLL_MS,
     RECONNECT_BACKOFF_MAX_MS,
     SESSION_TIMEOUT_MS,
-    Journal,
+    MemberProgress,
 )
 
 
 def consume(
-    journal: Journal,
+    journal: MemberProgress,
     *,
     bootstrap: str,
     topic: str,
@@ -77,7 +77,7 @@ def consume(
     consumer.close()  # revokes, and so commits
 
 
-def _process(journal: Journal, message: Message) -> None:
+def _process(journal: MemberProgress, message: Message) -> None:
     if message.error() is not None:
         return  # of a connection; librdkafka goes on by itself
     lane, offset = message.partition(), message.offset()
@@ -87,7 +87,7 @@ def _process(journal: Journal, message: Message) -> None:
     journal.process(lane, offset, key, value)
 
 
-def _commit(consumer: Consumer, journal: Journal, topic: str) -> None:
+def _commit(consumer: Consumer, journal: MemberProgress, topic: str) -> None:
     wanted = dict(journal.waiting)
     if not wanted:
         return

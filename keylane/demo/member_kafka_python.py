@@ -22,12 +22,12 @@ from keylane.demo.member import (
     POLL_MS,
     RECONNECT_BACKOFF_MAX_MS,
     SESSION_TIMEOUT_MS,
-    Journal,
+    MemberProgress,
 )
 
 
 def consume(
-    journal: Journal,
+    journal: MemberProgress,
     *,
     bootstrap: str,
     topic: str,
@@ -69,7 +69,7 @@ def consume(
 class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # no types
     """Commits before lanes go; the consumer waits for it and keeps its heartbeat."""
 
-    def __init__(self, consumer: Any, journal: Journal, topic: str) -> None:
+    def __init__(self, consumer: Any, journal: MemberProgress, topic: str) -> None:
         self._consumer, self._journal, self._topic = consumer, journal, topic
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
@@ -94,7 +94,7 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # no typ
         self._journal.released((partition.partition for partition in lost), lost=True)
 
 
-def _commit(consumer: Any, journal: Journal, topic: str) -> None:
+def _commit(consumer: Any, journal: MemberProgress, topic: str) -> None:
     wanted = dict(journal.waiting)
     if not wanted:
         return

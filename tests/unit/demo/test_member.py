@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from keylane.audit import AuditReporter
-from keylane.demo.events import Assigned, CommitFailed, Committed, Delivered, Event, Released
-from keylane.demo.member import COMMIT_INTERVAL_S, Journal
-from keylane.demo.orders import Run, order_key, order_value
+from keylane.demo.events import CommitFailed, Committed, Delivered, Event, LanesAssigned, Released
+from keylane.demo.member import COMMIT_INTERVAL_S, MemberProgress
+from keylane.demo.orders import OrderRun, order_key, order_value
 
 
-def make_journal() -> tuple[Journal, list[Event]]:
+def make_journal() -> tuple[MemberProgress, list[Event]]:
     events: list[Event] = []
-    return Journal(events.append, member=4), events
+    return MemberProgress(events.append, member=4), events
 
 
-def process(journal: Journal, lane: int, offset: int, customer: int, number: int) -> None:
+def process(journal: MemberProgress, lane: int, offset: int, customer: int, number: int) -> None:
     journal.process(lane, offset, order_key(customer), order_value(customer, number))
 
 
@@ -34,7 +34,7 @@ def test_only_what_was_told_waits_for_a_commit() -> None:
     reported = events[0]
     assert isinstance(reported, Delivered)
     batch = reported.batches[0]
-    assert (batch.first_offset, batch.last_offset, batch.runs) == (10, 12, (Run(1, 0, 2),))
+    assert (batch.first_offset, batch.last_offset, batch.runs) == (10, 12, (OrderRun(1, 0, 2),))
 
 
 def test_nothing_processed_is_nothing_told() -> None:
@@ -72,7 +72,7 @@ def test_a_released_lane_is_never_committed() -> None:
     journal.released([7])
 
     assert journal.waiting == {3: 1}
-    assert [type(event) for event in events] == [Assigned, Delivered, Released]
+    assert [type(event) for event in events] == [LanesAssigned, Delivered, Released]
 
 
 def test_a_failed_commit_goes_on_waiting() -> None:
@@ -122,7 +122,7 @@ def test_reports_are_flushed_before_anything_may_be_committed() -> None:
     """Report, flush, tell, and the commit after it was confirmed."""
     events: list[object] = []
     reporter = FakeReporter(events)
-    journal = Journal(events.append, member=4, reporter=cast(AuditReporter, reporter))
+    journal = MemberProgress(events.append, member=4, reporter=cast(AuditReporter, reporter))
 
     journal.assigned([7], generation=3)
     process(journal, 7, 10, 1, 0)
@@ -131,7 +131,7 @@ def test_reports_are_flushed_before_anything_may_be_committed() -> None:
 
     kinds = [event if isinstance(event, tuple | str) else type(event) for event in events]
     assert kinds == [
-        Assigned,
+        LanesAssigned,
         ("assigned", (7,), 3),
         ("processed", 7, 10, order_key(1)),
         "flush",
