@@ -36,7 +36,7 @@ class LanesAssigned:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class LanesReleased:
     """The member owns these lanes no longer."""
 
     member: int
@@ -92,7 +92,7 @@ class Ended:
     end: SessionEnd
 
 
-Event = LanesAssigned | Released | Delivered | Committed | CommitFailed | Ended
+Event = LanesAssigned | LanesReleased | Delivered | Committed | CommitFailed | Ended
 
 
 def write_event(event: Event) -> str:
@@ -117,7 +117,7 @@ def _body(event: Event) -> list[Any]:
     match event:
         case LanesAssigned(lanes=lanes):
             return [lanes]
-        case Released(lanes=lanes, end=end):
+        case LanesReleased(lanes=lanes, end=end):
             return [lanes, end]
         case Delivered(batches=batches):
             return [[[b.lane, b.first_offset, b.last_offset, b.runs] for b in batches]]
@@ -133,10 +133,10 @@ def _body(event: Event) -> list[Any]:
 
 def _build(name: str, member: int, at_ns: int, body: list[Any]) -> Event:
     match name:
-        case "Assigned":
+        case "LanesAssigned":
             return LanesAssigned(member, at_ns, tuple(body[0]))
-        case "Released":
-            return Released(member, at_ns, tuple(body[0]), SessionEnd(body[1]))
+        case "LanesReleased":
+            return LanesReleased(member, at_ns, tuple(body[0]), SessionEnd(body[1]))
         case "Delivered":
             batches = (
                 OrderBatch(lane, first, last, tuple(OrderRun(*run) for run in runs))

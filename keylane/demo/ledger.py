@@ -27,8 +27,8 @@ from keylane.demo.events import (
     Ended,
     Event,
     LanesAssigned,
+    LanesReleased,
     OrderBatch,
-    Released,
     SessionEnd,
 )
 from keylane.demo.orders import OrderRun
@@ -147,7 +147,7 @@ class Ledger:
             case LanesAssigned(member=member, at_ns=at_ns, lanes=lanes):
                 for lane in lanes:
                     self._open(SessionStart(member, lane, at_ns))
-            case Released(member=member, lanes=lanes, end=end):
+            case LanesReleased(member=member, lanes=lanes, end=end):
                 self._close(member, lanes, end)
             case Ended(member=member, end=end):
                 self._close(member, tuple(self.lane_owners), end)
@@ -323,7 +323,7 @@ def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
                 refused.difference_update((member, lane) for lane, _ in positions)
             case CommitFailed(member=member, lanes=lanes, reason=reason) if reason == REFUSED:
                 refused.update((member, lane) for lane in lanes)
-            case Released(member=member, lanes=lanes, end=end):
+            case LanesReleased(member=member, lanes=lanes, end=end):
                 for lane in lanes:
                     start = running.pop((member, lane), None)
                     if start and (end is SessionEnd.LOST or (member, lane) in refused):

@@ -29,8 +29,8 @@ from keylane.demo.events import (
     Delivered,
     Event,
     LanesAssigned,
+    LanesReleased,
     OrderBatch,
-    Released,
     SessionEnd,
     write_event,
 )
@@ -141,7 +141,7 @@ class MemberProgress:
             self._offsets.pop(lane, None)
         if gone:
             end = SessionEnd.LOST if lost else SessionEnd.REVOKED
-            self._emit(Released(self._member, time.monotonic_ns(), gone, end))
+            self._emit(LanesReleased(self._member, time.monotonic_ns(), gone, end))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -159,10 +159,10 @@ def main(argv: list[str] | None = None) -> int:
     threading.Thread(target=_watch_parent, args=(stopping,), daemon=True).start()
     client_id = f"demo-{args.number}-{args.client}"
     reporter = _make_reporter(args.audit, client_id) if args.audit else None
-    journal = MemberProgress(_write_line, member=args.number, reporter=reporter)
+    progress = MemberProgress(_write_line, member=args.number, reporter=reporter)
     consume = importlib.import_module(MODULES[args.client]).consume
     consume(
-        journal,
+        progress,
         bootstrap=args.bootstrap,
         topic=args.topic,
         group=args.group,

@@ -22,8 +22,8 @@ from keylane.demo.events import (
     Ended,
     Event,
     LanesAssigned,
+    LanesReleased,
     OrderBatch,
-    Released,
     SessionEnd,
 )
 from keylane.demo.ledger import REFUSED, Ledger, build_ledger, judge
@@ -83,7 +83,7 @@ class Group:
                 self.commit(lane, position)
         if to_the_end or self.draw.random() < 0.5:
             self.commit(lane, position)
-            released = Released(self.member, self.tick(), (lane,), SessionEnd.REVOKED)
+            released = LanesReleased(self.member, self.tick(), (lane,), SessionEnd.REVOKED)
             self.events.append(released)
         else:
             self.events.append(Ended(self.member, self.tick(), SessionEnd.KILLED))
@@ -230,8 +230,8 @@ def play_overlap(seed: int, last_words: list[Event]) -> tuple[Group, int]:
     return group, reads_to - took_over
 
 
-LOST = Released(1, 0, (0,), SessionEnd.LOST)
-REVOKED = Released(1, 0, (0,), SessionEnd.REVOKED)
+LOST = LanesReleased(1, 0, (0,), SessionEnd.LOST)
+REVOKED = LanesReleased(1, 0, (0,), SessionEnd.REVOKED)
 IS_REFUSED = CommitFailed(1, 0, (0,), REFUSED)
 IS_TAKEN = Committed(1, 0, ((0, 1),))
 

@@ -11,8 +11,8 @@ from keylane.demo.events import (
     Ended,
     Event,
     LanesAssigned,
+    LanesReleased,
     OrderBatch,
-    Released,
     SessionEnd,
     read_event,
     write_event,
@@ -21,7 +21,7 @@ from keylane.demo.orders import OrderRun
 
 EVENTS: list[Event] = [
     LanesAssigned(3, 10, (0, 1)),
-    Released(3, 11, (1,), SessionEnd.LOST),
+    LanesReleased(3, 11, (1,), SessionEnd.LOST),
     Delivered(3, 12, (OrderBatch(4, 100, 107, (OrderRun(1, 0, 3), OrderRun(2, 9, 1))),)),
     Committed(3, 13, ((4, 108), (5, 0))),
     CommitFailed(3, 14, (4,), "RebalanceInProgress"),
@@ -36,7 +36,7 @@ def test_an_event_is_read_back(event: Event) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "{", "[]", '["Assigned"]', '["Moved",1,[]]', "7", '["Ended",1]']
+    "line", ["", "{", "[]", '["LanesAssigned"]', '["Moved",1,[]]', "7", '["Ended",1]']
 )
 def test_a_broken_line_is_refused(line: str) -> None:
     """Whatever is not a whole event is a ValueError."""

@@ -12,8 +12,8 @@ from keylane.demo.events import (
     Ended,
     Event,
     LanesAssigned,
+    LanesReleased,
     OrderBatch,
-    Released,
     SessionEnd,
 )
 from keylane.demo.ledger import Counts, Ledger, build_ledger, judge
@@ -47,7 +47,7 @@ class Story:
         return self
 
     def release(self, member: int, end: SessionEnd = SessionEnd.REVOKED) -> Story:
-        self.events.append(Released(member, next(self._clock), (LANE,), end))
+        self.events.append(LanesReleased(member, next(self._clock), (LANE,), end))
         return self
 
     def end(self, member: int, end: SessionEnd = SessionEnd.KILLED) -> Story:

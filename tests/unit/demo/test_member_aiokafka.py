@@ -60,7 +60,7 @@ def test_lanes_end_before_the_next_member_can_have_them(
 ) -> None:
     """They are another's as soon as the group is left; the process may end much later."""
     events: list[Event] = []
-    journal = MemberProgress(events.append, member=1)
+    progress = MemberProgress(events.append, member=1)
     left_at: list[int] = []
     consumer = FakeConsumer(lambda: left_at.append(len(events)), joins_again=joins_again)
     monkeypatch.setattr(member_aiokafka, "AIOKafkaConsumer", lambda **_: consumer)
@@ -69,7 +69,7 @@ def test_lanes_end_before_the_next_member_can_have_them(
     turns = iter([False, True])
 
     member_aiokafka.consume(
-        journal,
+        progress,
         bootstrap="b:9092",
         topic="orders",
         group="g",
