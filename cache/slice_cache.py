@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 
-class Entry(Protocol):
+class CacheEntry(Protocol):
     """What is kept; one that is evicted must forget its data."""
 
     def evicted(self) -> None:
@@ -36,12 +36,12 @@ class SliceCache:
         self.eviction_count = 0
         self.hit_count = 0
         self.sent_count = 0
-        self._costs: OrderedDict[Entry, int] = OrderedDict()
+        self._costs: OrderedDict[CacheEntry, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._costs)
 
-    def put(self, entry: Entry, cost_bytes: int, *, may_evict: bool) -> bool:
+    def put(self, entry: CacheEntry, cost_bytes: int, *, may_evict: bool) -> bool:
         """Keep `entry`; False when there is no room for it.
 
         may_evict: older entries may go for it. Without, it takes only what is free: data that
@@ -58,7 +58,7 @@ class SliceCache:
         self.bytes_used += cost_bytes
         return True
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: CacheEntry) -> None:
         """Forget an entry; one that is not kept is none of the cache's business."""
         self.bytes_used -= self._costs.pop(entry, 0)
 

@@ -79,14 +79,14 @@ def run_audit_command(args: argparse.Namespace) -> int:
         with start_session("keylane audit", args) as spark:
             # Late: they need pyspark, and the session says so where it is missing.
             from keylane.pipeline.audit_job import AuditRequest, committed_place, run_audit
-            from keylane.pipeline.group_offsets import GroupOffsets
+            from keylane.pipeline.group_offsets import SparkGroupOffsets
 
             if args.follow is not None:
                 return follow(spark, args, options)
             end = args.end
             if end.startswith("group:"):
                 group = end.removeprefix("group:")
-                with GroupOffsets(spark, args.bootstrap, group, options) as offsets:
+                with SparkGroupOffsets(spark, args.bootstrap, group, options) as offsets:
                     end = committed_place(offsets.read(args.input), args.input, group)
             request = AuditRequest(
                 bootstrap=args.bootstrap,
@@ -109,11 +109,11 @@ def run_audit_command(args: argparse.Namespace) -> int:
 def follow(spark: SparkSession, args: argparse.Namespace, options: Mapping[str, str]) -> int:
     """Run the stream until it is stopped; 1 when something was lost, else 0."""
     from keylane.pipeline.audit_stream import Follower, coverage_stream
-    from keylane.pipeline.group_offsets import GroupOffsets
+    from keylane.pipeline.group_offsets import SparkGroupOffsets
     from keylane.pipeline.job import spark_errors
 
     frame = coverage_stream(spark, args.bootstrap, args.input, args.audit, options)
-    with GroupOffsets(spark, args.bootstrap, args.follow, options) as offsets:
+    with SparkGroupOffsets(spark, args.bootstrap, args.follow, options) as offsets:
         follower = Follower(
             lambda: offsets.read(args.input),
             lambda text: print(text, flush=True),

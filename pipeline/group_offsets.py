@@ -18,7 +18,7 @@ TIMEOUT_MS: Final = 20_000
 """A third of Kafka's own default: enough to say that no broker answers."""
 
 
-class GroupOffsets:
+class SparkGroupOffsets:
     """One group of one cluster. Use it as a context manager, or `close` it."""
 
     def __init__(

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 
 from keylane.errors import KafkaUnavailable
 from keylane.pipeline.checkpoint import lanes_of_name, physical_topic
-from keylane.pipeline.group_offsets import GroupOffsets
+from keylane.pipeline.group_offsets import SparkGroupOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ class LaneProgressListener(StreamingQueryListener):
 
         `lanes`: lane counts of topics that are seen as lanes under their own name.
         """
-        self._offsets = GroupOffsets(spark, bootstrap, group, options)
+        self._offsets = SparkGroupOffsets(spark, bootstrap, group, options)
         self._lanes = dict(lanes or {})
         self.commit_count = 0
         self.failure_count = 0

@@ -18,6 +18,19 @@ from typing import Final
 COLUMNS_MAX: Final = 100
 FUNCTION_LINES_MAX: Final = 60
 MODULE_LINES_MAX: Final = 500
+PARAMETERS_MAX: Final = 7
+"""`self` is not counted."""
+KERNELS: Final = "keylane/kernel/"
+"""Kernels take each array by itself: numba pays for a tuple of them."""
+MANY_PARAMETERS: Final = frozenset(
+    {
+        "proxy/commits/forgetting.py",
+        "proxy/control/server.py",
+        "proxy/lanes/fetcher.py",
+        "proxy/startup/control_setup.py",
+    }
+)
+"""Modules with functions that still have more."""
 
 PRODUCT: Final = ("keylane", "proxy", "cache", "assignor", "pipeline")
 """Top-level folders that are installed; all but the first by way of a link in the first."""
@@ -115,6 +128,35 @@ def find_in_module(path: str, tree: ast.Module) -> Iterator[Finding]:
             yield Finding(path, node.lineno, "docstring", text)
 
 
+def find_wide_functions(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Functions of the product with too many parameters."""
+    if _top(path) not in PRODUCT or path.startswith(KERNELS) or path in MANY_PARAMETERS:
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        args = [*node.args.posonlyargs, *node.args.args]
+        count = len(args) + len(node.args.kwonlyargs)
+        count -= bool(args) and args[0].arg in {"self", "cls"}
+        if count > PARAMETERS_MAX:
+            text = f"{node.name}: {count}, at most {PARAMETERS_MAX}"
+            yield Finding(path, node.lineno, "parameters", text)
+
+
+def find_doubled_classes(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:
+    """Public class names that the product uses for more than one class."""
+    first: dict[str, str] = {}
+    for path, tree in trees.items():
+        if _top(path) not in PRODUCT:
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            other = first.setdefault(node.name, f"{path}:{node.lineno}")
+            if other != f"{path}:{node.lineno}":
+                yield Finding(path, node.lineno, "class", f"{node.name} is also in {other}")
+
+
 def find_dead_modules(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:
     """Product modules that no other product, bench or tools module imports."""
     imported: Counter[str] = Counter()
@@ -196,6 +238,8 @@ def find_all(files: Mapping[str, str]) -> list[Finding]:
                 findings.append(Finding(path, error.lineno or 1, "syntax", error.msg))
                 continue
             findings += find_in_module(path, trees[path])
+            findings += find_wide_functions(path, trees[path])
+    findings += find_doubled_classes(trees)
     findings += find_dead_modules(trees)
     return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
 

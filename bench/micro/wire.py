@@ -21,12 +21,12 @@ from keylane.producers.sequence import SequenceMap
 from keylane.wire.batch import BATCH_HEADER, BATCH_HEADER_BYTES
 from keylane.wire.endpoints import rewrite_endpoints
 from keylane.wire.fetch import (
+    FetchAnswer,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     FetchTopicAnswer,
-    PartitionAnswer,
     fetch_response_tail,
     read_fetch_request,
     read_fetch_response,
@@ -73,9 +73,7 @@ def fetch_request(count: int) -> FetchRequest:
 
 def fetch_response(count: int) -> FetchResponse:
     """One topic, `count` partitions of 4 KiB."""
-    partitions = tuple(
-        PartitionAnswer(n, 0, 9000, 9000, 0, None, -1, (RECORDS,)) for n in range(count)
-    )
+    partitions = tuple(FetchAnswer(n, 0, 9000, 9000, 0, None, -1, (RECORDS,)) for n in range(count))
     topic = FetchTopicAnswer(name=None, topic_id=TOPIC_ID.bytes, partitions=partitions)
     return FetchResponse(topics=(topic,))
 

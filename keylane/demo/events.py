@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
-from keylane.demo.orders import Run
+from keylane.demo.orders import OrderRun
 
 
 class SessionEnd(StrEnum):
@@ -24,7 +24,7 @@ class SessionEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class LanesAssigned:
     """The member owns these lanes from now on."""
 
     member: int
@@ -33,7 +33,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class LanesReleased:
     """The member owns these lanes no longer."""
 
     member: int
@@ -43,13 +43,13 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class LaneBatch:
+class OrderBatch:
     """Records of one lane that were processed together, in order."""
 
     lane: int
     first_offset: int
     last_offset: int
-    runs: tuple[Run, ...]
+    runs: tuple[OrderRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Delivered:
 
     member: int
     at_ns: int
-    batches: tuple[LaneBatch, ...]
+    batches: tuple[OrderBatch, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Ended:
     end: SessionEnd
 
 
-Event = Assigned | Released | Delivered | Committed | CommitFailed | Ended
+Event = LanesAssigned | LanesReleased | Delivered | Committed | CommitFailed | Ended
 
 
 def write_event(event: Event) -> str:
@@ -112,9 +112,9 @@ def read_event(member: int, line: str | bytes) -> Event:
 
 def _body(event: Event) -> list[Any]:
     match event:
-        case Assigned(lanes=lanes):
+        case LanesAssigned(lanes=lanes):
             return [lanes]
-        case Released(lanes=lanes, end=end):
+        case LanesReleased(lanes=lanes, end=end):
             return [lanes, end]
         case Delivered(batches=batches):
             return [[[b.lane, b.first_offset, b.last_offset, b.runs] for b in batches]]
@@ -130,13 +130,13 @@ def _body(event: Event) -> list[Any]:
 
 def _build(name: str, member: int, at_ns: int, body: list[Any]) -> Event:
     match name:
-        case "Assigned":
-            return Assigned(member, at_ns, tuple(body[0]))
-        case "Released":
-            return Released(member, at_ns, tuple(body[0]), SessionEnd(body[1]))
+        case "LanesAssigned":
+            return LanesAssigned(member, at_ns, tuple(body[0]))
+        case "LanesReleased":
+            return LanesReleased(member, at_ns, tuple(body[0]), SessionEnd(body[1]))
         case "Delivered":
             batches = (
-                LaneBatch(lane, first, last, tuple(Run(*run) for run in runs))
+                OrderBatch(lane, first, last, tuple(OrderRun(*run) for run in runs))
                 for lane, first, last, runs in body[0]
             )
             return Delivered(member, at_ns, tuple(batches))

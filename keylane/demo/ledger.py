@@ -18,17 +18,17 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from keylane.demo.events import (
-    Assigned,
     CommitFailed,
     Committed,
     Delivered,
     Ended,
     Event,
-    LaneBatch,
-    Released,
+    LanesAssigned,
+    LanesReleased,
+    OrderBatch,
     SessionEnd,
 )
-from keylane.demo.orders import Run
+from keylane.demo.orders import OrderRun
 
 REFUSED: Final = "CommitFailedError"
 """Error of aiokafka and kafka-python for a commit by a member that the group has put out."""
@@ -45,7 +45,7 @@ class Session:
     commit_failed: bool = False
     is_put_out: bool = False
     """It ends by the group going on without it."""
-    waiting: deque[LaneBatch] = field(default_factory=deque)
+    waiting: deque[OrderBatch] = field(default_factory=deque)
     """Processed and not committed yet, in order of offset."""
 
 
@@ -141,10 +141,10 @@ class Ledger:
     def apply(self, event: Event) -> None:
         """Take in one event; events must come in order of `at_ns`."""
         match event:
-            case Assigned(member=member, at_ns=at_ns, lanes=lanes):
+            case LanesAssigned(member=member, at_ns=at_ns, lanes=lanes):
                 for lane in lanes:
                     self._open(SessionStart(member, lane, at_ns))
-            case Released(member=member, lanes=lanes, end=end):
+            case LanesReleased(member=member, lanes=lanes, end=end):
                 self._close(member, lanes, end)
             case Ended(member=member, end=end):
                 self._close(member, tuple(self.lane_owners), end)
@@ -226,7 +226,7 @@ class Ledger:
             return Session(0, member, lane, end=SessionEnd.LOST)
         return owner
 
-    def _deliver(self, member: int, batch: LaneBatch) -> None:
+    def _deliver(self, member: int, batch: OrderBatch) -> None:
         count = sum(run.order_count for run in batch.runs)
         if (member, batch.lane) in self._outside:
             self.counts.by_put_out += count
@@ -239,7 +239,7 @@ class Ledger:
         deliveries = self.member_deliveries.get(session.member, 0)
         self.member_deliveries[session.member] = deliveries + count
 
-    def _deliver_run(self, session: Session, run: Run) -> None:
+    def _deliver_run(self, session: Session, run: OrderRun) -> None:
         key = self.keys.setdefault(run.customer, KeyState())
         if key.session is not session:
             if key.session is not None and key.session.number > session.number:
@@ -258,7 +258,7 @@ class Ledger:
         else:
             key.uncommitted.append(Segment(run.first, run.end, session))
 
-    def _judge_again(self, key: KeyState, run: Run) -> None:
+    def _judge_again(self, key: KeyState, run: OrderRun) -> None:
         """Book the orders of `run` that are not new: late ones, and ones that came before."""
         for number in range(run.first, min(run.end, key.next_number)):
             if number in key.missing:
@@ -312,7 +312,7 @@ def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
     """Lanes whose last commit with an answer was refused."""
     for event in events:
         match event:
-            case Assigned(member=member, at_ns=at_ns, lanes=lanes):
+            case LanesAssigned(member=member, at_ns=at_ns, lanes=lanes):
                 for lane in lanes:
                     running[member, lane] = SessionStart(member, lane, at_ns)
                     refused.discard((member, lane))
@@ -320,7 +320,7 @@ def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
                 refused.difference_update((member, lane) for lane, _ in positions)
             case CommitFailed(member=member, lanes=lanes, reason=reason) if reason == REFUSED:
                 refused.update((member, lane) for lane in lanes)
-            case Released(member=member, lanes=lanes, end=end):
+            case LanesReleased(member=member, lanes=lanes, end=end):
                 for lane in lanes:
                     start = running.pop((member, lane), None)
                     if start and (end is SessionEnd.LOST or (member, lane) in refused):

@@ -23,17 +23,17 @@ from typing import Final
 from keylane.audit.record import lane_places
 from keylane.audit.reporter import AuditReporter
 from keylane.demo.events import (
-    Assigned,
     CommitFailed,
     Committed,
     Delivered,
     Event,
-    LaneBatch,
-    Released,
+    LanesAssigned,
+    LanesReleased,
+    OrderBatch,
     SessionEnd,
     write_event,
 )
-from keylane.demo.orders import Run, append_run, read_order
+from keylane.demo.orders import OrderRun, append_run, read_order
 from keylane.keyrange.lane import LaneLayout
 
 COMMIT_INTERVAL_S: Final = 1.0
@@ -58,7 +58,7 @@ MODULES: Final = {
 }
 
 
-class Journal:
+class MemberProgress:
     """Collects what was processed, reports it, and knows which positions wait for a commit.
 
     Used from one thread, or under the caller's own lock. Invariant: `waiting` holds positions
@@ -74,7 +74,7 @@ class Journal:
         reporter: AuditReporter | None = None,
     ) -> None:
         self._emit, self._member, self._reporter = emit, member, reporter
-        self._runs: dict[int, list[Run]] = {}
+        self._runs: dict[int, list[OrderRun]] = {}
         self._offsets: dict[int, tuple[int, int]] = {}
         self.waiting: dict[int, int] = {}
         self._commit_due_s = 0.0
@@ -95,7 +95,7 @@ class Journal:
         if self._reporter is not None:
             self._reporter.flush()
         batches = tuple(
-            LaneBatch(lane, *self._offsets[lane], tuple(runs)) for lane, runs in self._runs.items()
+            OrderBatch(lane, *self._offsets[lane], tuple(runs)) for lane, runs in self._runs.items()
         )
         self._emit(Delivered(self._member, time.monotonic_ns(), batches))
         self.waiting.update({batch.lane: batch.last_offset + 1 for batch in batches})
@@ -127,7 +127,7 @@ class Journal:
     def assigned(self, lanes: Iterable[int], *, generation: int = -1) -> None:
         """The member owns `lanes` from now on; generation -1 where the client has none."""
         taken = tuple(sorted(lanes))
-        self._emit(Assigned(self._member, time.monotonic_ns(), taken))
+        self._emit(LanesAssigned(self._member, time.monotonic_ns(), taken))
         if self._reporter is not None:
             self._reporter.assigned(taken, generation=generation)
 
@@ -140,7 +140,7 @@ class Journal:
             self._offsets.pop(lane, None)
         if gone:
             end = SessionEnd.LOST if lost else SessionEnd.REVOKED
-            self._emit(Released(self._member, time.monotonic_ns(), gone, end))
+            self._emit(LanesReleased(self._member, time.monotonic_ns(), gone, end))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -158,10 +158,10 @@ def main(argv: list[str] | None = None) -> int:
     threading.Thread(target=_watch_parent, args=(stopping,), daemon=True).start()
     client_id = f"demo-{args.number}-{args.client}"
     reporter = _make_reporter(args.audit, client_id) if args.audit else None
-    journal = Journal(_write_line, member=args.number, reporter=reporter)
+    progress = MemberProgress(_write_line, member=args.number, reporter=reporter)
     consume = importlib.import_module(MODULES[args.client]).consume
     consume(
-        journal,
+        progress,
         bootstrap=args.bootstrap,
         topic=args.topic,
         group=args.group,

@@ -21,12 +21,12 @@ from keylane.demo.member import (
     HEARTBEAT_MS,
     POLL_MS,
     SESSION_TIMEOUT_MS,
-    Journal,
+    MemberProgress,
 )
 
 
 def consume(
-    journal: Journal,
+    progress: MemberProgress,
     *,
     bootstrap: str,
     topic: str,
@@ -36,7 +36,7 @@ def consume(
 ) -> None:
     """Read `topic` as a member of `group` until `is_stopping`; then commit and leave."""
     logging.disable(logging.CRITICAL)  # the show kills servers on purpose
-    member = _Member(journal, topic)
+    member = _Member(progress, topic)
     settings = {"bootstrap_servers": bootstrap, "group_id": group, "client_id": client_id}
     asyncio.run(member.run(settings, is_stopping))
 
@@ -47,8 +47,8 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
     `_leaving`: it reads no more, whatever the group still assigns before it has left.
     """
 
-    def __init__(self, journal: Journal, topic: str) -> None:
-        self._journal, self._topic = journal, topic
+    def __init__(self, progress: MemberProgress, topic: str) -> None:
+        self._progress, self._topic = progress, topic
         self._committing = asyncio.Lock()
         self._leaving = False
         self._consumer: Any = None
@@ -70,18 +70,18 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
         # `stop` leaves the group without a word to the listener. Reported here, since the next
         # member may have the lanes long before the parent sees the end of this process.
         self._leaving = True
-        self._journal.released(partition.partition for partition in self._consumer.assignment())
+        self._progress.released(partition.partition for partition in self._consumer.assignment())
         await self._consumer.stop()
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Commit what was processed, then report."""
         await self._commit()
-        self._journal.released(partition.partition for partition in revoked)
+        self._progress.released(partition.partition for partition in revoked)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Report which lanes are read from now on."""
         if not self._leaving:
-            self._journal.assigned(partition.partition for partition in assigned)
+            self._progress.assigned(partition.partition for partition in assigned)
 
     async def _turn(self) -> None:
         try:
@@ -94,20 +94,20 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
             return  # of a connection; the next turn tries again
         for partition, records in batches.items():
             for record in records:
-                self._journal.process(partition.partition, record.offset, record.key, record.value)
-        self._journal.report()
-        if self._journal.commit_is_due(time.monotonic()):
+                self._progress.process(partition.partition, record.offset, record.key, record.value)
+        self._progress.report()
+        if self._progress.commit_is_due(time.monotonic()):
             await self._commit()
 
     async def _commit(self) -> None:
         async with self._committing:
-            wanted = dict(self._journal.waiting)
+            wanted = dict(self._progress.waiting)
             if not wanted:
                 return
             offsets = {TopicPartition(self._topic, lane): at for lane, at in wanted.items()}
             try:
                 await self._consumer.commit(offsets)
             except KafkaError as error:
-                self._journal.commit_failed(wanted, type(error).__name__)
+                self._progress.commit_failed(wanted, type(error).__name__)
             else:
-                self._journal.committed(wanted)
+                self._progress.committed(wanted)

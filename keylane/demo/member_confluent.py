@@ -15,12 +15,12 @@ from keylane.demo.member import (
     POLL_MS,
     RECONNECT_BACKOFF_MAX_MS,
     SESSION_TIMEOUT_MS,
-    Journal,
+    MemberProgress,
 )
 
 
 def consume(
-    journal: Journal,
+    progress: MemberProgress,
     *,
     bootstrap: str,
     topic: str,
@@ -47,54 +47,54 @@ def consume(
     )
 
     def on_revoke(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        journal.report()
-        _commit(consumer, journal, topic)
-        journal.released(partition.partition for partition in partitions)
+        progress.report()
+        _commit(consumer, progress, topic)
+        progress.released(partition.partition for partition in partitions)
 
     consumer.subscribe(
         [topic],
-        on_assign=lambda _, partitions: journal.assigned(
+        on_assign=lambda _, partitions: progress.assigned(
             (p.partition for p in partitions), generation=generation_of(consumer)
         ),
         on_revoke=on_revoke,
-        on_lost=lambda _, lost: journal.released((p.partition for p in lost), lost=True),
+        on_lost=lambda _, lost: progress.released((p.partition for p in lost), lost=True),
     )
     while not is_stopping():
         message = consumer.poll(POLL_MS / 1000)
         count = 0
         while message is not None and count < BATCH_RECORDS_MAX:
-            _process(journal, message)
+            _process(progress, message)
             count += 1
             message = consumer.poll(0)
         if message is not None:
-            _process(journal, message)
-        journal.report()
-        if journal.commit_is_due(time.monotonic()):
-            _commit(consumer, journal, topic)
+            _process(progress, message)
+        progress.report()
+        if progress.commit_is_due(time.monotonic()):
+            _commit(consumer, progress, topic)
     consumer.close()  # revokes, and so commits
 
 
-def _process(journal: Journal, message: Message) -> None:
+def _process(progress: MemberProgress, message: Message) -> None:
     if message.error() is not None:
         return  # of a connection; librdkafka goes on by itself
     lane, offset = message.partition(), message.offset()
     key, value = message.key(), message.value()
     assert lane is not None and offset is not None  # a message without error has both
     assert isinstance(key, bytes) and isinstance(value, bytes)  # as the producer wrote them
-    journal.process(lane, offset, key, value)
+    progress.process(lane, offset, key, value)
 
 
-def _commit(consumer: Consumer, journal: Journal, topic: str) -> None:
-    wanted = dict(journal.waiting)
+def _commit(consumer: Consumer, progress: MemberProgress, topic: str) -> None:
+    wanted = dict(progress.waiting)
     if not wanted:
         return
     offsets = [TopicPartition(topic, lane, position) for lane, position in wanted.items()]
     try:
         answers = consumer.commit(offsets=offsets, asynchronous=False)
     except KafkaException as error:
-        journal.commit_failed(wanted, error)
+        progress.commit_failed(wanted, error)
         return
     failed = {answer.partition: answer.error for answer in answers if answer.error is not None}
     if failed:
-        journal.commit_failed(failed, next(iter(failed.values())))
-    journal.committed({lane: at for lane, at in wanted.items() if lane not in failed})
+        progress.commit_failed(failed, next(iter(failed.values())))
+    progress.committed({lane: at for lane, at in wanted.items() if lane not in failed})

@@ -21,12 +21,12 @@ from keylane.demo.member import (
     POLL_MS,
     RECONNECT_BACKOFF_MAX_MS,
     SESSION_TIMEOUT_MS,
-    Journal,
+    MemberProgress,
 )
 
 
 def consume(
-    journal: Journal,
+    progress: MemberProgress,
     *,
     bootstrap: str,
     topic: str,
@@ -47,7 +47,7 @@ def consume(
         heartbeat_interval_ms=HEARTBEAT_MS,
         reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
     )
-    consumer.subscribe([topic], listener=_Listener(consumer, journal, topic))
+    consumer.subscribe([topic], listener=_Listener(consumer, progress, topic))
     while not is_stopping():
         try:
             batches = consumer.poll(timeout_ms=POLL_MS, max_records=BATCH_RECORDS_MAX)
@@ -57,52 +57,52 @@ def consume(
             continue  # of a connection; the next turn tries again
         for partition, records in batches.items():
             for record in records:
-                journal.process(partition.partition, record.offset, record.key, record.value)
-        journal.report()
-        if journal.commit_is_due(time.monotonic()):
-            _commit(consumer, journal, topic)
-    _commit(consumer, journal, topic)
+                progress.process(partition.partition, record.offset, record.key, record.value)
+        progress.report()
+        if progress.commit_is_due(time.monotonic()):
+            _commit(consumer, progress, topic)
+    _commit(consumer, progress, topic)
     consumer.close()
 
 
 class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # no types
     """Commits before lanes go; the consumer waits for it and keeps its heartbeat."""
 
-    def __init__(self, consumer: Any, journal: Journal, topic: str) -> None:
-        self._consumer, self._journal, self._topic = consumer, journal, topic
+    def __init__(self, consumer: Any, progress: MemberProgress, topic: str) -> None:
+        self._consumer, self._progress, self._topic = consumer, progress, topic
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Commit what was processed of the lanes that go."""
-        wanted = dict(self._journal.waiting)
+        wanted = dict(self._progress.waiting)
         if wanted:
             try:
                 await self._consumer.commit_async(_offsets(self._topic, wanted))
             except KafkaError as error:
-                self._journal.commit_failed(wanted, type(error).__name__)
+                self._progress.commit_failed(wanted, type(error).__name__)
             else:
-                self._journal.committed(wanted)
-        self._journal.released(partition.partition for partition in revoked)
+                self._progress.committed(wanted)
+        self._progress.released(partition.partition for partition in revoked)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Report which lanes are read from now on."""
         generation = self._consumer.group_metadata().generation_id
-        self._journal.assigned((p.partition for p in assigned), generation=generation)
+        self._progress.assigned((p.partition for p in assigned), generation=generation)
 
     async def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
         """The group went on without this member: a commit would be refused."""
-        self._journal.released((partition.partition for partition in lost), lost=True)
+        self._progress.released((partition.partition for partition in lost), lost=True)
 
 
-def _commit(consumer: Any, journal: Journal, topic: str) -> None:
-    wanted = dict(journal.waiting)
+def _commit(consumer: Any, progress: MemberProgress, topic: str) -> None:
+    wanted = dict(progress.waiting)
     if not wanted:
         return
     try:
         consumer.commit(_offsets(topic, wanted))
     except KafkaError as error:
-        journal.commit_failed(wanted, type(error).__name__)
+        progress.commit_failed(wanted, type(error).__name__)
     else:
-        journal.committed(wanted)
+        progress.committed(wanted)
 
 
 def _offsets(topic: str, positions: dict[int, int]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -9,7 +9,7 @@ KEY_PREFIX: Final = b"customer-"
 ITEMS: Final = ("book", "bread", "chair", "coffee", "flowers", "lamp", "pencils", "tea")
 
 
-class Run(NamedTuple):
+class OrderRun(NamedTuple):
     """Consecutive orders of one customer, in the order in which they were read."""
 
     customer: int
@@ -47,10 +47,10 @@ def read_order(key: bytes, value: bytes) -> tuple[int, int]:
     return order["customer"], order["number"]
 
 
-def append_run(runs: list[Run], customer: int, number: int) -> None:
+def append_run(runs: list[OrderRun], customer: int, number: int) -> None:
     """Add one order to `runs`: longer last run where it continues it, else a new one."""
     if runs and runs[-1].customer == customer and runs[-1].end == number:
         last = runs[-1]
-        runs[-1] = Run(customer, last.first, last.order_count + 1)
+        runs[-1] = OrderRun(customer, last.first, last.order_count + 1)
     else:
-        runs.append(Run(customer, number, 1))
+        runs.append(OrderRun(customer, number, 1))

@@ -116,7 +116,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class ShowBeat:
     """Something that happens at a moment of the show."""
 
     at_s: float
@@ -193,13 +193,13 @@ def client_of(number: int) -> str:
     return next(islice(cycle(CLIENTS), number - 1, None))
 
 
-def plan_beats(settings: ShowSettings) -> tuple[Beat, ...]:
+def plan_beats(settings: ShowSettings) -> tuple[ShowBeat, ...]:
     """The beats of a show, ascending in time; a group never shrinks below one member."""
     alive = list(range(1, settings.members + 1))
-    beats: list[Beat] = []
+    beats: list[ShowBeat] = []
 
     def add(share: float, *actions: Action) -> None:
-        beats.append(Beat(settings.seconds * share, actions))
+        beats.append(ShowBeat(settings.seconds * share, actions))
 
     def kill(share: float, numbers: tuple[int, ...]) -> None:
         victims = [number for number in numbers if number in alive and len(alive) > 1]

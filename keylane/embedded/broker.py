@@ -16,7 +16,7 @@ from keylane.embedded.folder_lock import FolderLock
 from keylane.embedded.node import KafkaNode
 from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import Progress, print_progress, resolve_class_path
-from keylane.embedded.settings import ADDRESS, Listener, NodeSettings, build_properties
+from keylane.embedded.settings import ADDRESS, ClientListener, NodeSettings, build_properties
 from keylane.errors import KafkaUnavailable
 
 READY_TIMEOUT_S: Final = 90.0
@@ -61,7 +61,7 @@ class EmbeddedKafka:
                 port=(port if node_id == 1 and port else find_free_port()),
                 controller_port=find_free_port(),
                 listeners=tuple(
-                    Listener(name, protocol, find_free_port())
+                    ClientListener(name, protocol, find_free_port())
                     for name, protocol in (listeners or {}).items()
                 ),
             )

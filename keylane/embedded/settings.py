@@ -36,7 +36,7 @@ DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ClientListener:
     """One more listener for clients; the first is always PLAINTEXT, for the nodes themselves too.
 
     How it is secured stands in properties that start with `listener.name.<name in lower case>.`.
@@ -61,7 +61,7 @@ class NodeSettings:
     """Port that clients connect to."""
     controller_port: int
     """Port at which the nodes of the cluster agree on metadata."""
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[ClientListener, ...] = ()
     """Beside the first one."""
 
     @property
@@ -91,7 +91,7 @@ def build_properties(
     """Text of the `server.properties` of `node` in a cluster of `nodes`; `extra` wins."""
     replication = str(min(3, len(nodes)))
     in_sync_min = str(min(2, len(nodes)))
-    clients = (Listener("PLAINTEXT", "PLAINTEXT", node.port), *node.listeners)
+    clients = (ClientListener("PLAINTEXT", "PLAINTEXT", node.port), *node.listeners)
     addresses = ",".join(f"{each.name}://{ADDRESS}:{each.port}" for each in clients)
     protocols = ",".join(f"{each.name}:{each.protocol}" for each in clients)
     voters = ",".join(f"{other.node_id}@{ADDRESS}:{other.controller_port}" for other in nodes)

@@ -61,7 +61,7 @@ class Journal(Appender, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LoadFailure:
     """Reason for which a partition was not loaded, and the time of the next try."""
 
     reason: str
@@ -210,7 +210,7 @@ class OwnedTables:
         self._holdings: dict[int, Holding] = {}
         self._held: dict[str, Holding] = {}
         self._loads: dict[int, asyncio.Task[Holding | UpstreamLost | None]] = {}
-        self._refusals: dict[int, Refusal] = {}
+        self._refusals: dict[int, LoadFailure] = {}
         self._refusal_logged_s = float("-inf")
         self._gate = asyncio.Semaphore(LOADS_AT_ONCE)
         self._closing: set[asyncio.Task[None]] = set()
@@ -386,7 +386,7 @@ class OwnedTables:
         last, now_s = self._refusals.get(partition), self._clock()
         pause_s = REFUSED_PAUSE_S_MIN if last is None else 2 * last.pause_s
         pause_s = min(pause_s, REFUSED_PAUSE_S_MAX)
-        self._refusals[partition] = Refusal(reason, now_s + pause_s, pause_s)
+        self._refusals[partition] = LoadFailure(reason, now_s + pause_s, pause_s)
         if now_s - self._refusal_logged_s >= REFUSED_PAUSE_S_MAX:
             self._refusal_logged_s = now_s
             log.error(

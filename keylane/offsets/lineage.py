@@ -27,7 +27,7 @@ FRESH_S: Final = 5.0
 """After an answer of the leader what was read counts as its log for this time, for requests that
 ask for it. A read at the log's end has one each half a second."""
 
-Place = tuple[uuid.UUID, int]
+PartitionKey = tuple[uuid.UUID, int]
 """Topic id, partition."""
 
 
@@ -140,9 +140,9 @@ class Lineages:
     """The lineage of each partition that this process has to do with; its event loop's alone."""
 
     def __init__(self) -> None:
-        self._lineages: OrderedDict[Place, Lineage] = OrderedDict()
+        self._lineages: OrderedDict[PartitionKey, Lineage] = OrderedDict()
 
-    def of(self, place: Place) -> Lineage:
+    def of(self, place: PartitionKey) -> Lineage:
         """The lineage of a partition; an empty one where nothing was seen yet."""
         lineage = self._lineages.get(place)
         if lineage is None:
@@ -161,6 +161,6 @@ class Lineages:
         for place in [place for place in self._lineages if place[0] in topic_ids]:
             del self._lineages[place]
 
-    def find(self, place: Place) -> Lineage | None:
+    def find(self, place: PartitionKey) -> Lineage | None:
         """The lineage of a partition; None where nothing was seen yet."""
         return self._lineages.get(place)

@@ -18,7 +18,7 @@ UNANSWERED_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class TransactionWriter:
     """Producer that the transaction is of."""
 
     producer_id: int
@@ -29,7 +29,7 @@ class Writer:
 class Push:
     """Offset that a transaction holds for one partition of a group."""
 
-    writer: Writer
+    writer: TransactionWriter
     commits: tuple[LaneCommit, ...]
     unanswered_until_s: float = 0.0
     """The broker's answer to the last one is missing: until then it may come into effect late."""
@@ -51,8 +51,8 @@ class Pushes:
     def __init__(self) -> None:
         self._sure: set[StateKey] = set()
         self._last: dict[StateKey, Push] = {}
-        self._of_writer: dict[Writer, set[StateKey]] = {}
-        self._waiting: set[Writer] = set()
+        self._of_writer: dict[TransactionWriter, set[StateKey]] = {}
+        self._waiting: set[TransactionWriter] = set()
         self._cut: set[StateKey] = set()
         """States whose partition's log was cut since the last push was noted."""
         self.has_notes = True
@@ -79,15 +79,15 @@ class Pushes:
         """Return whether the last push was seen here, and its partition's log is still the same."""
         return key in self._last and key not in self._cut
 
-    def is_own(self, key: StateKey, writer: Writer | None) -> bool:
+    def is_own(self, key: StateKey, writer: TransactionWriter | None) -> bool:
         """Return whether what is pending there is of the open transaction of `writer`."""
         return writer is not None and key in self._of_writer.get(writer, ())
 
-    def commits_of(self, key: StateKey, writer: Writer) -> tuple[LaneCommit, ...]:
+    def commits_of(self, key: StateKey, writer: TransactionWriter) -> tuple[LaneCommit, ...]:
         """Return the commits that the open transaction of `writer` holds already."""
         return self._last[key].commits if self.is_own(key, writer) else ()
 
-    def may_still_come(self, key: StateKey, writer: Writer | None, now_s: float) -> bool:
+    def may_still_come(self, key: StateKey, writer: TransactionWriter | None, now_s: float) -> bool:
         """Return whether an unanswered push of somebody else may still come into effect."""
         push = self._last.get(key)
         return push is not None and push.writer != writer and now_s < push.unanswered_until_s
@@ -121,20 +121,20 @@ class Pushes:
         place = (topic_id, partition)
         self._cut.update(key for key in self._last if (key.topic_id, key.partition) == place)
 
-    def end(self, writer: Writer) -> None:
+    def end(self, writer: TransactionWriter) -> None:
         """The writer ends his transaction: the next one of his is another, of the same epoch."""
         self._of_writer.pop(writer, None)
         self._waiting.discard(writer)
 
-    def wait(self, writer: Writer) -> None:
+    def wait(self, writer: TransactionWriter) -> None:
         """The writer's push waits for its turn, until `leave`, or the end of his transaction."""
         self._waiting.add(writer)
 
-    def is_waiting(self, writer: Writer) -> bool:
+    def is_waiting(self, writer: TransactionWriter) -> bool:
         """Return whether it still waits. A push must not follow the end of its transaction."""
         return writer in self._waiting
 
-    def leave(self, writer: Writer) -> None:
+    def leave(self, writer: TransactionWriter) -> None:
         """His turn has come, or he waits no longer."""
         self._waiting.discard(writer)
 

@@ -98,7 +98,7 @@ class FetchRequest:
     """Raw: cluster id (tag 0), replica state (tag 1), and what keylane does not know."""
 
 
-class PartitionAnswer(NamedTuple):
+class FetchAnswer(NamedTuple):
     """Answer of a fetch for one partition; a named tuple like `FetchPartition`."""
 
     partition: int
@@ -122,7 +122,7 @@ class FetchTopicAnswer:
 
     name: str | None
     topic_id: bytes | None
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[FetchAnswer, ...]
     tags: bytes = NO_TAGS
 
 
@@ -339,7 +339,7 @@ def _read_topic_answer(reader: Reader, version: int) -> FetchTopicAnswer:
     return FetchTopicAnswer(name=name, topic_id=topic_id, partitions=partitions, tags=reader.tags())
 
 
-def _read_answer(reader: Reader, version: int, head: struct.Struct) -> PartitionAnswer:
+def _read_answer(reader: Reader, version: int, head: struct.Struct) -> FetchAnswer:
     fixed = head.unpack_from(reader.buffer, reader.advance(head.size))
     if version < 5:
         fixed = (*fixed, -1)
@@ -347,7 +347,7 @@ def _read_answer(reader: Reader, version: int, head: struct.Struct) -> Partition
     preferred = reader.int32() if version >= 11 else -1
     records = reader.nullable_bytes()
     pieces = None if records is None else (records,)
-    return PartitionAnswer._make((*fixed, aborted, preferred, pieces, reader.tags()))
+    return FetchAnswer._make((*fixed, aborted, preferred, pieces, reader.tags()))
 
 
 def _read_aborted(reader: Reader) -> tuple[Any, ...] | None:
@@ -385,7 +385,7 @@ def write_fetch_response(response: FetchResponse, version: int) -> list[Buffer]:
     return writer.to_buffers()
 
 
-def _write_answer(writer: Writer, answer: PartitionAnswer, version: int) -> None:
+def _write_answer(writer: Writer, answer: FetchAnswer, version: int) -> None:
     aborted, records = answer.aborted, answer.records
     if version >= FLEXIBLE_FROM and not aborted:  # the rule, and a poll of lanes has hundreds
         count = 0 if aborted is None else 1

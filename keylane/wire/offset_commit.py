@@ -80,7 +80,7 @@ class CommitRequest(NamedTuple):
     tags: bytes = NO_TAGS
 
 
-class PartitionAnswer(NamedTuple):
+class CommitAnswer(NamedTuple):
     """One partition of a response."""
 
     partition_index: int
@@ -92,7 +92,7 @@ class NamedTopicAnswer(NamedTuple):
     """A topic of a response before v10."""
 
     name: str
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[CommitAnswer, ...]
     tags: bytes = NO_TAGS
 
 
@@ -100,7 +100,7 @@ class TopicAnswer(NamedTuple):
     """A topic of a response from v10 on."""
 
     topic_id: uuid.UUID | None
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[CommitAnswer, ...]
     tags: bytes = NO_TAGS
 
 
@@ -212,13 +212,13 @@ def _read_topic_answer(reader: Reader, version: int) -> NamedTopicAnswer | Topic
     return NamedTopicAnswer(reader.string(), _read_answers(reader), reader.tags())
 
 
-def _read_answers(reader: Reader) -> tuple[PartitionAnswer, ...]:
+def _read_answers(reader: Reader) -> tuple[CommitAnswer, ...]:
     answers = []
     for _ in range(reader.count(ANSWER.size)):
         index, code = ANSWER.unpack_from(reader.buffer, reader.advance(ANSWER.size))
         known = KNOWN_CODES.get(code)
         answers.append(
-            PartitionAnswer(index, error_code(code) if known is None else known, reader.tags())
+            CommitAnswer(index, error_code(code) if known is None else known, reader.tags())
         )
     return tuple(answers)
 

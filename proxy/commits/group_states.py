@@ -16,7 +16,7 @@ from keylane.errors import KeylaneError
 from keylane.journal.lone import LoneTable
 from keylane.journal.owned import GroupLock, OwnedTables, PreparedLock
 from keylane.offsets.intents import Unanswered
-from keylane.offsets.lineage import EpochStart, Lineages, Place
+from keylane.offsets.lineage import EpochStart, Lineages, PartitionKey
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.records.journal import LayoutValue, StateKey, ic_partition, state_key
 from keylane.offsets.scan import ScanIndex
@@ -101,7 +101,7 @@ class GroupStates:
         if self.scan_waits is not None:
             self.scan_waits.note(key, scan)
 
-    def note_leader(self, place: Place, leader_epoch: int) -> None:
+    def note_leader(self, place: PartitionKey, leader_epoch: int) -> None:
         """A partition has a later leader epoch than was known."""
         self._checks.note_leader(place, leader_epoch)
         self.scans.note_leader(place, leader_epoch)
@@ -363,5 +363,5 @@ class GroupStates:
         """Return the table of the group's states. Raises: NotCoordinator."""
         return self.tables.table(group)
 
-    def _states_at(self, place: Place) -> list[tuple[StateKey, OffsetState]]:
+    def _states_at(self, place: PartitionKey) -> list[tuple[StateKey, OffsetState]]:
         return [item for item in self.states() if (item[0].topic_id, item[0].partition) == place]

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from keylane.errors import UpstreamLost
-from keylane.offsets.lineage import FRESH_S, NO_EPOCH, EpochEnd, EpochStart, Lineages, Place
+from keylane.offsets.lineage import FRESH_S, NO_EPOCH, EpochEnd, EpochStart, Lineages, PartitionKey
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
@@ -43,7 +43,7 @@ class LogChecks:
         self._unchecked: dict[str, set[StateKey]] = {}
         self._cuts: dict[str, dict[StateKey, int]] = {}
         self._retry_s: dict[str, float] = {}
-        self._led: dict[Place, int] = {}
+        self._led: dict[PartitionKey, int] = {}
         self._asked_s: OrderedDict[str, float] = OrderedDict()
         """By group, when it was asked where it stands; the earliest first."""
 
@@ -57,7 +57,7 @@ class LogChecks:
                 self._unchecked.setdefault(key.group, set()).add(key)
                 self._retry_s.pop(key.group, None)
 
-    def note_leader(self, place: Place, leader_epoch: int) -> None:
+    def note_leader(self, place: PartitionKey, leader_epoch: int) -> None:
         """A partition has a later leader than was known; `note_led` comes before it counts."""
         self._led[place] = leader_epoch
 
@@ -92,7 +92,7 @@ class LogChecks:
         states = table.of_group(group).items()
         self.note_unsure(item for item in states if not self._is_read(_place(item[0]), now_s))
 
-    def _is_read(self, place: Place, now_s: float) -> bool:
+    def _is_read(self, place: PartitionKey, now_s: float) -> bool:
         lineage = self._lineages.find(place)
         return lineage is not None and now_s - lineage.known_s <= FRESH_S
 
@@ -193,7 +193,7 @@ def _end_of(found: EpochEnd, seen: EpochStart | None) -> int | None:
     return found.end
 
 
-def _place(key: StateKey) -> Place:
+def _place(key: StateKey) -> PartitionKey:
     return key.topic_id, key.partition
 
 

@@ -14,7 +14,7 @@ from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Hello, Owne
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Admitted:
     """Members that are nodes of the new generation."""
 
     members: Mapping[int, str]
@@ -23,7 +23,7 @@ class Admission:
     """Why not, by member id."""
 
 
-def admit(hellos: Mapping[str, Hello], *, leader: str = "") -> Admission:
+def admit(hellos: Mapping[str, Hello], *, leader: str = "") -> Admitted:
     """Let in the node that was there first; one with a number that is taken stays out.
 
     So does one that sees another number of IC partitions: it would look for a group's offsets
@@ -53,7 +53,7 @@ def admit(hellos: Mapping[str, Hello], *, leader: str = "") -> Admission:
             )
         else:
             members[hello.node.number] = member_id
-    return Admission(members=dict(sorted(members.items())), refused=refused)
+    return Admitted(members=dict(sorted(members.items())), refused=refused)
 
 
 def _turn(hello: Hello, *, is_leader: bool) -> tuple[bool, int, bool]:

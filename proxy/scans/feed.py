@@ -37,6 +37,7 @@ from keylane.journal.own_topic import (
     end_within,
 )
 from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.lineage import PartitionKey
 from keylane.offsets.values import Damaged
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.blocks import published_block
@@ -88,7 +89,6 @@ BATCH_BYTES: Final = 768 * 1024
 
 OnScanned = Callable[[ScannedBlock], None]
 OnTruncated = Callable[[uuid.UUID, int, int], None]
-Place = tuple[uuid.UUID, int]
 
 
 @dataclass(slots=True)
@@ -146,8 +146,8 @@ class ScanFeed:
         self._own: deque[Sender] = deque([self._sender], OWN_MAX)
         self._runs, self._book = ScanRuns(), SplitBook()
         self._logged: OrderedDict[KeySplit, float] = OrderedDict()
-        self._guards: OrderedDict[Place, _Guard] = OrderedDict()
-        self._known: OrderedDict[Place, _Known] = OrderedDict()
+        self._guards: OrderedDict[PartitionKey, _Guard] = OrderedDict()
+        self._known: OrderedDict[PartitionKey, _Known] = OrderedDict()
         self._news, self._hurried = asyncio.Event(), asyncio.Event()
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
@@ -392,7 +392,7 @@ class ScanFeed:
         self._know(place, item.end, item.leader_epoch)
         on_scanned(published_block(item))
 
-    def _know(self, place: Place, remote_scanned_end: int, leader_epoch: int) -> None:
+    def _know(self, place: PartitionKey, remote_scanned_end: int, leader_epoch: int) -> None:
         known = self._known.get(place)
         if known is None:
             known = self._known[place] = _Known()

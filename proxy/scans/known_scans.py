@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from keylane.keyrange.key_split import PartitionSplit
-from keylane.offsets.lineage import Lineages, Place
+from keylane.offsets.lineage import Lineages, PartitionKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.proxy.lanes.split_io import ScannedBlock
@@ -30,15 +30,15 @@ class Scans:
         self._lineages = lineages
         self._scans: OrderedDict[PartitionSplit, ScanIndex] = OrderedDict()
         self._output_count = 0
-        self._split_counts: Counter[Place] = Counter()
+        self._split_counts: Counter[PartitionKey] = Counter()
         """Of the scans, by partition."""
         self._used: set[PartitionSplit] = set()
         """Since the last `sweep`."""
-        self._log_starts: dict[Place, int] = {}
-        self._new_leaders: dict[Place, int] = {}
+        self._log_starts: dict[PartitionKey, int] = {}
+        self._new_leaders: dict[PartitionKey, int] = {}
         """Leader epochs that metadata has named, of scanned logs: to be compared with theirs."""
 
-    def note_leader(self, place: Place, leader_epoch: int) -> None:
+    def note_leader(self, place: PartitionKey, leader_epoch: int) -> None:
         """A partition has a later leader than was known: its log may be another one."""
         lineage = self._lineages.find(place)
         if lineage is not None and lineage.leader_epoch < leader_epoch and lineage.newest >= 0:
@@ -93,11 +93,11 @@ class Scans:
             if key.place == (topic_id, partition):
                 scan.truncate(end)
 
-    def log_start_of(self, place: Place) -> int:
+    def log_start_of(self, place: PartitionKey) -> int:
         """Where the log begins, as far as that is known; -1: it is not."""
         return -1 if self.is_unsure(place) else self._log_starts.get(place, -1)
 
-    def is_unsure(self, place: Place) -> bool:
+    def is_unsure(self, place: PartitionKey) -> bool:
         """Whether the log was scanned under an earlier leader than it has now."""
         leader_epoch = self._new_leaders.get(place)
         if leader_epoch is None:
@@ -159,7 +159,7 @@ class Scans:
             self._new_leaders.pop(place, None)
 
     def raise_to_log_start(
-        self, place: Place, state: OffsetState, before: OffsetState | None
+        self, place: PartitionKey, state: OffsetState, before: OffsetState | None
     ) -> None:
         """Move what is below the log start up to it, as far as that is known.
 

@@ -21,7 +21,7 @@ HELD_ANSWER_S: Final = 10.0
 TOO_SLOW: Final = "the broker has not answered in {:g} s what a group's lock is held for"
 
 
-class Holding:
+class LockHolders:
     """Of one connection."""
 
     def __init__(self, on_late: Callable[[str], None], *, answer_s: float = HELD_ANSWER_S) -> None:
@@ -58,7 +58,9 @@ class HeldLock:
 
     __slots__ = ("_begun", "_holding", "_lock", "_stats")
 
-    def __init__(self, lock: PreparedLock | InTime, holding: Holding, stats: ProxyStats) -> None:
+    def __init__(
+        self, lock: PreparedLock | InTime, holding: LockHolders, stats: ProxyStats
+    ) -> None:
         self._lock, self._holding, self._stats = lock, holding, stats
         self._begun: asyncio.Task[Any] | None = None
 

@@ -29,7 +29,7 @@ from keylane.proxy.net.sockets import has_left, keep_alive
 from keylane.proxy.net.upstream import OnResponse, UpstreamLink, answer_of
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.session.hooks import SessionHooks
-from keylane.proxy.session.lock_holders import HeldLock, Holding
+from keylane.proxy.session.lock_holders import HeldLock, LockHolders
 from keylane.proxy.session.login_proof import Proof
 from keylane.proxy.session.unread_answers import Taking, flush
 from keylane.tasks import spawn
@@ -81,7 +81,7 @@ class ClientSession(asyncio.BufferedProtocol):
         self._link: UpstreamLink | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._blocker: asyncio.Task[None] | None = None
-        self.holding = Holding(self._fail)
+        self.holding = LockHolders(self._fail)
         self._is_reading_paused = False
         self._is_link_paused = False
         self._is_upstream_full = False

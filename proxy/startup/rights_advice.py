@@ -45,7 +45,7 @@ ADVICE: Final = (
 )
 
 
-class Brokers(Protocol):
+class AclSource(Protocol):
     """What is asked; `Cluster` is."""
 
     async def request(self, entity: Any) -> Any:
@@ -61,7 +61,7 @@ def own_principals(config: SecurityConfig) -> frozenset[str]:
     return frozenset({f"User:{config.login_username}"} if config.login_username else ())
 
 
-async def ask_open_rights(brokers: Brokers, principals: Collection[str]) -> list[OpenRight]:
+async def ask_open_rights(brokers: AclSource, principals: Collection[str]) -> list[OpenRight]:
     """Rights that others have. Raises: AclsUnknown, UpstreamLost."""
     acls: set[Acl] = set()
     for own in OWN:
@@ -81,7 +81,7 @@ async def ask_open_rights(brokers: Brokers, principals: Collection[str]) -> list
     return find_open_rights(acls, principals=principals)
 
 
-async def advise(brokers: Brokers, principals: Collection[str]) -> None:
+async def advise(brokers: AclSource, principals: Collection[str]) -> None:
     """Log rights that are to be denied to others, and their principals. Never ends a node."""
     found: list[OpenRight] | None = None
     try:

@@ -12,21 +12,18 @@ Metadata a client goes on here, and no other node writes with its sequences.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 
+from keylane.offsets.lineage import PartitionKey
 from keylane.producers.sequence import SequenceMap
 from keylane.proxy.topics.placement import Placement
 from keylane.proxy.topics.registry import TopicRegistry
-
-Place = tuple[uuid.UUID, int]
-"""A topic's id and a partition."""
 
 
 def forget_gained(
     sequences: SequenceMap,
     registry: TopicRegistry,
-    leaders: Mapping[Place, tuple[int, int]],
+    leaders: Mapping[PartitionKey, tuple[int, int]],
     before: Placement,
     after: Placement,
 ) -> int:

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from keylane.errors import UpstreamLost
 from keylane.offsets import steps
-from keylane.offsets.pushes import Writer
+from keylane.offsets.pushes import TransactionWriter
 from keylane.offsets.txn_metadata import read_note
 from tests.reference.crash_world import (
     COMMIT,
@@ -106,7 +106,7 @@ class CrashWindows(RuleBasedStateMachine):
         codes = _codes(answer)
         is_in = bool(codes) and set(codes) == {0}
         held, self.kafka.in_transaction = self.kafka.in_transaction, None
-        self.node.offsets.pushes.end(Writer(1, 0))  # EndTxn passes, whatever it says
+        self.node.offsets.pushes.end(TransactionWriter(1, 0))  # EndTxn passes, whatever it says
         if held is not None and is_in and commits:
             self.kafka.offset, self.kafka.metadata = held
             for lane in lanes:

@@ -16,18 +16,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keylane.demo.events import (
-    Assigned,
     CommitFailed,
     Committed,
     Delivered,
     Ended,
     Event,
-    LaneBatch,
-    Released,
+    LanesAssigned,
+    LanesReleased,
+    OrderBatch,
     SessionEnd,
 )
 from keylane.demo.ledger import REFUSED, Ledger, build_ledger, judge
-from keylane.demo.orders import Run, append_run
+from keylane.demo.orders import OrderRun, append_run
 
 LANES = 3
 CUSTOMERS = 6
@@ -60,10 +60,10 @@ class Group:
         return Counter(customer for log in self.logs for customer, _ in log)
 
     def read(self, lane: int, first: int, end: int) -> None:
-        runs: list[Run] = []
+        runs: list[OrderRun] = []
         for customer, number in self.logs[lane][first:end]:
             append_run(runs, customer, number)
-        batch = LaneBatch(lane, first, end - 1, tuple(runs))
+        batch = OrderBatch(lane, first, end - 1, tuple(runs))
         self.events.append(Delivered(self.member, self.tick(), (batch,)))
 
     def commit(self, lane: int, position: int) -> None:
@@ -73,7 +73,7 @@ class Group:
     def serve(self, lane: int, *, to_the_end: bool) -> None:
         """One session: a new member reads on from what is committed, and leaves or is killed."""
         self.member += 1
-        self.events.append(Assigned(self.member, self.tick(), (lane,)))
+        self.events.append(LanesAssigned(self.member, self.tick(), (lane,)))
         position, log_end = self.committed[lane], len(self.logs[lane])
         while position < log_end and (to_the_end or self.draw.random() < 0.7):
             end = min(log_end, position + self.draw.randint(1, 4))
@@ -83,7 +83,7 @@ class Group:
                 self.commit(lane, position)
         if to_the_end or self.draw.random() < 0.5:
             self.commit(lane, position)
-            released = Released(self.member, self.tick(), (lane,), SessionEnd.REVOKED)
+            released = LanesReleased(self.member, self.tick(), (lane,), SessionEnd.REVOKED)
             self.events.append(released)
         else:
             self.events.append(Ended(self.member, self.tick(), SessionEnd.KILLED))
@@ -183,7 +183,7 @@ def test_a_delivery_after_commit_is_found(seed: int) -> None:
     lane = group.draw.choice([lane for lane in range(LANES) if group.logs[lane]])
     end = len(group.logs[lane])
     group.member += 1
-    group.events.append(Assigned(group.member, group.tick(), (lane,)))
+    group.events.append(LanesAssigned(group.member, group.tick(), (lane,)))
     group.read(lane, end - 1, end)
 
     assert failed_checks(group.events, group.produced()) == {"delivered again after commit"}
@@ -212,9 +212,9 @@ def play_overlap(seed: int, last_words: list[Event]) -> tuple[Group, int]:
     assume(end > 3)
     took_over, reads_to = sorted(group.draw.sample(range(1, end), 2))
     group.member = 1
-    group.events.append(Assigned(1, group.tick(), (0,)))
+    group.events.append(LanesAssigned(1, group.tick(), (0,)))
     group.read(0, 0, took_over)
-    group.events.append(Assigned(2, group.tick(), (0,)))
+    group.events.append(LanesAssigned(2, group.tick(), (0,)))
     group.member = 2
     if group.draw.random() < 0.5:
         group.read(0, 0, end)
@@ -230,8 +230,8 @@ def play_overlap(seed: int, last_words: list[Event]) -> tuple[Group, int]:
     return group, reads_to - took_over
 
 
-LOST = Released(1, 0, (0,), SessionEnd.LOST)
-REVOKED = Released(1, 0, (0,), SessionEnd.REVOKED)
+LOST = LanesReleased(1, 0, (0,), SessionEnd.LOST)
+REVOKED = LanesReleased(1, 0, (0,), SessionEnd.REVOKED)
 IS_REFUSED = CommitFailed(1, 0, (0,), REFUSED)
 IS_TAKEN = Committed(1, 0, ((0, 1),))
 

@@ -15,10 +15,10 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from keylane.wire.fetch import (
+    FetchAnswer,
     FetchRequest,
     FetchResponse,
     FetchTopicAnswer,
-    PartitionAnswer,
     write_fetch_response,
 )
 from keylane.wire.header import read_request_header, write_response
@@ -367,7 +367,7 @@ class Broker:
         if not is_answered:
             self.world.after(request.max_wait_ms / 1000, attempt)
 
-    def _read(self, place: Any, wanted: Any, isolation_level: int) -> PartitionAnswer:
+    def _read(self, place: Any, wanted: Any, isolation_level: int) -> FetchAnswer:
         if isinstance(place, int):
             return _no_records(wanted.partition, place)
         log = place.log
@@ -388,7 +388,7 @@ class Broker:
         )
         if raw.error_code:
             return _no_records(wanted.partition, raw.error_code)
-        return PartitionAnswer(
+        return FetchAnswer(
             wanted.partition, 0, raw.high_watermark, raw.last_stable_offset,
             raw.log_start_offset, raw.aborted if isolation_level else None, -1,
             (bytes(raw.records),),
@@ -440,10 +440,10 @@ class Broker:
         reply({"topics": topics})
 
 
-def _no_records(index: int, code: int, *, tags: bytes = b"\0", log: Any = None) -> PartitionAnswer:
+def _no_records(index: int, code: int, *, tags: bytes = b"\0", log: Any = None) -> FetchAnswer:
     ends = (-1, -1, -1) if log is None else (log.end, log.stable, log.log_start)
     end, stable, start = ends
-    return PartitionAnswer(index, code, end, stable, start, None, -1, (), tags)
+    return FetchAnswer(index, code, end, stable, start, None, -1, (), tags)
 
 
 HANDLERS: dict[int, Callable[[Broker, Any, Reply], None]] = {

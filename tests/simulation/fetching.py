@@ -13,10 +13,10 @@ from math import inf
 from typing import Any
 
 from keylane.wire.fetch import (
+    FetchAnswer,
     FetchPartition,
     FetchRequest,
     FetchTopic,
-    PartitionAnswer,
     read_fetch_response,
     write_fetch_request,
 )
@@ -308,7 +308,7 @@ class Fetching:
             fetched = Fetched(self._name, lane.place, lane.fetched, now_s, is_first, asked_s)
             self._note(fetched)
 
-    def _hand_out(self, lane: Lane, entry: PartitionAnswer, asked_s: float) -> None:
+    def _hand_out(self, lane: Lane, entry: FetchAnswer, asked_s: float) -> None:
         aborted = [(each[0], each[1]) for each in entry.aborted or ()]
         lane.client.apply(entry.records or (), aborted)
         for offset, key, data in lane.client.seen[lane.taken :]:

@@ -34,7 +34,7 @@ from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.net.answer_times import Patience
 from keylane.proxy.nodes.lease import Lease
 from keylane.proxy.scans.known_scans import Scans
-from keylane.proxy.session.lock_holders import Holding
+from keylane.proxy.session.lock_holders import LockHolders
 from keylane.proxy.topics.view import View
 from tests.simulation.mutation import Mutation, nothing, patch
 
@@ -159,7 +159,7 @@ MORE: Sequence[Mutation] = (
     Mutation(
         "a broker's answer is waited for without a bound",
         "a broker hangs",
-        patch(Holding, "bound", nothing),
+        patch(LockHolders, "bound", nothing),
     ),
     Mutation("a group's lock is waited for without a bound", "a broker hangs", _wait_for_the_lock),
     Mutation(

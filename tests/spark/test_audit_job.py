@@ -17,7 +17,7 @@ from keylane.cli.main import main
 from keylane.pipeline import audit_cli, audit_job, landing
 from keylane.pipeline.audit_cli import follow, render
 from keylane.pipeline.audit_job import AuditRequest, run_audit
-from keylane.pipeline.group_offsets import GroupOffsets
+from keylane.pipeline.group_offsets import SparkGroupOffsets
 from keylane.pipeline.topic_range import TopicRange, read_range
 from tests.integration.conftest import TopicFactory, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
@@ -80,7 +80,7 @@ def test_a_real_group_with_kills_is_clean(
     # The demo's own ledger counts the same: each delivery is a report.
     assert verdict.reports >= ledger.counts.deliveries
     assert verdict.redelivered >= ledger.counts.after_kill
-    with GroupOffsets(spark, kafka, f"{orders}-group") as offsets:
+    with SparkGroupOffsets(spark, kafka, f"{orders}-group") as offsets:
         committed = offsets.read(orders)
     assert committed == {partition: end for partition, (_, end) in verdict.judged.items()}
 
@@ -108,7 +108,7 @@ def test_seeded_faults_are_found_through_kafka(
     assert (verdict.status, verdict.exit_code, verdict.reasons) == ("findings", 1, [])
     assert "lost: partition 1 offset" in render(verdict)
     # The same as a stream: records that the group has committed and no member reported.
-    with GroupOffsets(spark, kafka, "followed") as offsets:
+    with SparkGroupOffsets(spark, kafka, "followed") as offsets:
         offsets.set(orders, log.ends)
     args = Namespace(bootstrap=kafka, input=orders, audit=audit_topic, out=tmp_path / "follow")
     args.follow, args.once = "followed", True
@@ -237,7 +237,7 @@ def test_reports_that_cannot_be_judged_are_counted(
     producer = Producer({"bootstrap.servers": kafka})
     producer.produce(audit_topic, value=b"{not a report")
     assert producer.flush(30) == 0
-    with GroupOffsets(spark, kafka, "judged") as offsets:
+    with SparkGroupOffsets(spark, kafka, "judged") as offsets:
         offsets.set(orders, {0: 150})
     # The command ends its session; this one is for all tests.
     monkeypatch.setattr(audit_cli, "start_session", lambda *_: nullcontext(spark))

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.checkpoint import apply_migration, plan_migration
-from keylane.pipeline.group_offsets import GroupOffsets
+from keylane.pipeline.group_offsets import SparkGroupOffsets
 from keylane.pipeline.keyed_state import LaneFold, all_states
 from keylane.pipeline.listener import LaneProgressListener
 from keylane.pipeline.read import (
@@ -150,7 +150,7 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     assert sum(row[3] for row in rows) == 0
     assert {row[0] for row in rows} == set(range(16))
     wait_until(lambda: listener.commit_count >= len(reported), last, "the listener's commits")
-    with GroupOffsets(spark, kafka, f"{orders}-spark") as offsets:
+    with SparkGroupOffsets(spark, kafka, f"{orders}-spark") as offsets:
         assert offsets.read(orders) == {0: total // 2, 1: total // 2}
     spark.streams.removeListener(listener)
     listener.close()

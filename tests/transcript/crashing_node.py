@@ -5,7 +5,7 @@ In:    a node with the real offsets of groups, in front of a model of Kafka.  Ou
 
 from __future__ import annotations
 
-from keylane.offsets.pushes import Writer
+from keylane.offsets.pushes import TransactionWriter
 from keylane.offsets.records.journal import StateKey
 from tests.reference.crash_world import COMMIT, DELETE, FETCH, TXN_COMMIT, Fault, Kafka, Node
 from tests.transcript.fake import ORDERS, call
@@ -81,5 +81,5 @@ async def transact(node: Node, offsets: dict[int, int]) -> list[int]:
     held, kafka.in_transaction = kafka.in_transaction, None
     if held is not None:
         kafka.offset, kafka.metadata = held
-    node.groups.pushes.end(Writer(1, 0))
+    node.groups.pushes.end(TransactionWriter(1, 0))
     return [entry["error_code"] for entry in answer["topics"][0]["partitions"]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylane.offsets.pushes import Push, Writer
+from keylane.offsets.pushes import Push, TransactionWriter
 from keylane.offsets.records.journal import StateKey
 from tests.transcript.fake import ORDERS, FakeContext, call, make_request, serve, versions
 
@@ -164,7 +164,7 @@ async def test_a_commit_that_is_overtaken_before_its_push_sends_none() -> None:
 async def test_a_push_that_is_answered_after_the_loss_is_not_noted() -> None:
     """It is in the transaction, and the client is told so; who serves the group asks the broker."""
     context = FakeContext()
-    writer, key = Writer(9, 1), StateKey(NOT_OURS, ORDERS, 0)
+    writer, key = TransactionWriter(9, 1), StateKey(NOT_OURS, ORDERS, 0)
 
     context.groups.pushes.note_push(key, Push(writer, ()))
     context.groups.lose(NOT_OURS)

@@ -10,7 +10,7 @@ import pytest
 from keylane.errors import UpstreamLost
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
-from keylane.offsets.pushes import Push, Writer
+from keylane.offsets.pushes import Push, TransactionWriter
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit, LaneNote, write_note
 from tests.transcript.fake import (
@@ -310,7 +310,7 @@ async def test_the_transaction_ends_while_its_commit_waits() -> None:
     await commit(context, {1: 50}, pid=8)
     stands(context, 40, error=UNSTABLE)
 
-    context.world.on_pause = lambda: context.groups.pushes.end(Writer(PID, EPOCH))
+    context.world.on_pause = lambda: context.groups.pushes.end(TransactionWriter(PID, EPOCH))
 
     assert await commit(context, {0: 45}) == {0: BUSY}
 
@@ -449,7 +449,7 @@ async def test_a_commit_whose_answer_is_missing_may_come_late() -> None:
     await commit(context, {1: 120}, pid=8)
     key = StateKey("g", ORDERS, 0)
     pushes = context.groups.pushes
-    pushes.note_push(key, Push(Writer(8, EPOCH), (), context.world.now_s + 1))
+    pushes.note_push(key, Push(TransactionWriter(8, EPOCH), (), context.world.now_s + 1))
     context.world.wait_s = 0.6
     stands(context, 100)
     stands(context, 100)

@@ -9,12 +9,12 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 
 from keylane.wire.fetch import (
+    FetchAnswer,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     FetchTopicAnswer,
-    PartitionAnswer,
     write_fetch_request,
     write_fetch_response,
 )
@@ -210,7 +210,7 @@ def fetch(wire: Wire, version: int, offset: int, code: int) -> None:
             ),
         ),
     )
-    entry = PartitionAnswer(0, code, 9, 9, 0, None, -1, None)
+    entry = FetchAnswer(0, code, 9, 9, 0, None, -1, None)
     answer = FetchResponse(
         topics=(FetchTopicAnswer(name=name, topic_id=topic_id, partitions=(entry,)),)
     )

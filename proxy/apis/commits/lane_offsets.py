@@ -18,7 +18,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from keylane.errors import UpstreamLost
-from keylane.offsets.pushes import Writer
+from keylane.offsets.pushes import TransactionWriter
 from keylane.offsets.records.journal import StateKey, state_key
 from keylane.offsets.state import OffsetState
 from keylane.offsets.txn_metadata import LaneCommit, apply_commit
@@ -80,7 +80,7 @@ async def open_drafts(
     views: Mapping[Place, View],
     context: Context,
     *,
-    writer: Writer | None = None,
+    writer: TransactionWriter | None = None,
     trusts_own: bool = True,
 ) -> tuple[dict[Place, Draft], dict[Place, ErrorCode]]:
     """Return a copy of the group's state per partition, and errors of partitions without one.
@@ -213,7 +213,7 @@ async def _save_before_push(
 
 
 def _own_draft(
-    group: str, view: View, partition: int, writer: Writer | None, context: Context
+    group: str, view: View, partition: int, writer: TransactionWriter | None, context: Context
 ) -> Draft | None:
     """The state as it is, with what `writer`'s open transaction has committed on top."""
     pushes = context.groups.pushes

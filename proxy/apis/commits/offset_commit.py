@@ -64,10 +64,10 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 from keylane.wire.offset_commit import (
     TOPIC_ID_FROM,
+    CommitAnswer,
     CommitRequest,
     CommitResponse,
     NamedTopicAnswer,
-    PartitionAnswer,
     TopicAnswer,
     read_commit_response,
     write_commit_request,
@@ -205,7 +205,7 @@ def _build(
         key = topic_key(topic)
         # A topic that stands twice is answered once, as by `OffsetCommitResponse.Builder`.
         earlier = topics[key].partitions if key in topics else ()
-        both = (*earlier, *(PartitionAnswer(e.index, code_of(e, topic, codes)) for e in of_topic))
+        both = (*earlier, *(CommitAnswer(e.index, code_of(e, topic, codes)) for e in of_topic))
         topics[key] = (
             NamedTopicAnswer(key, both) if isinstance(key, str) else TopicAnswer(key, both)
         )

@@ -27,7 +27,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
-from keylane.offsets.pushes import UNANSWERED_S, Push, Writer
+from keylane.offsets.pushes import UNANSWERED_S, Push, TransactionWriter
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit, LaneNote, merged, write_note
 from keylane.proxy.apis.commits.entries import (
@@ -155,7 +155,7 @@ async def handle_end_txn(request: Request, context: Context) -> Buffers:
     Only by the broker's word: any client can send the producer id of another one.
     """
     wanted = request.decode()
-    writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
+    writer = TransactionWriter(int(wanted.producer_id), int(wanted.producer_epoch))
     context.groups.pushes.leave(writer)
     pending = context.send((request.frame,))
     context.release()
@@ -173,7 +173,7 @@ async def handle_txn_offset_commit(request: Request, wanted: Any, context: Conte
         return await relay(request, context)
     group = str(wanted.group_id)
     await expect_right(group, Operation.READ, context)
-    writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
+    writer = TransactionWriter(int(wanted.producer_id), int(wanted.producer_epoch))
     entries = resolve_commits(wanted.topics, views)
     allowed, denied = await admit(group, entries, context)
     pushes = context.groups.pushes
@@ -275,7 +275,7 @@ async def _commit(
 ) -> Buffers:
     """Send what comes of the drafts and answer; the group's lock is held."""
     pushes = context.groups.pushes
-    writer = Writer(int(wanted.producer_id), int(wanted.producer_epoch))
+    writer = TransactionWriter(int(wanted.producer_id), int(wanted.producer_epoch))
     earlier = {draft.place: pushes.commits_of(draft.key, writer) for draft in touched}
     commits = {draft.place: merged(earlier[draft.place], draft.said) for draft in touched}
     notes = {draft.place: _note(draft, commits[draft.place], context) for draft in touched}

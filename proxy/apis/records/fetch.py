@@ -41,12 +41,12 @@ from keylane.proxy.topics.view import View
 from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD
 from keylane.wire.endpoints import tag_with_endpoints
 from keylane.wire.fetch import (
+    FetchAnswer,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     FetchTopicAnswer,
-    PartitionAnswer,
     read_fetch_request,
     read_fetch_response,
     write_fetch_request,
@@ -70,7 +70,7 @@ class FetchPlan:
     plain: list[FetchTopic] = field(default_factory=list)
     """Topics that the broker answers."""
     lanes: list[LaneFetch] = field(default_factory=list)
-    answered: list[tuple[FetchTopic, list[PartitionAnswer | int]]] = field(default_factory=list)
+    answered: list[tuple[FetchTopic, list[FetchAnswer | int]]] = field(default_factory=list)
     """Lane topics: per partition its answer if it is known, else its place in `lanes`."""
     views: list[View] = field(default_factory=list)
     """One per entry of `answered`."""
@@ -138,7 +138,7 @@ async def plan_fetch(
         else:
             read_error = ErrorCode.topic_authorization_failed
         codec = CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec
-        chosen_name, places = _chosen_name(view), list[PartitionAnswer | int]()
+        chosen_name, places = _chosen_name(view), list[FetchAnswer | int]()
         for entry in topic.partitions:
             if read_error:
                 places.append(_refused(entry.partition, read_error))
@@ -291,11 +291,11 @@ def _lane_fetch(entry: FetchPartition, view: View, codec: int, chosen_name: str)
     )
 
 
-def _lane_answer(index: int, lane: LaneAnswer) -> PartitionAnswer:
+def _lane_answer(index: int, lane: LaneAnswer) -> FetchAnswer:
     error_code, high_watermark, last_stable_offset, log_start_offset, aborted, records, _ = lane
     offsets = high_watermark, last_stable_offset, log_start_offset
-    return PartitionAnswer(index, error_code, *offsets, aborted, -1, records)
+    return FetchAnswer(index, error_code, *offsets, aborted, -1, records)
 
 
-def _refused(index: int, error_code: int) -> PartitionAnswer:
-    return PartitionAnswer(index, error_code, -1, -1, -1, None, -1, ())
+def _refused(index: int, error_code: int) -> FetchAnswer:
+    return FetchAnswer(index, error_code, -1, -1, -1, None, -1, ())

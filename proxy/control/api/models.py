@@ -235,7 +235,7 @@ class FieldError(BaseModel):
     detail: str
 
 
-class Place(BaseModel):
+class Conflict(BaseModel):
     """Where key ranges of two clients meet."""
 
     client_id: str
@@ -255,7 +255,7 @@ class ProblemOut(BaseModel):
         default=None, description="JSON pointer into the body, or the name of a parameter."
     )
     errors: list[FieldError] | None = Field(default=None, description="All that is wrong with it.")
-    conflict: Place | None = Field(default=None, description="The client that has these keys.")
+    conflict: Conflict | None = Field(default=None, description="The client that has these keys.")
     outcome: str | None = Field(
         default=None,
         description="After 503: `unchanged`, or `unknown` when it has to be read again.",

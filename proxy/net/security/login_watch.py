@@ -33,7 +33,7 @@ BEARER_PARTS_MAX: Final = 16
 BEARER: Final = re.compile(rb"auth=\w+ +[-\w]+\.([-\w]+)\.[-\w]*\s*")
 
 
-class Step(NamedTuple):
+class LoginStep(NamedTuple):
     """How far a login is by the broker's answer to a token."""
 
     is_over: bool | None
@@ -42,7 +42,7 @@ class Step(NamedTuple):
     """As Kafka writes it: `User:alice`, for a delegation token `Token:` and its id."""
 
 
-NOT_OVER: Final = Step(is_over=False)
+NOT_OVER: Final = LoginStep(is_over=False)
 
 
 class LoginWatch:
@@ -62,13 +62,15 @@ class LoginWatch:
         """A handshake is sent to the broker: tokens of this mechanism follow."""
         self._mechanism, self._claimed, self._taken = mechanism, "", 0
 
-    def answered(self, token: bytes, error_code: int, answer: bytes, lifetime_ms: int = 0) -> Step:
+    def answered(
+        self, token: bytes, error_code: int, answer: bytes, lifetime_ms: int = 0
+    ) -> LoginStep:
         """The broker answered a token: with a code, bytes, and how long the login is good for."""
         if error_code != 0:
             self.begin("")
             return NOT_OVER
         if not self.is_watching:
-            return Step(is_over=True if not answer or lifetime_ms > 0 else None)
+            return LoginStep(is_over=True if not answer or lifetime_ms > 0 else None)
         if self._taken == 0:
             self._claimed = _READERS[self._mechanism](token, self._subject_claim)[:NAME_LENGTH_MAX]
         self._taken += 1
@@ -76,7 +78,7 @@ class LoginWatch:
             return NOT_OVER
         claimed = self._claimed
         self.begin("")
-        return Step(is_over=True, principal=claimed or None)
+        return LoginStep(is_over=True, principal=claimed or None)
 
 
 def _plain_name(token: bytes, _claim: str) -> str:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from keylane.demo.events import (
-    Assigned,
     CommitFailed,
     Committed,
     Delivered,
     Ended,
     Event,
-    LaneBatch,
-    Released,
+    LanesAssigned,
+    LanesReleased,
+    OrderBatch,
     SessionEnd,
     read_event,
     write_event,
 )
-from keylane.demo.orders import Run
+from keylane.demo.orders import OrderRun
 
 EVENTS: list[Event] = [
-    Assigned(3, 10, (0, 1)),
-    Released(3, 11, (1,), SessionEnd.LOST),
-    Delivered(3, 12, (LaneBatch(4, 100, 107, (Run(1, 0, 3), Run(2, 9, 1))),)),
+    LanesAssigned(3, 10, (0, 1)),
+    LanesReleased(3, 11, (1,), SessionEnd.LOST),
+    Delivered(3, 12, (OrderBatch(4, 100, 107, (OrderRun(1, 0, 3), OrderRun(2, 9, 1))),)),
     Committed(3, 13, ((4, 108), (5, 0))),
     CommitFailed(3, 14, (4,), "RebalanceInProgress"),
     Ended(3, 15, SessionEnd.KILLED),
@@ -36,7 +36,7 @@ def test_an_event_is_read_back(event: Event) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "{", "[]", '["Assigned"]', '["Moved",1,[]]', "7", '["Ended",1]']
+    "line", ["", "{", "[]", '["LanesAssigned"]', '["Moved",1,[]]', "7", '["Ended",1]']
 )
 def test_a_broken_line_is_refused(line: str) -> None:
     """Whatever is not a whole event is a ValueError."""

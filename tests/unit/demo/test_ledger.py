@@ -6,18 +6,18 @@ import itertools
 from collections.abc import Iterator
 
 from keylane.demo.events import (
-    Assigned,
     CommitFailed,
     Committed,
     Delivered,
     Ended,
     Event,
-    LaneBatch,
-    Released,
+    LanesAssigned,
+    LanesReleased,
+    OrderBatch,
     SessionEnd,
 )
 from keylane.demo.ledger import Counts, Ledger, build_ledger, judge
-from keylane.demo.orders import Run
+from keylane.demo.orders import OrderRun
 
 LANE = 5
 
@@ -30,11 +30,11 @@ class Story:
         self._clock: Iterator[int] = itertools.count(1)
 
     def assign(self, member: int) -> Story:
-        self.events.append(Assigned(member, next(self._clock), (LANE,)))
+        self.events.append(LanesAssigned(member, next(self._clock), (LANE,)))
         return self
 
     def read(self, member: int, first: int, end: int) -> Story:
-        batch = LaneBatch(LANE, first, end - 1, (Run(1, first, end - first),))
+        batch = OrderBatch(LANE, first, end - 1, (OrderRun(1, first, end - first),))
         self.events.append(Delivered(member, next(self._clock), (batch,)))
         return self
 
@@ -47,7 +47,7 @@ class Story:
         return self
 
     def release(self, member: int, end: SessionEnd = SessionEnd.REVOKED) -> Story:
-        self.events.append(Released(member, next(self._clock), (LANE,), end))
+        self.events.append(LanesReleased(member, next(self._clock), (LANE,), end))
         return self
 
     def end(self, member: int, end: SessionEnd = SessionEnd.KILLED) -> Story:
@@ -160,12 +160,12 @@ def test_two_owners_of_a_lane_are_a_breach() -> None:
 
 def test_a_key_that_moves_back_to_an_older_session_is_a_breach() -> None:
     """Customer 1 is read on a lane opened earlier after it was read on one opened later."""
-    run = (Run(1, 0, 1),), (Run(1, 1, 1),)
+    run = (OrderRun(1, 0, 1),), (OrderRun(1, 1, 1),)
     events: list[Event] = [
-        Assigned(1, 1, (0,)),
-        Assigned(2, 2, (1,)),
-        Delivered(2, 3, (LaneBatch(1, 0, 0, run[0]),)),
-        Delivered(1, 4, (LaneBatch(0, 0, 0, run[1]),)),
+        LanesAssigned(1, 1, (0,)),
+        LanesAssigned(2, 2, (1,)),
+        Delivered(2, 3, (OrderBatch(1, 0, 0, run[0]),)),
+        Delivered(1, 4, (OrderBatch(0, 0, 0, run[1]),)),
     ]
 
     assert build_ledger(events).counts.two_at_once == 1

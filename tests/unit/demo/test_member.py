@@ -1,4 +1,4 @@
-"""A member's journal: reported before committed, and never committed for another."""
+"""A member's progress: reported before committed, and never committed for another."""
 
 from __future__ import annotations
 
@@ -6,95 +6,102 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from keylane.audit import AuditReporter
-from keylane.demo.events import Assigned, CommitFailed, Committed, Delivered, Event, Released
-from keylane.demo.member import COMMIT_INTERVAL_S, Journal
-from keylane.demo.orders import Run, order_key, order_value
+from keylane.demo.events import (
+    CommitFailed,
+    Committed,
+    Delivered,
+    Event,
+    LanesAssigned,
+    LanesReleased,
+)
+from keylane.demo.member import COMMIT_INTERVAL_S, MemberProgress
+from keylane.demo.orders import OrderRun, order_key, order_value
 
 
-def make_journal() -> tuple[Journal, list[Event]]:
+def make_journal() -> tuple[MemberProgress, list[Event]]:
     events: list[Event] = []
-    return Journal(events.append, member=4), events
+    return MemberProgress(events.append, member=4), events
 
 
-def process(journal: Journal, lane: int, offset: int, customer: int, number: int) -> None:
-    journal.process(lane, offset, order_key(customer), order_value(customer, number))
+def process(progress: MemberProgress, lane: int, offset: int, customer: int, number: int) -> None:
+    progress.process(lane, offset, order_key(customer), order_value(customer, number))
 
 
-def test_only_reported_orders_wait_for_a_commit() -> None:
-    """Two orders of lane 7 up to offset 12: position 13 waits once they were reported."""
-    journal, events = make_journal()
-    process(journal, 7, 10, 1, 0)
-    process(journal, 7, 12, 1, 1)
-    before = dict(journal.waiting)
+def test_only_what_was_told_waits_for_a_commit() -> None:
+    """Two orders of lane 7 up to offset 12: position 13 waits once they were told."""
+    progress, events = make_journal()
+    process(progress, 7, 10, 1, 0)
+    process(progress, 7, 12, 1, 1)
+    before = dict(progress.waiting)
 
-    journal.report()
+    progress.report()
 
     assert before == {}
-    assert journal.waiting == {7: 13}
+    assert progress.waiting == {7: 13}
     reported = events[0]
     assert isinstance(reported, Delivered)
     batch = reported.batches[0]
-    assert (batch.first_offset, batch.last_offset, batch.runs) == (10, 12, (Run(1, 0, 2),))
+    assert (batch.first_offset, batch.last_offset, batch.runs) == (10, 12, (OrderRun(1, 0, 2),))
 
 
 def test_nothing_processed_is_nothing_reported() -> None:
     """An empty poll writes no line."""
-    journal, events = make_journal()
+    progress, events = make_journal()
 
-    journal.report()
+    progress.report()
 
     assert events == []
 
 
 def test_a_commit_that_was_overtaken_leaves_the_rest() -> None:
     """Position 1 is confirmed while 2 is already waiting: 2 goes on waiting."""
-    journal, events = make_journal()
-    process(journal, 7, 0, 1, 0)
-    journal.report()
-    wanted = dict(journal.waiting)
-    process(journal, 7, 1, 1, 1)
-    journal.report()
+    progress, events = make_journal()
+    process(progress, 7, 0, 1, 0)
+    progress.report()
+    wanted = dict(progress.waiting)
+    process(progress, 7, 1, 1, 1)
+    progress.report()
 
-    journal.committed(wanted)
+    progress.committed(wanted)
 
-    assert journal.waiting == {7: 2}
+    assert progress.waiting == {7: 2}
     assert isinstance(events[-1], Committed)
 
 
 def test_a_released_lane_is_never_committed() -> None:
     """After a revoke nothing of the lane waits; the others' positions stay."""
-    journal, events = make_journal()
-    journal.assigned([7, 3])
-    process(journal, 7, 0, 1, 0)
-    process(journal, 3, 0, 2, 0)
-    journal.report()
+    progress, events = make_journal()
+    progress.assigned([7, 3])
+    process(progress, 7, 0, 1, 0)
+    process(progress, 3, 0, 2, 0)
+    progress.report()
 
-    journal.released([7])
+    progress.released([7])
 
-    assert journal.waiting == {3: 1}
-    assert [type(event) for event in events] == [Assigned, Delivered, Released]
+    assert progress.waiting == {3: 1}
+    assert [type(event) for event in events] == [LanesAssigned, Delivered, LanesReleased]
 
 
 def test_a_failed_commit_goes_on_waiting() -> None:
-    """A refused commit is reported and tried again."""
-    journal, events = make_journal()
-    process(journal, 7, 0, 1, 0)
-    journal.report()
+    """A refused commit is told and tried again."""
+    progress, events = make_journal()
+    process(progress, 7, 0, 1, 0)
+    progress.report()
 
-    journal.commit_failed(journal.waiting, "RebalanceInProgress")
+    progress.commit_failed(progress.waiting, "RebalanceInProgress")
 
-    assert journal.waiting == {7: 1}
+    assert progress.waiting == {7: 1}
     assert isinstance(events[-1], CommitFailed)
 
 
 def test_commits_keep_their_distance() -> None:
     """A commit is due at once, then an interval later, and never with nothing to commit."""
-    journal, _ = make_journal()
-    idle = journal.commit_is_due(0.0)
-    process(journal, 7, 0, 1, 0)
-    journal.report()
+    progress, _ = make_journal()
+    idle = progress.commit_is_due(0.0)
+    process(progress, 7, 0, 1, 0)
+    progress.report()
 
-    due = [journal.commit_is_due(now_s) for now_s in (1.0, 1.5, 1.0 + COMMIT_INTERVAL_S)]
+    due = [progress.commit_is_due(now_s) for now_s in (1.0, 1.5, 1.0 + COMMIT_INTERVAL_S)]
 
     assert (idle, due) == (False, [True, False, True])
 
@@ -122,16 +129,16 @@ def test_reports_are_flushed_before_anything_may_be_committed() -> None:
     """Report, flush, deliver, and the commit after it was confirmed."""
     events: list[object] = []
     reporter = FakeReporter(events)
-    journal = Journal(events.append, member=4, reporter=cast(AuditReporter, reporter))
+    progress = MemberProgress(events.append, member=4, reporter=cast(AuditReporter, reporter))
 
-    journal.assigned([7], generation=3)
-    process(journal, 7, 10, 1, 0)
-    journal.report()
-    journal.committed({7: 11})
+    progress.assigned([7], generation=3)
+    process(progress, 7, 10, 1, 0)
+    progress.report()
+    progress.committed({7: 11})
 
     kinds = [event if isinstance(event, tuple | str) else type(event) for event in events]
     assert kinds == [
-        Assigned,
+        LanesAssigned,
         ("assigned", (7,), 3),
         ("processed", 7, 10, order_key(1)),
         "flush",

@@ -10,9 +10,9 @@ import pytest
 from aiokafka import ConsumerRebalanceListener, TopicPartition
 
 from keylane.demo import member_aiokafka
-from keylane.demo.events import Assigned, Ended, Event, SessionEnd
+from keylane.demo.events import Ended, Event, LanesAssigned, SessionEnd
 from keylane.demo.ledger import build_ledger
-from keylane.demo.member import Journal
+from keylane.demo.member import MemberProgress
 from keylane.demo.orders import order_key, order_value
 
 LANES = {TopicPartition("orders", 0), TopicPartition("orders", 1)}
@@ -60,7 +60,7 @@ def test_lanes_end_before_the_next_member_can_have_them(
 ) -> None:
     """They are another's as soon as the group is left; the process may end much later."""
     events: list[Event] = []
-    journal = Journal(events.append, member=1)
+    progress = MemberProgress(events.append, member=1)
     left_at: list[int] = []
     consumer = FakeConsumer(lambda: left_at.append(len(events)), joins_again=joins_again)
     monkeypatch.setattr(member_aiokafka, "AIOKafkaConsumer", lambda **_: consumer)
@@ -69,7 +69,7 @@ def test_lanes_end_before_the_next_member_can_have_them(
     turns = iter([False, True])
 
     member_aiokafka.consume(
-        journal,
+        progress,
         bootstrap="b:9092",
         topic="orders",
         group="g",
@@ -80,7 +80,7 @@ def test_lanes_end_before_the_next_member_can_have_them(
     assert consumer.committed == {TopicPartition("orders", 0): 1}
     assert left_at == [len(events)]
     moment = events[-1].at_ns
-    events.append(Assigned(2, moment + 1, (0, 1)))
+    events.append(LanesAssigned(2, moment + 1, (0, 1)))
     events.append(Ended(1, moment + 2, SessionEnd.LEFT))
     ledger = build_ledger(events)
     ledger.check()

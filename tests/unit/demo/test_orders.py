@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.demo.orders import Run, append_run, order_key, order_value, read_order
+from keylane.demo.orders import OrderRun, append_run, order_key, order_value, read_order
 
 
 def test_an_order_is_read_back() -> None:
@@ -20,10 +20,16 @@ def test_a_foreign_key_is_refused() -> None:
 
 def test_runs_hold_the_order_of_arrival() -> None:
     """Consecutive orders of a customer are one run; a jump or another customer starts a new one."""
-    runs: list[Run] = []
+    runs: list[OrderRun] = []
 
     for customer, number in [(1, 0), (1, 1), (2, 5), (1, 2), (1, 4), (1, 3)]:
         append_run(runs, customer, number)
 
-    assert runs == [Run(1, 0, 2), Run(2, 5, 1), Run(1, 2, 1), Run(1, 4, 1), Run(1, 3, 1)]
+    assert runs == [
+        OrderRun(1, 0, 2),
+        OrderRun(2, 5, 1),
+        OrderRun(1, 2, 1),
+        OrderRun(1, 4, 1),
+        OrderRun(1, 3, 1),
+    ]
     assert runs[0].end == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keylane.embedded.settings import Listener, NodeSettings, build_properties
+from keylane.embedded.settings import ClientListener, NodeSettings, build_properties
 
 
 def make_node(node_id: int) -> NodeSettings:
@@ -61,7 +61,7 @@ def test_the_users_properties_win() -> None:
 
 def test_further_listeners() -> None:
     """They are bound and advertised beside the first; nodes talk over the first as before."""
-    node = replace(make_node(1), listeners=(Listener("SECURED", "SASL_SSL", 9501),))
+    node = replace(make_node(1), listeners=(ClientListener("SECURED", "SASL_SSL", 9501),))
 
     properties = read_properties(build_properties(node, [node], {}))
 

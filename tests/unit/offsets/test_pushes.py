@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 
 from keylane.keyrange.key_split import even_split
-from keylane.offsets.pushes import Push, Pushes, Writer
+from keylane.offsets.pushes import Push, Pushes, TransactionWriter
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit
 
 ONE, TWO = (StateKey("g", uuid.UUID(int=1), partition) for partition in (0, 1))
-ANN, BOB = Writer(7, 0), Writer(8, 0)
+ANN, BOB = TransactionWriter(7, 0), TransactionWriter(8, 0)
 COMMITS = (LaneCommit(key_range=even_split(4).key_range(0), offset=5),)
 
 
@@ -69,7 +69,7 @@ def test_a_writer_ends_all_of_his_and_no_others() -> None:
 
     pushes.end(BOB)
     pushes.end(BOB)
-    pushes.end(Writer(7, 1))
+    pushes.end(TransactionWriter(7, 1))
 
     assert pushes.is_own(ONE, ANN) and not pushes.is_own(TWO, BOB)
     pushes.check()

@@ -105,6 +105,31 @@ def test_a_test_says_what_holds() -> None:
     assert [finding.text.split(":")[0] for finding in findings] == ["test_x", "test_y"]
 
 
+def test_a_function_of_many_parameters_is_found() -> None:
+    """Eight parameters are a breach in the product: `self` is none, and a kernel may have them."""
+    text = MODULE + "class A:\n def fits(self, a, b, c, /, d, e, *, f, g): pass\n"
+    tree = ast.parse(text + "def grew(a, b, c, d, e, f, g, *, h): pass")
+
+    found = {path: list(tidy.find_wide_functions(path, tree)) for path in ("proxy/x.py", "bench/x")}
+
+    assert [finding.text for finding in found["proxy/x.py"]] == ["grew: 8, at most 7"]
+    assert not found["bench/x"]
+    assert not list(tidy.find_wide_functions("keylane/kernel/x.py", tree))
+
+
+def test_a_class_name_is_used_once() -> None:
+    """A second public class of a name is a breach; private ones and tests may have it."""
+    sources = {
+        "cache/a.py": "class Run: pass\nclass _Held: pass",
+        "proxy/b.py": "class Run: pass\nclass _Held: pass\nclass Other: pass",
+        "tests/c.py": "class Run: pass",
+    }
+
+    findings = tidy.find_doubled_classes({path: ast.parse(text) for path, text in sources.items()})
+
+    assert [str(f) for f in findings] == ["proxy/b.py:1: class: Run is also in cache/a.py:1"]
+
+
 def test_dead_modules_are_found() -> None:
     """A module that only its own test imports is dead; a package lives by its modules."""
     sources = {

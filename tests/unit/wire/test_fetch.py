@@ -9,13 +9,13 @@ import pytest
 
 from keylane.errors import FrameInvalid
 from keylane.wire.fetch import (
+    FetchAnswer,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
     FetchTopicAnswer,
     ForgottenTopic,
-    PartitionAnswer,
     fetch_response_tail,
     read_fetch_request,
     read_fetch_response,
@@ -81,7 +81,7 @@ def make_response(version: int, records: tuple[bytes, ...] | None) -> FetchRespo
             FetchTopicAnswer(
                 **keyed(version),  # type: ignore[arg-type]
                 partitions=(
-                    PartitionAnswer(
+                    FetchAnswer(
                         partition=3,
                         error_code=0,
                         high_watermark=100,

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 
 from keylane.offsets.lineage import EpochStart
-from keylane.offsets.pushes import Push, Writer
+from keylane.offsets.pushes import Push, TransactionWriter
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit, LaneNote, write_note
 from tests.reference.crash_world import Kafka, Node
@@ -22,7 +22,7 @@ async def node_of_a_contradiction() -> Node:
     node = await Node(Kafka()).start()
     await node.offsets.adopt("g", node.lanes("orders"), 0, 11, None)
     node.scan(0, 31, 1, is_own=False)
-    node.offsets.pushes.note_push(KEY, Push(Writer(1, 0), ()))
+    node.offsets.pushes.note_push(KEY, Push(TransactionWriter(1, 0), ()))
     node.scan(20, 40, 2, is_own=False)
     return node
 

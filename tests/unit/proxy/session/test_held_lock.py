@@ -9,14 +9,14 @@ import pytest
 from keylane.errors import GroupBusy, NotCoordinator
 from keylane.journal.owned import GroupLock, InTime
 from keylane.proxy.runtime.stats import ProxyStats
-from keylane.proxy.session.lock_holders import HeldLock, Holding
+from keylane.proxy.session.lock_holders import HeldLock, LockHolders
 
 
 class World:
     """A lock, and its holder."""
 
     def __init__(self) -> None:
-        self.lock, self.holding, self.stats = GroupLock(), Holding(lambda _: None), ProxyStats()
+        self.lock, self.holding, self.stats = GroupLock(), LockHolders(lambda _: None), ProxyStats()
 
     def held(self, lock: GroupLock | None = None) -> HeldLock:
         return HeldLock(InTime(lock or self.lock, 0.0), self.holding, self.stats)

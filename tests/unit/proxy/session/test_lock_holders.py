@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from keylane.proxy.session.lock_holders import Holding
+from keylane.proxy.session.lock_holders import LockHolders
 from keylane.tasks import spawn
 
 
 async def test_an_answer_that_is_late_under_a_lock() -> None:
     """The connection is ended, with a reason; an answer in time ends nothing."""
     loop, reported = asyncio.get_running_loop(), asyncio.Queue[str]()
-    holding = Holding(reported.put_nowait, answer_s=0.01)
+    holding = LockHolders(reported.put_nowait, answer_s=0.01)
     begun = holding.begin()
     in_time: asyncio.Future[Any] = loop.create_future()
     holding.bound(in_time)
@@ -30,7 +30,7 @@ async def test_without_a_lock_answers_take_their_time() -> None:
     """A JoinGroup waits for other members, also beside a handler that holds a lock."""
     loop = asyncio.get_running_loop()
     late = asyncio.Event()
-    holding = Holding(lambda _: late.set(), answer_s=0.0)
+    holding = LockHolders(lambda _: late.set(), answer_s=0.0)
     answers = [loop.create_future() for _ in range(2)]
 
     async def joins() -> None:
@@ -49,7 +49,7 @@ async def test_without_a_lock_answers_take_their_time() -> None:
 
 async def test_a_task_may_hold_several() -> None:
     """It holds one until the first is given back."""
-    holding = Holding(lambda _: None)
+    holding = LockHolders(lambda _: None)
     first = holding.begin()
     holding.end(holding.begin())
     assert holding._tasks == {asyncio.current_task()}
