@@ -50,7 +50,7 @@ def test_virtual_ids_come_apart_again() -> None:
 
 def test_broker_ids_that_would_not_be_unique_among_nodes() -> None:
     """A clear error instead of another node's broker."""
-    with pytest.raises(ConfigInvalid, match=r"broker id 1000000 .* ids below 1000000 can"):
+    with pytest.raises(ConfigInvalid, match=r"broker id 1000000 .* use one below 1000000"):
         Placement(1).own_id(1_000_000)
 
 
