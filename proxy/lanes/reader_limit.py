@@ -36,7 +36,7 @@ USER_SHARE: Final = 3, 4
 """One user has three quarters of the lanes at most."""
 TOO_MANY_LANES: Final = ErrorCode.topic_authorization_failed
 """Error that all clients report to their application at once, of the codes that they know in a
-Fetch answer: Java throws a `TopicAuthorizationException`, librdkafka gives an error of the partition.
+Fetch answer: Java throws a `TopicAuthorizationException`, librdkafka gives a partition error.
 POLICY_VIOLATION is an `IllegalStateException` to Java's `FetchCollector`."""
 
 
