@@ -1,7 +1,6 @@
-"""Which key ranges each client id reads of each partition, set by a standalone assign call.
+"""Key ranges of each client id in each partition, set by a standalone assign call.
 
-In:    changes: per client id its assignment, or None to delete it.  Out: a new `RangeTable`.
-Source: REQUIREMENTS S004-50, 51, 120; DESIGN decision 9.
+Source: docs/decisions/015, 019.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from keylane.keyrange.space import HASH_MAX, KeyRange
 
 CLIENTS_MAX: Final = 10_000
 CLIENT_ID_MAX: Final = 249
-"""Characters of a client id; the bound of topic names, which nobody was heard to miss."""
+"""Characters of a client id; the bound of topic names."""
 RANGES_MAX: Final = 50_000
 """Ranges of the whole table: some 10 MB of memory, and a fifth of a second to check a change."""
 PARTITION_RANGES_MAX: Final = 10_000
 """Ranges that one client may have of one partition."""
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
-"""What Kafka accepts as a topic's name."""
+"""Names of topics that Kafka accepts."""
 WHOLE: Final = (KeyRange(0, HASH_MAX),)
-"""All keys of a partition; an empty list of ranges means the same (S004-120)."""
+"""All keys of a partition; an empty list of ranges means the same."""
 
 Assignment = Mapping[str, Mapping[int, Sequence[KeyRange]]]
 """Key ranges by topic and partition; no range is the whole partition."""
 Ranges = tuple[KeyRange, ...]
 Parts = Mapping[str, Mapping[int, Ranges]]
-"""As `Assignment`, with ranges sorted, disjoint and merged."""
+"""An `Assignment` with ranges sorted, disjoint and merged."""
 Owners = tuple[tuple[str, Ranges], ...]
 
 
@@ -47,20 +46,20 @@ class RangeTable:
 
     version: int = 0
     clients: Mapping[str, Parts] = field(default_factory=dict)
-    """By client id. A client with an empty assignment stands in it, and reads nothing ranged."""
+    """Assignments by client id. A client with an empty one is in it, and reads nothing ranged."""
     _owners: Mapping[tuple[str, int], Owners] = field(default_factory=dict, repr=False)
 
     def ranges_of(self, client_id: str, topic: str) -> Mapping[int, Ranges] | None:
-        """A client's ranges by partition; None: it has none in the topic, and reads it plain."""
+        """Return a client's ranges by partition; None: it reads the topic plain."""
         parts = self.clients.get(client_id)
         return None if parts is None else parts.get(topic)
 
     def owners(self, topic: str, partition: int) -> Owners:
-        """Who has ranges of a partition, by client id; () for nobody."""
+        """Return the owners of a partition's ranges, by client id; () for none."""
         return self._owners.get((topic, partition), ())
 
     def topics(self) -> frozenset[str]:
-        """Topics of which anybody has ranges."""
+        """Return the topics that have ranges."""
         return frozenset(topic for topic, _ in self._owners)
 
     def with_clients(
@@ -80,7 +79,7 @@ class RangeTable:
             if assignment is not None:
                 clients[client_id] = _read(client_id, assignment)
         if len(clients) > CLIENTS_MAX:
-            raise AssignmentInvalid(f"{len(clients)} clients, at most {CLIENTS_MAX} have room")
+            raise AssignmentInvalid(f"too many clients: {len(clients)}, at most {CLIENTS_MAX}")
         clients = dict(sorted(clients.items()))
         owners: dict[tuple[str, int], list[tuple[str, Ranges]]] = {}
         for client_id, parts in clients.items():
@@ -89,7 +88,7 @@ class RangeTable:
                     owners.setdefault((topic, partition), []).append((client_id, ranges))
         count = sum(len(ranges) for listed in owners.values() for _, ranges in listed)
         if count > RANGES_MAX:
-            raise AssignmentInvalid(f"{count} key ranges, at most {RANGES_MAX} have room")
+            raise AssignmentInvalid(f"too many key ranges: {count}, at most {RANGES_MAX}")
         for (topic, partition), listed in sorted(owners.items()):
             _check_disjoint(topic, partition, listed, changes)
         return RangeTable(
@@ -99,10 +98,10 @@ class RangeTable:
         )
 
     def fitting(self, changes: Mapping[str, Assignment | None]) -> dict[str, Assignment | None]:
-        """Changes that `with_clients` takes at once: of these, which may contradict each other.
+        """Return the part of changes, which may contradict each other, that `with_clients` takes.
 
-        The last one counts before the one before it. One that does not fit beside those, and
-        beside clients that stay, is a deletion; each client of `changes` stands in the answer.
+        The last change counts before the one before it. One that does not fit beside those, or
+        beside clients that stay, is a deletion; each client of `changes` is in the answer.
         """
         placed: dict[tuple[str, int], list[KeyRange]] = {}
         kept = {name: parts for name, parts in self.clients.items() if name not in changes}
@@ -127,13 +126,13 @@ class RangeTable:
 
 @dataclass(slots=True)
 class RangeTableHolder:
-    """Where the newest table hangs. A request takes `table` once, and sees one version."""
+    """Holder of the newest table. A request takes `table` once, and sees one version."""
 
     table: RangeTable = field(default_factory=RangeTable)
 
 
 def merge_ranges(ranges: Sequence[KeyRange]) -> Ranges:
-    """Sort, and join what overlaps or touches; none is the whole partition."""
+    """Sort ranges, and join those that overlap or touch; none is the whole partition."""
     if not ranges:
         return WHOLE
     merged: list[KeyRange] = []
@@ -146,7 +145,7 @@ def merge_ranges(ranges: Sequence[KeyRange]) -> Ranges:
 
 
 def check_client_id(client_id: str) -> None:
-    """Raises: AssignmentInvalid."""
+    """Check a client id. Raises: AssignmentInvalid."""
     if not 0 < len(client_id) <= CLIENT_ID_MAX or not client_id.isprintable():
         raise AssignmentInvalid(
             f"a client id has 1 to {CLIENT_ID_MAX} printable characters", client_id=client_id
@@ -154,7 +153,7 @@ def check_client_id(client_id: str) -> None:
 
 
 def check_assignment(client_id: str, assignment: Assignment) -> None:
-    """Raises: AssignmentInvalid, whatever others have."""
+    """Check an assignment by itself. Raises: AssignmentInvalid."""
     _read(client_id, assignment)
 
 
@@ -189,7 +188,7 @@ def _check_disjoint(
         if after.lo > before.hi:
             continue
         mine, theirs = (one, before), (other, after)
-        if one not in changes:  # the one to blame is the one that came last
+        if one not in changes:  # the later one is to blame
             mine, theirs = theirs, mine
         raise RangesOverlap(
             client_id=mine[0],
@@ -202,7 +201,7 @@ def _check_disjoint(
 
 
 def _place(placed: dict[tuple[str, int], list[KeyRange]], parts: Parts) -> int:
-    """Add ranges that fit to those of their places, ascending; how many they are."""
+    """Add ranges that fit to those of their places, ascending; return their number."""
     count = 0
     for topic, partitions in parts.items():
         for partition, ranges in partitions.items():
@@ -214,7 +213,7 @@ def _place(placed: dict[tuple[str, int], list[KeyRange]], parts: Parts) -> int:
 
 
 def _has_room(placed: Mapping[tuple[str, int], list[KeyRange]], parts: Parts) -> bool:
-    """Whether no range of a client meets one that is placed."""
+    """Return whether no range of a client meets a placed range."""
     return not any(
         _meets(placed.get((topic, partition), []), part)
         for topic, partitions in parts.items()
@@ -224,6 +223,6 @@ def _has_room(placed: Mapping[tuple[str, int], list[KeyRange]], parts: Parts) ->
 
 
 def _meets(listed: Sequence[KeyRange], part: KeyRange) -> bool:
-    """Whether a range has a hash in common with one of these, which are disjoint, ascending."""
+    """Return whether a range shares a hash with one of these, which are disjoint, ascending."""
     at = bisect_right(listed, part.hi, key=lambda each: each.lo)
     return at > 0 and listed[at - 1].hi >= part.lo
