@@ -27,7 +27,7 @@ MARKER_LATER: Final = 2**63 - 1
 
 
 class LaneLog:
-    """All lanes of one partition under one layout and isolation level. Single-threaded.
+    """The lanes of one partition under one layout and isolation level. Single-threaded.
 
     `head` is the end of the furthest block, NO_OFFSET before the first. Lanes that had no record
     and no reader so far know the same gaps, and are one object: most of 1,024 lanes of a name that

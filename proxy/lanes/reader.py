@@ -52,7 +52,7 @@ LONG_POLL_MS: Final = 500
 SHORT_POLL_MS: Final = 100
 """For a read of data that should be there: a broker that has none is not asked in a circle."""
 LONG_POLL_BYTES_MAX: Final = 256 * 1024
-"""What comes at the log end is little; of a backlog a first part is served early."""
+"""Bytes of a long poll: few come at the log end, and of a backlog a first part is served early."""
 BAD_BATCH_BACKOFF_S: Final = 0.5
 """Pause before a bad batch is read anew: `fetch.max.wait.ms`, once more."""
 BAD_OFFSETS_MAX: Final = 64

@@ -3,8 +3,8 @@
 Source: docs/decisions/021.
 
 Theory. An unknown scan makes a stable offset late, never wrong; so scans may be lost. A cut may
-not: a scan of the old log beyond it would let positions pass records of the new one. So a cut is sent
-until Kafka has it, on all in-sync replicas and in one order with the scans of its partition.
+not: a scan of the old log beyond it would let positions pass records of the new one. So a cut is
+sent until Kafka has it, on all in-sync replicas and in one order with the scans of its partition.
 A scan of another sender may be older than the cut and written behind it. Its offsets beyond the cut
 are of an older leader epoch than all that is there now, and are passed over; but only while such a
 scan may be under way, since a cut that was no cut must not keep good scans away.

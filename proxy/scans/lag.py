@@ -146,8 +146,8 @@ class PartitionTally:
         """Fill a gap with the cells that were scanned there.
 
         lanes: cells of every lane, ascending. A cell may reach beyond the gap, since small batches
-        are joined in each block anew: then its known part is taken off. Where that part is unknown, its
-        part of the gap stays a gap. Cost: a microsecond per cell.
+        are joined in each block anew: then its known part is taken off. Where that part is unknown,
+        its part of the gap stays a gap. Cost: a microsecond per cell.
         """
         start, end = self._known_part(gap, lanes)
         if end <= start:

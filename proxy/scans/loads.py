@@ -37,7 +37,7 @@ LANES_MAX: Final = 1_000_000
 class _PartitionLoad:
     started_s: float
     at_s: float
-    """When the sums were last brought up to date."""
+    """Time of the last update of the sums."""
     end: int
     """Offsets before it are counted already."""
     sums: NDArray[np.float64]

@@ -82,7 +82,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """All nodes of one generation of their group, and what they own.
+    """The nodes of one generation of their group, and what they own.
 
     Invariant: nodes are ascending by number, each number once; owners are among them or NO_NODE.
     """

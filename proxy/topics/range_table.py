@@ -27,7 +27,7 @@ PARTITION_RANGES_MAX: Final = 10_000
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 """Names of topics that Kafka accepts."""
 WHOLE: Final = (KeyRange(0, HASH_MAX),)
-"""All keys of a partition; an empty list of ranges means the same."""
+"""Every key of a partition; an empty list of ranges means the same."""
 
 Assignment = Mapping[str, Mapping[int, Sequence[KeyRange]]]
 """Key ranges by topic and partition; no range is the whole partition."""
@@ -39,7 +39,7 @@ Owners = tuple[tuple[str, Ranges], ...]
 
 @dataclass(frozen=True, slots=True)
 class RangeTable:
-    """All assignments as they stand in one version.
+    """Assignments of all clients in one version.
 
     Invariant: no two clients have a hash of a partition in common.
     """
@@ -79,7 +79,7 @@ class RangeTable:
             if assignment is not None:
                 clients[client_id] = _read(client_id, assignment)
         if len(clients) > CLIENTS_MAX:
-            raise AssignmentInvalid(f"too many clients: {len(clients)}, at most {CLIENTS_MAX}")
+            raise AssignmentInvalid(f"{len(clients)} clients, at most {CLIENTS_MAX} have room")
         clients = dict(sorted(clients.items()))
         owners: dict[tuple[str, int], list[tuple[str, Ranges]]] = {}
         for client_id, parts in clients.items():
@@ -88,7 +88,7 @@ class RangeTable:
                     owners.setdefault((topic, partition), []).append((client_id, ranges))
         count = sum(len(ranges) for listed in owners.values() for _, ranges in listed)
         if count > RANGES_MAX:
-            raise AssignmentInvalid(f"too many key ranges: {count}, at most {RANGES_MAX}")
+            raise AssignmentInvalid(f"{count} key ranges, at most {RANGES_MAX} have room")
         for (topic, partition), listed in sorted(owners.items()):
             _check_disjoint(topic, partition, listed, changes)
         return RangeTable(

@@ -63,8 +63,8 @@ class SettingsStore:
 
     A node that changes something asks for the next producer epoch of an id that all nodes share,
     and writes a fence with it: behind that record no older epoch can write. So the state that is
-    read up to the fence is the newest version. The change is made of it, and is one batch, which the broker
-    accepts only if no later fence has been written.
+    read up to the fence is the newest version. The change is made of it, and is one batch, which
+    the broker accepts only if no later fence has been written.
     Invariant: the holders never go back to an older version.
     """
 

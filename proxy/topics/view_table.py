@@ -20,7 +20,7 @@ class ViewTable:
 
     def __init__(self) -> None:
         self.by_name: dict[str, View] = {}
-        """All views by name; not to be changed."""
+        """Views by name; not to be changed."""
         self._by_id: dict[uuid.UUID, View] = {}
         self._renamed: OrderedDict[str, None] = OrderedDict()
         """Names that clients have chosen, in the order of their last use."""

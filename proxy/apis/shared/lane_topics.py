@@ -1,4 +1,4 @@
-"""Topics of requests: which of them are seen as lanes, or are shared by key ranges.
+"""Topics of requests that are seen as lanes, or are shared by key ranges.
 
 Source: KIP-516 (topic ids).
 """
@@ -15,7 +15,7 @@ from keylane.wire.topic_key import NamedTopic
 
 
 def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
-    """Return whether no topic has lanes, for all that is known; cheap, it runs per request."""
+    """Return whether no topic is known to have lanes; cheap, it runs per request."""
     for topic in topics:
         if topic.topic_id is not None:
             if not registry.is_plain_id(uuid.UUID(bytes=topic.topic_id)):
@@ -26,7 +26,7 @@ def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
 
 
 async def find_view(topic: NamedTopic, context: Context) -> View | None:
-    """The lanes that a topic stands for; None: it is plain, or unknown to the broker."""
+    """Return the lanes of a topic; None: it is plain, or unknown to the broker."""
     if topic.topic_id is not None:
         return await context.find_view_by_id(uuid.UUID(bytes=topic.topic_id))
     return await context.find_view(topic.name or "")
@@ -35,7 +35,7 @@ async def find_view(topic: NamedTopic, context: Context) -> View | None:
 async def find_shared(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> View | None:
-    """The client's meaning of a topic that it reads, or commits: lanes, or its key ranges.
+    """Return the view of a topic that a client reads or commits: lanes, or its key ranges.
 
     client_id: of the request; name or topic_id: of the topic. None: it is plain, or unknown.
     """

@@ -1,9 +1,9 @@
-"""Topics that a client names and that cannot be resolved at this moment: refused, never relayed.
+"""Refusals of topics that a client names and that cannot be resolved now: never relayed.
 
-A broker refuses most of what names a topic or partition that it does not know. An OffsetFetch it
-answers: "no offset", without an error, and the client starts where its own reset policy says. So
-an index of a lane must never reach it. Where a name means lanes by the rules, or an id is of no
-known topic, and the broker does not show the topic now, keylane answers in the broker's place.
+A broker refuses most requests that name a topic or partition that it does not know. But it answers
+an OffsetFetch "no offset", without an error, and the client starts by its own reset policy. So an
+index of a lane must never reach it. Where a name means lanes by the rules, or an id is of no known
+topic, and the broker does not show the topic now, keylane answers in the broker's place.
 
 Source: Kafka 4.3, `OffsetMetadataManager.fetchOffsets`, which looks at offsets only.
 """
@@ -26,7 +26,7 @@ ZERO_ID: Final = uuid.UUID(int=0)
 async def resolve_view(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> View | None:
-    """The client's meaning of a topic, by its name or its id; None: it is plain for certain.
+    """Return the view of a topic, by its name or its id; None: it is plain for certain.
 
     Raises: UpstreamLost, when the connection to the broker is lost.
     """
@@ -43,7 +43,7 @@ async def resolve_view(
 
 
 def unresolved_lanes(name: str | None, context: Context) -> View | None:
-    """Of a name without a view: what refuses it when it means lanes; None: it does not."""
+    """Return the refusal of a name without a view when it means lanes; None: it does not."""
     if name is None or context.registry.rule_of(name) is None:
         return None
     return _unresolved(name, None, context.refusal_of(name), context)
@@ -52,7 +52,7 @@ def unresolved_lanes(name: str | None, context: Context) -> View | None:
 def _is_plain(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> bool:
-    """Return whether a topic without a view is its partitions, whatever the broker knows of it."""
+    """Return whether a topic without a view is certainly plain, without asking the broker."""
     registry = context.registry
     if topic_id is not None:
         return registry.is_plain_id(topic_id)
