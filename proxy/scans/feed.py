@@ -300,7 +300,7 @@ class ScanFeed:
             else:
                 self.lost += 1
         if not self._is_failing:
-            log.warning("scan publish failed: retrying error=%s", _describe(error))
+            log.warning("scan publish failed: scans lost, cuts kept error=%s", _describe(error))
         self._is_failing = True
 
     async def _opened_producer(self) -> AIOKafkaProducer:

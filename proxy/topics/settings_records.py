@@ -86,7 +86,7 @@ def write_assignments(table: RangeTable, changed: Mapping[str, object]) -> list[
     size = batch_bytes(records)
     if size > CHANGE_BYTES_MAX:
         raise AssignmentInvalid(
-            f"a change of {len(changed)} clients has {size} bytes in Kafka, at most"
+            f"a change of {len(changed)} clients is {size} bytes in Kafka, at most"
             f" {CHANGE_BYTES_MAX} have room: change fewer clients at a time (PATCH)"
         )
     return records
