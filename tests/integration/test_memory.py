@@ -48,7 +48,7 @@ BOMBS: Final[Sequence[Callable[[], bytes]]] = (
 )
 """Makers of bombs, one for each partition."""
 POLLS_S: Final = 3.0
-REFUSED: Final = "batch is refused, its lanes stop there"
+REFUSED: Final = "batch refused: its lanes stop there"
 
 
 def test_bombs_are_refused_once_and_hurt_no_others(kafka, keylane, topic) -> None:

@@ -7,7 +7,7 @@ lowest of their offsets, and each lane is answered the new log start. An offset 
 watermark, above all others. Topics without lanes pass as they are.
 Not done: nothing.
 
-Source: KIP-107; decision 028 (docs/decisions).
+Source: KIP-107; docs/decisions/028.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from keylane.proxy.topics.view import View
 
 HIGH_WATERMARK: Final = -1
 NO_WATERMARK: Final = -1
-"""What brokers answer beside an error."""
+"""Log start in an answer with an error, as brokers have it."""
 
 
 async def handle_delete_records(request: Request, context: Context) -> Buffers:

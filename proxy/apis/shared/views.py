@@ -47,7 +47,7 @@ async def find_views(
 
 
 def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
-    """Return whether no topic has lanes, for all that is known; cheap, it runs per request."""
+    """Return whether no topic is known to have lanes; cheap, it runs per request."""
     for topic in topics:
         if topic.topic_id is not None:
             if not registry.is_plain_id(uuid.UUID(bytes=topic.topic_id)):
@@ -58,7 +58,7 @@ def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
 
 
 async def find_view(topic: NamedTopic, context: Context) -> View | None:
-    """The lanes that a topic stands for; None: it is plain, or unknown to the broker."""
+    """Return the lanes of a topic; None: it is plain, or unknown to the broker."""
     if topic.topic_id is not None:
         return await context.find_view_by_id(uuid.UUID(bytes=topic.topic_id))
     return await context.find_view(topic.name or "")
@@ -67,7 +67,7 @@ async def find_view(topic: NamedTopic, context: Context) -> View | None:
 async def find_shared(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> View | None:
-    """The client's meaning of a topic that it reads, or commits: lanes, or its key ranges.
+    """Return the view of a topic that a client reads or commits: lanes, or its key ranges.
 
     client_id: of the request; name or topic_id: of the topic. None: it is plain, or unknown.
     """
@@ -87,7 +87,7 @@ async def find_shared(
 async def resolve_view(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> View | None:
-    """The client's meaning of a topic, by its name or its id; None: it is plain for certain.
+    """Return the view of a topic, by its name or its id; None: it is plain for certain.
 
     Raises: UpstreamLost, when the connection to the broker is lost.
     """
@@ -104,7 +104,7 @@ async def resolve_view(
 
 
 def unresolved_lanes(name: str | None, context: Context) -> View | None:
-    """Of a name without a view: what refuses it when it means lanes; None: it does not."""
+    """Return the refusal of a name without a view when it means lanes; None: it does not."""
     if name is None or context.registry.rule_of(name) is None:
         return None
     return _unresolved(name, None, context.refusal_of(name), context)
@@ -113,7 +113,7 @@ def unresolved_lanes(name: str | None, context: Context) -> View | None:
 def _is_plain(
     client_id: str | None, name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> bool:
-    """Return whether a topic without a view is its partitions, whatever the broker knows of it."""
+    """Return whether a topic without a view is certainly plain, without asking the broker."""
     registry = context.registry
     if topic_id is not None:
         return registry.is_plain_id(topic_id)

@@ -55,7 +55,7 @@ def test_a_batch_beyond_its_share_is_refused_once(
     with caplog.at_level(logging.WARNING):
         run_virtual(main)
     (record,) = caplog.records
-    assert "batch is refused, its lanes stop there topic=orders partition=0 offset=2" in (
+    assert "batch refused: its lanes stop there topic=orders partition=0 offset=2" in (
         record.message
     )
 

@@ -48,9 +48,9 @@ def test_virtual_ids_come_apart_again() -> None:
     assert Placement(999).own_id(999_999) < 2**31
 
 
-def test_broker_ids_that_would_not_be_unique_among_nodes() -> None:
+def test_broker_ids_that_are_too_large_for_many_nodes() -> None:
     """A clear error instead of another node's broker."""
-    with pytest.raises(ConfigInvalid, match=r"broker id 1000000 .* use one below 1000000"):
+    with pytest.raises(ConfigInvalid, match=r"broker id 1000000 is too large .* use ids < 1000000"):
         Placement(1).own_id(1_000_000)
 
 
