@@ -21,7 +21,7 @@ LAYOUT = LaneLayout(1, LANES)
 TOPIC_ID = uuid.UUID(int=7)
 ROUNDS_MAX = 2_000
 READS_S = 0.5
-"""On virtual time a read takes 1 ms; so many in a row nobody should have to wait for."""
+"""On virtual time a read takes 1 ms; no fetch should have to wait for so many in a row."""
 
 
 def fill(log: BrokerLog, random: Random, batch_count: int) -> None:

@@ -55,7 +55,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(reader=st.sampled_from(READERS), share=st.floats(0, 1), size=st.integers(1, 1500))
     def read(self, reader, share, size) -> None:
-        """A read from anywhere in the log; nobody waits for it."""
+        """A read from anywhere in the log; no fetch waits for it."""
         offset = int(share * self.broker.end)
         self._read(offset, size)
 

@@ -1,4 +1,4 @@
-"""What keylane answers out of its own memory is the client's to know; else it is refused."""
+"""What keylane answers from memory is the client's to know; else it is refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_log_ends_need_describe(version) -> None:
 
 @pytest.mark.parametrize("version", versions(LEADER_EPOCH))
 async def test_epochs_need_describe(version) -> None:
-    """Not even which lanes there are is told."""
+    """Not even the lanes that there are."""
     context = FakeContext()
     context.world.denied.add(("orders", Operation.DESCRIBE))
     lanes = [{"partition": i, "leader_epoch": 1} for i in (0, 99)]

@@ -27,8 +27,8 @@ def process(progress: MemberProgress, lane: int, offset: int, customer: int, num
     progress.process(lane, offset, order_key(customer), order_value(customer, number))
 
 
-def test_only_what_was_told_waits_for_a_commit() -> None:
-    """Two orders of lane 7 up to offset 12: position 13 waits once they were told."""
+def test_only_what_was_reported_waits_for_a_commit() -> None:
+    """Two orders of lane 7 up to offset 12: position 13 waits once they were reported."""
     progress, events = make_journal()
     process(progress, 7, 10, 1, 0)
     process(progress, 7, 12, 1, 1)
@@ -83,7 +83,7 @@ def test_a_released_lane_is_never_committed() -> None:
 
 
 def test_a_failed_commit_goes_on_waiting() -> None:
-    """A refused commit is told and tried again."""
+    """A refused commit is reported and tried again."""
     progress, events = make_journal()
     process(progress, 7, 0, 1, 0)
     progress.report()
