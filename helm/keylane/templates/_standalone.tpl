@@ -1,5 +1,5 @@
 {{/*
-Start of range k of n in the hash space: k * (2^63 - 1) / n, rounded down, as keylane cuts it
+Start of range k of n in the hash space: k * (2^63 - 1) / n, rounded down, as keylane cuts it.
 2^63 - 1 = q * n + r, so that no product passes 64 bits.
 */}}
 {{- define "keylane.rangeStart" -}}
