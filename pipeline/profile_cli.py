@@ -78,7 +78,7 @@ def run_profile_command(args: argparse.Namespace) -> int:
         with start_session(f"keylane profile {args.topic}", args) as spark:
             # Late: they need pyspark, and a session says so where it is missing.
             from keylane.pipeline.profile import run_profile
-            from keylane.pipeline.rolling import run_rolling
+            from keylane.pipeline.rolling import SliceStore, run_rolling
             from keylane.pipeline.topic_range import find_range
 
             chosen = find_range(
@@ -93,10 +93,8 @@ def run_profile_command(args: argparse.Namespace) -> int:
                 run_rolling(
                     spark,
                     chosen,
-                    folder=args.out,
+                    SliceStore(args.out, slice_s=args.slice, slice_count=args.slices),
                     checkpoint=args.checkpoint,
-                    slice_s=args.slice,
-                    slice_count=args.slices,
                     until_caught_up=args.until_caught_up,
                     write=lambda profile: _write(args, profile, plan),
                 )

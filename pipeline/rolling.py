@@ -76,7 +76,7 @@ class SliceStore:
 
     def __init__(self, folder: Path, *, slice_s: int, slice_count: int) -> None:
         self._folder = folder / SLICES_FOLDER
-        self._slice_s, self._slice_count = slice_s, slice_count
+        self.slice_s, self._slice_count = slice_s, slice_count
 
     def merge(self, rows: pa.Table) -> None:
         """Put rows of `slice_loads` in place of those before; drop slices that are too old."""
@@ -93,7 +93,7 @@ class SliceStore:
             partial.replace(path)
         starts = self._starts()
         for start in starts:
-            if start <= starts[-1] - self._slice_count * self._slice_s:
+            if start <= starts[-1] - self._slice_count * self.slice_s:
                 self._path(start).unlink()
 
     def profile(self, topic: str, partition_count: int, bits: int = BUCKET_BITS) -> LoadProfile:
@@ -139,15 +139,13 @@ class SliceStore:
 def run_rolling(
     spark: SparkSession,
     chosen: TopicRange,
+    store: SliceStore,
     *,
-    folder: Path,
     checkpoint: Path,
-    slice_s: int,
-    slice_count: int,
     until_caught_up: bool,
     write: Callable[[LoadProfile], None],
 ) -> None:
-    """Count until the query is ended, or all that there is now was counted; `write` each profile.
+    """Count until the query ends, or all records are counted; `write` each profile of `store`.
 
     Of `chosen` the topic counts, from its earliest record on, or from where the checkpoint stands.
 
@@ -155,8 +153,6 @@ def run_rolling(
         JobFailed: Kafka or Spark failed. What `write` raises comes through.
     """
     topic = chosen.topic
-    store = SliceStore(folder, slice_s=slice_s, slice_count=slice_count)
-
     failures: list[Exception] = []
 
     def take(batch: DataFrame, _number: int) -> None:
@@ -173,7 +169,7 @@ def run_rolling(
     reader = spark.readStream.format("kafka").options(**SOURCE_OPTIONS).options(**chosen.options)
     reader = reader.option("kafka.bootstrap.servers", chosen.bootstrap)
     records = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
-    writer = slice_loads(records, slice_s=slice_s).writeStream.outputMode("update")
+    writer = slice_loads(records, slice_s=store.slice_s).writeStream.outputMode("update")
     writer = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(take)
     if until_caught_up:
         writer = writer.trigger(availableNow=True)

@@ -17,7 +17,7 @@ from typing import Final
 from google_crc32c import value as crc32c
 
 from keylane.producers.resequence import resequence
-from keylane.producers.sequence import SequenceMap
+from keylane.producers.sequence import SequencedBatch, SequenceMap
 from keylane.wire.batch import BATCH_HEADER, BATCH_HEADER_BYTES
 from keylane.wire.endpoints import rewrite_endpoints
 from keylane.wire.fetch import (
@@ -179,8 +179,9 @@ def bench_sequences() -> None:
     def assign_and_settle() -> None:
         base = state[0]
         state[0] = base + 10
-        numbers.assign(1, 0, TOPIC_ID, 0, 4, base, 10)
-        numbers.settle(1, 0, TOPIC_ID, 0, 4, base, 0, base_offset=base)
+        batch = SequencedBatch(1, 0, TOPIC_ID, 0, 4, base, 10)
+        numbers.assign(batch)
+        numbers.settle(batch, 0, base_offset=base)
 
     row("assign and settle a sequence", assign_and_settle)
 

@@ -19,7 +19,7 @@ from keylane.journal.journal_reads import PAUSE_S_MAX, PAUSE_S_MIN, START_TIMEOU
 from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.owned import Holding, OwnedTables
 from keylane.journal.set_aside import SetAside
-from keylane.journal.store import JournalStore
+from keylane.journal.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.tasks import spawn
 
@@ -147,20 +147,19 @@ def make_journal(
     *,
     options: Callable[[], Mapping[str, Any]],
     wall_clock: Callable[[], float],
-    append_timeout_s: float,
     on_append: OnAppend,
     set_aside: SetAside | None,
     writes_steps: Callable[[], bool],
 ) -> tuple[JournalStore, JournalOpener]:
     """Return the journal's reader and its opener; nothing is asked of Kafka yet."""
     clients = OwnTopicClients(config.bootstrap, config.client_id, options, set_aside or SetAside())
-    store = JournalStore(clients, append_timeout_s=append_timeout_s, on_append=on_append)
+    store = JournalStore(clients, append_timeout_s=APPEND_TIMEOUT_S, on_append=on_append)
     opener = JournalOpener(
         store,
         brokers,
         individual_commits_max=config.individual_commits_max,
         wall_clock=wall_clock,
-        append_timeout_s=append_timeout_s,
+        append_timeout_s=APPEND_TIMEOUT_S,
         on_append=on_append,
         writes_steps=writes_steps,
     )

@@ -78,6 +78,19 @@ NOT_APPENDED: Final = frozenset(
 (it can follow an append), leaves the outcome open: the number stays taken."""
 
 
+class SequencedBatch(NamedTuple):
+    """A batch of a lane as its producer numbered it."""
+
+    producer_id: int
+    producer_epoch: int
+    topic_id: uuid.UUID
+    partition: int
+    lane_index: int
+    base_sequence: int
+    record_count: int
+    is_transactional: bool = False
+
+
 class Assigned(NamedTuple):
     """The producer fields that a lane batch has on its partition."""
 
@@ -227,23 +240,14 @@ class SequenceMap:
         self.producers_max, self.lanes_max, self.lane_count = producers_max, lanes_max, 0
         self._producers: OrderedDict[int, dict[_StreamKey, _Stream]] = OrderedDict()
 
-    def assign(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        topic_id: uuid.UUID,
-        partition: int,
-        lane_index: int,
-        base_sequence: int,
-        record_count: int,
-        *,
-        is_transactional: bool = False,
-    ) -> Assigned | Refusal:
+    def assign(self, batch: SequencedBatch) -> Assigned | Refusal:
         """The partition's number for a lane batch that is about to be written.
 
         Call it in the order of writing. A Refusal is the answer to the lane; its error code is
         0 for a retry of what is known to be written. Cost: O(1).
         """
+        producer_id, producer_epoch, topic_id, partition, lane_index = batch[:5]
+        base_sequence, record_count, is_transactional = batch[5:]
         if base_sequence < 0 or record_count < 1:
             return Refusal(INVALID_RECORD, f"{record_count} records from {base_sequence} on")
         stream, lane = self._find(producer_id, topic_id, partition, lane_index)
@@ -273,12 +277,7 @@ class SequenceMap:
 
     def settle(
         self,
-        producer_id: int,
-        producer_epoch: int,
-        topic_id: uuid.UUID,
-        partition: int,
-        lane_index: int,
-        base_sequence: int,
+        sent: SequencedBatch,
         error_code: int,
         *,
         base_offset: int = -1,
@@ -286,13 +285,12 @@ class SequenceMap:
     ) -> int:
         """Take note of the broker's answer; return the error code that the lane is answered.
 
-        The fields are those that `assign` was called with. An answer with UNKNOWN_PRODUCER_ID
-        has to say log start offset UNKNOWN_PRODUCER_LOG_START.
+        An answer with UNKNOWN_PRODUCER_ID has to say log start offset UNKNOWN_PRODUCER_LOG_START.
         """
-        stream, lane = self._find(producer_id, topic_id, partition, lane_index)
-        if stream is None or lane is None or lane.epoch != producer_epoch:
+        stream, lane = self._find(sent.producer_id, sent.topic_id, sent.partition, sent.lane_index)
+        if stream is None or lane is None or lane.epoch != sent.producer_epoch:
             return error_code
-        batch = next((b for b in lane.batches if b.lane_base == base_sequence), None)
+        batch = next((b for b in lane.batches if b.lane_base == sent.base_sequence), None)
         if batch is None:
             return error_code
         if batch.outcome is _Outcome.WRITTEN:  # sent twice, over two connections

@@ -36,7 +36,6 @@ class Adoption:
         scans: Scans,
         pushes: Pushes,
         late: LatePushes,
-        clock: Callable[[], float],
         individual_commits_max: int,
     ) -> None:
         """table_of: where a group's states are; raises NotCoordinator.
@@ -45,7 +44,7 @@ class Adoption:
         """
         self._table_of, self._log_start = table_of, log_start
         self._checks, self._scans, self._pushes, self._late = checks, scans, pushes, late
-        self._clock, self._individual_commits_max = clock, individual_commits_max
+        self._individual_commits_max = individual_commits_max
 
     async def adopt(
         self, group: str, view: View, partition: int, found: int | None, metadata: str | None
@@ -105,7 +104,7 @@ class Adoption:
         known = table.recognise(
             key,
             found,
-            self._clock(),
+            self._checks.clock(),
             is_noted=note is not None and not note.is_push,
             pusher=None if note is None else note.pusher,
         )

@@ -17,7 +17,6 @@ from keylane.journal.openings import make_journal, opened_at_start
 from keylane.journal.owned import Holding, Open, OwnedTables, PreparedLock
 from keylane.journal.ownership import Alone, Ownership
 from keylane.journal.set_aside import SetAside
-from keylane.journal.store import APPEND_TIMEOUT_S
 from keylane.offsets.records.journal import FORMAT, ic_partition
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_states import LOCK_WAIT_S, GroupStates
@@ -44,7 +43,6 @@ class GroupOffsets(GroupStates):
         wall_clock: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
         ownership: Ownership = ALONE,
-        append_timeout_s: float = APPEND_TIMEOUT_S,
         on_append: Callable[[int, float, bool], None] = lambda *_: None,
         set_aside: SetAside | None = None,
     ) -> None:
@@ -59,7 +57,7 @@ class GroupOffsets(GroupStates):
         self._held_back: str | None = None
         self._store, self._opener = make_journal(
             config, cluster, options=cluster.links.client_options, wall_clock=wall_clock,
-            append_timeout_s=append_timeout_s, on_append=on_append, set_aside=set_aside,
+            on_append=on_append, set_aside=set_aside,
             writes_steps=lambda: self.writes_steps,
         )  # fmt: skip
         super().__init__(

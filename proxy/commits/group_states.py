@@ -80,7 +80,7 @@ class GroupStates:
         self._unanswered = Unanswered()
         self._adoption = Adoption(
             self._table_of, self.log_start, checks=self._checks, scans=self.scans,
-            pushes=self.pushes, late=self.late, clock=clock,
+            pushes=self.pushes, late=self.late,
             individual_commits_max=individual_commits_max,
         )  # fmt: skip
 

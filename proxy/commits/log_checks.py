@@ -39,7 +39,7 @@ class LogChecks:
     """
 
     def __init__(self, ask: AskEnds, lineages: Lineages, *, clock: Callable[[], float]) -> None:
-        self._ask, self._lineages, self._clock = ask, lineages, clock
+        self._ask, self._lineages, self.clock = ask, lineages, clock
         self._unchecked: dict[str, set[StateKey]] = {}
         self._cuts: dict[str, dict[StateKey, int]] = {}
         self._retry_s: dict[str, float] = {}
@@ -82,7 +82,7 @@ class LogChecks:
 
         No metadata need have named a new leader yet. Once in FRESH_S for a group.
         """
-        now_s = self._clock()
+        now_s = self.clock()
         while self._asked_s and next(iter(self._asked_s.values())) < now_s - FRESH_S:
             self._asked_s.popitem(last=False)
         # Any client can name a group: those without a state are not remembered.
@@ -123,7 +123,7 @@ class LogChecks:
         """Whether `repair` has something to do."""
         if group in self._cuts:
             return True
-        return group in self._unchecked and self._retry_s.get(group, 0.0) <= self._clock()
+        return group in self._unchecked and self._retry_s.get(group, 0.0) <= self.clock()
 
     def is_unchecked(self, key: StateKey) -> bool:
         """Whether the state may stand beyond its log: only what members said is sure."""
@@ -142,7 +142,7 @@ class LogChecks:
                 unchecked.discard(key)
         unchecked.difference_update([key for key in unchecked if table.get(key) is None])
         if unchecked:
-            self._retry_s[group] = self._clock() + RETRY_S
+            self._retry_s[group] = self.clock() + RETRY_S
         elif self._unchecked.get(group) is unchecked:
             del self._unchecked[group]
             self._retry_s.pop(group, None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from keylane.proxy.nodes.coordinator import (
     Coordinator,
 )
 from keylane.proxy.nodes.gate.gate import Gate
-from keylane.proxy.nodes.gate.seals import Seals, no_secrets
+from keylane.proxy.nodes.gate.seals import NO_TRUST, NodeTrust, Seals
 from keylane.proxy.nodes.gate.verdicts import Received, decide
 from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
 from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
@@ -84,13 +84,9 @@ class NodeGroup:
         on_membership: Callable[[Membership], None],
         clock: Callable[[], float] = lease_clock,
         client_id: str | None = None,
-        secrets: Callable[[], Sequence[bytes]] = no_secrets,
-        on_stranger: Callable[[], None] = lambda: None,
+        trust: NodeTrust = NO_TRUST,
     ) -> None:
-        """`describe` is asked at each join; `on_membership` is called when all have joined.
-
-        secrets: by which nodes know each other; on_stranger: is called for each that is none.
-        """
+        """`describe` is asked at each join; `on_membership` is called when all have joined."""
         self._session_timeout_ms, self._session_s = session_timeout_ms, session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
         self._coordinator = Coordinator(cluster, GROUP, PROTOCOL, client_id=client_id)
@@ -99,7 +95,7 @@ class NodeGroup:
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
         self._try_s = TRY_SHARE * self._session_s
         self._lease = Lease(self._session_s)
-        self._seals = Seals(GROUP, lambda: cluster.cluster_id, secrets)
+        self._seals = Seals(GROUP, lambda: cluster.cluster_id, trust.secrets)
         self._gate = Gate(
             self._coordinator,
             self._seals,
@@ -107,7 +103,7 @@ class NodeGroup:
             session_s=self._session_s,
             try_s=self._try_s,
             clock=clock,
-            on_stranger=on_stranger,
+            on_stranger=trust.on_stranger,
         )
         self._lingers_in: int | None = None
         """A generation that we are in, whose leader does not verify; nothing is held."""

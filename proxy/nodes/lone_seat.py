@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -28,7 +28,7 @@ from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.nodes.coordinator import Coordinator
 from keylane.proxy.nodes.gate.gate import PREPARING
-from keylane.proxy.nodes.gate.seals import no_secrets
+from keylane.proxy.nodes.gate.seals import NO_TRUST, NodeTrust
 from keylane.proxy.nodes.group import NodeGroup, lease_clock
 from keylane.proxy.nodes.predecessor import PATIENCE_S, PATIENCE_SHARE, STABLE
 from keylane.proxy.nodes.process_mark import Life, look_up, make_mark, pid_of
@@ -63,8 +63,7 @@ class LoneSeat(NodeGroup):
         on_membership: Callable[[Membership], None],
         on_refused: Callable[[ConfigInvalid], None],
         clock: Callable[[], float] = lease_clock,
-        secrets: Callable[[], Sequence[bytes]] = no_secrets,
-        on_stranger: Callable[[], None] = lambda: None,
+        trust: NodeTrust = NO_TRUST,
     ) -> None:
         """`on_refused` is called when others took over while we could not hold the seat."""
         mark = make_mark()
@@ -75,8 +74,7 @@ class LoneSeat(NodeGroup):
             on_membership=on_membership,
             clock=clock,
             client_id=f"{CLIENT_ID} {mark}" if mark else None,
-            secrets=secrets,
-            on_stranger=on_stranger,
+            trust=trust,
         )
         self._on_refused = on_refused
         # A separate connection, as each asks one thing at a time.

@@ -18,6 +18,7 @@ from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.metrics import Source
 from keylane.proxy.control.node_gauges import NodeGauges
 from keylane.proxy.control.server import ControlServer
+from keylane.proxy.nodes.gate.seals import NodeTrust
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.lone_seat import LoneSeat, is_guarded
 from keylane.proxy.nodes.node_secrets import NodeSecrets
@@ -72,8 +73,7 @@ class NodeParts:
             session_timeout_ms=self._config.node_session_timeout_ms,
             describe=self._node_info,
             on_membership=self._on_membership,
-            secrets=self._secrets,
-            on_stranger=self._count_stranger,
+            trust=NodeTrust(self._secrets, self._count_stranger),
         )
 
     def _make_seat(self, on_failed: Callable[[KeylaneError], None]) -> LoneSeat:
@@ -83,8 +83,7 @@ class NodeParts:
             describe=self._lone_info,
             on_membership=lambda _: self.shared.groups.drop_lost(),
             on_refused=on_failed,
-            secrets=self._secrets,
-            on_stranger=self._count_stranger,
+            trust=NodeTrust(self._secrets, self._count_stranger),
         )
 
     def _count_stranger(self) -> None:

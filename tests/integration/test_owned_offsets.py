@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Self
+from unittest import mock
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -78,13 +79,10 @@ class Node:
             accept_layout=accept_layout,
         )
         self.cluster = Cluster(config)
-        self.groups = GroupOffsets(
-            config,
-            self.cluster,
-            wall_clock=lambda: 1_700_000_000.0,
-            ownership=ownership,
-            append_timeout_s=append_timeout_s,
-        )
+        with mock.patch("keylane.journal.openings.APPEND_TIMEOUT_S", append_timeout_s):
+            self.groups = GroupOffsets(
+                config, self.cluster, wall_clock=lambda: 1_700_000_000.0, ownership=ownership
+            )
         self.topic = topic
 
     async def __aenter__(self) -> Self:

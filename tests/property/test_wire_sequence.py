@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.producers.sequence import SequenceMap
+from keylane.producers.sequence import SequencedBatch, SequenceMap
 from keylane.wire.produce import Refusal
 from tests.reference.broker_sequences import BrokerPartition
 
 TOPIC = uuid.UUID(int=1)
 RETRIABLE = (7, 13, 19)
 IN_FLIGHT_MAX = 3
+
+
+def sequenced(batch: Batch) -> SequencedBatch:
+    return SequencedBatch(1, batch.epoch, TOPIC, 0, batch.lane, batch.base, batch.count)
 
 
 @dataclass
@@ -85,7 +89,7 @@ class World:
 
     def submit(self, batch: Batch) -> None:
         batch.is_sent = True
-        given = self.map.assign(1, batch.epoch, TOPIC, 0, batch.lane, batch.base, batch.count)
+        given = self.map.assign(sequenced(batch))
         self.map.check()
         if isinstance(given, Refusal):
             self.answered(batch, given.error_code)
@@ -111,7 +115,7 @@ class World:
         sent = self.wire.pop(0)
         batch, answered = sent.batch, sent.code
         assert answered is not None
-        code = self.map.settle(1, batch.epoch, TOPIC, 0, batch.lane, batch.base, answered)
+        code = self.map.settle(sequenced(batch), answered)
         self.map.check()
         self.answered(batch, code)
 

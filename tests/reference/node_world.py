@@ -18,6 +18,7 @@ from typing import Any
 from kio.index import load_response_schema
 
 from keylane.errors import KeylaneError, UpstreamLost
+from keylane.proxy.nodes.gate.seals import NodeTrust
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 from keylane.tasks import spawn
@@ -242,8 +243,7 @@ class Node:
             describe=lambda: NodeInfo(number=self.number, bootstrap=("h", 1), control=self.control),
             on_membership=self._on_membership,
             clock=self.time,
-            secrets=lambda: self.secrets,
-            on_stranger=self._on_stranger,
+            trust=NodeTrust(lambda: self.secrets, self._on_stranger),
         )
 
     def _on_stranger(self) -> None:

@@ -29,10 +29,8 @@ def test_a_rolling_profile_goes_on_where_it_stopped(
         run_rolling(
             spark,
             find_range(spark, kafka, name),
-            folder=tmp_path / "out",
+            SliceStore(tmp_path / "out", slice_s=60, slice_count=2),
             checkpoint=tmp_path / "checkpoint",
-            slice_s=60,
-            slice_count=2,
             until_caught_up=True,
             write=seen.append,
         )
@@ -73,10 +71,8 @@ def test_a_failure_in_the_middle_ends_the_query(
         run_rolling(
             spark,
             find_range(spark, kafka, name),
-            folder=tmp_path / "out",
+            SliceStore(tmp_path / "out", slice_s=60, slice_count=2),
             checkpoint=tmp_path / "checkpoint",
-            slice_s=60,
-            slice_count=2,
             until_caught_up=True,
             write=write,
         )

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import BatchCorrupt, FrameInvalid
 from keylane.producers.resequence import resequence
-from keylane.producers.sequence import UNKNOWN_PRODUCER_LOG_START
+from keylane.producers.sequence import UNKNOWN_PRODUCER_LOG_START, SequencedBatch
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import show_endpoints, with_own_endpoints
 from keylane.proxy.apis.shared.own_topics import names_own, refused_topics
@@ -56,20 +56,6 @@ from keylane.wire.produce import (
 NO_ACKS: Final = 0
 
 Views = Mapping[tuple[str | None, bytes | None], View]
-
-
-@dataclass(frozen=True, slots=True)
-class SequencedBatch:
-    """Return the key of an idempotent batch of a lane in `SequenceMap`."""
-
-    view: View
-    lane_index: int
-    header: BatchHeader
-
-    @property
-    def partition(self) -> int:
-        """The physical partition."""
-        return self.view.layout.partition_of(self.lane_index)
 
 
 @dataclass(slots=True)
@@ -182,7 +168,7 @@ def idempotent_batches(
             view = views.get((topic.name, topic.topic_id))
             header = _header(entry) if view is not None else None
             if view is not None and header is not None and header.producer_id != NO_PRODUCER_ID:
-                batches[place] = SequencedBatch(view, entry.partition, header)
+                batches[place] = _sequenced(view, entry.partition, header)
     return batches
 
 
@@ -215,17 +201,7 @@ def renumber(
 def _renumber_batch(
     entry: ProducePartition, batch: SequencedBatch, context: Context
 ) -> ProducePartition | Refusal:
-    header = batch.header
-    assigned = context.sequences.assign(
-        header.producer_id,
-        header.producer_epoch,
-        batch.view.topic_id,
-        batch.partition,
-        batch.lane_index,
-        header.base_sequence,
-        header.last_offset_delta + 1,
-        is_transactional=header.is_transactional,
-    )
+    assigned = context.sequences.assign(batch)
     if isinstance(assigned, Refusal):
         return assigned
     records = memoryview((entry.records or (b"",))[0])
@@ -235,8 +211,21 @@ def _renumber_batch(
 
 def _has_room(batches: Mapping[Place, SequencedBatch], context: Context) -> bool:
     return all(
-        context.sequences.room(batch.header.producer_id, batch.view.topic_id, batch.partition) > 0
+        context.sequences.room(batch.producer_id, batch.topic_id, batch.partition) > 0
         for batch in batches.values()
+    )
+
+
+def _sequenced(view: View, lane_index: int, header: BatchHeader) -> SequencedBatch:
+    return SequencedBatch(
+        header.producer_id,
+        header.producer_epoch,
+        view.topic_id,
+        view.layout.partition_of(lane_index),
+        lane_index,
+        header.base_sequence,
+        header.last_offset_delta + 1,
+        header.is_transactional,
     )
 
 
@@ -261,12 +250,7 @@ async def _settle_oldest(request: Request, under_way: RoundsUnderWay, context: C
 
 def _settle(batch: SequencedBatch, answer: ProduceAnswer, context: Context) -> int:
     return context.sequences.settle(
-        batch.header.producer_id,
-        batch.header.producer_epoch,
-        batch.view.topic_id,
-        batch.partition,
-        batch.lane_index,
-        batch.header.base_sequence,
+        batch,
         answer.error_code,
         base_offset=answer.base_offset,
         log_append_time=answer.log_append_time,

@@ -7,6 +7,8 @@ Source: docs/decisions/033; `proofs`, `messages`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from keylane.assignor.protocol import read_subscription
 from keylane.errors import FrameInvalid, NodeInvalid
@@ -32,6 +34,17 @@ from keylane.proxy.topics.node_values import Hello, Membership
 def no_secrets() -> tuple[bytes, ...]:
     """Of nodes that believe each other, on one machine."""
     return ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTrust:
+    """The secrets by which nodes know each other, and a call for each member without them."""
+
+    secrets: Callable[[], Sequence[bytes]] = no_secrets
+    on_stranger: Callable[[], None] = lambda: None
+
+
+NO_TRUST: Final = NodeTrust()
 
 
 class Seals:

@@ -12,6 +12,7 @@ from keylane.producers.sequence import (
     SEQUENCE_MAX,
     UNKNOWN_PRODUCER_LOG_START,
     Assigned,
+    SequencedBatch,
     SequenceMap,
     increment_sequence,
 )
@@ -28,16 +29,18 @@ class Harness:
         self.map = SequenceMap(seed=1)
         self.first: int | None = None
         if not is_new:
-            given = self.map.assign(PRODUCER, 0, TOPIC, 0, 99, 0, 1)
+            given = self.map.assign(SequencedBatch(PRODUCER, 0, TOPIC, 0, 99, 0, 1))
             assert isinstance(given, Assigned)
-            self.map.settle(PRODUCER, 0, TOPIC, 0, 99, 0, 0)
+            self.map.settle(SequencedBatch(PRODUCER, 0, TOPIC, 0, 99, 0, 1), 0)
             self.first = increment_sequence(given.base_sequence, 1)
 
     def assign(
         self, lane: int, base: int, count: int = 10, *, epoch: int = 0, tx: bool = False
     ) -> tuple[int, int] | Refusal:
         """(place behind the first sequence, epoch) of a batch; a Refusal as it is."""
-        given = self.map.assign(PRODUCER, epoch, TOPIC, 0, lane, base, count, is_transactional=tx)
+        given = self.map.assign(
+            SequencedBatch(PRODUCER, epoch, TOPIC, 0, lane, base, count, is_transactional=tx)
+        )
         self.map.check()
         if isinstance(given, Refusal):
             return given
@@ -47,7 +50,9 @@ class Harness:
         return (given.base_sequence - first) % (SEQUENCE_MAX + 1), given.producer_epoch
 
     def settle(self, lane: int, base: int, code: int = 0, *, epoch: int = 0, at: int = -1) -> int:
-        code = self.map.settle(PRODUCER, epoch, TOPIC, 0, lane, base, code, base_offset=at)
+        code = self.map.settle(
+            SequencedBatch(PRODUCER, epoch, TOPIC, 0, lane, base, 1), code, base_offset=at
+        )
         self.map.check()
         return code
 
@@ -315,8 +320,12 @@ def test_a_lane_that_leaves_an_open_batch_behind_moves_the_epoch() -> None:
 def test_transactions_keep_their_own_epoch() -> None:
     """Sequences start at 0, and an older epoch is fenced, never carried on in the newer one."""
     one = Harness(is_new=True)
-    assert one.map.assign(PRODUCER, 3, TOPIC, 0, 0, 0, 10, is_transactional=True) == (0, 3)
-    assert one.map.assign(PRODUCER, 4, TOPIC, 0, 4, 0, 10, is_transactional=True) == (0, 4)
+    assert one.map.assign(
+        SequencedBatch(PRODUCER, 3, TOPIC, 0, 0, 0, 10, is_transactional=True)
+    ) == (0, 3)
+    assert one.map.assign(
+        SequencedBatch(PRODUCER, 4, TOPIC, 0, 4, 0, 10, is_transactional=True)
+    ) == (0, 4)
 
     assert code_of(one.assign(0, 10, epoch=3, tx=True)) == 47
 
@@ -347,7 +356,8 @@ def test_an_unknown_producer_in_mid_sequence_has_to_bump() -> None:
 def test_two_runs_of_keylane_start_at_different_numbers() -> None:
     """So that a broker never takes a new batch for a retry from before a restart."""
     first, second = (
-        SequenceMap(seed=seed).assign(PRODUCER, 0, TOPIC, 0, 0, 0, 10) for seed in (1, 2)
+        SequenceMap(seed=seed).assign(SequencedBatch(PRODUCER, 0, TOPIC, 0, 0, 0, 10))
+        for seed in (1, 2)
     )
 
     assert isinstance(first, Assigned)
@@ -383,13 +393,16 @@ def test_a_broker_that_knows_more_moves_the_partitions_epoch(code: int) -> None:
 def test_a_broker_in_a_later_epoch_is_followed_with_care() -> None:
     """INVALID_PRODUCER_EPOCH: next epoch, at a number that no batch can have had before."""
     one = Harness(is_new=True)
-    first = one.map.assign(PRODUCER, 0, TOPIC, 0, 0, 0, 10)
+    first = one.map.assign(SequencedBatch(PRODUCER, 0, TOPIC, 0, 0, 0, 10))
     assert isinstance(first, Assigned)
 
     code = one.settle(0, 0, 47)
 
     assert code == 19
-    assert one.map.assign(PRODUCER, 0, TOPIC, 0, 0, 0, 10) == (first.base_sequence, 1)
+    assert one.map.assign(SequencedBatch(PRODUCER, 0, TOPIC, 0, 0, 0, 10)) == (
+        first.base_sequence,
+        1,
+    )
 
 
 def test_the_epoch_does_not_move_over_an_unknown_batch_of_another_lane() -> None:
@@ -446,7 +459,7 @@ def test_an_answer_without_a_waiter_changes_nothing() -> None:
     one.assign(0, 0)
 
     codes = [
-        one.map.settle(9, 0, TOPIC, 0, 0, 0, 45),
+        one.map.settle(SequencedBatch(9, 0, TOPIC, 0, 0, 0, 1), 45),
         one.settle(4, 0, 45),
         one.settle(0, 0, 45, epoch=1),
         one.settle(0, 10, 45),
@@ -460,11 +473,11 @@ def test_the_producer_seen_longest_ago_is_forgotten_first() -> None:
     """Of 3 producers with room for 2, the one used least recently starts anew."""
     one = SequenceMap(producers_max=2)
     for producer_id in (1, 2, 1, 3):
-        one.assign(producer_id, 0, TOPIC, 0, 0, 0, 10)
-        one.settle(producer_id, 0, TOPIC, 0, 0, 0, 0)
+        one.assign(SequencedBatch(producer_id, 0, TOPIC, 0, 0, 0, 10))
+        one.settle(SequencedBatch(producer_id, 0, TOPIC, 0, 0, 0, 1), 0)
         one.check()
 
-    codes = [one.assign(n, 0, TOPIC, 0, 0, 10, 10) for n in (1, 2, 3)]
+    codes = [one.assign(SequencedBatch(n, 0, TOPIC, 0, 0, 10, 10)) for n in (1, 2, 3)]
 
     assert [isinstance(given, Assigned) for given in codes] == [True, False, True]
     assert one.lane_count == 2
@@ -475,7 +488,7 @@ def test_lanes_are_bounded_over_all_producers() -> None:
     one = SequenceMap(lanes_max=3)
     for producer_id in (1, 2):
         for lane in range(3):
-            one.assign(producer_id, 0, TOPIC, lane, lane, 0, 10)
+            one.assign(SequencedBatch(producer_id, 0, TOPIC, lane, lane, 0, 10))
     one.check()
 
     assert one.lane_count == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from keylane.config.node import LaneRule
-from keylane.producers.sequence import SequenceMap
+from keylane.producers.sequence import SequencedBatch, SequenceMap
 from keylane.proxy.topics.handover import forget_gained
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 from keylane.proxy.topics.placement import Placement
@@ -31,8 +31,8 @@ def test_only_what_was_elsewhere_and_is_here_is_forgotten() -> None:
     sequences = SequenceMap(seed=1)
     for partition in range(PARTITIONS):
         for producer_id in (7, 8):
-            sequences.assign(producer_id, 0, ORDERS, partition, partition, 0, 5)
-    sequences.assign(7, 0, GONE, 0, 0, 0, 5)
+            sequences.assign(SequencedBatch(producer_id, 0, ORDERS, partition, partition, 0, 5))
+    sequences.assign(SequencedBatch(7, 0, GONE, 0, 0, 0, 5))
 
     def receive(*numbers: int) -> int:
         before = placement.update(membership(*numbers))
@@ -50,10 +50,10 @@ def test_only_what_was_elsewhere_and_is_here_is_forgotten() -> None:
 def test_a_producer_that_comes_back_is_asked_for_a_new_epoch() -> None:
     """An answer that its sequence is out of order would end librdkafka's producer."""
     sequences = SequenceMap(seed=1)
-    sequences.assign(7, 0, ORDERS, 0, 3, 0, 5)
+    sequences.assign(SequencedBatch(7, 0, ORDERS, 0, 3, 0, 5))
 
     assert sequences.forget(ORDERS, 0) == 1 and sequences.forget(ORDERS, 0) == 0
 
-    refused = sequences.assign(7, 0, ORDERS, 0, 3, 40, 5)
+    refused = sequences.assign(SequencedBatch(7, 0, ORDERS, 0, 3, 40, 5))
     assert isinstance(refused, Refusal) and refused.error_code == 59
     sequences.check()
