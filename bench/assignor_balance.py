@@ -2,10 +2,6 @@
 
     python -m bench.assignor_balance [--seeds 20]
 
-In:    nothing; keys of Zipf(1.1) and even weight, under other names with each seed.
-Out:   a table: the busiest member's share of the bytes, median and worst over the seeds, and its
-       ratio to what the lanes allow: the mean, or the heaviest lane if that is more.
-
 Kafka's assignors are aiokafka's, over the lanes as plain partitions; cooperative-sticky deals out
 by count as sticky does. Hash-even deals members to partitions and cuts the hash space of each
 evenly. keylane's is the second generation: the first was dealt without knowing any load.

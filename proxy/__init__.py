@@ -1,4 +1,1 @@
-"""The proxy: stock clients in front, real brokers behind, lanes in between.
-
-In:    Kafka requests.  Out: Kafka responses, in request order.
-"""
+"""The proxy: stock clients in front, real brokers behind, lanes in between."""

@@ -1,7 +1,5 @@
 """The proxy: one listener for bootstrap, one per upstream broker; start, sweep, drain.
 
-In:    `ProxyConfig`.  Out: a running proxy; `run` returns when it has stopped.
-
 A client connection to the address of broker b is paired with one connection to b, so every
 SASL mechanism, quota and ACL works on the real principal. All listeners of brokers that are known
 at start are bound before the proxy says that it is ready.
@@ -390,7 +388,7 @@ class ProxyServer:
         )
 
     def _age_s_max(self) -> float:
-        """When a connection made now is to end, in seconds: not all at once."""
+        """Return when a connection made now is to end, in seconds: not all at once."""
         age_s = self.config.connection_max_age_s
         return age_s * random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER) if age_s else math.inf
 

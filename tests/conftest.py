@@ -1,7 +1,4 @@
-"""What every test shares: Hypothesis profiles, and a seed that can be repeated.
-
-In:    the environment (CI, HYPOTHESIS_PROFILE).  Out: a loaded Hypothesis profile.
-"""
+"""What every test shares: Hypothesis profiles, and a seed that can be repeated."""
 
 from __future__ import annotations
 

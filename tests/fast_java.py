@@ -1,6 +1,5 @@
 """Java processes of the tests that start in half the time: by an archive of Kafka's classes.
 
-In:    nothing.  Out: the environment that `java` reads its options from.
 Source: JEP 350 (dynamic archives).
 
 The first compiler alone starts fastest, and a warm broker is slower by it: so this is for tests,

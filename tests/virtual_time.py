@@ -1,7 +1,4 @@
-"""An event loop whose clock jumps to the next timer: time-outs without waiting.
-
-In:    a coroutine function.  Out: its result; `loop.time()` is the virtual clock.
-"""
+"""An event loop whose clock jumps to the next timer: time-outs without waiting."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Run every small benchmark of bench/micro and print its lines.
-
-In:    argv: names of benchmarks, all when there is none.  Out: their lines on stdout; exit
-       code 1 when one failed. Figures are for reading: nothing is asserted about them.
-"""
+"""Run every small benchmark of bench/micro and print its lines."""
 
 from __future__ import annotations
 

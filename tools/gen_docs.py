@@ -1,7 +1,4 @@
-"""Write docs/configuration.md, docs/metrics.md and docs/protocol.md from the code.
-
-In:    `ProxyConfig`, `ProxyStats`, the routing table.  Out: the files; `--check` only compares.
-"""
+"""Write docs/configuration.md, docs/metrics.md and docs/protocol.md from the code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Find Helm, with which the tests of the chart render, or build it with Go.
 
-In:    PATH, KEYLANE_HELM; Go, where there is no Helm.  Out: the path of a `helm`, or why not.
-
 Helm is built once, from the version that stands here, into the Python environment (`make clean`
 removes it). That takes two and a half minutes of CPU. No package on PyPI holds Helm itself.
 """

@@ -1,7 +1,5 @@
 """The list of an image's parts: those of the lock that are installed in its environment.
 
-In:    argv: requirements/sbom-image.cdx.json, where to write, `whole` where all that is installed
-       has to be in the list.  Out: the list without what other Pythons and systems have instead.
 Standard library only: nothing is installed for it.
 """
 

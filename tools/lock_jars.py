@@ -1,7 +1,5 @@
 """Write the locks of the jars that keylane runs, with the sum of each.
 
-In:    what each lock is made of (`LOCKS`), Maven.  Out: three `jars.lock.json`.
-
 For another version of Kafka or of Spark's connector: change it where `LOCKS` has it from, and run
 `make lock-jars`. All files are fetched anew into an empty folder, since a cache on this machine
 proves nothing, and each is compared with the sum that the repository publishes beside it. That

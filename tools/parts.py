@@ -1,8 +1,4 @@
-"""The parts that keylane is made of: names, versions, sums and licences, from the locks.
-
-In:    requirements/lock-*.txt, requirements/licences.toml, the locks of the jars.
-Out:   pins and parts; a judgement of each licence.
-"""
+"""The parts that keylane is made of: names, versions, sums and licences, from the locks."""
 
 from __future__ import annotations
 

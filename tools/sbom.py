@@ -1,7 +1,5 @@
 """Write the parts of keylane: NOTICE for people, two CycloneDX lists for machines.
 
-In:    the locks and requirements/licences.toml, by `parts`; the text of requirements/NOTICE.in.
-Out:   NOTICE, requirements/sbom-image.cdx.json (Python packages), requirements/sbom-jars.cdx.json.
 Source: CycloneDX 1.6 (ECMA-424), by its own Python library; package URLs (ECMA-427); SPDX names.
 
 The same locks always give the same bytes: there is no time and no chance in them.

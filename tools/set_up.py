@@ -1,8 +1,5 @@
 """Make the virtual environment that every `make` target runs in. Safe to run side by side.
 
-In:    argv: the environment's folder, the stamp file, a lock if it is for tools only.
-Out:   an environment with keylane (as it stands in the tree) and all that its tests need, or the
-       tools of the lock; the stamp is written last.
 Standard library only, and syntax of old Pythons, so that a machine that lacks something gets a
 message and no traceback.
 """

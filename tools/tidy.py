@@ -1,7 +1,4 @@
-"""Check the house style, beyond ruff and mypy, over every file of the project.
-
-In:    the tree (what git tracks or would track).  Out: one line per breach, exit code 1 if any.
-"""
+"""Check the house style, beyond ruff and mypy, over every file of the project."""
 
 from __future__ import annotations
 

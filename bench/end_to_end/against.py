@@ -6,10 +6,6 @@
 Both stand before one Kafka at the same time and take turns in each step of each round, the first
 turn in turns as well, and a ratio is taken within its step. So what the machine does besides hits
 both alike, which it does not in two runs.
-
-In:    the folder of the other source tree; it runs in this virtual environment.
-Out:   a table and bench/results/<name>.json: this to the other, below 1 is less. Of a record's way
-       from producer to consumer, and of a commit of all lanes, the p50 of each run.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
     python -m bench.end_to_end.balance [--seeds 5] [--lanes 16 64]
 
-In:    nothing.  Out: a table, and results/balance.json: the busiest member's share of the bytes in
-       the second generation, and what is above the mean as members leave one by one.
-
 A run: eight members join; records of Zipf(1.1) keys are produced and read; one member subscribes
 anew, which makes the second generation; as many again are produced and read, and each member's
 bytes counted. Then members leave one by one. Kafka's assignors deal out the same lanes as plain

@@ -8,10 +8,6 @@ them the same members directly on Kafka, on a topic with a partition each. Three
 - paced: each member commits once a second, at moments that are spread over the second;
 - fast: each member commits again as soon as it is answered: the most that one group can commit.
 All records were read through keylane before, so that each commit finds what it is about known.
-
-In:    nothing; an embedded Kafka.
-Out:   a table and bench/results/<name>.json: CPU of keylane per commit (of all commits, less that
-       of the idle group), commits per second, p50 and p99 of a commit's wait.
 """
 
 from __future__ import annotations

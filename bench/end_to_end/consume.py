@@ -1,10 +1,6 @@
 """Throughput of one consumer: direct, through keylane as plain topic, and as lanes.
 
-    python -m bench.end_to_end.consume [--megabytes 500] [--codec lz4 none zstd] [--rounds 3]
-
-In:    nothing; fills a topic of 2 partitions in an embedded Kafka.
-Out:   a table, and bench/results/<name>.json. MB/s count keys and values before compression,
-       so that all ways are measured with the same stick.
+python -m bench.end_to_end.consume [--megabytes 500] [--codec lz4 none zstd] [--rounds 3]
 """
 
 from __future__ import annotations

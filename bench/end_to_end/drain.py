@@ -1,7 +1,5 @@
 """A client that fetches and counts, and does nothing else: so the proxy is what is measured.
 
-In:    a broker's address, partitions (lanes) with where they begin and end.
-Out:   bytes, batches and records by the batch headers; positions.
 Fetch v12, by name, without a fetch session.
 Source: protocol guide, Fetch. The limits are those of Kafka's Java consumer.
 """

@@ -1,7 +1,5 @@
 """One broker of three hangs (SIGSTOP) for a while: its effect on lanes and groups of the others.
 
-In:    nothing; three real brokers, keylane, a steady load, clients with a socket each.
-Out:   a table and `results/hung-broker.json`.
 The clients ask one thing at a time and note each wait.
 
 A topic with one replica shows partitions that only the hung broker can lead; one with three shows

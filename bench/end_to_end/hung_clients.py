@@ -1,7 +1,4 @@
-"""The clients of `hung_broker`: each asks one thing at a time, and notes how long it waits.
-
-In:    where to begin.  Out: a `Book` of waits and records.
-"""
+"""The clients of `hung_broker`: each asks one thing at a time, and notes how long it waits."""
 
 from __future__ import annotations
 

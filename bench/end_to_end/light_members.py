@@ -1,7 +1,5 @@
 """Members of one group that only join, beat and commit: a socket and a task each.
 
-In:    the bootstrap of Kafka or of keylane, a topic with a partition (lane) per member.
-Out:   how long each commit was waited for.
 JoinGroup v3, SyncGroup v2, Heartbeat v2, OffsetCommit v8.
 Source: Kafka protocol guide; the consumer protocol is `keylane.assignor.protocol`.
 """

@@ -1,7 +1,4 @@
-"""Base of every end-to-end benchmark: a real Kafka, keylane in front, a topic, a report.
-
-In:    nothing but a temp folder, which is removed.  Out: addresses, topics with known bytes.
-"""
+"""Base of every end-to-end benchmark: a real Kafka, keylane in front, a topic, a report."""
 
 from __future__ import annotations
 

@@ -10,10 +10,6 @@ second run member 0 is:
 In the runs between it is absent and its lanes are not read. The topic is larger than the cache
 (200 MiB) many times over, and what member 0 leaves would fill it too. keylane starts anew for
 each run, so that none finds a cache or a reader's place that another one left.
-
-In:    nothing; fills a topic in an embedded Kafka.
-Out:   a table and bench/results/<name>.json: rate of the seven with and without, the largest
-       `keylane_cache_bytes` against its bound, the proxy's RSS.
 """
 
 from __future__ import annotations

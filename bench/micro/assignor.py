@@ -1,10 +1,6 @@
 """Time of planning for 1,000 members over 10,000 lanes, in several states of a group.
 
-    python -m bench.micro.assignor [--members 1000]
-
-In:    nothing; a topic of 10 partitions by 1,000 lanes, load unknown, uneven and of Zipf(1.1).
-Out:   one line per state: seconds (best of three), lanes that living members lost, partitions per
-       member, the busiest member beside the mean.
+python -m bench.micro.assignor [--members 1000]
 """
 
 from __future__ import annotations

@@ -2,13 +2,6 @@
 
     python -m bench.micro.commits
 
-In:    nothing; one group, whose members hold all lanes and commit in turns, and a reader that has
-       looked at another block before each commit.
-Out:   one line per lane count and kind of traffic: CPU time of an OffsetCommit v8 from its frame to
-       its answer, in microseconds (the best of 5 rounds of 600), and bytes of journal per commit,
-       keys and whole records among them; what lanes cost of that time, from the copy of the group's
-       state to the journal's records; and, of requests with all lanes, the time per lane.
-
 The broker and the journal are objects of this process; what they cost is taken off. What stays out:
 sockets, and the Kafka client that writes the journal.
 """

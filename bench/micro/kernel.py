@@ -2,8 +2,6 @@
 
     python -m bench.micro.kernel [--codec lz4] [--seconds 0.2]
 
-In:    nothing; makes blocks of 1 MiB batches with keys like `order-123456` and JSON-like values.
-Out:   one line per codec, record size and lane count; MB/s are plain bytes, one thread.
 The best of several runs is printed, and the median beside it.
 """
 

@@ -1,10 +1,6 @@
 """Each kernel beside its naive twin and its floor: ns per record, one thread.
 
-    python -m bench.micro.kernel_parts [--seconds 0.3]
-
-In:    uncompressed and lz4 blocks as `bench.micro.kernel` makes them, 16 lanes.
-Out:   per kernel: its time, the twin's (plain Python, on fewer records) and the floor's: what
-       the machine needs for the same bytes when nothing is looked at.
+python -m bench.micro.kernel_parts [--seconds 0.3]
 """
 
 from __future__ import annotations

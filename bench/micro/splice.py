@@ -2,8 +2,6 @@
 
     python -m bench.micro.splice
 
-In:    nothing; answers of 1 and 16 MiB from one loopback connection to another.
-Out:   one line per size and way: CPU seconds per GB, wall seconds per GB (best of 5).
 Source: splice(2).
 """
 

@@ -2,7 +2,6 @@
 
     python -m bench.micro.wire
 
-In:    nothing.  Out: a table of microseconds per message, best of 7 rounds.
 Source: timeit's advice to take the minimum: the rest is other processes' noise.
 """
 

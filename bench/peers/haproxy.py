@@ -1,7 +1,4 @@
-"""HAProxy as a plain TCP relay in front of the benchmark's Kafka: the fastest thing in that place.
-
-In:    ports.  Out: a running HAProxy with its pid; or why there is none.
-"""
+"""HAProxy as a plain TCP relay in front of the benchmark's Kafka: the fastest in that place."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Small Java programs of the benchmark: stock Java consumers, share groups, parallel-consumer.
 
-In:    a file of `bench/peers/java`.  Out: a process that is talked to in lines.
 Java compiles the single file when it starts it (JEP 330), so a JDK is needed; a machine without
 one leaves these rows out.
 """

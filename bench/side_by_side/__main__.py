@@ -3,9 +3,6 @@
     python -m bench.side_by_side [SCENARIO ...] [--repetitions 5] [--minutes 12]
         [--kafka-port 29092 --proxy NAME=HOST:PORT:PID ...]
 
-In:    scenarios by name, all when none is named.
-Out:   bench/results/side-by-side.json, docs/performance.md with its plots; progress on stderr.
-
 A proxy of yours is started by you, in front of the port that you give to the benchmark's Kafka.
 """
 

@@ -1,7 +1,5 @@
 """One partition read completely by 1, 4 and 16 members over 16 lanes, beside one direct reader.
 
-In:    topics of one partition, lz4, records of 1 KB and of 100 B.
-Out:   speed of the partition, bytes out of the broker, CPU of broker and proxy.
 The row `again` reads it once more through the same keylane, as a second group would.
 """
 

@@ -1,7 +1,4 @@
-"""Memory and time per connection, per lane and per partition; a group of 10,000 lanes.
-
-In:    another keylane, started anew.  Out: a table with the cost of each.
-"""
+"""Memory and time per connection, per lane and per partition; a group of 10,000 lanes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The kernel beside its floors: memcpy, and the decompression alone.
-
-In:    blocks of 1 MiB batches as `bench.micro.kernel` makes them.
-Out:   records per second on one core at 16 lanes; time to decompression alone; 64 lanes to 16.
-"""
+"""The kernel beside its floors: memcpy, and the decompression alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Cost of a rebalance of a thousand members in one group whose lanes keylane deals out.
 
-In:    raw classic-group clients (JoinGroup v2, SyncGroup v1, Heartbeat v1), a connection each.
-Out:   seconds of a rebalance and CPU of keylane and broker, for 100 and for 1,000 members.
 The members are one process: its own time is in the seconds.
 Source: KIP-62, KIP-4; ConsumerProtocolSubscription v0.
 """

@@ -1,7 +1,5 @@
 """Everything that is measured, started once: Kafka, keylane, HAProxy, other proxies, Java readers.
 
-In:    options of the command line.  Out: `Lineup`: addresses and process ids.
-
 Kafka has a second listener that advertises HAProxy's address, as a plain TCP relay needs.
 """
 

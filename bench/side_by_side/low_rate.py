@@ -1,6 +1,5 @@
 """A record every few milliseconds: how long from producer to consumer, on every way.
 
-In:    a topic of one partition.  Out: p50 and p99 per run, what each way adds to direct.
 The producer always writes to Kafka itself; the consumer holds all lanes.
 """
 

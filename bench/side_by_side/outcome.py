@@ -1,7 +1,4 @@
-"""Result of a scenario: a table, its targets, and every run behind them.
-
-In:    figures of runs.  Out: `Outcome`, as JSON for the result file.
-"""
+"""Result of a scenario: a table, its targets, and every run behind them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """docs/performance.md of the last result: tables, how each target fared, plots.
 
-    python -m bench.side_by_side.page
-
-In:    bench/results/side-by-side.json, bench/side_by_side/limits.md (what a miss is due to).
-Out:   docs/performance.md, docs/performance/*.svg where matplotlib is installed (`bench` extra).
+python -m bench.side_by_side.page
 """
 
 from __future__ import annotations

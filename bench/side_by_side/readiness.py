@@ -1,7 +1,5 @@
 """Time from keylane's start until it serves.
 
-In:    nothing.  Out: seconds with compiled kernels on disk, and with none.
-
 Test tools are hidden from it, as users do not have them: kio makes strategies for hypothesis of
 all its types as soon as it finds it, a tenth of the start.
 """

@@ -1,8 +1,4 @@
-"""A plain topic through a relay: how fast one consumer reads, and what the relay uses for it.
-
-In:    a topic of uncompressed records in Kafka's page cache.
-Out:   rate to direct, CPU per wire GB, memory of each relay.
-"""
+"""A plain topic through a relay: how fast one consumer reads, and what the relay uses for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Ten milliseconds of work per record, 1,000 keys, one partition: each way's share of the ideal.
 
-In:    bursts of records, every key equally often, into a topic per way.
-Out:   records per second to the K * 100 that K workers could do, records out of key order.
 Everybody has read a first burst before; then a member more joins keylane's group and leaves, so
 that its lanes are dealt out again by the load that was measured: the second generation and later.
 

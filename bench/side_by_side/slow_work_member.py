@@ -1,10 +1,6 @@
 """Stock confluent-kafka members of one group that work 10 ms on each record.
 
-    python -m bench.side_by_side.slow_work_member BOOTSTRAP TOPIC GROUP MEMBERS WORK_MS
-
-In:    records whose value is "<burst> <key> <sequence>".
-Out:   "ready", then on stdout per record "w <value> <start ns> <end ns>", and per change of
-       assignment "a <member> <count>".
+python -m bench.side_by_side.slow_work_member BOOTSTRAP TOPIC GROUP MEMBERS WORK_MS
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Producers with linger 0: batches of one record each, read over 16 lanes.
-
-In:    a topic of one partition, one record per batch.
-Out:   records per second of stock Java consumers, direct and over lanes.
-"""
+"""Producers with linger 0: batches of one record each, read over 16 lanes."""
 
 from __future__ import annotations
 

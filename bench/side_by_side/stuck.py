@@ -1,7 +1,4 @@
-"""One stuck member of eight: its cost to the others, and memory that stays in its bounds.
-
-In:    a topic larger than the cache by far.  Out: rate of the seven, gauges, RSS.
-"""
+"""One stuck member of eight: its cost to the others, and memory that stays in its bounds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Use of resources by processes between two moments: CPU, peak memory, bytes written.
-
-In:    process ids.  Out: `Usage` by name.
-"""
+"""Use of resources by processes between two moments: CPU, peak memory, bytes written."""
 
 from __future__ import annotations
 

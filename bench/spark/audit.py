@@ -4,9 +4,6 @@
 
 A log with known faults (losses, duplicates, swapped records, a fenced member's writes, a range at
 two members) and one without go through Kafka; each finding must be at its exact offset.
-
-In:    nothing; an embedded Kafka.
-Out:   a table and bench/results/spark_audit.json: seconds and reports per second of each step.
 """
 
 from __future__ import annotations

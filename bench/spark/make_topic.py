@@ -1,7 +1,4 @@
-"""A topic with keys of zipf's law, for benchmarks of the pipeline.
-
-In:    a bootstrap address, a seed.  Out: a topic full of records.
-"""
+"""A topic with keys of zipf's law, for benchmarks of the pipeline."""
 
 from __future__ import annotations
 

@@ -8,9 +8,6 @@
 - *cut*: the control. minPartitions=8 and repartition(8, key), on two executors. It breaks order.
 
 What is folded is a chain of hashes of all values of a key, which any other order changes.
-
-In:    nothing; an embedded Kafka.
-Out:   a table and bench/results/spark_ordered_read.json.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Rate of a profile beside a bare count of the same topic, and how good its plans are.
 
-In:    argv.  Out: a table, and `results/spark_profile.json`.
-
 `python -m bench.spark.profile` takes some minutes, most of them to fill the topic. Count and
 profile take turns; a ratio is of one round. CPU time is Spark's: it is steady where others
 work on the machine. The best cut is that of single keys, at any hash.

@@ -5,9 +5,6 @@
 Kafka to Spark to Kafka. The value is the time of its production, the sink's records have the time
 of their append, on one clock: latency is the difference, in whole milliseconds. Direct has two
 partitions and so two tasks, lanes have eight; there is a slot for each.
-
-In:    nothing; an embedded Kafka.
-Out:   a table and bench/results/spark_real_time.json: p50, p90 and p99 of each way.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Connections of keylane's own to brokers: opened, kept, and asked side by side.
 
-In:    addresses of brokers, as far as they are known.  Out: `ServiceLink`s, answers.
 Source: docs/decisions/040.
 
 What any broker can answer is asked of the one that answered last. When that one is slow the next
@@ -33,7 +32,7 @@ log = logging.getLogger("keylane.cluster")
 ANY_ANSWER_S_MAX: Final = 10.0
 """What all brokers together have for an answer that any of them can give."""
 AWAKE_S: Final = 1.0
-"""How long a broker that has just answered is taken to be there."""
+"""Time for which a broker that has just answered is taken to be there."""
 CLIENT_REQUEST_MS: Final = 10_000
 """What keylane's aiokafka clients wait for a broker; their default is 40 s. While one of them waits
 for a connection to a broker, it opens none to others."""
@@ -77,7 +76,7 @@ class BrokerLinks:
         self._opening: dict[Address, asyncio.Task[ServiceLink | KeylaneError]] = {}
         self._best: Address | None = None
         self._awake_s = float("-inf")
-        """When `_best` gave the last answer that any broker could give."""
+        """Time when `_best` gave the last answer that any broker could give."""
         self._probe: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -88,7 +87,7 @@ class BrokerLinks:
             link.close()
 
     async def awake_first(self) -> list[Address]:
-        """Where brokers are: first one that has just answered; those that do not come last.
+        """Return where brokers are: first one that has just answered; those that do not come last.
 
         Raises nothing: where none answers, all are as good.
         """

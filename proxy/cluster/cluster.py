@@ -1,7 +1,4 @@
-"""What keylane itself knows of the cluster: brokers, topics, leaders; its own connections.
-
-In:    bootstrap addresses.  Out: `Broker`s, a filled `TopicRegistry`, `ServiceLink`s.
-"""
+"""The cluster as keylane itself knows it: brokers, topics, leaders; its own connections."""
 
 from __future__ import annotations
 

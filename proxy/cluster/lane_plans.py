@@ -1,6 +1,5 @@
 """Range plans of the configuration: read once at the start, matched with the names they are for.
 
-In:    lane rules that name a plan file.  Out: `LaneCuts` by the name that clients use.
 Source: SPARK section 9 (the format); `assignor.plan` checks it.
 """
 

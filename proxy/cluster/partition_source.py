@@ -1,6 +1,5 @@
 """Reads one partition from its leader with keylane's own principal.
 
-In:    offsets.  Out: `RawFetch`: the broker's answer, records as a view.
 Source: protocol guide, Fetch v12 (by name) and v13-17 (by topic id); KIP-320, KIP-595 (epochs:
 ReplicaManager answers a consumer's `LastFetchedEpoch` as it does a follower's).
 """
@@ -134,7 +133,7 @@ class UpstreamSource:
         return raw
 
     async def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """Where an epoch ends in this leader's log; NO_EPOCH where it does not say.
+        """Return where an epoch ends in this leader's log; NO_EPOCH where it does not say.
 
         Raises: UpstreamLost, also when it leads no more.
         """

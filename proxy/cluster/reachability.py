@@ -1,7 +1,5 @@
 """Brokers that cannot be reached: logged once when it begins, and once when it has ended.
 
-In:    how each try to connect to a broker ended.  Out: log lines.
-
 While a broker is away every client tries again and again, some tens of times a second. One
 more that fails is no news, so sessions log it at the level debug only.
 """
@@ -30,9 +28,9 @@ class _State:
     """What is known of one address; times are the clock's."""
 
     since_s: float | None = None
-    """When it could not be reached any more; None: it can be."""
+    """Time when it could not be reached any more; None: it can be."""
     is_logged: bool = False
-    """Whether this loss is in the log."""
+    """True: this loss is in the log."""
     logged_s: float = float("-inf")
     reached_s: float = float("-inf")
     turned_away: int = 0

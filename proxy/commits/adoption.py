@@ -1,6 +1,5 @@
 """States of groups, brought in line with what Kafka's own group offset is found at.
 
-In:    Kafka's offset and the note beside it, tables, what is known of logs.  Out: states.
 Source: docs/decisions/005, 026, 027, 042.
 """
 
@@ -132,6 +131,6 @@ class Adoption:
             self._checks.note_unsure([(key, state)])
 
     def _is_of_this_log(self, key: StateKey) -> bool:
-        """Whether the push that a note stands beside was made with the log as it is now."""
+        """Return whether the push that a note stands beside was made with the log as it is now."""
         place = (key.topic_id, key.partition)
         return self._pushes.is_of_this_log(key) and not self._scans.is_unsure(place)

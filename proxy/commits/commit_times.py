@@ -1,7 +1,4 @@
-"""When each lane of a group was last committed, since this process runs.
-
-In:    commits that were taken; what is left of a group's states.  Out: a time per group and lane.
-"""
+"""Time when each lane of a group was last committed, since this process runs."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ class CommitTimes:
             self._times.pop(group, None)
 
     def last_ms(self, group: str, topic: Topic, index: int) -> int | None:
-        """When a lane was last committed; None: not since the start, or forgotten."""
+        """Return when a lane was last committed; None: not since the start, or forgotten."""
         times = self._times.get(group, {}).get(topic)
         return times[index] or None if times is not None and index < len(times) else None
 

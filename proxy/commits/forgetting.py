@@ -1,6 +1,5 @@
 """Forgets groups and topics that Kafka has forgotten, and splits without a reader.
 
-In:    states that are loaded, topics that were met.  Out: tombstones, less memory.
 Source: docs/decisions/039.
 
 A round goes through all groups and topics once, a part at a time. What a round has found gone and

@@ -1,6 +1,5 @@
 """States of groups on lanes, as commits, scans and cut logs change them.
 
-In:    what handlers commit and ask, what readers have scanned, the journal.  Out: `OffsetState`s.
 Source: docs/decisions/005, 022, 026, 027, 030.
 """
 

@@ -1,7 +1,5 @@
-"""What brokers surely know of groups and topics: whether they are there, asked many at a time.
+"""Survey of groups and topics at the brokers: whether they are there, asked many at a time.
 
-In:    groups with places, topic ids.  Out: places where a group surely has nothing, ids that are
-       surely gone. What could not be asked, or was answered with an error, is in neither.
 Source: KIP-699 (FindCoordinator of many groups), KIP-709 (OffsetFetch of many groups), KIP-516
 (topic ids), KIP-848 and KIP-1071 (groups that DescribeGroups knows as Dead); docs/decisions/039.
 """
@@ -55,7 +53,7 @@ class GroupSurvey:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.is_denied = self._is_logged = False
-        """Whether brokers have refused keylane's principal the sight of a group in this round."""
+        """True: brokers have refused keylane's principal the sight of a group in this round."""
 
     async def find_absent(
         self, groups: Mapping[str, Collection[Place]]

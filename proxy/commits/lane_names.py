@@ -1,7 +1,4 @@
-"""Lane names that groups have used: what an OffsetFetch of all topics lists for them.
-
-In:    groups, the names that they mean lanes by.  Out: the names of a group.
-"""
+"""Lane names that groups have used: what an OffsetFetch of all topics lists for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Stable offsets that could stand further, were it known what lies behind them.
 
-In:    what commits leave behind; what is scanned.  Out: pushes that are due, places to read.
 Source: docs/decisions/021.
 
 A commit settles positions over what is known to hold no record of their lanes. Where the scan
@@ -58,7 +57,7 @@ class LatePush:
     is_owed: bool = False
     """The place is known."""
     scan_key: PartitionSplit = field(init=False)
-    """Where it is."""
+    """Place where it is."""
 
     def __post_init__(self) -> None:
         self.scan_key = self.view.partition_split(self.partition)
@@ -213,7 +212,7 @@ def _leave(index: dict[Key, Keys], at: Key, key: StateKey) -> None:
 
 
 def _is_led_on(state: OffsetState, scan: ScanIndex) -> bool:
-    """Whether the stable offset would move by what is known now."""
+    """Return whether the stable offset would move by what is known now."""
     if state.is_settled(scan):
         return False  # nothing was scanned since the commit was settled, as a rule
     led_on = state.copy()

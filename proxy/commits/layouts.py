@@ -1,6 +1,5 @@
-"""What lane indexes of each view mean: pinned while groups have offsets on them.
+"""Meaning of the lane indexes of each view: pinned while groups have offsets on them.
 
-In:    the journal's pinned layouts, views that groups commit on.  Out: records that pin them.
 Source: docs/decisions/005.
 """
 

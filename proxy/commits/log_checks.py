@@ -1,6 +1,5 @@
 """States against the logs that are there now: cut where their log is another one.
 
-In:    states that were loaded, cuts, ends of epochs.  Out: cut states in their tables.
 Source: docs/decisions/026; KIP-320.
 
 A log may be cut while no keylane runs, or while it is not read. So a state that was loaded, whose
@@ -27,7 +26,7 @@ from keylane.proxy.commits.log_ends import Question
 log = logging.getLogger("keylane.offsets")
 
 RETRY_S: Final = 5.0
-"""How long a leader that did not answer is not asked again for a group."""
+"""Time for which a leader that did not answer is not asked again for a group."""
 
 AskEnds = Callable[[Iterable[Question]], Awaitable[dict[Question, EpochEnd]]]
 
@@ -120,13 +119,13 @@ class LogChecks:
                 del kept[group]
 
     def waits(self, group: str) -> bool:
-        """Whether `repair` has something to do."""
+        """Return whether `repair` has something to do."""
         if group in self._cuts:
             return True
         return group in self._unchecked and self._retry_s.get(group, 0.0) <= self.clock()
 
     def is_unchecked(self, key: StateKey) -> bool:
-        """Whether the state may stand beyond its log: only what members said is sure."""
+        """Return whether the state may stand beyond its log: only what members said is sure."""
         return key in self._unchecked.get(key.group, ())
 
     async def repair(self, group: str, table: OffsetTable) -> None:

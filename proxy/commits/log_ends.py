@@ -1,6 +1,5 @@
 """Asks leaders where their logs begin and end, and where the epochs in them do.
 
-In:    topics, partitions, epochs.  Out: ends, of those whose leader answered in time.
 Source: KIP-320, OffsetForLeaderEpoch v4; ListOffsets v1.
 """
 
@@ -40,7 +39,7 @@ LATEST: Final = -1
 ANSWER_S_MAX: Final = 2.0
 """A group's call waits for it with the group's lock held; clients' requests have 30 s or more."""
 SILENT_S: Final = 5.0
-"""How long a leader that did not answer is not asked again."""
+"""Time for which a leader that did not answer is not asked again."""
 KNOWN_S: Final = 1.0
 """How long an answer counts for other groups on the same partition: there may be another leader
 already, which no metadata has named."""
@@ -79,7 +78,7 @@ class LogEnds:
         """Leader epoch, until when it counts, and the answer."""
 
     async def ask(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
-        """What leaders answer within ANSWER_S_MAX; the others are left out. Raises nothing.
+        """Return what leaders answer within ANSWER_S_MAX; the others are left out. Raises nothing.
 
         A leader that did not answer is not asked again for a moment: groups ask one by one.
         SILENT: it is not going to be known, since the topic is gone or the leader refuses.
@@ -132,7 +131,7 @@ class LogEnds:
             ) from None
 
     def _is_silent(self, leader_id: int) -> bool:
-        """Whether it left something unanswered a moment ago."""
+        """Return whether it left something unanswered a moment ago."""
         now_s = time.monotonic()
         return now_s < self._silent_until_s.get(leader_id, now_s)
 

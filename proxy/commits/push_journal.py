@@ -1,7 +1,5 @@
 """Records of the journal before and after Kafka's own group offset is pushed.
 
-In:    drafts of states and what is about to be pushed of them; what came of it.
-Out:   records in the journal; which pushes have to wait.
 Source: docs/decisions/027, 042.
 """
 
@@ -109,11 +107,11 @@ class PushJournal:
             self._table.intents.note_unanswered(push.key, push.offset)
 
     def is_deleting(self, key: StateKey) -> bool:
-        """Whether a deletion of Kafka's own offset was begun, and may have come about."""
+        """Return whether a deletion of Kafka's own offset was begun, and may have come about."""
         return self._table.intents.is_open(key, None)
 
     def may_come_late(self, key: StateKey) -> bool:
-        """Whether a push without an answer may still come into effect."""
+        """Return whether a push without an answer may still come into effect."""
         return self._table.intents.may_come_late(key, self._clock())
 
     def may_arrive_at_none(self, key: StateKey) -> bool:
@@ -156,5 +154,5 @@ class PushJournal:
             self._table.note_epoch(push.key, seen)
 
     def _is_begun(self, push: Pushing) -> bool:
-        """Whether the state is there for this push alone."""
+        """Return whether the state is there for this push alone."""
         return push.begun is not None and self._table.get(push.key) is push.begun

@@ -1,6 +1,5 @@
-"""When the stable offsets of a running group are committed again, so that brokers keep them.
+"""Time when the stable offsets of a running group are committed again, so that brokers keep them.
 
-In:    heartbeats of members, as they pass.  Out: groups whose offsets are due.
 Source: docs/decisions/025; `offsets.retention.minutes` of Kafka (7 days since KIP-186).
 
 A lane may be quiet for weeks, and its members commit nothing meanwhile. Their heartbeats go on, and
@@ -43,11 +42,11 @@ class Refreshes:
         self._due_s: OrderedDict[str, float] = OrderedDict()
 
     def note_retention(self, retention_s: float) -> None:
-        """How long brokers keep offsets without a commit."""
+        """Time for which brokers keep offsets without a commit."""
         self.interval_s = min(self._wanted_s, retention_s / RETENTION_PARTS)
 
     def knows(self, group: str) -> bool:
-        """Whether the group has a turn."""
+        """Return whether the group has a turn."""
         return group in self._due_s
 
     def is_due(self, group: str, now_s: float) -> bool:

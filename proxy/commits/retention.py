@@ -1,6 +1,5 @@
 """Retention of offsets that are not committed again, as brokers have it.
 
-In:    the cluster.  Out: seconds.
 Source: `offsets.retention.minutes` of Kafka's broker configs; KIP-226 (DescribeConfigs).
 """
 

@@ -1,6 +1,5 @@
 """Rights on the control port: by a client certificate, or by a bearer token.
 
-In:    requests of the control port.  Out: the same, or 401 and 403 as problem documents.
 Source: RFC 6750 (Bearer), RFC 7617 (Basic), Fetch standard (Origin).
 
 A client with a certificate and a token may do what the better of them allows. Probes are open to
@@ -171,7 +170,7 @@ def _shown(authorization: str) -> str:
 
 
 def _is_same_origin(request: web.Request) -> bool:
-    """Whether no browser says that a page of somebody else asks."""
+    """Return whether no browser says that a page of somebody else asks."""
     origin = request.headers.get("Origin")
     try:
         return origin is None or urlsplit(origin).netloc == request.host

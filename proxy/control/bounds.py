@@ -1,6 +1,5 @@
-"""Which connections of the control port stay: how many, for how long, and which give way.
+"""Bounds of the control port: number and age of connections, and which of them give way.
 
-In:    connections that come, say something whole, are answered, go; time.  Out: those to close.
 Source: RFC 6585 and 9112 say nothing of it; the slow requests of CWE-400 ("Slowloris") do.
 
 A probe says all that it has to say at once, and a stranger need not say anything. So when there
@@ -25,14 +24,14 @@ HEADERS_S: Final = 10.0
 KEEP_ALIVE_S: Final = 75.0
 """Silence between two requests: Prometheus scrapes once a minute by default."""
 UNREAD_S: Final = 30.0
-"""How long somebody may take nothing of an answer."""
+"""Time for which somebody may take nothing of an answer."""
 
 
 @dataclass(slots=True)
 class _Held:
     address: str
     due_s: float | None
-    """When it is closed unless it says something whole; None: it is being answered."""
+    """Time when it is closed unless it says something whole; None: it is being answered."""
     is_idle: bool = False
     """It was answered, and may say something again."""
     taken: int | None = None

@@ -1,6 +1,5 @@
 """Names in a client's certificate, as the configuration writes them.
 
-In:    a certificate as `ssl` gives it, once it was checked.  Out: its names.
 Source: RFC 2253 (subjects, as Kafka's SSL principals and `openssl -nameopt RFC2253` have them),
        RFC 5280 4.2.1.6 (alternative names).
 """

@@ -1,6 +1,5 @@
 """A group on its lanes: members with their lanes, pace and lag.
 
-In:    a group's name.  Out: `GroupReport`, fit for JSON.
 Source: Kafka's kafka-consumer-groups, which shows the same of partitions (KIP-848).
 """
 
@@ -52,9 +51,9 @@ class LaneReport:
     """Inclusive bounds in the hash space."""
     member_id: str | None
     committed: int | None
-    """Where a member that takes the lane over starts; None: nothing was ever committed."""
+    """Place where a member that takes the lane over starts; None: nothing was ever committed."""
     committed_ms: int | None
-    """When a member last committed the lane, in ms since 1970; None: not since this start."""
+    """Time when a member last committed the lane, in ms since 1970; None: not since this start."""
     log_end: int
     lag: int | None
     """Records of the lane from `committed` to the log end; None without a commit."""

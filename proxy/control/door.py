@@ -1,6 +1,5 @@
 """The control port's connections: bounded before a token is looked at, and closed when slow.
 
-In:    accepted connections.  Out: aiohttp's protocol for those that stay; counts; lines.
 Source: `control_bounds` decides; RFC 9110, 10.2.4 (Server), the Fetch standard (nosniff).
 
 aiohttp bounds the size of headers, not how long they take, nor how many connections there are.
@@ -32,7 +31,7 @@ LINE_BYTES_MAX: Final = 8190
 FIELD_BYTES_MAX: Final = 8190
 FIELDS_MAX: Final = 64
 LINGER_S: Final = 5.0
-"""How long the rest of a body is waited for that was answered without it."""
+"""Time for which the rest of a body is waited for that was answered without it."""
 SERVER: Final = "keylane"
 """Without versions; without this aiohttp says its own and Python's."""
 HEADERS: Final = {
@@ -81,7 +80,7 @@ class ControlDoor:
             self._sweep_handle.cancel()
 
     def protocol(self) -> asyncio.BaseProtocol:
-        """What has a connection, once its TLS handshake is done where there is TLS."""
+        """Return what has a connection, once its TLS handshake is done where there is TLS."""
         server = self._server
         assert server is not None, "start comes first"
         loop = asyncio.get_running_loop()

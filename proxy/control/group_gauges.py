@@ -1,6 +1,5 @@
-"""How far groups are behind on their lanes, for /metrics: cheap, and bounded in series.
+"""Lag of groups on their lanes, for /metrics: cheap, and bounded in series.
 
-In:    states of offsets, log ends as readers know them.  Out: `Sample`s by group and topic.
 Source: Prometheus, "Do not overuse labels".
 
 A series per lane would be 10,000 series for one group. Here are three per group and topic, of the

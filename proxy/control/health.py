@@ -1,6 +1,5 @@
 """Is this process alive, and may clients be sent to it: `/livez` and `/readyz`.
 
-In:    start and stop of the server.  Out: routes of the control port.
 Source: Kubernetes API server's /livez and /readyz.
 
 Neither asks a broker. A restart brings no broker back, and a node that is not ready because the
@@ -32,7 +31,7 @@ class Health:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all listeners serve, and go on to."""
+        """Return whether all listeners serve, and go on to."""
         return self.state == READY
 
     def serves(self) -> None:

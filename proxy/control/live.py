@@ -1,6 +1,4 @@
-"""What the live page shows: lanes, their load, their members and lag, in a compact form.
-
-In:    views, loads, group reports, counters.  Out: two JSON values, `layout` and `state`.
+"""Data of the live page: lanes, their load, their members and lag, in a compact form.
 
 Lists go by lane index, so that 10,000 lanes are three lists and not 10,000 objects. Hashes are
 decimal strings, because numbers beyond 2^53 do not survive JavaScript.

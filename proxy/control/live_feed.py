@@ -1,6 +1,5 @@
 """The live page and its server-sent events.
 
-In:    HTTP requests of browsers.  Out: `/`, `/page/*`, `/page/events`.
 Source: WHATWG HTML, server-sent events.
 
 While somebody looks, one task puts a state together for all of them. It takes at most a fiftieth
@@ -74,7 +73,7 @@ class LiveFeed:
         self._pages = {name: _read(name) for name in PAGES}
 
     def routes(self) -> list[web.RouteDef]:
-        """What the control port adds."""
+        """Return what the control port adds."""
         return [
             web.get("/", self._page),
             web.get("/page/events", self._events),

@@ -1,6 +1,5 @@
 """All numbers of a process as Prometheus text.
 
-In:    functions that give `Sample`s.  Out: the text of `GET /metrics`.
 Source: Prometheus text exposition format 0.0.4.
 """
 
@@ -60,7 +59,7 @@ class Exposition:
 
 
 def build_info() -> Sample:
-    """Which keylane this is."""
+    """Return which keylane this is."""
     return Sample("keylane_build_info", GAUGE, INFO, (("version", __version__),), 1)
 
 

@@ -1,7 +1,4 @@
-"""Metrics of a node among the nodes: its peers, and what it serves.
-
-In:    the membership, what this node holds, names that are disputed.  Out: `Sample`s.
-"""
+"""Metrics of a node among the nodes: its peers, and what it serves."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ class NodeGauges:
         self._holds, self._disputes = holds, disputes
 
     def samples(self) -> Iterator[Sample]:
-        """What is so now; a node whose lease is over serves nothing, whatever was agreed."""
+        """Return what is so now; a node whose lease is over serves nothing, whatever was agreed."""
         known = self._membership()
         owned = known.owned_by(self._number) if known else ()
         values = (

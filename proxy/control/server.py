@@ -1,6 +1,5 @@
 """The control port: health, statistics, groups, assignments, switches, and the live page.
 
-In:    HTTP requests.  Out: what `control_api.operations` lists, and errors as problem documents.
 Source: docs/control-api.md; `exposition`, `health` and `control_api` have what it serves.
 """
 
@@ -102,7 +101,7 @@ class ControlServer:
 
     @property
     def scheme(self) -> str:
-        """How it is spoken to."""
+        """Return how it is spoken to."""
         return "http" if self._door is None else "https"
 
     async def start(self) -> None:
@@ -166,7 +165,7 @@ class _Site(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """Where it listens."""
+        """Return where it listens."""
         return f"{self._host}:{self._port}"
 
     async def start(self) -> None:

@@ -5,7 +5,6 @@ since the lane came to it, has not sought back: it commits records of an earlier
 Only lanes that are new to the member are kept here. Of a lane that it held before, it may go on
 with records that it has fetched long ago.
 
-In:    assignments, answers to OffsetFetch, positions of Fetch.  Out: a verdict per commit.
 Source: docs/decisions/031.
 """
 
@@ -112,7 +111,7 @@ class MemberLanes:
             gained.answered = offset
 
     def is_left_over(self, group: str, lane: Lane, offset: int) -> bool:
-        """Whether a commit of this offset can only come of records of an earlier turn."""
+        """Return whether a commit of this offset can only come of records of an earlier turn."""
         gained = self._gained.get(lane) if group == self._group else None
         if gained is None or gained.answered is None:
             return False

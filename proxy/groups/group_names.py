@@ -1,8 +1,5 @@
 """Names by which the members of a group mean its topics: one name for each topic of the broker.
 
-In:    what members join with, what brokers say of the members of a group.
-Out:   the name of a topic that a group goes by, members that go by another one; whether an offset
-       may have expired under its members.
 Source: docs/decisions/024, docs/decisions/025.
 
 To an assignor `orders`, `orders.lanes-8` and `orders.lanes-16` are three topics, and it deals out
@@ -69,7 +66,7 @@ class _Group:
     """By which name the last generation goes, by topic of the broker."""
     logged: set[tuple[str, str]] = field(default_factory=set)
     seen: set[Place] = field(default_factory=set)
-    """Where the coordinator was seen to have an offset of the group."""
+    """Place where the coordinator was seen to have an offset of the group."""
 
     names_count: int = 0
     """Of all members."""
@@ -100,7 +97,7 @@ class GroupNames:
         return group in self._groups
 
     def is_complete(self, group: str) -> bool:
-        """Whether the names of all members of the group are known."""
+        """Return whether the names of all members of the group are known."""
         known = self._groups.get(group)
         return known is not None and known.is_complete
 
@@ -112,7 +109,7 @@ class GroupNames:
                 changed.seen.add(place)
 
     def may_have_expired(self, group: str, place: Place) -> bool:
-        """Whether an offset that is missing may have expired under members that are there.
+        """Return whether an offset that is missing may have expired under members that are there.
 
         It has not under members that came to an empty group since this process looks at it, and
         not where it was seen before.
@@ -121,12 +118,12 @@ class GroupNames:
         return known is None or not (known.began_here or place in known.seen)
 
     def is_refused(self, group: str, member_id: str) -> bool:
-        """Whether a member was left out of the group's last generation."""
+        """Return whether a member was left out of the group's last generation."""
         known = self._groups.get(group)
         return known is not None and member_id in known.refused
 
     def is_brokers(self, group: str) -> bool:
-        """Whether the broker was last seen to deal out the group's partitions."""
+        """Return whether the broker was last seen to deal out the group's partitions."""
         known = self._groups.get(group)
         return known is not None and known.is_brokers
 
@@ -198,7 +195,7 @@ class GroupNames:
     def find_clash(
         self, group: str, identity: str, names: Names, physical_name: PhysicalName
     ) -> Clash | None:
-        """Why a member may not join with these names; None: it may.
+        """Return why a member may not join with these names; None: it may.
 
         The group goes by the names of its other members. Where members that it has already differ,
         as in a group that is older than this rule, the most of them count.
@@ -220,7 +217,7 @@ class GroupNames:
         return known.chosen if known is not None else {}
 
     def log_once(self, group: str, clash: Clash) -> bool:
-        """Whether this clash of the group is new."""
+        """Return whether this clash of the group is new."""
         with self._changed(group) as known:
             pair = (clash.name, clash.other)
             is_new = pair not in known.logged

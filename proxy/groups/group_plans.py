@@ -1,4 +1,4 @@
-"""What is known of groups whose lanes keylane deals out: their members, and the last plan.
+"""Groups whose lanes keylane deals out: their members, and the last plan.
 
 Source: KIP-345 (static membership), KIP-429 (cooperative rebalancing).
 """
@@ -137,12 +137,12 @@ class Generations:
         return memory.joined.generation_id if memory and memory.joined else None
 
     def is_past(self, group: str, generation_id: int) -> bool:
-        """Whether a newer generation is known."""
+        """Return whether a newer generation is known."""
         memory = self._groups.get(group)
         return bool(memory and memory.joined and memory.joined.generation_id > generation_id)
 
     def planned(self, group: str) -> Planned | None:
-        """What was dealt out last."""
+        """Return what was dealt out last."""
         memory = self._groups.get(group)
         return memory.planned if memory else None
 
@@ -151,7 +151,7 @@ class Generations:
         return iter(self._groups)
 
     def warn_once(self, group: str) -> bool:
-        """Whether this is the first trouble since the last plan."""
+        """Return whether this is the first trouble since the last plan."""
         memory = self._take(group)
         was_warned, memory.is_warned = memory.is_warned, True
         self._put(group, memory)

@@ -1,6 +1,5 @@
 """Patterns of subscriptions (KIP-848) compared with lane topics, at a cost that is bounded.
 
-In:    RE2 patterns as clients send them, names of topics.  Out: which of them a pattern matches.
 Source: KIP-848, KIP-1072 (broker side: RE2/J); github.com/google/re2/wiki/Syntax.
 
 RE2 matches in linear time, and yet a pattern of a KiB can take it seconds to compile, with the

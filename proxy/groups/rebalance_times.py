@@ -1,6 +1,5 @@
-"""How long members stand still while their group deals out its partitions anew.
+"""Time for which members stand still while their group deals out its partitions anew.
 
-In:    JoinGroup and SyncGroup requests, as they pass.  Out: seconds from the first to the second.
 Source: KIP-429: members of an eager group have nothing from their JoinGroup until the answer to
 their SyncGroup, which the coordinator gives as soon as the leader's SyncGroup is there.
 
@@ -27,7 +26,7 @@ coordinator waits for members."""
 class _Round:
     started_s: float
     joined_s: float
-    """When the last JoinGroup came."""
+    """Time when the last JoinGroup came."""
     is_synced: bool = False
 
 

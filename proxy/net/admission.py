@@ -1,7 +1,5 @@
-"""Which connections get in, and how much of a node each principal may use.
+"""Admission of connections, and the share of a node that each principal may use.
 
-In:    addresses and names of clients that connect, log in and leave; what they hold.
-Out:   why one is refused, if it is; which connections have to go.
 Source: Kafka's `max.connections` and `max.connections.per.ip`.
 
 A principal is a name that a broker has taken a login of (`login_watch`). A client that does not log
@@ -86,7 +84,7 @@ class Admission:
     def may_begin_group(
         self, principal: str | None, group: str, has_offsets: Callable[[str], bool]
     ) -> bool:
-        """Whether the principal may have offsets of lanes in a group that has none yet.
+        """Return whether the principal may have offsets of lanes in a group that has none yet.
 
         It counts from then on, while the group has some (`has_offsets`).
         """

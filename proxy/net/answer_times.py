@@ -1,6 +1,5 @@
-"""How long each broker is waited for, and which of them did not answer a moment ago.
+"""Time for which each broker is waited for, and which of them did not answer a moment ago.
 
-In:    how requests of keylane's own ended.  Out: seconds to wait, addresses in order, log lines.
 Source: docs/decisions/040.
 
 A broker that hangs takes connections and requests, and answers none. One that is slow answers
@@ -26,7 +25,7 @@ ANSWER_S_MAX: Final = 30.0
 MARGIN: Final = 3.0
 """The next answer may take this many times what the last one took."""
 SLOW_S: Final = 30.0
-"""How long a broker that was overtaken by another one is asked after all others."""
+"""Time for which a broker that was overtaken by another one is asked after all others."""
 ADDRESSES_MAX: Final = 1000
 """Brokers get new addresses, and the old ones are not used again."""
 
@@ -39,7 +38,7 @@ class _Known:
 
     answer_s: float = ANSWER_S_MIN
     late_since_s: float | None = None
-    """When the first request without an answer was given up; None: it has answered since."""
+    """Time when the first request without an answer was given up; None: it has answered since."""
     slow_until_s: float = float("-inf")
 
 
@@ -61,7 +60,7 @@ class Patience:
         self._known: dict[Address, _Known] = {}
 
     def seconds(self, address: Address) -> float:
-        """How long an answer of the broker is waited for."""
+        """Return how long an answer of the broker is waited for."""
         known = self._known.get(address)
         return ANSWER_S_MIN if known is None else known.answer_s
 
@@ -99,7 +98,7 @@ class Patience:
         self._of(address).slow_until_s = self._clock() + SLOW_S
 
     def is_late(self, address: Address) -> bool:
-        """Whether it left the last request unanswered, or was overtaken a moment ago."""
+        """Return whether it left the last request unanswered, or was overtaken a moment ago."""
         known = self._known.get(address)
         if known is None:
             return False

@@ -1,6 +1,5 @@
 """Cut a byte stream into Kafka frames with one copy at most, and none of large ones.
 
-In:    bytes as a socket delivers them, into our own buffers.  Out: whole frames.
 Source: Kafka protocol guide, "Network": a big-endian int32 size, then that many bytes.
 
 A frame is kept with its four size bytes, so that relaying it needs no new buffer.
@@ -57,7 +56,7 @@ class FrameReader:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a frame has begun and not yet ended."""
+        """Return whether a frame has begun and not yet ended."""
         return self._filled > 0
 
     @property
@@ -77,7 +76,7 @@ class FrameReader:
 
     @property
     def growth_bytes(self) -> int:
-        """What `free` is about to take for the large frame under way, 0 as a rule."""
+        """Return what `free` is about to take for the large frame under way, 0 as a rule."""
         if not self._frame_bytes or self._filled < len(self._large):
             return 0
         return min(self._frame_bytes, 2 * len(self._large))

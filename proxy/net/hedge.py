@@ -1,6 +1,5 @@
 """The first answer of several that may be asked for: the next one is begun when one is slow.
 
-In:    ways to an answer, the best one first.  Out: the answer that came first.
 Source: Dean, Barroso: The Tail at Scale (hedged requests); RFC 8305, Happy Eyeballs.
 """
 
@@ -70,7 +69,7 @@ async def _next_result(
 
 
 async def _outcome(way: Callable[[], Awaitable[Result]]) -> Result | KeylaneError:
-    """What a way comes to; a failure is a value, as no task may wait for it any more."""
+    """Return what a way comes to; a failure is a value, as no task may wait for it any more."""
     try:
         return await way()
     except KeylaneError as error:

@@ -1,6 +1,5 @@
-"""What connections hold in buffers, added up at every change, so that no bound is passed unseen.
+"""Bytes of connections in buffers, added up at every change, so that no bound is passed unseen.
 
-In:    what a connection holds, or is about to.  Out: connections that have to go, and why.
 Source: decision 035; `buffered_bytes_max`, `buffered_bytes_per_principal_max`.
 
 Connections that have not logged in where a login is required share a pool of their own: they can

@@ -1,6 +1,5 @@
 """A listener for each known broker, before a client gets the broker in an answer.
 
-In:    broker ids as answers name them.  Out: where clients reach each; none for those without.
 Source: docs/decisions/040.
 
 A port may be taken, for a while or for good. The broker is left out of answers until its
@@ -43,7 +42,7 @@ class Listeners:
         """
         self._bind, self._stats, self._on_bound = bind, stats, on_bound
         self.addresses: dict[int, Address] = {}
-        """Where clients reach each broker, by its id."""
+        """Place where clients reach each broker, by its id."""
         self._tries: dict[int, tuple[asyncio.Future[None], asyncio.Task[None]]] = {}
         """By broker without a listener: the end of the first try, and the task that goes on."""
 

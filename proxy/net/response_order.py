@@ -1,6 +1,5 @@
 """Answers leave a connection in the order of their requests.
 
-In:    a slot per request, filled at any time.  Out: buffers that may be written now.
 Source: Kafka protocol guide, "Network": the server keeps request order per connection.
 """
 

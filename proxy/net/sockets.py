@@ -1,6 +1,5 @@
 """Sockets of peers that may vanish: probed while they are silent, asked what they have taken.
 
-In:    transports.  Out: socket options; bytes that the peer's system has acknowledged.
 Source: RFC 1122 4.2.3.6 (keep-alives), RFC 5482 (user time-out), tcp(7).
 
 A machine that loses its power or its network says nothing, and a peer that only waits never finds

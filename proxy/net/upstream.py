@@ -1,6 +1,5 @@
 """Connections to brokers: the one paired with a client, and keylane's own.
 
-In:    request frames.  Out: response frames, in request order.
 Source: Kafka protocol guide, "Network": a broker answers a connection in request order.
 """
 
@@ -27,7 +26,7 @@ OnResponse = Callable[[Frame], None]
 
 
 class Room(Protocol):
-    """Where a large answer is to go."""
+    """Place where a large answer is to go."""
 
     def take(self, size_bytes: int) -> bool:
         """Take room for an answer of so many bytes, if there is any now."""
@@ -118,7 +117,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent."""
+        """Return whether requests can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
@@ -180,7 +179,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return where the next bytes go."""
         return self._reader.free()
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -287,7 +286,7 @@ class ServiceLink:
         self._link, self.client_id, self._login = link, client_id, login
         self._watch = watch or Unwatched()
         self._renew_s: float | None = None
-        """When to log in again, in the loop's time; None: never."""
+        """Time when to log in again, in the loop's time; None: never."""
         self._logging_in = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
         self._futures: set[asyncio.Future[Frame]] = set()
@@ -327,7 +326,7 @@ class ServiceLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent."""
+        """Return whether requests can be sent."""
         return self._link.is_open
 
     async def request_raw(

@@ -1,6 +1,5 @@
 """The broker that coordinates the nodes' group: found, asked, and found anew.
 
-In:    requests about the group.  Out: answers, in a bounded time.
 Source: Kafka protocol guide, FindCoordinator v3, JoinGroup v7, SyncGroup v5, Heartbeat v4,
 LeaveGroup v4, DescribeGroups v5: all in Kafka 2.5 and later, and in 4.x.
 
@@ -60,7 +59,7 @@ class Coordinator:
 
     @property
     def is_known(self) -> bool:
-        """Whether it can be asked at once."""
+        """Return whether it can be asked at once."""
         return self._link is not None and self._link.is_open
 
     def drop(self) -> None:

@@ -1,6 +1,5 @@
 """The nodes' own group in Kafka: its members, the groups that each serves, and until when.
 
-In:    this node's message to the others.  Out: `Membership` of each generation; `Ownership`.
 Source: Kafka protocol guide (JoinGroup, SyncGroup, Heartbeat), KIP-62, KIP-394; decision 020.
 
 `lease` proves that no two nodes serve the same group at once. This module keeps its rules: the
@@ -54,7 +53,7 @@ HEARTBEAT_SHARE: Final = 5
 TRY_SHARE: Final = 0.2
 """Of the session time-out: how long one try may take, so that others fit into a lease."""
 JOIN_MARGIN_S: Final = 5.0
-"""How much longer JoinGroup may take than the rebalance time-out; as in Kafka's consumers."""
+"""Share by which JoinGroup may take than the rebalance time-out; as in Kafka's consumers."""
 START_MARGIN_S: Final = 60.0
 """For a cluster that has just started: its offsets topic is made at the first request."""
 START_SESSIONS: Final = 3
@@ -112,7 +111,7 @@ class NodeGroup:
         self._contact_s = NEVER
         self._member_id, self._since = "", NO_GENERATION
         self._is_in_doubt = False
-        """Whether a JoinGroup of this member was sent and not answered."""
+        """True: a JoinGroup of this member was sent and not answered."""
         self._logged: NodeInfo | None = None
         self._ic_partition_count = 0
         self._next_beat_s, self._backoff_s = 0.0, BACKOFF_S_MIN
@@ -126,7 +125,7 @@ class NodeGroup:
     # What others ask.
     @property
     def is_member(self) -> bool:
-        """Whether we are one of the nodes; also for as long as a rebalance may take."""
+        """Return whether we are one of the nodes; also for as long as a rebalance may take."""
         if self._lease.generation_id == NO_GENERATION:
             return False
         share = 2.0 if self._lease.is_joining else LEASE_SHARE
@@ -227,7 +226,7 @@ class NodeGroup:
             self._first.set_result(None)
 
     def _goes_on_after(self, error: ConfigInvalid) -> bool:
-        """Whether one of the nodes that was refused tries again; `lone` does not."""
+        """Return whether one of the nodes that was refused tries again; `lone` does not."""
         del error
         return True
 

@@ -1,6 +1,5 @@
 """The lease of this node: the partitions that it may serve, while no other node can have them.
 
-In:    what the coordinator answered, and when the request was sent.  Out: held or not, and terms.
 Source: KIP-62 (session and rebalance time-out), KIP-394; docs/decisions/020.
 """
 
@@ -69,7 +68,7 @@ class Lease:
         self._next_term = 0
         self._is_assumed = False
         self.is_joining = True
-        """Whether nothing is held since JoinGroup was sent, or we are no member."""
+        """True: nothing is held since JoinGroup was sent, or we are no member."""
 
     @property
     def generation_id(self) -> int:
@@ -78,20 +77,20 @@ class Lease:
 
     @property
     def partitions(self) -> frozenset[int]:
-        """What the last sync gave us, whether it is held now or not."""
+        """Return what the last sync gave us, whether it is held now or not."""
         return frozenset(self._terms)
 
     @property
     def is_assumed(self) -> bool:
-        """Whether something is held that no generation has given yet."""
+        """Return whether something is held that no generation has given yet."""
         return self._is_assumed
 
     def is_good(self, now_s: float) -> bool:
-        """Whether what the last sync gave us is ours for sure."""
+        """Return whether what the last sync gave us is ours for sure."""
         return not self.is_joining and now_s < self._good_until_s
 
     def holds(self, partition: int, now_s: float) -> bool:
-        """Whether the partition is ours for sure."""
+        """Return whether the partition is ours for sure."""
         return partition in self._terms and self.is_good(now_s)
 
     def term(self, partition: int) -> int:

@@ -1,7 +1,5 @@
 """The seat of a node without a number: it is the only one in front of its cluster, or none.
 
-In:    as `group`: the nodes' group in Kafka, in which it is a member like any other.
-Out:   an `Ownership` of one pseudo partition, which stands for the whole journal.
 Source: docs/decisions/030; KIP-134 (initial rebalance delay).
 
 It differs from a numbered node in three points.
@@ -47,7 +45,7 @@ LOOK_S: Final = 0.02
 
 
 def is_guarded(config: ProxyConfig) -> bool:
-    """Whether a node has to be the only one."""
+    """Return whether a node has to be the only one."""
     return config.node is None and not config.beside_others
 
 
@@ -81,7 +79,7 @@ class LoneSeat(NodeGroup):
         self._seat_watch = Coordinator(cluster, GROUP, PROTOCOL)
         self._patience_s = PATIENCE_SHARE * self._session_s + PATIENCE_S
         self._until_s: float | None = None
-        """How long another one is waited for before we end; None: there was none yet."""
+        """Time for which another one is waited for before we end; None: there was none yet."""
 
     async def stop(self) -> None:
         """See `NodeGroup.stop`."""
@@ -174,7 +172,7 @@ class LoneSeat(NodeGroup):
             await asyncio.sleep(pause_s)
 
     def _counts_us_first(self, described: Any) -> bool:
-        """Whether our JoinGroup is taken, and before that of anybody else."""
+        """Return whether our JoinGroup is taken, and before that of anybody else."""
         if described.error_code != ErrorCode.none or described.group_state != PREPARING:
             return False
         if self._gate.withholds(is_established=False):

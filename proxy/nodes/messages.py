@@ -1,6 +1,5 @@
 """Messages of nodes through their group: bytes of JoinGroup and SyncGroup, and values.
 
-In:    `Hello` of a node that joins; `Membership`, or why a node was not let in.  Out: bytes; back.
 Source: `keylane.assignor.protocol` (Kafka's consumer protocol), so that Kafka's own tools show the
 owners; the rest is user data: JSON, in SyncGroup deflated (RFC 1950), since every member gets all.
 
@@ -160,7 +159,7 @@ def write_hello(hello: Hello) -> bytes:
 
 
 def read_hello(metadata: bytes, member_id: str) -> Hello:
-    """What a member said when it joined. Raises: NodeInvalid."""
+    """Return what a member said when it joined. Raises: NodeInvalid."""
     try:
         subscription = read_subscription(metadata)
     except FrameInvalid as error:

@@ -1,6 +1,5 @@
 """The secrets that nodes know each other by, as they stand in their file.
 
-In:    `node_secret_file`.  Out: its secrets, read anew at each use.
 Source: docs/decisions/033; docs/operations.md (rotation).
 """
 

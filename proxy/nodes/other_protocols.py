@@ -1,6 +1,5 @@
 """Groups of the newer kinds that have the name of the nodes' group: asked for, and emptied.
 
-In:    a group, a member.  Out: requests as kio entities.
 Source: KIP-848 (consumer), KIP-932 (share), KIP-1071 (streams): a heartbeat with the epoch -1
 leaves, whatever client sends it.
 """

@@ -1,6 +1,5 @@
-"""Which node serves which partitions of `__individual_commit_offsets`: balanced, with few moves.
+"""Owners of the partitions of `__individual_commit_offsets`: balanced, with few moves.
 
-In:    the hello of each member.  Out: the nodes, and an owner for every partition.
 Source: docs/decisions/020.
 """
 
@@ -63,7 +62,7 @@ def _turn(hello: Hello, *, is_leader: bool) -> tuple[bool, int, bool]:
 
 
 def _refuse_beside(hello: Hello, oldest: Hello) -> str:
-    """Why a node is not let in beside another one, of which one has no number."""
+    """Return why a node is not let in beside another one, of which one has no number."""
     if oldest.node.lone:
         return (
             f"node: the node at {_place(oldest)} has no number and has to be the only one; stop "

@@ -1,6 +1,5 @@
 """A node that died and came back: waited for before it joins, so that only its own groups wait.
 
-In:    the nodes' group as its coordinator describes it.  Out: whether to join now, or look again.
 Source: Kafka protocol guide (DescribeGroups); docs/decisions/020.
 
 A JoinGroup makes the coordinator wait for every member that it counts, and it counts a dead one
@@ -43,7 +42,7 @@ class Predecessor:
         self._is_logged = False
 
     def is_awaited(self, described: Any, received: Received, number: int, now_s: float) -> bool:
-        """Whether to look again instead of joining; `described` is of DescribeGroups.
+        """Return whether to look again instead of joining; `described` is of DescribeGroups.
 
         received: the nodes among its members; what does not prove to be one is not waited for.
         """
@@ -71,7 +70,7 @@ class Predecessor:
 
 
 def _place_of(received: Received, number: int) -> str | None:
-    """Where the node with a number says that it is reached; None: none has it."""
+    """Return where the node with a number says that it is reached; None: none has it."""
     for hello in received.hellos.values():
         if hello.node.number == number and not hello.node.lone:
             return "{}:{}".format(*hello.node.bootstrap)

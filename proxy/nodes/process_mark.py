@@ -1,6 +1,5 @@
 """The process of a lone node, and whether it still runs: known on the same machine only.
 
-In:    a mark that another process has made.  Out: whether it runs, has ended, or is not known.
 Source: proc(5): a process is its machine's boot, its PID namespace, its pid and its start time.
 
 A proof has to be one: a lease is taken over on it. So whatever cannot be read is not known.
@@ -38,7 +37,7 @@ def make_mark() -> str:
 
 
 def look_up(mark: str) -> Life:
-    """Whether the process that made `mark` runs; one that is stopped is not known."""
+    """Return whether the process that made `mark` runs; one that is stopped is not known."""
     place, _, process = mark.partition(":")
     pid_text, _, started = process.partition(":")
     try:

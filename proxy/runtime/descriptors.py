@@ -1,6 +1,5 @@
 """Open files of this process: as many as the system gives, and some kept for keylane's own use.
 
-In:    the configuration, the system's limit.  Out: how many connections there may be.
 Source: getrlimit(2), accept(2); libuv's `uv__emfile_trick`.
 
 A client's connection takes two: its own, and the broker's. Without files left uvloop takes
@@ -65,7 +64,7 @@ def raise_limit() -> int:
 
 
 def budget_of(limit: int, config: ProxyConfig) -> Budget:
-    """What has room in a limit. Raises: ConfigInvalid, it is too low to begin with."""
+    """Return what has room in a limit. Raises: ConfigInvalid, it is too low to begin with."""
     if limit < LIMIT_MIN:
         raise ConfigInvalid(
             f"open files: the limit is {limit}, at least {LIMIT_MIN} are needed; raise it"
@@ -87,7 +86,7 @@ def budget_of(limit: int, config: ProxyConfig) -> Budget:
 
 
 def is_write_to_closed(error: BaseException | None) -> bool:
-    """Whether uvloop met a transport that it has closed (`UVHandle._ensure_alive`)."""
+    """Return whether uvloop met a transport that it has closed (`UVHandle._ensure_alive`)."""
     return isinstance(error, RuntimeError) and str(error).endswith("; the handler is closed")
 
 

@@ -1,6 +1,5 @@
 """Keep freed memory for the next block, where the C library would give it back each time.
 
-In:    nothing.  Out: two settings of glibc's allocator; what the start made is no longer searched.
 Source: glibc manual, "Malloc Tunable Parameters" (mallopt); malloc_trim(3); Python, `gc.freeze`.
 
 A block is split into buffers of half a megabyte that live for milliseconds. By default glibc

@@ -1,7 +1,4 @@
-"""So many lines in so many seconds, for what strangers can cause as often as they like.
-
-In:    moments at which a line is due.  Out: whether it is written, and how many were left out.
-"""
+"""So many lines in so many seconds, for what strangers can cause as often as they like."""
 
 from __future__ import annotations
 

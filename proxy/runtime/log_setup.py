@@ -1,7 +1,5 @@
 """A node's log: keylane's own lines, and one line where its Kafka clients would write thousands.
 
-In:    records of the logging module.  Out: lines on stderr.
-
 aiokafka, which writes the journal and keylane's other topics, logs each try of each client while a
 broker is away, some 20 a second. That it goes on is no news: one line says that it has begun, one
 that it has ended. The level debug shows all of it as it is.
@@ -67,11 +65,11 @@ class ClientTrouble(logging.Handler):
         super().__init__(logging.WARNING)
         self._clock, self._later = clock, later
         self._since_s: float | None = None
-        """When the trouble began that is not over; None: all is well."""
+        """Time when the trouble began that is not over; None: all is well."""
         self._last_s = 0.0
         self._count = 0
         self._logged_s: dict[str, float] = {}
-        """When each other kind of line was logged."""
+        """Time when each other kind of line was logged."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take in one line of aiokafka's; one that fails to format must not raise in the caller."""

@@ -1,6 +1,5 @@
-"""How much memory this process may use: of its control group, or of the machine.
+"""Memory that this process may use: of its control group, or of the machine.
 
-In:    `/proc/self/cgroup`, the files of control groups, the machine's memory.  Out: bytes.
 Source: Linux, "Control Group v2" (memory.max) and "Memory Resource Controller"
 (memory.limit_in_bytes); cgroups(7) on /proc/PID/cgroup. A group is bounded by those above it.
 """
@@ -40,7 +39,7 @@ def fit_memory(config: ProxyConfig) -> tuple[ProxyConfig, MemoryPlan]:
 def find_memory_max(
     *, cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS, machine_bytes: int | None = None
 ) -> int:
-    """What the process may use where `memory_max` is left out."""
+    """Return what the process may use where `memory_max` is left out."""
     machine_bytes = machine_bytes or _machine_bytes()
     limit = find_cgroup_limit(cgroups, own)
     if limit is None or limit >= machine_bytes:

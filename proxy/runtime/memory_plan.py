@@ -1,6 +1,5 @@
 """One bound of memory, and what each part of the process may use of it.
 
-In:    `memory_max`, the configuration, which of its keys were given.  Out: `MemoryPlan`.
 Source: decision 035, with the measurements behind the numbers here.
 
 Theory. A part costs its bound times what one byte of it takes at its worst (`COSTS`). The parts
@@ -115,7 +114,7 @@ def plan_memory(config: ProxyConfig, memory_max: int, *, processors: int) -> Mem
 
 
 def share_of_worker(memory_max: int, workers: int) -> int:
-    """What each of several workers may use: the parent needs some itself."""
+    """Return what each of several workers may use: the parent needs some itself."""
     return max(0, memory_max - SUPERVISOR_BYTES) // workers
 
 

@@ -1,6 +1,5 @@
-"""What the proxy counts: one plain object that every part adds to.
+"""Counters of the proxy: one plain object that every part adds to.
 
-In:    additions from sessions, readers and the cache.  Out: numbers, and what each one means.
 Source: Prometheus naming (`_total` for counters, the base unit last).
 """
 
@@ -55,7 +54,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many numbers were observed."""
+        """Return how many numbers were observed."""
         return sum(self._counts)
 
     def observe(self, seconds: float) -> None:
@@ -64,7 +63,7 @@ class Histogram:
         self.sum += seconds
 
     def buckets(self) -> tuple[tuple[str, float], ...]:
-        """As `Sample` has them."""
+        """Do as `Sample` has them."""
         names = [*map(str, self._bounds), "+Inf"]
         totals = accumulate(self._counts)
         return tuple((name, float(total)) for name, total in zip(names, totals, strict=True))

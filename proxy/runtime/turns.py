@@ -1,7 +1,4 @@
-"""Work beside the event loop, and waits that have a bound.
-
-In:    functions that take long, awaitables.  Out: their results.
-"""
+"""Work beside the event loop, and waits that have a bound."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class Turns:
         return await asyncio.to_thread(function, *args)
 
     async def in_turn(self, function: Callable[..., Result], *args: object) -> Result:
-        """As `in_thread`, one at a time of all connections: for what any client can ask for."""
+        """Do as `in_thread`, one at a time of all connections: for what any client can ask for."""
         return await asyncio.get_running_loop().run_in_executor(self._large, function, *args)
 
     async def in_time(self, awaitable: Awaitable[Result], seconds: float) -> Result:

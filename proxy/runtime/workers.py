@@ -1,7 +1,5 @@
 """`keylane proxy --workers N`: N nodes on one machine, each a process, under one parent.
 
-In:    `ProxyConfig` with `workers` above 1.  Out: an exit code; one line when all are ready.
-
 All share the bootstrap port, so that clients need one address; each has its own listeners for the
 brokers. A worker that ends is started again; the others take over its groups meanwhile. That
 is also how workers are restarted one after another: SIGTERM to each, the parent does the rest.
@@ -155,6 +153,6 @@ class _Parent:
 
 
 def _environment() -> dict[str, str]:
-    """What a worker inherits: not the configuration, which it gets from its file."""
+    """Return what a worker inherits: not the configuration, which it gets from its file."""
     keys = {ENVIRONMENT_PREFIX + key.upper() for key in ProxyConfig.model_fields}
     return {name: value for name, value in os.environ.items() if name not in keys}

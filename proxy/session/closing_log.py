@@ -1,7 +1,4 @@
-"""The log line of a closed connection; not of all strangers, since they can cause any number.
-
-In:    which connection, why.  Out: a line of the logger `keylane.session`.
-"""
+"""The log line of a closed connection; not of all strangers, since they can cause any number."""
 
 from __future__ import annotations
 

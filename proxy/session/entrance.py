@@ -1,7 +1,4 @@
-"""Connections of clients from the handshake to the end: which get in, which have to go.
-
-In:    sessions that connect, log in, send and close.  Out: the sessions that are open.
-"""
+"""Connections of clients from the handshake to the end: which get in, which have to go."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ class Entrance:
         on_held: Callable[[ClientSession, int], None],
         on_closed: Callable[[ClientSession], None],
     ) -> SessionHooks[ClientSession]:
-        """What sessions of this node call."""
+        """Return what sessions of this node call."""
         return SessionHooks(
             admit=self.admit,
             admit_principal=self.admit_principal,

@@ -1,7 +1,4 @@
-"""Calls of a session to its node.
-
-In:    a session.  Out: why it is closed again, if it is.
-"""
+"""Calls of a session to its node."""
 
 from __future__ import annotations
 

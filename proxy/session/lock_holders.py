@@ -1,7 +1,5 @@
 """Handlers that hold a group's lock, and the time that a broker has to answer them meanwhile.
 
-In:    tasks that hold a lock, answers that they wait for.  Out: a call, when one takes too long.
-
 Others wait for the lock. A broker that throttles a principal answers, and takes the next request
 of the connection only when its time is over (KIP-219), which may be minutes.
 """

@@ -1,6 +1,5 @@
-"""Whether the client of a connection has shown that it is one: until then little is taken from it.
+"""Proof that a connection is of a client: until then little is taken from it.
 
-In:    tokens that a broker took, its answers.  Out: what may be passed on; a call, once.
 Source: KIP-152; Kafka's `SaslServerAuthenticator`.
 
 Where a login is required, its end is the proof; elsewhere it is the first answer of a broker.
@@ -25,14 +24,14 @@ class Proof:
     def __init__(self, *, is_login_required: bool, on_proven: Callable[[], None]) -> None:
         self._on_proven, self._is_login_required = on_proven, is_login_required
         self.may_relay = not is_login_required
-        """Whether the broker is passed more than the login."""
+        """True: the broker is passed more than the login."""
         self._answers_left = 0 if is_login_required else 1
         """So many answers of the broker from now on are the proof; 0: none is."""
         self.is_given = False
 
     @property
     def is_owed(self) -> bool:
-        """Whether a login is required that is not over."""
+        """Return whether a login is required that is not over."""
         return self._is_login_required and not self.is_given
 
     def token_taken(self, *, is_over: bool | None) -> None:
@@ -48,7 +47,7 @@ class Proof:
             self._answers_left = 1 + ANSWERS_THAT_PROVE
 
     def noting(self, on_response: OnResponse) -> OnResponse:
-        """As `on_response`, and the broker's answer counts."""
+        """Do as `on_response`, and the broker's answer counts."""
 
         def answered(frame: Frame) -> None:
             on_response(frame)

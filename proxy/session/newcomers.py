@@ -1,8 +1,5 @@
 """Connections whose clients have not logged in yet: they are few, and they have little time.
 
-In:    connections that come, send, prove themselves (`proof`) and go.
-Out:   which one makes room for another, which have had their time.
-
 A stranger can open connections and be silent. At the bound the one that has been silent longest
 goes, so that strangers take room from each other and not from clients, which log in at once.
 """
@@ -25,7 +22,7 @@ class Newcomers(Generic[Connection]):
     def __init__(self, *, count_max: int, timeout_s: float) -> None:
         self._count_max, self._timeout_s = count_max, timeout_s
         self._times: OrderedDict[Connection, tuple[float, float]] = OrderedDict()
-        """When each came, and when its last bytes came, in seconds."""
+        """Time when each came, and when its last bytes came, in seconds."""
 
     def __len__(self) -> int:
         return len(self._times)

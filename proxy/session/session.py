@@ -1,7 +1,5 @@
 """One client connection, paired with one connection to its broker.
 
-In:    request frames from the client.  Out: response frames, in request order.
-
 A frame that keylane has no reason to read goes upstream as it came, and its answer back.
 A served request blocks the ones behind it (as a broker does) until its handler has sent what
 it sends, or is done: a LeaveGroup must not overtake the OffsetCommit before it.

@@ -1,7 +1,4 @@
-"""Whether a client takes what waits for it.
-
-In:    its transport.  Out: for how long it has taken nothing.
-"""
+"""Answers that wait for a client, and the bytes that it takes."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class Taking:
         self._taken_bytes = None
 
     def still_s(self, transport: asyncio.Transport, now_s: float) -> float:
-        """How long it has taken nothing, as far as was looked."""
+        """Return how long it has taken nothing, as far as was looked."""
         taken_bytes = count_taken(transport)
         if taken_bytes != self._taken_bytes:
             self._taken_bytes, self._seen_s = taken_bytes, now_s

@@ -1,7 +1,4 @@
-"""The control server of a node, put together of the node's parts.
-
-In:    the parts.  Out: a `ControlServer` that was not started yet.
-"""
+"""The control server of a node, put together of the node's parts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Connections to brokers for clients: each is paired with one of a client's own.
-
-In:    which broker, or any.  Out: `UpstreamLink`s.
-"""
+"""Connections to brokers for clients: each is paired with one of a client's own."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What groups on lanes need at a node's start: the seat, the journal, the settings; now or later.
+"""Start of groups on lanes with a node: the seat, the journal, the settings; now or later.
 
-In:    the parts of a node.  Out: groups that are served, or held back until brokers let them be.
 Source: docs/decisions/030.
 
 Where brokers cannot make their offsets topic, and nothing of keylane's own can be there either,

@@ -1,6 +1,5 @@
 """This process among the nodes: its seat, its message to the others, and theirs.
 
-In:    the configuration, the cluster, what sessions share.  Out: a `NodeGroup` or a `LoneSeat`.
 Source: docs/decisions/020, 030, 033.
 """
 
@@ -50,7 +49,7 @@ class NodeParts:
 
     @property
     def shared(self) -> Shared:
-        """What sessions share."""
+        """Return what sessions share."""
         assert self._shared is not None, "set before anything starts"
         return self._shared
 

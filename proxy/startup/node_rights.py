@@ -1,6 +1,5 @@
 """Rights without which a node would start, and then refuse its groups: asked for at its start.
 
-In:    the cluster, as keylane's own principal sees it.  Out: nothing, or ConfigInvalid.
 Source: KIP-430 (authorized operations), KIP-98 (InitProducerId); docs/operations.md.
 """
 

@@ -1,6 +1,5 @@
 """Kafka's own offsets topic: whether brokers can make it, and if not, why.
 
-In:    the cluster, as keylane's own principal sees it.  Out: what is missing, as one line.
 Source: Kafka documentation, "Broker Configs" (offsets.topic.replication.factor); brokers answer
 COORDINATOR_NOT_AVAILABLE without a reason when they cannot make the topic.
 
@@ -52,7 +51,7 @@ async def find_obstacle(cluster: Cluster) -> str | None:
 
 
 def is_blank(cluster: Cluster) -> bool:
-    """Whether nothing of keylane's own is there: no layout is pinned, no range assigned."""
+    """Return whether nothing of keylane's own is there: no layout is pinned, no range assigned."""
     return not {JOURNAL, SETTINGS} & cluster.registry.topics.keys()
 
 

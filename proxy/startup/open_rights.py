@@ -57,7 +57,7 @@ class Own:
     operations: tuple[int, ...]
 
     def falls_under(self, acl: Acl) -> bool:
-        """Whether an ACL is of it."""
+        """Return whether an ACL is of it."""
         if acl.resource_type != self.resource_type:
             return False
         if acl.pattern_type == PREFIXED:
@@ -109,7 +109,7 @@ class OpenRight:
 
 
 def find_open_rights(acls: Iterable[Acl], *, principals: Collection[str]) -> list[OpenRight]:
-    """What others may do with keylane's own, in the order of `OWN`; each ACL once for each.
+    """Return what others may do with keylane's own, in the order of `OWN`; each ACL once for each.
 
     principals: keylane's own. Costs a look per ACL and thing.
     """

@@ -1,6 +1,5 @@
-"""Whether others may do what only nodes should: asked at a start, and said in the log.
+"""Rights of others to what only nodes should do: asked for at a start, and logged.
 
-In:    the cluster, as keylane's own principal sees it.  Out: log lines; what was found.
 Source: KIP-140 (DescribeAcls); docs/security.md.
 """
 

@@ -1,7 +1,5 @@
 """Comparing subscribed patterns with lane topics: one at a time, for a share of the time.
 
-In:    patterns, names of topics.  Out: which of them a pattern matches.
-
 RE2 holds the interpreter's lock while it compiles, so a thread alone does not
 keep a pattern from stopping the event loop for most of the time.
 """

@@ -1,6 +1,5 @@
-"""Which key ranges each client id reads of each partition, set by a standalone assign call.
+"""Key ranges that each client id reads of each partition, set by a standalone assign call.
 
-In:    changes: per client id its assignment, or None to delete it.  Out: a new `RangeTable`.
 Source: docs/decisions/015, 019.
 """
 
@@ -32,7 +31,7 @@ Assignment = Mapping[str, Mapping[int, Sequence[KeyRange]]]
 """Key ranges by topic and partition; no range is the whole partition."""
 Ranges = tuple[KeyRange, ...]
 Parts = Mapping[str, Mapping[int, Ranges]]
-"""As `Assignment`, with ranges sorted, disjoint and merged."""
+"""Same as `Assignment`, with ranges sorted, disjoint and merged."""
 Owners = tuple[tuple[str, Ranges], ...]
 
 
@@ -125,7 +124,7 @@ class RangeTable:
 
 @dataclass(slots=True)
 class RangeTableHolder:
-    """Where the newest table hangs. A request takes `table` once, and sees one version."""
+    """Place where the newest table hangs. A request takes `table` once, and sees one version."""
 
     table: RangeTable = field(default_factory=RangeTable)
 
@@ -199,7 +198,7 @@ def _place(placed: dict[tuple[str, int], list[KeyRange]], parts: Parts) -> int:
 
 
 def _has_room(placed: Mapping[tuple[str, int], list[KeyRange]], parts: Parts) -> bool:
-    """Whether no range of a client meets one that is placed."""
+    """Return whether no range of a client meets one that is placed."""
     return not any(
         _meets(placed.get((topic, partition), []), part)
         for topic, partitions in parts.items()

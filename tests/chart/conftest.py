@@ -1,7 +1,4 @@
-"""Helm for the tests of the chart, and each set of values rendered once.
-
-In:    nothing.  Out: the fixtures `chart` and `rendered`.
-"""
+"""Helm for the tests of the chart, and each set of values rendered once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Render the chart with the real Helm, and find objects in the result.
-
-In:    values.  Out: Kubernetes objects as mappings.
-"""
+"""Render the chart with the real Helm, and find objects in the result."""
 
 from __future__ import annotations
 

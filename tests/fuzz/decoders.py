@@ -1,7 +1,5 @@
 """`python -m tests.fuzz.decoders --seconds N`: coverage-guided fuzzing of every own decoder.
 
-In:    tests/fuzz/corpus and generated seeds.  Out: a line of figures; a finding is a file and
-       exit code 1.
 Source: atheris (libFuzzer for Python). Kernels run as plain Python (NUMBA_DISABLE_JIT=1), so
 that their branches count as coverage and their indexes are checked.
 """

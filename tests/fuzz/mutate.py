@@ -1,7 +1,5 @@
 """Hostile inputs of decoders, each a function of a seed and its number.
 
-In:    a seed, a number.  Out: bytes in the form of the corpus: decoder, choice, data.
-
 An input is a sound one with one to six changes: bits, bytes that parsers trip over, lengths, pieces
 cut out, doubled or taken from another sound input. One in eight is bytes of chance.
 """

@@ -1,7 +1,4 @@
-"""Sound inputs of the decoders in `peers`: where mutations of them start.
-
-In:    nothing.  Out: pairs of a decoder's name and a choice, with the bytes.
-"""
+"""Sound inputs of the decoders in `peers`: where mutations of them start."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Fuzzed decoders whose bytes other programs may have written.
 
-In:    bytes; `choice` says how they are taken.  Out: nothing, or a finding.
-
 Records of keylane's topics, and members of its nodes' group, come from any principal that a broker
 lets in there. Some decoders are behind a wrapping that chance never makes: for half of the choices
 the bytes are what is inside of it.

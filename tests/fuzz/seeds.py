@@ -1,7 +1,4 @@
-"""Sound inputs of every decoder: where the fuzzer starts.
-
-In:    a folder.  Out: files named by their content, at most 100.
-"""
+"""Sound inputs of every decoder: where the fuzzer starts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Every own decoder, as the fuzzer calls it, with the errors that it may raise.
-
-In:    bytes; the first chooses decoder, the second the version.  Out: nothing, or a finding.
-"""
+"""Every own decoder, as the fuzzer calls it, with the errors that it may raise."""
 
 from __future__ import annotations
 

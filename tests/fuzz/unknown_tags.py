@@ -1,6 +1,5 @@
 """Tagged fields that no schema has, put at every level of a kio entity.
 
-In:    an entity and a seeded generator.  Out: the entity with unknown tagged fields.
 Source: KIP-482.
 """
 

@@ -1,7 +1,4 @@
-"""Record batches of a few bytes that become hundreds of megabytes, put straight into a broker.
-
-In:    a codec, plain sizes.  Out: batches; offsets that a broker gave them.
-"""
+"""Record batches of a few bytes that become hundreds of megabytes, put straight into a broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Certificates for the tests: an authority, and what it signs, good or expired.
-
-In:    a folder.  Out: PEM files.
-"""
+"""Certificates for the tests: an authority, and what it signs, good or expired."""
 
 from __future__ import annotations
 

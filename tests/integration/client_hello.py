@@ -1,6 +1,5 @@
 """First bytes of TLS connections that no library would send.
 
-In:    a version, names.  Out: a record with a ClientHello; what a server's record says.
 Source: RFC 5246 (7.4.1.2), RFC 6066 (3, server names), RFC 8446 (6, alerts).
 """
 

@@ -1,9 +1,4 @@
-"""A real Kafka for the integration tests: one broker per session, own topics for each test.
-
-In:    nothing.  Out: the fixtures `kafka`, `broker`, `own_broker`, `admin`, `topic`, `java`,
-       `keylane` (proxies of the test's own), `shared_keylane` (one for the session), and
-       `stage` (a broker with TLS, SASL and ACLs, and keylane in front of it).
-"""
+"""A real Kafka for the integration tests: one broker per session, own topics for each test."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The same questions to a broker, and to keylane in front of it; what differs in the answers.
-
-In:    two addresses, questions.  Out: differences in words.
-"""
+"""The same questions to a broker, and to keylane in front of it; what differs in the answers."""
 
 from __future__ import annotations
 

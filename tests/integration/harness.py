@@ -1,7 +1,4 @@
-"""Whole groups of stock consumers, and checks of the records that they saw.
-
-In:    a bootstrap address, a topic.  Out: `Group` (child processes), `Seen` (their reports).
-"""
+"""Whole groups of stock consumers, and checks of the records that they saw."""
 
 from __future__ import annotations
 

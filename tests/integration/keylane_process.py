@@ -1,7 +1,4 @@
-"""`keylane proxy` as a child process, for tests and benchmarks.
-
-In:    the upstream's bootstrap address, lane rules.  Out: a running proxy, its addresses, its log.
-"""
+"""`keylane proxy` as a child process, for tests and benchmarks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A topic of a cluster that may have started a moment ago.
-
-In:    an admin client, a topic.  Out: the topic exists.
-"""
+"""A topic of a cluster that may have started a moment ago."""
 
 from __future__ import annotations
 

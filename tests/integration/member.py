@@ -1,7 +1,4 @@
-"""One stock consumer as a child process; reports its events as JSON lines on stdout.
-
-In:    argv.  Out: lines {"event": "assigned" | "records" | "committed", ...}; ends on SIGTERM.
-"""
+"""One stock consumer as a child process; reports its events as JSON lines on stdout."""
 
 from __future__ import annotations
 

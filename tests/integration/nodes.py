@@ -1,7 +1,4 @@
-"""Several keylane processes in front of one cluster, and a group whose events have times.
-
-In:    the upstream's bootstrap address, lane rules, a folder.  Out: `Nodes`, `TimedGroup`.
-"""
+"""Several keylane processes in front of one cluster, and a group whose events have times."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Generated requests of every API and version: names, ids, null, empty, many, unknown.
 
-In:    an API, a version, a number.  Out: the bytes of a request, with marks for what differs
-       between two sides that are to be in the same state.
 Source: kio's schemas, which equal those of Kafka 4.3.1 field by field.
 
 What changes state is asked on twins: names hold `MARK`, which stands for either side, and topics

@@ -1,7 +1,4 @@
-"""A client of a few lines that sends any bytes, and shows every byte that comes back.
-
-In:    kio requests.  Out: kio answers, and the bytes.
-"""
+"""A client of a few lines that sends any bytes, and shows every byte that comes back."""
 
 from __future__ import annotations
 

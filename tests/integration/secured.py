@@ -1,7 +1,4 @@
-"""A secured broker, its users, and stock clients that log in, for the security tests.
-
-In:    a folder.  Out: broker properties, tokens, and each client's records or error.
-"""
+"""A secured broker, its users, and stock clients that log in, for the security tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A secured broker and keylane in front of it, once for all security tests.
-
-In:    a folder.  Out: `Stage`; the fixture `stage` of conftest.py.
-"""
+"""A secured broker and keylane in front of it, once for all security tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A gateway that passes TLS through: it finds the listener by the name that the client asks for.
-
-In:    listeners by name.  Out: a port, and the names that were asked for.
-"""
+"""A gateway that passes TLS through: it finds the listener by the name that the client asks for."""
 
 from __future__ import annotations
 

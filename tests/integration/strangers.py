@@ -1,7 +1,4 @@
-"""A stranger in the nodes' group: joins at the broker itself, with any bytes.
-
-In:    a broker's address, bytes to send.  Out: its answers; the others' bytes, to repeat them.
-"""
+"""A stranger in the nodes' group: joins at the broker itself, with any bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`keylane demo` as a user runs it: it ends by itself, it passes, it leaves nothing behind.
-
-In:    nothing; it brings its own Kafka and its own proxy.  Out: verdicts.
-"""
+"""`keylane demo` as a user runs it: it ends by itself, it passes, it leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The embedded Kafka: it serves, it survives kill -9, it leaves nothing behind.
-
-In:    the fixtures of `conftest`.  Out: verdicts.
-"""
+"""The embedded Kafka: it serves, it survives kill -9, it leaves nothing behind."""
 
 from __future__ import annotations
 

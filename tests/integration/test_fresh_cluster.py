@@ -1,7 +1,4 @@
-"""A cluster whose brokers cannot make their offsets topic yet: requests without a group are served.
-
-In:    a broker of this test's own.  Out: verdicts.
-"""
+"""Brokers that cannot make their offsets topic yet: requests without a group are served."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Nodes without a number: one at a time serves a cluster; the others end or are fenced.
-
-In:    a broker of each test's own.  Out: verdicts.
-"""
+"""Nodes without a number: one at a time serves a cluster; the others end or are fenced."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The journal's store on a real broker: appended records are there after a restart.
-
-In:    the fixtures of `conftest`.  Out: verdicts.
-"""
+"""The journal's store on a real broker: appended records are there after a restart."""
 
 from __future__ import annotations
 

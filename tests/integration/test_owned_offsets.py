@@ -1,7 +1,4 @@
-"""Offsets among many nodes on a real broker: one journal, owners that come and go.
-
-In:    the fixtures of `conftest`.  Out: verdicts.
-"""
+"""Offsets among many nodes on a real broker: one journal, owners that come and go."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The simulated broker answers as a real one does, so that the simulation does not lie.
-
-In:    the session's broker; a simulated one.  Out: the same script of calls, answer by answer.
-"""
+"""The simulated broker answers as a real one does, so that the simulation does not lie."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One consume-transform-produce loop as a child process: exactly once, with stock clients.
-
-In:    argv.  Out: what it reads from the topic, in the output topic, in transactions together
-       with its offsets; lines {"event": ...} on stdout; ends on SIGTERM.
-"""
+"""One consume-transform-produce loop as a child process: exactly once, with stock clients."""
 
 from __future__ import annotations
 

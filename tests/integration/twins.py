@@ -1,7 +1,4 @@
-"""Two sides in the same state: topics, records and a group for each, on one broker.
-
-In:    a folder.  Out: a broker and keylane in front of it, each with its own topics.
-"""
+"""Two sides in the same state: topics, records and a group for each, on one broker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A client of a few lines for attacks: blocking, without TLS, with bodies from plain values.
-
-In:    where to, requests as dicts.  Out: kio answers; what went wrong, as text.
-"""
+"""A client of a few lines for attacks: blocking, without TLS, with bodies from plain values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Attacks on a node, each from one machine, with few rights or none.
 
-In:    where to, how long.  Out: results of the attacker, by name; none may begin with `HARM`.
-
 mallory has few rights, alice those that a careless set-up gives to all (`hostile_stage`). Each
 attack rests between its steps, since it shares the machine with what it attacks.
 """

@@ -1,7 +1,5 @@
 """The group that must not notice an attack: stock consumers on lanes, a producer at a fixed rate.
 
-In:    a bootstrap address, a topic.  Out: records per second of the whole group, in windows.
-
 The producer writes to the brokers themselves at a fixed rate, well below what the machine can do.
 So a group that keeps up has exactly that pace, whatever the attacker's own CPU time is, and what
 falls below it is time in which the group stood still.

@@ -2,8 +2,6 @@
 
 `python -m tests.long.attack_member BOOTSTRAP GROUP TOPIC USER PASSWORD`: commits what it has once
 a second and waits for the answer, as a careful client does; ends on SIGTERM.
-
-In:    argv.  Out: lines `seconds of the machine's clock, records`.
 """
 
 from __future__ import annotations

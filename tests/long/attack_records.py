@@ -1,7 +1,4 @@
-"""Attacks with records and memberships that only keylane itself should write.
-
-In:    where to, how long.  Out: results of the attacker.
-"""
+"""Attacks with records and memberships that only keylane itself should write."""
 
 from __future__ import annotations
 

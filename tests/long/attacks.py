@@ -7,8 +7,6 @@ after. Prints a table; exit code 1 when the pace falls below 0.8 of that without
 attacker gets what it must not (`HARM`).
 `--only "bomb,idle"` plays these, `--list` names all.
 
-In:    seconds of each attack.  Out: lines on stdout.
-
 A pace is records per second in windows of five seconds, and its median counts. The producer's rate
 is fixed and moderate: the attacker, Kafka, keylane and the group share one machine, and a group
 that lives on all that is left of it would slow down by the attacker's own CPU time.

@@ -3,8 +3,6 @@
 `python -m tests.long.audited --minutes 5`: eight stock consumers of three libraries report what
 they do; Spark says whether anything was lost, repeated, out of order or at two members at once.
 Exit code as the audit's: 0 clean, 1 findings, 2 inconclusive.
-
-In:    minutes.  Out: the verdict on stdout.
 """
 
 from __future__ import annotations

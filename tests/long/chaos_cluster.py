@@ -1,6 +1,5 @@
 """Chaos at the brokers: kills, hangs, stale leaders, lost disks and records.
 
-In:    a running cluster of three.  Out: the same cluster, which has lost what was asked for.
 All waits are bounded.
 Source: Kafka's record batch v2 (KIP-98); checkpoint files of kafka.server.checkpoints.
 """

@@ -1,6 +1,5 @@
 """The end of a run of chaos: Kafka's logs, and the groups' offsets.
 
-In:    addresses, groups, lanes.  Out: logs; breaches in words.
 All waits have a bound.
 """
 

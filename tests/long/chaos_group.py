@@ -1,7 +1,4 @@
-"""Groups under chaos, and the producer that feeds them: processes, and their events.
-
-In:    addresses, topics.  Out: `Held` and `Delivery` events; `Produced` ones.
-"""
+"""Groups under chaos, and the producer that feeds them: processes, and their events."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Events of groups in a run of chaos, with times of one clock.
 
-In:    what members published, what went over the wire, what producers wrote and Kafka kept.
 All times are seconds of the machine's monotonic clock.
 """
 

@@ -1,7 +1,4 @@
-"""One hit of a round of chaos: at one of the nodes, brokers, members, disks or logs.
-
-In:    targets, a seeded chance.  Out: the same, which work again, and the hit in words.
-"""
+"""One hit of a round of chaos: at one of the nodes, brokers, members, disks or logs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Compares the answers and records that a group got with its commits.
 
-In:    the history of a cluster and of one group.  Out: breaches and notes in words, and counts.
-
 Breaches, by kind:
   below     an OffsetFetch answer below an acknowledged commit of the lane
   passes    an answer behind records of the lane that no member has committed

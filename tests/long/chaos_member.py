@@ -1,7 +1,5 @@
 """One stock consumer of several topics as a child process; publishes what it does on stdout.
 
-In:    argv.  Out: JSON lines {"event": ..., "at_s": ...} whose lanes are [topic, index].
-
 Plain use of each library, without a care that its documentation does not ask for: commits after
 each poll, `auto.offset.reset` earliest, no offsets in the assignment callback.
 """

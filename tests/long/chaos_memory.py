@@ -1,7 +1,4 @@
-"""Resident memory of nodes during a run of chaos.
-
-In:    running nodes, after each round.  Out: faults in words: a node that grew.
-"""
+"""Resident memory of nodes during a run of chaos."""
 
 from __future__ import annotations
 

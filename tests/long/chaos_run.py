@@ -1,6 +1,5 @@
 """One run of chaos: nodes, brokers, disks and members are hit in turn, groups go on under load.
 
-In:    a plan, a running cluster of brokers.  Out: histories of groups and cluster.
 All waits have a bound and say what they waited for.
 
 Topics are those of `chaos_topics`. Groups: `own` asks for them by their own names, `lane` by lane

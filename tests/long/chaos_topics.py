@@ -1,7 +1,5 @@
 """Topics and lanes of a run of chaos.
 
-In:    nothing.  Out: names, counts, and where keys belong.
-
 `safe` (three replicas, two in sync, no unclean election): nothing acknowledged is ever lost.
 `weak` (two replicas, one in sync, unclean election) and `lone` (one replica): Kafka itself loses
 what chaos makes it lose. `quiet` (as safe): written once, and then hardly ever.

@@ -1,7 +1,5 @@
 """Lowest and highest answer that OffsetFetch may have, by the commits of its lane.
 
-In:    all commits of one lane, where its log was cut.  Out: the lowest and the farthest offset.
-
 A lane's offset is a register: a commit writes it, an answer reads it. What is concurrent may take
 effect in any order between its request and its answer, so a commit counts as overwritten only by
 an acknowledged one that began after it had ended, and ended before the question. A commit without

@@ -1,7 +1,5 @@
 """Every API and version, direct and through keylane, with as many questions as there is time for.
 
-In:    how many questions of each, a seed.  Out: differences; exit code 1 when there are any.
-
 `python -m tests.long.differential --each 100 --seed 7`: about 25,000 pairs in ten minutes. The
 short form is `tests/integration/test_differential.py`.
 """

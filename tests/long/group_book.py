@@ -1,7 +1,5 @@
 """The ledger of a group under chaos: its members' reports, judged, and its stalls.
 
-In:    members' reports, with times of one clock.  Out: breaches in words, stalls in seconds.
-
 A member that the group has given up without its knowledge (its heartbeats met a hung process) may
 still work on records that it holds, until it learns; Kafka's groups are like that without keylane
 too. Such deliveries are counted as late, and are no breach; all others that a commit covers are.

@@ -4,8 +4,6 @@
 before, at most, and when Kafka has forgotten them all; how long a start takes, also once Kafka has
 compacted the journal; and a verdict. Exit code 1 when something of them is left, or memory stays
 high or grows with each wave.
-
-In:    how many of each; whether lane names are read in turns, or at once.  Out: lines on stdout.
 """
 
 from __future__ import annotations

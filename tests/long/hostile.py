@@ -6,8 +6,6 @@ TLS, logins, every API in every version, fetch sessions, share groups, the contr
 table and what is wrong; exit code 1 when something is. `--only sockets` leaves the decoders out,
 `--show NUMBER` prints one input of the decoders.
 
-In:    how many, a seed, minutes.  Out: lines on stdout; findings in tests/fuzz/corpus.
-
 These must hold: no exception but the declared ones; no input takes a second; the event loop
 answers /livez within a second (waits for a CPU taken off); memory within `--memory-mib`; no stack
 trace, secret or byte of a client in the log, and no more lines than inputs; as many descriptors

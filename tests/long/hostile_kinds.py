@@ -1,7 +1,4 @@
-"""Kinds of hostile clients: each kind is one connection, made of chance.
-
-In:    a generator of chance, where to.  Out: how many inputs it was.
-"""
+"""Kinds of hostile clients: each kind is one connection, made of chance."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Contents that a log must not have after hostile clients, and its number of lines.
-
-In:    the text of a log, how many connections and inputs there were.  Out: findings.
-"""
+"""Contents that a log must not have after hostile clients, and its number of lines."""
 
 from __future__ import annotations
 

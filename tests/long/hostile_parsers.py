@@ -1,7 +1,5 @@
 """Hostile inputs at keylane's decoders, millions of them, in child processes.
 
-In:    a seed, numbers of inputs.  Out: `Tally`: by decoder how many, how long, what was wrong.
-
 A finding is an exception that is none of the declared ones, an input that takes longer than a
 second, a child that dies or comes to no end (its input is known by its number), or memory that
 grows beyond the bound.

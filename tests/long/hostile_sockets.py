@@ -1,7 +1,4 @@
-"""Hostile clients at the sockets of a real keylane, some at a time.
-
-In:    a seed, how many inputs.  Out: `SocketTally`: by kind how many, and what went wrong.
-"""
+"""Hostile clients at the sockets of a real keylane, some at a time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A secured Kafka with users that have few rights, and keylane in front of it.
 
-In:    a folder.  Out: `HostileStage`: brokers, users, topics, keylane processes.
-
 alice reads and writes all topics and reads all groups, as a client of a careless set-up does.
 mallory, the attacker, may read `orders`, write `junk`, see `orders2`, and has the group `mine`.
 """

@@ -1,6 +1,5 @@
 """One hostile connection: plain, or with TLS whose records the attacker has in hand.
 
-In:    where to, and bytes.  Out: what came back, as far as it came in time.
 Source: RFC 8446, RFC 5246 (records and handshakes).
 """
 

@@ -1,6 +1,5 @@
 """History in the brokers' files after a run: the journal's producers, and offsets over time.
 
-In:    brokers' data folders, a bootstrap address.  Out: breaches in words.
 Source: Kafka's record batch v2 (KIP-98); `OffsetCommitKey` and `OffsetCommitValue` messages.
 """
 

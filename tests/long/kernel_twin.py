@@ -1,9 +1,6 @@
 """The long run: the kernel against its twin over as many random batches as asked for.
 
-    python -m tests.long.kernel_twin --batches 100000
-
-In:    how many batches, a seed.  Out: one line per codec form; at the first difference the
-       exception, with the seed that repeats it.
+python -m tests.long.kernel_twin --batches 100000
 """
 
 from __future__ import annotations

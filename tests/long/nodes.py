@@ -7,8 +7,6 @@ is lost or cut, retention passes a group, or the quiet group asks for its positi
 slow churn, of which the nodes' memory has to be flat as well. Prints what it does, a table of how
 long a group stood still by kind of event, and the verdict; exit code 1 when there is a breach.
 Everything stays in `--folder`, where one is given.
-
-In:    rounds, nodes, a seed.  Out: lines on stdout, `report.json` in the folder.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
 """Record frames of stock clients: `tests/transcript/client_frames.txt`, made anew by hand.
 
-In:    a folder for data, folders with the built Go program and with KafkaJS.
-Out:   one line per client, API, version and shape: `client key version request answer`, the
-       frames without their sizes, in base64. Frames above `FRAME_BYTES_MAX` are left out.
-
 `python -m tests.long.record_clients --data FOLDER --go FOLDER --js FOLDER`, after `go mod tidy` and
 `go build -o rec .` in a copy of `recorded_clients/go`, and `npm install kafkajs` beside a copy of
 `recorded_clients/kafka.js`. Java needs a JDK. librdkafka, aiokafka and kafka-python are those of

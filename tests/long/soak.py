@@ -2,8 +2,6 @@
 
 `python -m tests.long.soak --minutes 5 --seed 7`: prints what it does, and the verdict: nothing
 lost, and nothing that was committed delivered again. Exit code 1 when either does not hold.
-
-In:    minutes, a seed.  Out: lines on stdout.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 record lost or repeated, no node's memory above that of the first tenth by more than a tenth, the
 median latency of the last tenth no more than twice that of the first. Exit code 1 when one of
 these does not hold.
-
-In:    minutes, how many nodes, records per second.  Out: lines on stdout.
 """
 
 from __future__ import annotations

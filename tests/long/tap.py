@@ -1,7 +1,5 @@
 """A tap between clients and keylane: forwards bytes, and notes offsets in requests and answers.
 
-In:    ports to listen on, ports of keylane's listeners.  Out: events by group, in `events`.
-
 A request is noted when its last byte has come and before it is passed on, an answer likewise: so
 an answer that was noted before a request was sent before that request, on any connection.
 """

@@ -1,6 +1,5 @@
 """Reads the tap's frames: positions in requests and answers, commits, and offsets of fetches.
 
-In:    frames of one connection, with times.  Out: events by group or member.
 Source: OffsetCommit, OffsetFetch, ListOffsets, Fetch and Metadata messages of Apache Kafka 4.3.
 """
 

@@ -1,7 +1,5 @@
 """A process that measures a keylane from outside: its answers, their delays, its memory.
 
-In:    its process id and control port.  Out: `Look`: the worst of a while.
-
 A probe may be late because the machine was busy. /proc/PID/schedstat says how long a thread was
 ready and got no CPU. What both sides waited for that while a probe was under way is taken off, and
 shown beside the plain figure. `loop_delay_seconds` is keylane's own figure: its thread's waits for

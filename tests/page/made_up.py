@@ -1,7 +1,4 @@
-"""A live page without a Kafka: made-up states of any size, served in the proxy's way.
-
-In:    topics, members.  Out: an aiohttp application with the real page and made-up events.
-"""
+"""A live page without a Kafka: made-up states of any size, served in the proxy's way."""
 
 from __future__ import annotations
 

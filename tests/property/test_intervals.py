@@ -1,7 +1,4 @@
-"""Range sets and interval maps do what plain sets and dicts of integers do.
-
-In:    Hypothesis.  Out: verdicts.
-"""
+"""Range sets and interval maps do what plain sets and dicts of integers do."""
 
 from __future__ import annotations
 

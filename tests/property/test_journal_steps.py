@@ -1,7 +1,4 @@
-"""A journal of steps against one of whole records: any prefix, compacted anyhow, loads the same.
-
-In:    Hypothesis.  Out: verdicts.
-"""
+"""A journal of steps against one of whole records: any prefix, compacted anyhow, loads the same."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The ledger against simulated groups: it accepts every honest one and finds every fault.
 
-In:    seeds.  Out: verdicts.
 A simulated group reads one log per lane, commits now and then, and is killed at random moments.
 Faults are then put into what it reported.
 """

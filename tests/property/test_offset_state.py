@@ -1,7 +1,4 @@
-"""Random histories of a group: the state says what a log walked offset by offset says.
-
-In:    Hypothesis.  Out: verdicts.
-"""
+"""Random histories of a group: the state says what a log walked offset by offset says."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Places of partitions: even among nodes, few moves when a node comes or goes.
-
-In:    Hypothesis.  Out: verdicts.
-"""
+"""Places of partitions: even among nodes, few moves when a node comes or goes."""
 
 from __future__ import annotations
 

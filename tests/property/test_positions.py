@@ -1,7 +1,4 @@
-"""Random histories of positions in columns against a twin that walks every lane each time.
-
-In:    Hypothesis.  Out: verdicts.
-"""
+"""Random histories of positions in columns against a twin that walks every lane each time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Naive twin of the balance: heaviest lane first, each to the lightest member.
 
-In:    member ids, weights of lanes.  Out: a plan whose busiest member is within 4/3 of the best.
 Source: Graham, "Bounds on Multiprocessing Timing Anomalies" (1969), LPT.
 """
 

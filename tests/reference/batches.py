@@ -1,6 +1,5 @@
 """Record batches written the slow and obvious way, for tests that need some.
 
-In:    `Record` values and header fields.  Out: the bytes of a v2 batch, in any codec.
 Shares no code with keylane: struct, xxhash and the reference CRC library only.
 Source: Kafka documentation, "Record Batch" and "Record".
 """

@@ -1,6 +1,5 @@
 """A partition's log as a broker serves it, and a client that reads a lane of it.
 
-In:    batches to append.  Out: raw fetch answers; what a lane's client has read.
 Source: KIP-74, KIP-98; ReplicaManager.fetchMessages.
 """
 

@@ -1,7 +1,4 @@
-"""A control port on a real socket, with settings in memory and made-up topics and groups.
-
-In:    what topics there are.  Out: a running `ControlServer`, and what it has changed.
-"""
+"""A control port on a real socket, with settings in memory and made-up topics and groups."""
 
 from __future__ import annotations
 

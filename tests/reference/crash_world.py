@@ -1,6 +1,5 @@
 """Kafka and the journal under nodes that die, and a naive twin of what a group may be answered.
 
-In:    requests of real handlers, faults.  Out: answers, lost answers, deaths; bounds per lane.
 What is real here: handlers, `GroupOffsets`, states, table, journal records.
 """
 

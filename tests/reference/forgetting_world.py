@@ -1,7 +1,4 @@
-"""A node with groups on lanes, before brokers that say what a test wants.
-
-In:    what a test puts into `Kafka`.  Out: what the node still has, and what its journal says.
-"""
+"""A node with groups on lanes, before brokers that say what a test wants."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Naive twin of Kafka's coordinator of classic groups: one group, in memory, on a made-up clock.
 
-In:    requests as kio entities.  Out: answers as plain values, at once or later.
 Source: Apache Kafka 4, `GroupMetadataManager` (classicGroupJoin, classicGroupSync, heartbeats,
 leaves, their expiry, classicGroup.describe); KIP-62, KIP-394. Left out: static members, several
 protocols, the initial delay of an empty group.

@@ -1,6 +1,5 @@
 """The record kernel, slow and obvious: what `keylane.kernel.split` must agree with.
 
-In:    the bytes of a block, lane limits, bounds.  Out: what every lane gets, or the bad place.
 The twin shares no code with keylane: its own varints, xxhash, the reference CRC library. Only the
 assertions at the end call the kernel.
 Source: Kafka documentation, "Record Batch" and "Record".

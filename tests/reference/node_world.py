@@ -1,7 +1,5 @@
 """A made-up world for `NodeGroup`: nodes with clocks of their own, a network, one coordinator.
 
-In:    faults.  Out: the holder of each partition at each moment, checked after each step.
-
 A node that is hung (SIGSTOP) is not turned, while its clock goes on; what came for it meanwhile is
 there when it wakes up. Requests that a node gave up arrive all the same.
 """

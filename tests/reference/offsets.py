@@ -1,7 +1,4 @@
-"""Naive twin of `keylane.offsets`: a small log, walked one offset at a time.
-
-In:    the same calls as `OffsetState` and `ScanIndex` get.  Out: what they have to say.
-"""
+"""Naive twin of `keylane.offsets`: a small log, walked one offset at a time."""
 
 from __future__ import annotations
 

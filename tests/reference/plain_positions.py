@@ -1,7 +1,4 @@
-"""Naive twin of `keylane.offsets.positions`: an object per interval, and every lane walked.
-
-In:    the same calls as `PositionMap` gets.  Out: what it has to say.
-"""
+"""Naive twin of `keylane.offsets.positions`: an object per interval, and every lane walked."""
 
 from __future__ import annotations
 

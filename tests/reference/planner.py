@@ -1,7 +1,4 @@
-"""The best contiguous cut by trying every one: a naive twin of `keylane.assignor.cut_planner`.
-
-In:    loads by bucket.  Out: the least maximum, the load of lanes, moved load.
-"""
+"""The best contiguous cut by trying every one: a naive twin of `keylane.assignor.cut_planner`."""
 
 from __future__ import annotations
 

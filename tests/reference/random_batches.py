@@ -1,7 +1,4 @@
-"""Random blocks from a seed: fast enough for a hundred thousand batches.
-
-In:    a seeded generator and a codec form.  Out: consecutive batches as bytes.
-"""
+"""Random blocks from a seed: fast enough for a hundred thousand batches."""
 
 from __future__ import annotations
 

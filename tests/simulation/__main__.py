@@ -1,7 +1,5 @@
 """Play seeds of the simulation: `python -m tests.simulation --seeds 0-1000`.
 
-In:    flags.  Out: one line for each seed that fails, with how to see it again; exit code 1 if any.
-
 A seed that failed: `--seed N` prints its story, `--seed N --shrink` that of the smallest scenario
 that fails as well. `--mutations` shows which seed finds each of the mistakes in `mutations`.
 """

@@ -1,6 +1,5 @@
 """Operators' changes to groups, through keylane and past it; and a tool that watches their lag.
 
-In:    the stage, a `Fault`.  Out: requests as tools send them, and a note of each for the judge.
 Source: Kafka's `ConsumerGroupCommand` (--reset-offsets, --delete-offsets, --delete), KIP-496.
 """
 

@@ -1,6 +1,5 @@
 """Brokers on the simulated network: frames in, frames out, requests of a connection in order.
 
-In:    request frames.  Out: answers, later, or never.
 Source: Kafka protocol guide; Apache Kafka 4.3, `KafkaApis`, `SocketServer` (one request of a
 connection at a time), `DelayedFetch`.
 """

@@ -1,6 +1,5 @@
 """Answers of brokers about groups, their offsets and transactions, at their coordinators.
 
-In:    requests as kio entities.  Out: answers as plain values, at once or later.
 Source: Apache Kafka 4.3, `GroupCoordinatorService`, `OffsetMetadataManager`,
 `TransactionCoordinator`; KIP-98, KIP-447.
 """

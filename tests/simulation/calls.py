@@ -1,6 +1,5 @@
 """A script of calls that a real broker and the simulated one must answer alike.
 
-In:    a connection.  Out: answers by step, without ids and times.
 Source: requests and refusals that occur in runs of the simulation.
 """
 

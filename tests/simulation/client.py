@@ -1,7 +1,4 @@
-"""A Kafka client's connections in the simulation: requests of any API, answers by correlation id.
-
-In:    kio values.  Out: kio entities.
-"""
+"""A Kafka client's connections in the simulation: any API, answers by correlation id."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """A Kafka cluster in memory: topics, logs, leaders, groups, offsets, producer ids.
 
-In:    appends, commits, faults.  Out: the state that brokers would hold.
 Source: Apache Kafka 4.3, `GroupMetadataManager`, `OffsetMetadataManager` (commits are checked
 against member and generation; offsets expire), `ReplicaManager`; KIP-98, KIP-101, KIP-320.
 

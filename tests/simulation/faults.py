@@ -1,7 +1,4 @@
-"""Faults that may occur in a run, by name.
-
-In:    a `Fault`, and the stage.  Out: it happens, and the hosts in trouble are noted for `waits`.
-"""
+"""Faults that may occur in a run, by name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Reading of lanes by a member: positions, resets, one fetch after the other from each node.
 
-In:    lanes and their offsets.  Out: records for the application, and a note of each.
 Source: Java's `Fetcher`; KIP-74.
 """
 

@@ -1,6 +1,5 @@
 """Judgement of a run by docs/guarantees.md, while it runs and at its end.
 
-In:    producers' records, members' notes, brokers' commits.  Out: breaches in words.
 The judge of chaos on real brokers (`tests.long.chaos_judge`) does most of it.
 """
 

@@ -1,7 +1,4 @@
-"""Kafka's own offsets of groups on safe topics: none goes back unless a client asks for it.
-
-In:    commits that brokers take, in order.  Out: breaches in words.
-"""
+"""Kafka's own offsets of groups on safe topics: none goes back unless a client asks for it."""
 
 from __future__ import annotations
 

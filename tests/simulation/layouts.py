@@ -1,6 +1,5 @@
 """Changes of a topic's lane count: the operators' part, and the judgement.
 
-In:    a `Fault`; events of clients.  Out: groups and nodes with other lanes; events to compare.
 Source: docs/operations.md, "Change what is configured"; docs/guarantees.md, "Another number of
 lanes".
 

@@ -1,6 +1,5 @@
 """More mistakes: bounds of waits, journals that fail or are cut, changes by admins, owners.
 
-In:    nothing.  Out: `MORE`.
 Source: docs/guarantees.md names the promises.
 """
 

@@ -1,6 +1,5 @@
 """A consumer of a classic group, as stock libraries are: it joins, fetches, commits, and notes all.
 
-In:    addresses of nodes.  Out: what it was assigned, answered and handed, as `chaos_history` has.
 Source: Kafka protocol guide; Java's `ConsumerCoordinator` and `Fetcher` (eager rebalances);
 librdkafka's `rd_kafka_cgrp_defer_offset_commit`.
 """

@@ -1,7 +1,5 @@
 """Messages of brokers and clients in the simulation: the same one is written and read once.
 
-In:    plain values, or bodies of messages.  Out: bodies, or kio entities; none changes them.
-
 Most messages are the same again and again: heartbeats, metadata, fetches that wait. Values are
 compared by their pickles: equal pickles are equal values.
 """

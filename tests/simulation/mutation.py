@@ -1,7 +1,4 @@
-"""A mistake that is put into keylane on purpose, for as long as a block runs.
-
-In:    patches.  Out: `Mutation`.
-"""
+"""A mistake that is put into keylane on purpose, for as long as a block runs."""
 
 from __future__ import annotations
 

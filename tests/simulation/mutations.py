@@ -1,6 +1,5 @@
 """Mistakes put into keylane on purpose, one for each promise: the simulation has to find them.
 
-In:    nothing.  Out: `MUTATIONS`; each is in effect within its `apply`.
 Source: docs/guarantees.md names the promises; mutation testing (DeMillo, Lipton, Sayward 1978).
 """
 

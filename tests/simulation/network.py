@@ -1,7 +1,5 @@
 """A made-up TCP: connections with latency, in order, between hosts that may be cut off.
 
-In:    bytes.  Out: the same bytes later, in pieces; or a reset.
-
 Bytes to a process that hangs are taken by its system up to a window; then the writer is paused, as
 by a socket's buffers. Between hosts that are cut off bytes wait, and go on when the cut is over.
 """

@@ -1,7 +1,4 @@
-"""A keylane node in a process of the simulation: the server as it is.
-
-In:    a configuration.  Out: a running `ProxyServer`, until its process is killed.
-"""
+"""A keylane node in a process of the simulation: the server as it is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks that a lane is at one member in a generation, and that a node gives out one log.
-
-In:    members' notes.  Out: breaches in words.
-"""
+"""Checks that a lane is at one member in a generation, and that a node gives out one log."""
 
 from __future__ import annotations
 

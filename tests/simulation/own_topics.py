@@ -1,6 +1,5 @@
 """Stands for aiokafka in front of keylane's own topics: a producer, a consumer, an admin client.
 
-In:    calls as keylane makes them.  Out: what aiokafka would give, after the network's time.
 Source: aiokafka 0.12+, `AIOKafkaProducer` (idempotent: batches of a partition in order, one at a
 time, sent again with the same sequence until the broker says something), `AIOKafkaConsumer`.
 

@@ -1,6 +1,5 @@
 """Owners of groups: one node in a generation of the nodes' own group.
 
-In:    commits that brokers take, and their nodes.  Out: breaches in words.
 Source: docs/decisions/020, 030.
 
 A commit that was sent in time may arrive late; so the first second of a generation has no owner.

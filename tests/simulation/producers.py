@@ -1,7 +1,4 @@
-"""Producers that write to Kafka directly: records with and without keys, and transactions.
-
-In:    the plan of a topic.  Out: records in logs, and notes of them for the judgement.
-"""
+"""Producers that write to Kafka directly: records with and without keys, and transactions."""
 
 from __future__ import annotations
 

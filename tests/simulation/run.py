@@ -1,7 +1,4 @@
-"""Plays a scenario: starts all that is in it, makes things fail, and lets it come to rest.
-
-In:    a `Scenario`.  Out: an `Outcome`: breaches in words, and the story of the run.
-"""
+"""Plays a scenario: starts all that is in it, makes things fail, and lets it come to rest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One seed, one run: what there is, what is done to it, and when.
-
-In:    a seed.  Out: a `Scenario`, as values: the same again, or less of it.
-"""
+"""One seed, one run: what there is, what is done to it, and when."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Look for a smaller scenario that fails in the same way.
-
-In:    a scenario that fails, and a test of one.  Out: the smallest that was found.
-"""
+"""Look for a smaller scenario that fails in the same way."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The parts of a run: cluster, nodes, members, producers, and the judgement.
-
-In:    a `Scenario`.  Out: a stage on which faults can be made to happen.
-"""
+"""The parts of a run: cluster, nodes, members, producers, and the judgement."""
 
 from __future__ import annotations
 

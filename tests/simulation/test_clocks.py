@@ -1,7 +1,4 @@
-"""Nodes of the simulation go by its clocks alone: else a seed is another run on another machine.
-
-In:    a node that serves.  Out: all that it holds, looked through for the real clocks.
-"""
+"""Nodes of the simulation go by its clocks alone: else a seed is another run on another machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Seeded schedules of the whole: nodes, groups, brokers and faults in virtual time.
 
-In:    seeds.  Out: what docs/guarantees.md promises, held in every run.
-
 `python -m tests.simulation` plays more of them, prints the story of one, and makes it smaller.
 """
 

@@ -1,6 +1,5 @@
 """A member that consumes, transforms and produces in transactions: offsets go with the output.
 
-In:    as `member`.  Out: its output, for a reader of committed records.
 Source: KIP-98, KIP-447; Java's `KafkaProducer.sendOffsetsToTransaction`.
 """
 

@@ -1,7 +1,5 @@
 """Faults at a moment: they wait for what a broker is about to answer, and strike before it does.
 
-In:    steps of brokers, with the host that asked.  Out: the strike, once.
-
 A process that dies or hangs does so between two of its awaits; which two decides what is lost.
 """
 

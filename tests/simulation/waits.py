@@ -1,7 +1,5 @@
 """Clients' waits for answers, against the bounds of docs/guarantees.md.
 
-In:    requests of clients with times; hosts in trouble with times.
-Out:   breaches in words.
 Source: docs/guarantees.md, "A broker hangs"; docs/decisions/040.
 
 A wait ends with the answer or the connection, not with the client's patience. A request that the

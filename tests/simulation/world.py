@@ -1,7 +1,5 @@
 """Virtual time: events, and processes, each with an event loop and clocks.
 
-In:    events with times.  Out: the same order of events for the same random seed.
-
 A process that hangs (SIGSTOP) is not turned, while its clocks go on; what came for it meanwhile is
 there when it wakes up. One that is killed is never turned again: wherever it awaits, it ends.
 """

@@ -1,6 +1,5 @@
 """An audit log of a made-up group, with faults put in on purpose, and the expected findings.
 
-In:    how many records, a seed.  Out: `AuditLog`: input offsets, audit messages, expected findings.
 The same log serves small tests and the benchmark of a million records.
 """
 

@@ -1,7 +1,4 @@
-"""A real group on real lanes: stock consumers that report, of which some are killed.
-
-In:    a proxy, topics.  Out: an audit topic full of reports; the counts of the demo's own ledger.
-"""
+"""A real group on real lanes: stock consumers that report, of which some are killed."""
 
 from __future__ import annotations
 

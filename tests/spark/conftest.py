@@ -1,8 +1,4 @@
-"""One Spark for all tests of this folder, beside the real Kafka of the integration tests.
-
-In:    nothing.  Out: the fixture `spark`, and `kafka`, `topic`, `keylane` and their like of
-       tests/integration.
-"""
+"""One Spark for all tests of this folder, beside the real Kafka of the integration tests."""
 
 from __future__ import annotations
 

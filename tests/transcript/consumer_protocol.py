@@ -1,7 +1,4 @@
-"""The consumer protocol as Kafka's ConsumerProtocol*.json say, apart from keylane's own codec.
-
-In:    topics and lanes.  Out: bytes of subscriptions and assignments; lanes of assignments.
-"""
+"""The consumer protocol as Kafka's ConsumerProtocol*.json say, apart from keylane's own codec."""
 
 from __future__ import annotations
 

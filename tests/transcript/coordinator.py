@@ -1,7 +1,4 @@
-"""A group at a fake broker: members that join, the leader's sync, the members' parts.
-
-In:    subscriptions by member.  Out: assignments by member, as the broker gets them.
-"""
+"""A group at a fake broker: members that join, the leader's sync, the members' parts."""
 
 from __future__ import annotations
 

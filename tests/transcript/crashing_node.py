@@ -1,7 +1,4 @@
-"""What a client asks of a node that may die at any request: commits, deletions, where lanes stand.
-
-In:    a node with the real offsets of groups, in front of a model of Kafka.  Out: codes, offsets.
-"""
+"""Requests of a client to a node that may die at any of them: commits, deletions, positions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What was wanted beside what came: a diff of the fields that the test names.
-
-In:    plain values.  Out: an AssertionError with their differences, or nothing.
-"""
+"""What was wanted beside what came: a diff of the fields that the test names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """kio entities of any version from plain values, and back.
 
-In:    nested dicts and lists.  Out: kio entities; fields that a version lacks are left out.
 Source: kio's schema modules, read through their dataclass fields.
 """
 

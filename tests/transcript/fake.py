@@ -1,7 +1,5 @@
 """The outside world of a handler as a script: what the broker is asked, and what it says.
 
-In:    expected upstream requests with their answers.  Out: a `Context`, and its transcript.
-
 A script is a list of steps. A request that differs from its step, a request behind the last
 step, and a step that was never reached all fail with what was expected and what came.
 """

@@ -1,7 +1,4 @@
-"""The real states of groups, with a list in the place of the journal.
-
-In:    what handlers commit and ask.  Out: states; the records that were appended.
-"""
+"""The real states of groups, with a list in the place of the journal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Loads of lanes as a test says them.
-
-In:    rates by topic and lane index.  Out: what the planner is given.
-"""
+"""Loads of lanes as a test says them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A session over loopback sockets: a client and a broker that the test plays by hand.
-
-In:    what the test sends and answers.  Out: what arrives at the other end, in order.
-"""
+"""A session over loopback sockets: a client and a broker that the test plays by hand."""
 
 from __future__ import annotations
 

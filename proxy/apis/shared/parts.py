@@ -53,7 +53,7 @@ class Shared:
     gained_lanes: GainedLanes = field(default_factory=GainedLanes)
     """Lanes that are new to their members, of all connections."""
     refreshes: Refreshes = field(init=False)
-    """When stable offsets of groups are committed again."""
+    """Time when stable offsets of groups are committed again."""
     patterns: SubscribedPatterns = field(default_factory=SubscribedPatterns)
     """Of KIP-848 members."""
     pattern_turns: PatternTurns = field(init=False)

@@ -1,6 +1,5 @@
-"""What the client of one connection may do with lane topics and groups, as the broker says.
+"""Rights of one connection's client on lane topics and groups, as the broker says.
 
-In:    views or groups, operations.  Out: the Kafka code of a refusal, 0 for none.
 Source: KIP-430 (`topic_authorized_operations`); Kafka 4.3, `KafkaApis` (each call looks at the
 right to the group first).
 
@@ -53,7 +52,7 @@ class TopicRights:
         self._cluster: _Known | None = None
 
     async def may_alter_cluster(self) -> bool:
-        """Whether the principal may change what is the cluster's own. Raises: UpstreamLost.
+        """Return whether the principal may change what is the cluster's own. Raises: UpstreamLost.
 
         A broker without an authorizer grants it to every principal.
         """
@@ -65,7 +64,7 @@ class TopicRights:
         return operations > 0 and bool(operations & 1 << Operation.ALTER)
 
     def known_error(self, view: View, operation: Operation) -> int | None:
-        """As `error`, where it is remembered; None: the broker has to be asked."""
+        """Do as `error`, where it is remembered; None: the broker has to be asked."""
         known = self._known.get(view.topic_id)
         if known is None or self._clock() >= known.until_s:
             return None

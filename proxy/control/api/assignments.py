@@ -1,6 +1,5 @@
 """Assignments over HTTP: key ranges of client ids without a group.
 
-In:    requests.  Out: a new `RangeTable` in the store, before they are answered.
 Source: docs/control-api.md.
 """
 
@@ -32,7 +31,7 @@ log = logging.getLogger("keylane.control")
 
 CLIENT_ID: Final = re.compile(rf"(?s).{{1,{CLIENT_ID_MAX}}}")
 Place = tuple[str | int, ...]
-"""Where something stands in the body."""
+"""Place where something stands in the body."""
 Changes = Mapping[str, Sequence[Part] | None]
 
 
@@ -40,13 +39,13 @@ class Topics(Protocol):
     """What of the cluster an assignment is checked with."""
 
     async def partition_count(self, topic: str, *, at_least: int) -> int | None:
-        """How many partitions a topic has; None: there is no such topic.
+        """Return how many partitions a topic has; None: there is no such topic.
 
         at_least: what is known is asked again when it is less. Raises: UpstreamLost.
         """
 
     def is_lane_name(self, topic: str) -> bool:
-        """Whether the name stands for lanes of another topic."""
+        """Return whether the name stands for lanes of another topic."""
 
 
 class AssignmentHandlers:
@@ -246,7 +245,7 @@ def _locate(
     places: Mapping[str, Place],
     *inside: str,
 ) -> str:
-    """Where the body says this of a client; as far down as it is known."""
+    """Return where the body says this of a client; as far down as it is known."""
     if client_id not in places:
         return ""
     for index, part in enumerate(changes[client_id] or ()):

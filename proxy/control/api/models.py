@@ -1,7 +1,4 @@
-"""What goes over the control port, as pydantic models: read at the edge, described in OpenAPI.
-
-In:    JSON values.  Out: checked values; what fits the schema and makes no sense is left to others.
-"""
+"""What goes over the control port, as pydantic models: read at the edge, described in OpenAPI."""
 
 from __future__ import annotations
 
@@ -112,7 +109,7 @@ class Part(_Strict):
 
 
 Parts = list[Part]
-"""How many have room says `RangeTable`, beside the bound on the body."""
+"""Number of have room says `RangeTable`, beside the bound on the body."""
 
 
 class AssignmentsIn(_Strict):
@@ -236,7 +233,7 @@ class FieldError(BaseModel):
 
 
 class Conflict(BaseModel):
-    """Where key ranges of two clients meet."""
+    """Place where key ranges of two clients meet."""
 
     client_id: str
     topic: str

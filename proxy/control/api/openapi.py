@@ -1,6 +1,5 @@
 """The OpenAPI document of the control port, made of its table of operations and its models.
 
-In:    `ControlOperation`s.  Out: a JSON document.
 Source: OpenAPI 3.1.0, whose schemas are JSON Schema 2020-12, as pydantic writes them.
 """
 

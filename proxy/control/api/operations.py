@@ -1,7 +1,4 @@
-"""THE table of what the control port serves: routes and their description are made of it.
-
-In:    handlers.  Out: `ControlOperation`s.
-"""
+"""THE table of what the control port serves: routes and their description are made of it."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ class ControlOperation:
     problems: Sequence[HTTPStatus] = ()
     """What may go wrong, beside 405; where tokens are needed, 401 and 403 as well."""
     is_open: bool = False
-    """Whether it needs no token (`control_auth.OPEN`)."""
+    """True: it needs no token (`control_auth.OPEN`)."""
     body: type[BaseModel] | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
     answer: Any = None
@@ -66,11 +63,11 @@ class ControlOperation:
     plain: Sequence[HTTPStatus] = ()
     """Other answers of the same type."""
     has_version: bool = False
-    """Whether the answer has an ETag."""
+    """True: the answer has an ETag."""
 
     @property
     def takes_version(self) -> bool:
-        """Whether If-Match is looked at."""
+        """Return whether If-Match is looked at."""
         return self.has_version and self.method != "GET"
 
     @property
@@ -166,7 +163,7 @@ def assignment_operations(handlers: AssignmentHandlers) -> list[ControlOperation
 
 
 def switch_operations(handlers: SwitchHandlers) -> list[ControlOperation]:
-    """What is allowed."""
+    """Return what is allowed."""
     everything = partial(ControlOperation, path="/switches", has_version=True)
     topic = partial(ControlOperation, path="/switches/topics/{topic}", has_version=True)
     client = partial(ControlOperation, path="/switches/clients/{client_id}", has_version=True)

@@ -1,6 +1,5 @@
 """Errors as problem documents: whatever goes wrong, the body says what, and where.
 
-In:    `Problem`s and aiohttp's own errors.  Out: `application/problem+json`.
 Source: RFC 9457 (problem details), RFC 6901 (JSON pointer).
 """
 

@@ -1,6 +1,5 @@
 """What comes in: bodies within bounds, parameters, preconditions.
 
-In:    HTTP requests.  Out: checked models, names, whether a version fits.
 Source: RFC 9110 (13.1.1 If-Match, 8.8.3 ETag), RFC 6585 (428).
 """
 

@@ -1,7 +1,4 @@
-"""What the control port changes, as its handlers see it.
-
-In:    a store and the holders it fills.  Out: `Settings`, one line of log per change.
-"""
+"""What the control port changes, as its handlers see it."""
 
 from __future__ import annotations
 

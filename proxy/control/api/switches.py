@@ -1,6 +1,5 @@
 """Switches over HTTP: what is allowed, changed while running.
 
-In:    requests.  Out: new `Switches` in the store, before they are answered.
 Source: docs/control-api.md.
 """
 

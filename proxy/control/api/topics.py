@@ -1,7 +1,4 @@
-"""Partition counts, as the cluster has them, for the checks of assignments.
-
-In:    a topic's name.  Out: its partition count.
-"""
+"""Partition counts, as the cluster has them, for the checks of assignments."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ class ClusterTopics:
         self._cluster = cluster
 
     async def partition_count(self, topic: str, *, at_least: int) -> int | None:
-        """How many partitions a topic has; None: there is none. Raises: UpstreamLost."""
+        """Return how many partitions a topic has; None: there is none. Raises: UpstreamLost."""
         known = self._known(topic)
         if known is None or known < at_least:
             await self._cluster.refresh_topic(topic)
@@ -23,7 +20,7 @@ class ClusterTopics:
         return known
 
     def is_lane_name(self, topic: str) -> bool:
-        """Whether the name stands for lanes of another topic."""
+        """Return whether the name stands for lanes of another topic."""
         return self._cluster.registry.physical_name(topic) != topic
 
     def _known(self, topic: str) -> int | None:

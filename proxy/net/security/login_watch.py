@@ -1,7 +1,5 @@
 """The name of a client once its broker has taken its login, read from the tokens that pass.
 
-In:    the mechanism, each token with the broker's answer to it.
-Out:   whether the login is over by that, and the name, when it is proven.
 Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER); Kafka's `PlainSaslServer`,
 `ScramFormatter`, `OAuthBearerClientInitialResponse`, KIP-48 (delegation tokens).
 
@@ -55,7 +53,7 @@ class LoginWatch:
 
     @property
     def is_watching(self) -> bool:
-        """Whether tokens of a known mechanism are under way: others need not be read."""
+        """Return whether tokens of a known mechanism are under way: others need not be read."""
         return self._mechanism in _READERS
 
     def begin(self, mechanism: str) -> None:

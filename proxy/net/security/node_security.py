@@ -1,7 +1,4 @@
-"""What secures the connections of a node: TLS on both sides, keylane's own login.
-
-In:    `SecurityConfig`.  Out: TLS contexts, a login, options for aiokafka's clients.
-"""
+"""Security of a node's connections: TLS on both sides, keylane's own login."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """SCRAM of keylane's own logins: the messages, and what of a broker's first answer is believed.
 
-In:    mechanism, name, password, what the broker answers.  Out: SASL messages.
 Source: RFC 5802 and 7677, by the library scramp, which checks that the broker's nonce begins with
 ours and is longer, that a salt has 12 bytes or more, that no extension is asked for (`m=`), and the
 broker's signature. Kafka's `ScramMechanism` for the fewest iterations.
@@ -28,7 +27,7 @@ _ITERATIONS: Final = re.compile(r"(?:^|,)i=([0-9]{1,9})(?=,|$)")
 
 
 def scram_messages(mechanism: str, username: str, password: str) -> Messages:
-    """What this side says, given what the broker answers. Raises: ScramException."""
+    """Return what this side says, given what the broker answers. Raises: ScramException."""
     client = ScramClient([mechanism], username, password)
     server_first = (yield client.get_client_first().encode()).decode("utf-8", "replace")
     _check_iterations(server_first)

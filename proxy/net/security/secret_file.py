@@ -1,7 +1,4 @@
-"""A password or token in a file, read when it is needed; secrets that several programs share.
-
-In:    the configuration key, which errors name, and the file.  Out: the secret, or secrets.
-"""
+"""A password or token in a file, read when it is needed; secrets that several programs share."""
 
 from __future__ import annotations
 

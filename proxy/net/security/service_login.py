@@ -1,6 +1,5 @@
 """keylane's own login: its principal on the connections that no client has asked for.
 
-In:    a mechanism, where the secret is.  Out: SASL messages; options for aiokafka's clients.
 Source: KIP-43, KIP-152 (SaslAuthenticate), KIP-368 (session lifetime); RFC 4616 (PLAIN), RFC 5802
 and 7677 (SCRAM, in `scram`), RFC 7628 (OAUTHBEARER).
 
@@ -70,7 +69,7 @@ class ServiceLogin:
         return lifetime_s
 
     def messages(self) -> Messages:
-        """What this side says, given what the broker answers. Raises: LoginRefused."""
+        """Return what this side says, given what the broker answers. Raises: LoginRefused."""
         if self.mechanism == "PLAIN":
             return _plain(self._username, self._password())
         if self.mechanism == "OAUTHBEARER":

@@ -1,6 +1,5 @@
 """TLS contexts that read their files again without a restart.
 
-In:    PEM files.  Out: an `ssl.SSLContext` for listeners, or for connections to brokers.
 Source: RFC 8446; Python documentation, `ssl` (server and client contexts).
 
 A server's context is given to asyncio once. Loading another certificate into it would keep old
@@ -76,7 +75,7 @@ class ReloadingContext(ssl.SSLContext):
     def wrap_bio(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any
     ) -> ssl.SSLObject:
-        """What asyncio and uvloop call for every new connection."""
+        """Return what asyncio and uvloop call for every new connection."""
         made = self._current.wrap_bio(incoming, outgoing, *args, **kwargs)
         kept = last_alerts.get()
         if isinstance(made, _Handshake) and kept is not None:
@@ -108,7 +107,7 @@ class ReloadingContext(ssl.SSLContext):
             raise ConfigInvalid(f"{self._name}: {error} ({', '.join(self._files)})") from None
 
     def _signature(self) -> Signature:
-        """What changes when a file does, also behind the links of a Kubernetes secret."""
+        """Return what changes when a file does, also behind the links of a Kubernetes secret."""
         found = []
         for file in self._files:
             try:

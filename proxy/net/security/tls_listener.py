@@ -1,6 +1,5 @@
 """TLS handshakes of clients: counted, bounded, and logged when they fail.
 
-In:    accepted connections.  Out: their sessions, as soon as the handshake is done.
 Source: RFC 8446.
 
 asyncio reports neither a handshake that fails nor its peer. So a connection is accepted
@@ -31,7 +30,7 @@ log = logging.getLogger("keylane.tls")
 LOG_INTERVAL_S: Final = 10.0
 """One line for each reason in so many seconds: anybody can make handshakes fail."""
 LINGER_S: Final = 2.0
-"""How long a client has to take the alert."""
+"""Time for which a client has to take the alert."""
 LINGER_BYTES: Final = 4096
 REASONS_MAX: Final = 100
 """Reasons that are logged one by one; OpenSSL has a few dozen that clients can bring about."""
@@ -69,7 +68,7 @@ class TlsDoor:
         """By reason: when it was logged last, and how often it came since."""
 
     def protocol(self, make_session: MakeSession) -> asyncio.BaseProtocol:
-        """What a listener gives to a connection that it has accepted."""
+        """Return what a listener gives to a connection that it has accepted."""
         return make_session() if self._context is None else _Handshake(self, make_session)
 
     def enter(self, address: str, peer: str) -> bool:

@@ -1,6 +1,5 @@
 """Puts members out of the nodes' group that did not prove to be nodes, and says so.
 
-In:    member ids, and how the coordinator describes them.  Out: LeaveGroup, log lines, a count.
 Source: KIP-345 (LeaveGroup of other members); docs/decisions/033.
 """
 

@@ -1,7 +1,5 @@
 """Keeps what does not prove to be a node out of the nodes' group.
 
-In:    the group as its coordinator describes it; what became of us in it.
-Out:   members put out, log lines; what a leader may give away.
 Source: docs/decisions/033; `strangers` has the rules, `evictions` does it.
 """
 
@@ -144,7 +142,7 @@ class Gate:
         self._strangers.leave()
 
     def withholds(self, *, is_established: bool) -> bool:
-        """Whether a leader must give nothing away yet."""
+        """Return whether a leader must give nothing away yet."""
         return self._strangers.withholds(self._clock(), is_established=is_established)
 
     async def tend(self, member_id: str, *, is_established: bool, contact_s: float) -> None:
@@ -176,7 +174,7 @@ class Gate:
             )
 
     def _is_of_nodes(self, described: Any) -> bool:
-        """Whether all its members speak our protocol, so that we can join."""
+        """Return whether all its members speak our protocol, so that we can join."""
         return bool(
             described.group_state == STABLE
             and described.protocol_type == PROTOCOL_TYPE
@@ -184,7 +182,7 @@ class Gate:
         )
 
     def _is_fresh(self, asked_s: float) -> bool:
-        """Whether this process did not stop meanwhile: others may be members by now."""
+        """Return whether this process did not stop meanwhile: others may be members by now."""
         return self._clock() <= asked_s + self._try_s
 
     def _receive(self, described: Any, *, mutual: bool) -> Received:

@@ -1,7 +1,5 @@
-"""What proves that a message among nodes is of a node: a secret that all of them have.
+"""Proof that a message is of a node: a secret that all nodes have.
 
-In:    the bytes of a hello or a verdict, secrets, what the message is bound to.
-Out:   the bytes with a proof behind them; back, or NodeInvalid.
 Source: RFC 2104 (HMAC) with SHA-256; KIP-394 (a member id is given before a member is made);
 docs/decisions/033.
 
@@ -34,14 +32,14 @@ NOT_VERIFIED: Final = "its signature is not of a secret in node_secret_file, or 
 
 
 def hello_scope(cluster_id: str, group: str, member_id: str) -> tuple[bytes, ...]:
-    """What a hello is bound to."""
+    """Return what a hello is bound to."""
     return HELLO, cluster_id.encode(), group.encode(), member_id.encode()
 
 
 def verdict_scope(
     cluster_id: str, group: str, generation_id: int, leader: str, member_id: str
 ) -> tuple[bytes, ...]:
-    """What the leader's word to one member is bound to."""
+    """Return what the leader's word to one member is bound to."""
     places = (cluster_id, group, str(generation_id), leader, member_id)
     return VERDICT, *(place.encode() for place in places)
 
@@ -63,7 +61,7 @@ def seal(body: bytes, secrets: Sequence[bytes], scope: Sequence[bytes]) -> bytes
 
 
 def is_sealed(message: bytes) -> bool:
-    """Whether it has a proof behind it, good or not."""
+    """Return whether it has a proof behind it, good or not."""
     return len(message) >= TRAILER_BYTES and message[-TRAILER_BYTES:].startswith(MARK)
 
 

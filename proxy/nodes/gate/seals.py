@@ -1,6 +1,5 @@
 """Hellos and verdicts as they go over the wire: written and proved, checked and read.
 
-In:    the secrets of this node as they are now, the cluster's id.  Out: bytes; values back.
 Source: docs/decisions/033; `proofs`, `messages`.
 """
 
@@ -65,7 +64,7 @@ class Seals:
         return seal(write_hello(hello), self._secrets(), scope)
 
     def read_hello(self, metadata: bytes, member_id: str, *, mutual: bool = False) -> Hello:
-        """What a node said when it joined. Raises: NodeInvalid.
+        """Return what a node said when it joined. Raises: NodeInvalid.
 
         mutual: whether it counts only if it can take our word as well. One that signs does not,
         where this node has no secret.
@@ -96,7 +95,7 @@ class Seals:
     def read_verdict(
         self, assignment: bytes, *, generation_id: int, number: int, leader: str, member_id: str
     ) -> Membership | str:
-        """What the leader said to us: the nodes, or why we are none. Raises: NodeInvalid."""
+        """Return what the leader said to us: the nodes, or why we are none. Raises: NodeInvalid."""
         scope = verdict_scope(self._cluster_id(), self._group, generation_id, leader, member_id)
         try:
             body = unseal(assignment, self._secrets(), scope)
@@ -112,7 +111,7 @@ class Seals:
 
 
 def is_node_like(metadata: bytes) -> bool:
-    """Whether a keylane of any version, with any secret, may have written it.
+    """Return whether a keylane of any version, with any secret, may have written it.
 
     Such a member may hold a lease, for what this node knows; anything else holds none.
     """

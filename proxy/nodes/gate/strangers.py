@@ -1,7 +1,5 @@
 """Members of the nodes' group that did not prove to be nodes: when a node puts them out.
 
-In:    members that were seen together with us, what became of us; time.
-Out:   members to put out now; whether a leader may give anything away; whether to give up.
 Source: docs/decisions/033.
 
 Nodes that have agreed before are *established*: what does not verify beside them came later, holds
@@ -67,7 +65,7 @@ class Strangers:
         """When we saw one that may be a node before we joined, or became a member beside it, in
         this generation if it leads; None: since we agreed, or were put out, there was none."""
         self._leading_since_s: float | None = None
-        """When we first led the group, as the member that we are; None: we do not."""
+        """Time when we first led the group, as the member that we are; None: we do not."""
         self._expelled = 0
         self._leases_until_s = float("-inf")
         """Until when one may hold something that we have put out."""

@@ -1,7 +1,5 @@
 """Verdicts of a generation's leader for each member: the nodes, and what each serves.
 
-In:    all that joined, as Kafka shows it to the leader; what it knows of strangers.
-Out:   an assignment per member, sealed; members that did not prove to be nodes.
 Source: docs/decisions/020, 033.
 """
 
@@ -32,7 +30,7 @@ class Received:
 
     @property
     def is_established(self) -> bool:
-        """Whether one of the nodes was in an earlier generation, without a break."""
+        """Return whether one of the nodes was in an earlier generation, without a break."""
         return any(hello.since != NO_GENERATION for hello in self.hellos.values())
 
 
