@@ -34,7 +34,22 @@ PRODUCT: Final = ("keylane", "proxy", "cache", "assignor", "pipeline")
 ENTRY_POINTS: Final = frozenset({"keylane", "keylane.__main__"})
 """Modules that nothing has to import; so are those with a `__name__ == "__main__"` part."""
 TEXT_SUFFIXES: Final = frozenset(
-    {"", ".cfg", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+    {
+        "",
+        ".cfg",
+        ".css",
+        ".html",
+        ".js",
+        ".json",
+        ".md",
+        ".py",
+        ".sh",
+        ".toml",
+        ".tpl",
+        ".txt",
+        ".yaml",
+        ".yml",
+    }
 )
 
 
@@ -71,7 +86,7 @@ def _top(path: str) -> str:
     return path.partition("/")[0]
 
 
-BANS: Final = (
+BANS: tuple[Ban, ...] = (
     Ban(
         re.compile(r"\.(create_task|ensure_future)\("),
         "keylane.tasks.spawn, which keeps a reference and logs a failure",
@@ -86,6 +101,32 @@ BANS: Final = (
     Ban(re.compile(r"\b(TODO|FIXME|XXX)\b(?! \(#\d+\))"), "`TODO (#issue): ...`, or do it now"),
     Ban(re.compile(r"^\s*#\s*[=*~#]{5,}"), "no banner: a module is short, or should be split"),
     Ban(re.compile(r"(?<![\w.])/(root|work|home/\w+|Users/\w+)/"), "a path of the reader's own"),
+)
+ENGLISH: Final = (
+    (r"tell|tells|telling|told|untold", "log, publish, report, answer or notify"),
+    (r"hear|hears|heard|hearers?", "receive or notify"),
+    (r"who|whom|whoever", "a noun: the client, the member, the caller"),
+    (r"nobody", "no client, no member, no node"),
+    (r"so long", "until, or for how long"),
+    (r"as of", "from, or since"),
+    (r"of its own", "its own, or a separate one"),
+    (r"for ever", "without end"),
+)
+"""Words that make a reader look twice, and what to write in their place."""
+SOURCES: Final = (
+    r"DESIGN|REQUIREMENTS|STYLE|S00\d-\d+|[GKC]-\d\d|D-[A-Z]{3,}[-\d]*|the seed document"
+)
+"""Documents that no reader of the project can open."""
+BANS += (
+    *(
+        Ban(re.compile(rf"(?i)(?<![a-z])(?:{words})(?![a-z])"), instead, except_in=("LICENSE",))
+        for words, instead in ENGLISH
+    ),
+    Ban(
+        re.compile(rf"(?<![\w-])(?:{SOURCES})(?![\w-])"),
+        "a KIP, the protocol guide, a paper, or docs/decisions/NNN",
+    ),
+    Ban(re.compile(r'^(?:""")?(?:Next|Pure|Shell): '), "nothing: imports and contracts say it"),
 )
 SELF: Final = ("tools/tidy.py", "tests/unit/tools/test_tidy.py")
 """These spell out what they ban."""
