@@ -142,11 +142,6 @@ class Scenario:
         self._beats = list(plan_beats(settings))
         self._phase_began_s = 0.0
 
-    @property
-    def beats_left(self) -> int:
-        """How many beats are still to come."""
-        return len(self._beats)
-
     def step(self, facts: Facts) -> tuple[Action, ...]:
         """What to do now. Call it often; it says each thing once."""
         elapsed_s = facts.now_s - self._phase_began_s
