@@ -1,7 +1,4 @@
-"""Faults of a plan that no generation may have, whatever made it.
-
-In:    a plan, the members and topics it is for.  Out: one line per fault, none for a good plan.
-"""
+"""Faults of a plan that no generation may have, whatever made it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The two steps of a cooperative rebalance: a lane moves only after its owner gave it up.
 
-In:    the plan a generation should reach, and what its members own now.
-Out:   the plan to send in this rebalance, and the lanes that it withholds.
 Source: KIP-429; the order of claims of KIP-792.
 """
 
@@ -59,7 +57,7 @@ def _may_take(
 def _whole_partitions(
     free: list[Lane], lanes: tuple[Lane, ...], member: Member, topics: Sequence[LaneTopic]
 ) -> list[Lane]:
-    """What the member may have of `free`: what it reads already, and partitions that are whole."""
+    """Return lanes of `free` that the member may have: its own, and those of whole partitions."""
     counts = {topic.name: topic.partition_count for topic in topics if not member.may_share(topic)}
     if not counts:
         return free

@@ -1,6 +1,5 @@
 """Cut partitions into lanes so that the busiest lane is as light as it can be.
 
-In:    a `LoadProfile`, a lane count, maybe the plan in force.  Out: a `RangePlan`, what it costs.
 Source: the linear partition problem. The least possible maximum is found by bisection over the
 limit, where a greedy fill shows whether a limit can be held; loads are integers, so the answer is
 exact. What is free beyond that evens out the other lanes, or keeps cuts where they were.
@@ -20,11 +19,10 @@ from typing import Final
 from keylane.assignor.profile import HeavyKey, LoadProfile
 from keylane.assignor.range_plan import RangePlan
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX
-from keylane.keyrange.space import HASH_MAX, split_even
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX, split_even
 
 SLACK: Final = 0.02
-"""How far above the best maximum a plan may go to leave cuts where a prior plan has them."""
+"""Share above the best maximum that a plan may take to leave the cuts of a prior plan."""
 
 Rows = Sequence[Sequence[int]]
 """Loads by bucket of partitions that are cut alike; one row where each is cut by itself."""
@@ -32,7 +30,7 @@ Rows = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """What a plan comes to, in bytes by the profile."""
+    """Results of a plan, in bytes by the profile."""
 
     busiest: int
     """The heaviest lane of the topic."""

@@ -1,6 +1,5 @@
 """Place units without a holder: few partitions per member, no member above the common level.
 
-In:    a board with free units.  Out: the same board, every unit at a member of its crowd.
 Source: McNaughton's wrap-around rule (fill one member, go on with the next) for whole lanes, with
 best fit inside a partition; what fits nowhere goes to the lightest, heaviest first (Graham's LPT).
 """
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from keylane.assignor.units import NO_MEMBER, Board, Part
 
 Room = tuple[int, int]
-"""What a member may still take up to the level, and its index."""
+"""Weight that a member may still take up to the level, and its index."""
 
 
 def fill(board: Board) -> None:

@@ -1,7 +1,5 @@
-"""Key ranges as a plug-in to a strategy that deals out partitions: the seed's abstract assignor.
+"""Key ranges as a plug-in to a strategy that deals out partitions.
 
-In:    partition counts, members with their leave to share; a strategy.
-Out:   `RangedPlan`: by topic, by member, the partitions with a key range of each.
 A client keeps the strategy that it is configured with.
 
 A topic is shared when more of its subscribers allow sharing than it has partitions, and both the
@@ -31,7 +29,7 @@ class Strategy:
     """An existing strategy, and how it deals when members and partitions change their places."""
 
     name: str
-    """As clients are configured with it (`partition.assignment.strategy`)."""
+    """The name that clients configure (`partition.assignment.strategy`)."""
     deal_members: Callable[[Sequence[str], int], list[list[str]]]
     """Members (ids in order) of each partition of one topic; there are more than partitions."""
     assign_partitions: Callable[[Mapping[str, int], Sequence[Member]], dict[str, list[Partition]]]

@@ -1,6 +1,5 @@
 """Even out a plan that has every unit placed: only moves that help, and only when needed.
 
-In:    a board without free units.  Out: the same board, with the bounds that `sticky` states.
 Source: local search for makespan by moves from the busiest to the lightest (Finn and Horowitz,
 1979), with swaps; the margins below are our own.
 
@@ -104,7 +103,7 @@ class _Leveller:
                 self._crowds_of[member].append(index)
 
     def excess(self, member: int, margin: float) -> float:
-        """What the member has above `margin` times its due: the share, or its heaviest unit."""
+        """Return the excess over `margin` times the member's due: its share, or heaviest unit."""
         units = self.board.units
         if self.board.load[member] <= margin * self.share:
             return 0.0

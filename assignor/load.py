@@ -1,6 +1,5 @@
-"""From measured rates to weights: whole numbers that a plan adds up and compares.
+"""Weights from measured rates: whole numbers that a plan adds up and compares.
 
-In:    lanes of the topics, bytes per second of those that were measured.  Out: weight by lane.
 The rates are measured where partitions are split (`proxy.scans.loads`), decaying there.
 
 Whole numbers, because their sum does not depend on the order in which lanes are listed: every
@@ -18,7 +17,7 @@ from keylane.assignor.model import Lane, LaneTopic, Loads
 MEAN_WEIGHT: Final = 1024
 """Weight of a lane with the mean rate; differences below a thousandth of it are noise."""
 LANE_WEIGHT: Final = 16
-"""What a lane costs without a byte in it, so that idle lanes are spread as well."""
+"""Weight of a lane without a byte in it, so that idle lanes are spread as well."""
 RATE_MAX: Final = 1e18
 """Bytes per second beyond this are a wrong measurement; sums of less cannot overflow."""
 

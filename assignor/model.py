@@ -1,7 +1,5 @@
-"""What an assignor is given and what it answers: members, topics, loads, a plan.
+"""Input and output of an assignor: members, topics, loads, a plan.
 
-In:    what a group's members said when they joined, and what was measured.
-Out:   values of `sticky`, `round_robin` and `ranges`; checked by `checks`.
 Source: Kafka's ConsumerPartitionAssignor for the words.
 """
 
@@ -44,7 +42,7 @@ class LaneTopic:
 
     @property
     def index_count(self) -> int:
-        """How many lanes there are over all partitions."""
+        """Number of lanes over all partitions."""
         return self.partition_count * self.lane_count
 
 
@@ -55,7 +53,7 @@ class Member:
     member_id: str
     topics: frozenset[str]
     owned: tuple[Lane, ...] = ()
-    """What it reads now. For an eager member, which gave up all: what it had before."""
+    """Lanes that it reads now; of an eager member, which gave up all: those that it had before."""
     generation_id: int = NO_GENERATION
     """Generation that `owned` is of (KIP-792)."""
     instance_id: str | None = None
@@ -64,7 +62,7 @@ class Member:
     """True: it takes a part of a partition; else whole partitions only."""
 
     def may_share(self, topic: LaneTopic) -> bool:
-        """Whether the member may have a part of a partition of the topic."""
+        """Return whether the member may have a part of a partition of the topic."""
         return self.shares and topic.is_split
 
     @property

@@ -1,7 +1,5 @@
 """A profile of key load: what each part of the hash space weighs, per partition of a topic.
 
-In:    the bytes of a profile's summary file.  Out: `LoadProfile`; and back.
-
 The hash space is seen as 2^bits equal buckets. Hashes are decimal strings, as in a plan.
 """
 

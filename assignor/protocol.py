@@ -1,6 +1,5 @@
 """Kafka's consumer protocol: what members say when they join, and what the leader answers.
 
-In:    metadata of JoinGroup, assignments of SyncGroup.  Out: `Subscription`, `Assignment`; back.
 Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json of Apache Kafka
 (versions 0 to 3: owned partitions are of KIP-429, the generation of KIP-792, the rack of KIP-881).
 
@@ -31,7 +30,7 @@ SHARE_MARK: Final = b"keylane\x01"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a member says when it joins."""
+    """A member's subscription, as it joins."""
 
     version: int
     topics: tuple[str, ...]

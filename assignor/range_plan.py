@@ -1,9 +1,8 @@
 """A range plan: where each partition is cut into lanes, made from measured load.
 
-In:    the bytes of a plan file.  Out: `RangePlan`; and back, with its id.
-Source: SPARK section 9. A cut is the first hash of the next lane; ranges are inclusive at both
-ends, the first starts at 0 and the last ends at 2^63-1. Cuts are decimal strings, because numbers
-beyond 2^53 do not survive every JSON reader.
+A cut is the first hash of the next lane; ranges are inclusive at both ends, the first starts at 0
+and the last ends at 2^63-1. Cuts are decimal strings, because numbers beyond 2^53 do not survive
+every JSON reader.
 
 With the scope `topic` all partitions are cut alike, and the cuts stand once, under `*`.
 """
@@ -20,8 +19,9 @@ from typing import Any, Final
 
 from keylane.assignor.model import Lane
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.key_split import LaneCuts
+from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
 
 PLAN_FORMAT: Final = "keylane-range-plan"
 PLAN_VERSION: Final = 1
@@ -60,13 +60,9 @@ class RangePlan:
         """Partitions of the topic."""
         return len(self.cuts)
 
-    def key_range(self, partition: int, lane: int) -> KeyRange:
-        """The key range of a lane of a partition."""
-        if not 0 <= partition < self.partition_count or not 0 <= lane < self.lane_count:
-            raise ValueError(f"no lane {lane} of partition {partition} in plan of {self.topic}")
-        cuts = self.cuts[partition]
-        lo = cuts[lane - 1] if lane else 0
-        return KeyRange(lo, cuts[lane] - 1 if lane < len(cuts) else HASH_MAX)
+    def layout(self) -> LaneLayout:
+        """Return the lanes that the plan cuts. Raises: ValueError, the cuts do not fit together."""
+        return LaneLayout(self.partition_count, self.lane_count, LaneCuts.of(self.cuts))
 
     def loads(self) -> dict[Lane, float]:
         """Predicted load by lane index; empty where the plan has none."""

@@ -1,6 +1,5 @@
 """Range: a block of neighbours each; partitions for members, or members for partitions.
 
-In:    members in order, partition counts.  Out: `RANGE`, a strategy of `key_range`.
 Source: Apache Kafka's RangeAssignor.
 """
 

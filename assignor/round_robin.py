@@ -1,6 +1,5 @@
 """Round robin: partitions dealt to members in turn; members to partitions when they outnumber them.
 
-In:    members in order, partition counts.  Out: `ROUND_ROBIN`, a strategy of `key_range`.
 Source: Apache Kafka's RoundRobinAssignor.
 """
 

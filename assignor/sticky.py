@@ -1,6 +1,5 @@
 """The sticky, load-aware assignor: the lanes of each member in the next generation.
 
-In:    members with what they own, topics, bytes per second of lanes.  Out: a plan.
 `load`, `units`, `fill` and `level` are its four steps.
 
 What it wants, the first before the second: every lane at one member that subscribes; joined topics

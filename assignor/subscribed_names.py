@@ -1,7 +1,5 @@
 """Topic names in the metadata of a member, changed without a touch on what follows them.
 
-In:    metadata of the consumer protocol.  Out: its topic names; the same metadata with names added
-       behind the others, or taken away there.
 Source: ConsumerProtocolSubscription.json of Apache Kafka: each version begins with its number and
 the topics, and brokers read no more than these (ClassicGroup.computeSubscribedTopics).
 """

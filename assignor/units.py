@@ -1,7 +1,5 @@
 """Units that are dealt out as one piece, the members that may have them, and their holders.
 
-In:    members, topics, weights of their lanes.  Out: `Board`, with every unit at its owner.
-
 A unit is a lane; or the same lane of all topics that are joined by key, when the same members
 subscribe to them; or a whole partition, where members that do not share take it.
 """

@@ -1,4 +1,4 @@
-"""How even the load of a skewed topic is dealt out: keylane's assignor beside Kafka's own.
+"""Balance of a skewed topic's load among members: keylane's assignor beside Kafka's own.
 
     python -m bench.assignor_balance [--seeds 20]
 
@@ -7,9 +7,8 @@ Out:   a table: the busiest member's share of the bytes, median and worst over t
        ratio to what the lanes allow: the mean, or the heaviest lane if that is more.
 
 Kafka's assignors are aiokafka's, over the lanes as plain partitions; cooperative-sticky deals out
-by count as sticky does. Hash-even is the seed document's rule: members are dealt to partitions, the
-hash space of each is cut evenly. keylane's is the second generation: the first was dealt without
-knowing any load.
+by count as sticky does. Hash-even deals members to partitions and cuts the hash space of each
+evenly. keylane's is the second generation: the first was dealt without knowing any load.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ def deal_keylane(case: Case, loads: Mapping[Lane, float]) -> list[float]:
 
 
 def measure(case: Case, seed: int) -> dict[str, tuple[float, float]]:
-    """By strategy: the busiest member's share, and its ratio to the ideal."""
+    """Return the busiest member's share, and its ratio to the ideal, by strategy."""
     keys = make_keys(case, seed)
     loads = sum_lanes(case, keys)
     ideal = max(1 / case.member_count, *loads.values())

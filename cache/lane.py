@@ -1,7 +1,4 @@
-"""One lane of a partition: slices that wait for it, gaps, and claims of its readers.
-
-In:    runs of offsets.  Out: the run that holds an offset.
-"""
+"""One lane of a partition: slices that wait for it, gaps, and claims of its readers."""
 
 from __future__ import annotations
 
@@ -15,23 +12,23 @@ from keylane.cache.slice_cache import SliceCache
 from keylane.wire.batch import BATCH_HEADER_BYTES
 
 GAP_COUNT_MAX: Final = 64
-"""Gaps remembered per lane, the lowest are forgotten: 64 * 100 bytes, and merging keeps few."""
+"""Gaps remembered per lane, 100 bytes each; the lowest are forgotten, and merging keeps few."""
 SLICE_OVERHEAD_BYTES: Final = 1024
 """Objects and array headers around a slice, so that many small ones are counted honestly."""
 BATCH_OVERHEAD_BYTES: Final = 48
 """Six int64 per batch of a slice."""
 UNCLAIMED_S: Final = 300.0
-"""Time that slices wait for a lane that no connection asks for: the next tasks of a job that reads
-lanes in turns, a member that comes back. Beyond, it is one that others read elsewhere: at another
-isolation level, say, as libraries differ within a group."""
+"""Time that slices wait for a lane without a connection: for the next tasks of a job that reads
+lanes in turns, or a member that comes back. After that its readers are taken to read it elsewhere:
+at another isolation level, for example, as libraries differ within a group."""
 NO_CLAIMS: Final[dict[str, Claim]] = {}
-"""Of all lanes that no connection has asked for; never added to."""
+"""Claims of each lane without a connection; never added to."""
 
 _start_of: Final = attrgetter("start")
 
 
 class Run:
-    """Offsets `[start, end)` of a lane: held, or a gap when `slice` is None. Changes hands never.
+    """Offsets `[start, end)` of one lane: held, or a gap when `slice` is None.
 
     `lane` is None once the run is forgotten.
     """
@@ -53,13 +50,13 @@ class Run:
         self.is_cached = False
 
     def evicted(self) -> None:
-        """The cache gives the slice up: the lane reads it again, should it still want it."""
+        """Give the slice up; the lane reads it again, should it still want it."""
         self.is_cached = False
         if self.lane is not None:
             self.lane.drop(self)
 
     def cost_bytes(self) -> int:
-        """What keeping the slice costs."""
+        """Return the bytes that keeping the slice costs."""
         assert self.slice is not None
         return (
             self.slice.size_bytes
@@ -83,22 +80,22 @@ class Lane:
         self._gap_count = 0
         self.claims = NO_CLAIMS
         self.unclaimed_s: float | None = None
-        """When it was first seen without claims."""
+        """Time when the lane was first seen without claims."""
         self.is_abandoned = False
 
     @property
     def runs(self) -> Sequence[Run]:
-        """All runs, ascending; not to be changed."""
+        """Return all runs, ascending; not to be changed."""
         return self._runs
 
     def find(self, offset: int) -> Run | None:
-        """The run that holds `offset`; None: unread."""
+        """Return the run that holds `offset`; None: unread."""
         runs = self._runs
         if not runs:
             return None
-        run = runs[-1]  # where readers that keep up stand
+        run = runs[-1]  # of readers that keep up
         if offset < run.start:
-            run = runs[0]  # where readers that catch up stand
+            run = runs[0]  # of readers that catch up
             if offset < run.start:
                 return None
             if offset >= run.end:
@@ -106,16 +103,16 @@ class Lane:
         return run if offset < run.end else None
 
     def twin(self) -> Lane:
-        """Return another one that knows the same gaps; slices it must not have."""
+        """Return another lane that knows the same gaps; it must hold no slices."""
         other = Lane(self._cache)
         other._runs = [Run(other, run.start, run.end, run.leader_epoch) for run in self._runs]
         other._gap_count = self._gap_count
         return other
 
     def extend_gap(self, start: int, end: int, leader_epoch: int) -> bool:
-        """Take in that `[start, end)` is empty if a gap ends there, behind which nothing is known.
+        """Note that `[start, end)` is empty, if a gap ends there and nothing is known behind it.
 
-        It is what `put` would come to, without a run: a lane of many has nothing in most blocks.
+        The result is that of `put`, without a run: a lane of many has nothing in most blocks.
         """
         if not self._runs:
             return False
@@ -126,10 +123,10 @@ class Lane:
         return True
 
     def put(self, run: Run) -> bool:
-        """Take a run in, for the part that is not known yet; False: all of it is known.
+        """Take a run in, for its part that is not known yet; False: all of it is known.
 
-        Older runs inside it are replaced, those across its edges stay and cut it short: so one
-        run comes of it, and what somebody waits for is not forgotten for what he passed.
+        Older runs inside it are replaced, those across its edges stay and cut it short. So one run
+        comes of it, and offsets that a client waits for are not forgotten for those that it passed.
         """
         runs = self._runs
         first = stop = len(runs)
@@ -183,12 +180,12 @@ class Lane:
         self._bound_gaps()
 
     def forget_passed(self) -> None:
-        """Forget what all claims have passed; without any, a reader may come for it yet."""
+        """Forget runs that all claims have passed; without claims, a reader may still come."""
         if self.claims:
             self.clear_below(min(claim.position for claim in self.claims.values()))
 
     def note_unclaimed(self, now_s: float) -> None:
-        """No connection asks for it: keep nothing for it, if that has been so for long."""
+        """Forget all runs of a lane that no connection has asked for in a long time."""
         if self.unclaimed_s is None:
             self.unclaimed_s = now_s
         elif not self.is_abandoned and now_s >= self.unclaimed_s + UNCLAIMED_S:
@@ -216,7 +213,7 @@ class Lane:
             end_before, was_gap = run.end, run.slice is None
 
     def _join_gaps(self, gap: Run, first: int, stop: int) -> tuple[int, int]:
-        """Let a gap swallow gaps that touch it; return which runs it replaces."""
+        """Let a gap swallow gaps that touch it; return the runs that it replaces."""
         before = self._runs[first - 1] if first > 0 else None
         if before is not None and before.slice is None and before.end == gap.start:
             gap.start = before.start
@@ -244,7 +241,7 @@ class Lane:
 
 
 def _trailing_header_start(run: Run) -> int:
-    """First offset of the empty header that ends the slice; the run's end when there is none."""
+    """Return the first offset of the empty header that ends the slice; the run's end for none."""
     assert run.slice is not None
     ends = run.slice.ends
     last_bytes = int(ends[-1]) - (int(ends[-2]) if len(ends) > 1 else 0)

@@ -1,7 +1,6 @@
-"""One partition as its lanes see it: what waits in memory, what is known to be empty.
+"""One partition for its lanes: slices that wait in memory, and ranges known to be empty.
 
-In:    blocks that were split, offsets that lanes ask for.  Out: pieces to send, or "read it".
-Source: docs/decisions 004 and 007; KIP-74 (limits), KIP-98 (aborted list).
+Source: docs/docs/decisions/004 and 007; KIP-74 (limits), KIP-98 (aborted list).
 
 Theory. A lane is a row of runs over offsets. A run is either *held* (a slice waits there) or a
 *gap* (scanned, and the lane has nothing there). Offsets of no run are *unread*: never scanned,
@@ -17,22 +16,20 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from keylane.cache.lane import NO_CLAIMS, Lane, Run
-from keylane.cache.lane_values import NO_OFFSET, Aborted, Block, Claim, Slice, Taken
+from keylane.cache.lane_values import NO_OFFSET, Block, Claim, Slice, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.wire.primitives import Buffer
 
-__all__ = ["MARKER_LATER", "Aborted", "Block", "Claim", "Lane", "LaneLog", "Run", "Slice", "Taken"]
-
 MARKER_LATER: Final = 2**63 - 1
-"""The abort marker of a transaction lies behind the block."""
+"""Marker offset of a transaction whose abort marker lies behind the block."""
 
 
 class LaneLog:
-    """All lanes of one partition under one layout and isolation level. Single-threaded.
+    """The lanes of one partition under one layout and isolation level. Single-threaded.
 
     `head` is the end of the furthest block, NO_OFFSET before the first. Lanes that had no record
-    and no reader so far know the same gaps, and are one object: of 1,024 lanes under a name that
-    a client has chosen, most stay so.
+    and no reader so far know the same gaps, and are one object: most of 1,024 lanes of a name that
+    a client has chosen stay so.
     Invariants: those of its lanes; only held runs are in the cache; between `settle` and the
     next `insert` every held run is; `_rest` has gaps only and no claims, all others are in `_own`.
     """
@@ -48,7 +45,7 @@ class LaneLog:
         self._own: list[Lane] = []
         """The other lanes, in no order."""
         self.lanes = [self._rest] * lane_count
-        """By number; not to be changed."""
+        """Lanes by number; not to be changed."""
 
     def claim(self, lane: int, cursor_id: str, offset: int, now_s: float) -> Claim:
         """Note that a client's connection reads `lane` and stands at `offset`."""
@@ -80,8 +77,8 @@ class LaneLog:
     def expire_claims(self, seen_before_s: float) -> None:
         """End the claims of connections that have not asked for the lane since.
 
-        What all claims that are left have passed is forgotten: it was kept for one that ended.
-        So is what waits for a lane that has had none for `UNCLAIMED_S`.
+        Slices that all remaining claims have passed are forgotten: an ended claim kept them.
+        So are slices that wait for a lane without claims for `UNCLAIMED_S`.
         """
         for lane in self._own:
             late = [key for key, claim in lane.claims.items() if claim.seen_s < seen_before_s]
@@ -139,10 +136,10 @@ class LaneLog:
                 self._in_hand.append((run, block))
 
     def settle(self, *, is_reserved: bool) -> None:
-        """Offer what was not taken to the cache, and drop what does not stay.
+        """Offer the rest of the block to the cache, and drop slices that do not stay.
 
-        is_reserved: slices are kept for lanes (`reserve.message.value.range.fetch`); without,
-        only gaps are remembered, and every lane reads for itself.
+        is_reserved: slices are kept for lanes (`reserve.message.value.range.fetch`); otherwise only
+        gaps are remembered, and every lane reads for itself.
         """
         in_hand, self._in_hand = self._in_hand, []
         for run, block in in_hand:
@@ -157,7 +154,7 @@ class LaneLog:
             run.lane.drop(run)
 
     def advance_log_start(self, offset: int) -> None:
-        """Retention has deleted everything before `offset`."""
+        """Forget offsets before `offset`: retention has deleted them."""
         for lane in (self._rest, *self._own):
             lane.clear_below(offset)
 
@@ -172,7 +169,7 @@ class LaneLog:
     def close(self) -> None:
         """Forget everything: the last reader has left.
 
-        What is left of it is small, wherever references to the log may be.
+        Only little memory is left of it, wherever references to the log may be.
         """
         for lane in self._own:
             lane.claims = NO_CLAIMS
@@ -199,7 +196,7 @@ class LaneLog:
         return lane
 
     def _insert_rest(self, block: Block) -> None:
-        """Part those of the rest that the block has something for; of the others note a gap."""
+        """Part the lanes of the rest that the block has slices for; note a gap of the others."""
         rest = self._rest
         for number, part in enumerate(block.slices):
             if part is not None and self.lanes[number] is rest:
@@ -208,13 +205,13 @@ class LaneLog:
             rest.put(Run(rest, block.start, block.end, block.leader_epoch))
 
     def _is_wanted(self, lane: Lane, block: Block) -> bool:
-        """Whether a reader will come for it. A lane without claims may get one for a while."""
+        """Return whether a reader will come for it; without claims one may, for a while."""
         if not lane.claims:
             return not lane.is_abandoned
         return any(c.position < block.end for c in lane.claims.values())
 
     def _may_evict(self, lane: Lane, block: Block) -> bool:
-        """Whether older slices go for it: for what comes next, not for what lies far behind."""
+        """Return whether older slices go for it: for the next one, not for one far behind."""
         is_next = block.end >= self.head and bool(lane.claims)
         return is_next or any(block.start <= c.position < block.end for c in lane.claims.values())
 
@@ -223,18 +220,18 @@ class _Cut(NamedTuple):
     data: Buffer
     size_bytes: int
     start: int
-    """First offset of the first batch."""
+    """Return the first offset of the first batch."""
     next_offset: int
     has_records: bool
 
 
 def _cut(run: Run, part: Slice, offset: int, bytes_max: int, *, at_least_one: bool) -> _Cut | None:
-    """The batches from the one that holds `offset` on that fit; None: not even one fits."""
+    """Return the batches that fit, from that of `offset` on; None: not even one fits."""
     base_offsets, last_offsets, ends = part.base_offsets, part.last_offsets, part.ends
     is_from_start, is_to_end = offset <= last_offsets[0], base_offsets[-1] < run.end
     if is_from_start and is_to_end and part.size_bytes <= bytes_max:
         # All of it, the common case: a lane that reads block by block.
-        has_records = bool(part.last_record_offsets.max() >= offset)  # it may stand inside of one
+        has_records = bool(part.last_record_offsets.max() >= offset)  # may be inside
         return _Cut(
             part.data, part.size_bytes, int(base_offsets[0]), _end_of(run, part), has_records
         )
@@ -254,7 +251,7 @@ def _cut(run: Run, part: Slice, offset: int, bytes_max: int, *, at_least_one: bo
 
 
 def _end_of(run: Run, part: Slice, limit: int = 0) -> int:
-    """Where a client stands that was sent the run's last batch, the one before `limit`."""
+    """Return the client's next offset after the run's last batch before `limit`."""
     is_empty = part.last_record_offsets[limit - 1] < 0
     return run.end if is_empty else max(run.end, int(part.last_offsets[limit - 1]) + 1)
 

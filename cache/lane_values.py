@@ -1,6 +1,5 @@
 """Values that pass between a partition's log and readers of its lanes.
 
-In:    what a split made.  Out: values.
 Source: KIP-98 (aborted list); `kernel.split` makes the slices.
 """
 
@@ -19,7 +18,7 @@ from keylane.wire.primitives import Buffer
 
 NO_OFFSET: Final = -1
 empty_batch: Final = lru_cache(maxsize=256)(write_empty_batch)
-"""Lanes that wait together have the same gap: 15 of 16 headers of an answer are one."""
+"""Empty headers that are kept: lanes that wait together have the same gap, 15 of 16 share one."""
 
 
 class Slice(Protocol):
@@ -27,35 +26,35 @@ class Slice(Protocol):
 
     @property
     def data(self) -> Buffer:
-        """Batches in offset order."""
+        """Return the batches in offset order."""
 
     @property
     def base_offsets(self) -> NDArray[np.int64]:
-        """First offset of each batch."""
+        """Return the first offset of each batch."""
 
     @property
     def last_offsets(self) -> NDArray[np.int64]:
-        """Last offset of each batch."""
+        """Return the last offset of each batch."""
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Where each batch ends in `data`, in bytes, exclusive."""
+        """Return the end of each batch in `data`, in bytes, exclusive."""
 
     @property
     def last_record_offsets(self) -> NDArray[np.int64]:
-        """Last record of each batch, -1 where it has none."""
+        """Return the last record of each batch, -1 for none."""
 
     @property
     def size_bytes(self) -> int:
-        """Length of `data`."""
+        """Return the length of `data`."""
 
     @property
     def record_count(self) -> int:
-        """Records of the lane; control batches are none."""
+        """Return the number of records of the lane; control batches are none."""
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction as a block sees it."""
+    """An aborted transaction, as far as a block shows it."""
 
     producer_id: int
     first_offset: int
@@ -77,16 +76,16 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A reader of a lane: where a client's connection stands."""
+    """A reader of a lane: the position of a client's connection."""
 
     position: int
     seen_s: float
     is_starved: bool = False
-    """Its last answer had nothing for the lane although upstream had."""
+    """True: its last answer had nothing for the lane although there was data upstream."""
 
 
 class Taken:
-    """What a lane is going to be answered with.
+    """The coming answer of a lane.
 
     Written out, not a dataclass: one is made per lane and poll, in half of the time.
     """
@@ -105,15 +104,17 @@ class Taken:
         self.size_bytes = 0
         self.has_records = False
         self.is_full = False
-        """A limit was reached: there is more, and it does not fit this answer."""
+        """True: a limit was reached, and the next batch does not fit this answer."""
         self.aborted: dict[tuple[int, int], None] = {}
         self.gap_start = NO_OFFSET
-        """The pieces end here, if any, and nothing of the lane comes before `position`."""
+        """The pieces end here, if any; nothing of the lane comes before `position`."""
         self.leader_epoch = -1
 
     def records(self, *, empty_as_control: bool = False) -> tuple[Buffer, ...]:
-        """The pieces; a trailing gap is one empty header, so that the client moves past it.
+        """Return the pieces; a trailing gap is one empty header, so that the client moves past it.
 
+        It must never be dropped: a client without a batch does not advance, and a Spark query fails
+        after 120 s.
         empty_as_control: an answer without a record is one empty control batch. It may stand
         for transaction markers too: they end only what is aborted in the same answer.
         """

@@ -1,11 +1,10 @@
 """Slices that wait for their lane: bounded in bytes over the whole process.
 
-In:    entries with their cost in bytes.  Out: whether they stay; older ones are evicted.
 Source: docs/decisions/004.
 
-Lanes need not be read side by side (Spark runs as many as it has slots), so nothing here waits
-until a block was read by every lane. What has waited longest goes first: its lane is stuck, or
-so late that reading its part once more costs little beside what it has to catch up with.
+Lanes need not be read side by side (Spark runs as many as it has slots), so no lane waits until a
+block was read by every other one. The slice that has waited longest goes first: its lane is stuck,
+or so late that reading the slice once more costs little beside the rest of its way.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Protocol
 
 
 class CacheEntry(Protocol):
-    """What is kept; one that is evicted must forget its data."""
+    """An entry of the cache; it must forget its data when it is evicted."""
 
     def evicted(self) -> None:
-        """The cache gives the entry up."""
+        """Forget the data: the cache gives the entry up."""
 
 
 class SliceCache:
@@ -44,8 +43,8 @@ class SliceCache:
     def put(self, entry: CacheEntry, cost_bytes: int, *, may_evict: bool) -> bool:
         """Keep `entry`; False when there is no room for it.
 
-        may_evict: older entries may go for it. Without, it takes only what is free: data that
-        no client has asked for yet does not push out data that one waits for.
+        may_evict: older entries may go for it. Otherwise it takes only free room: data that no
+        client has asked for yet does not push out data that a client waits for.
         """
         assert entry not in self._costs, "an entry is put once"
         if cost_bytes > self.bytes_max:
@@ -59,7 +58,7 @@ class SliceCache:
         return True
 
     def remove(self, entry: CacheEntry) -> None:
-        """Forget an entry; one that is not kept is none of the cache's business."""
+        """Forget an entry; one that is not kept does not count."""
         self.bytes_used -= self._costs.pop(entry, 0)
 
     def check(self) -> None:

@@ -1,7 +1,4 @@
-"""`python -m keylane`: the same as the `keylane` command.
-
-In:    argv.  Out: the exit code of `cli.main`.
-"""
+"""`python -m keylane`: the same as the `keylane` command."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
 """Key ranges of members without a group: `keylane.assign`.
 
-In:    topics with their partition counts, members, a strategy; measured load if there is any.
-Out:   `Assignment`: by member, by partition, its key ranges; none for the whole partition.
 The functions are those of the proxy, so the ranges are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from keylane.assignor.checks import find_faults
@@ -19,8 +16,8 @@ from keylane.assignor.ranges import RANGE
 from keylane.assignor.round_robin import ROUND_ROBIN
 from keylane.assignor.sticky import plan_sticky
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX, LaneLayout
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.space import LANE_COUNT_MAX, WHOLE, KeyRange, merge_ranges
 
 StrategyName = Literal["sticky-load", "round-robin", "range"]
 STRATEGY_NAMES: Final[tuple[StrategyName, ...]] = get_args(StrategyName)
@@ -34,21 +31,6 @@ _PLAIN: Final[dict[str, Strategy]] = {"round-robin": ROUND_ROBIN, "range": RANGE
 
 Assignment = dict[str, dict[tuple[str, int], tuple[KeyRange, ...]]]
 """Key ranges by member and (topic, partition), ascending; an empty tuple is the whole partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How one topic is cut into lanes: by a plan, or evenly."""
-
-    topic: str
-    layout: LaneLayout
-    plan: RangePlan | None
-
-    def key_range(self, index: int) -> KeyRange:
-        partition, lane = self.layout.partition_of(index), self.layout.lane_of(index)
-        if self.plan is not None:
-            return self.plan.key_range(partition, lane)
-        return self.layout.key_range(partition, lane)
 
 
 def assign(
@@ -135,13 +117,13 @@ def _assign_plain(
     for topic, held in plan.items():
         for member_id, parts in held.items():
             for partition, key_range in parts:
-                answer[member_id][topic, partition] = merge_ranges([key_range])
+                answer[member_id][topic, partition] = _written([key_range])
     return answer
 
 
 def _cut_topics(
     topics: Mapping[str, int], member_count: int, lanes: int | None, plans: Sequence[RangePlan]
-) -> dict[str, _Cut]:
+) -> dict[str, LaneLayout]:
     by_topic = {plan.topic: plan for plan in plans}
     if len(by_topic) != len(plans):
         raise ConfigInvalid("plans: two are of one topic")
@@ -158,9 +140,9 @@ def _cut_topics(
     cuts = {}
     for topic, count in topics.items():
         found = by_topic.get(topic)
-        lane_count = found.lane_count if found else lanes or _count_lanes(count, member_count)
-        cuts[topic] = _Cut(topic, LaneLayout(count, lane_count), found)
-    lane_total = sum(cut.layout.index_count for cut in cuts.values())
+        lane_count = lanes or _count_lanes(count, member_count)
+        cuts[topic] = found.layout() if found else LaneLayout(count, lane_count)
+    lane_total = sum(layout.index_count for layout in cuts.values())
     if lane_total > LANES_MAX:
         raise ConfigInvalid(f"lanes: {lane_total} in all topics, at most {LANES_MAX}")
     return cuts
@@ -171,14 +153,16 @@ def _count_lanes(partition_count: int, member_count: int) -> int:
     return min(LANE_COUNT_MAX, 1 << (wanted - 1).bit_length())
 
 
-def _assign_lanes(cuts: Mapping[str, _Cut], group: Sequence[Member], loads: Loads) -> Assignment:
+def _assign_lanes(
+    cuts: Mapping[str, LaneLayout], group: Sequence[Member], loads: Loads
+) -> Assignment:
     topics = [
         LaneTopic(
             name=topic,
-            partition_count=cut.layout.partition_count,
-            lane_count=cut.layout.lane_count,
+            partition_count=layout.partition_count,
+            lane_count=layout.lane_count,
         )
-        for topic, cut in cuts.items()
+        for topic, layout in cuts.items()
     ]
     plan = plan_sticky(group, topics, loads)
     faults = find_faults(plan, group, topics)
@@ -187,18 +171,13 @@ def _assign_lanes(cuts: Mapping[str, _Cut], group: Sequence[Member], loads: Load
     for member in group:
         ranges: dict[tuple[str, int], list[KeyRange]] = {}
         for topic, index in plan[member.member_id]:
-            partition = cuts[topic].layout.partition_of(index)
-            ranges.setdefault((topic, partition), []).append(cuts[topic].key_range(index))
-        answer[member.member_id] = {place: merge_ranges(ranges[place]) for place in sorted(ranges)}
+            layout = cuts[topic]
+            partition, lane = layout.partition_of(index), layout.lane_of(index)
+            ranges.setdefault((topic, partition), []).append(layout.key_range(partition, lane))
+        answer[member.member_id] = {place: _written(ranges[place]) for place in sorted(ranges)}
     return answer
 
 
-def merge_ranges(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
-    """Join neighbours, ascending; nothing at all for the whole hash space."""
-    merged: list[KeyRange] = []
-    for key_range in sorted(ranges):
-        if merged and merged[-1].hi + 1 == key_range.lo:
-            merged[-1] = KeyRange(merged[-1].lo, key_range.hi)
-        else:
-            merged.append(key_range)
-    return () if merged == [KeyRange(0, HASH_MAX)] else tuple(merged)
+def _written(ranges: Sequence[KeyRange]) -> tuple[KeyRange, ...]:
+    merged = merge_ranges(ranges)
+    return () if merged == WHOLE else merged

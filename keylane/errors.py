@@ -1,6 +1,5 @@
 """Every error keylane raises on purpose, with the Kafka code a client is answered with.
 
-In:    nothing.  Out: exception classes, split by whose fault they are.
 Source: Kafka protocol guide, "Error Codes".
 """
 
@@ -15,7 +14,7 @@ class KeylaneError(Exception):
     error_code: ClassVar[int] = -1
     """Kafka error code that a client is answered with (-1 is UNKNOWN_SERVER_ERROR)."""
     retriable: ClassVar[bool] = False
-    """Whether doing the same again may work."""
+    """True: doing the same again may work."""
 
 
 class ConfigInvalid(KeylaneError):

@@ -1,6 +1,5 @@
 """Background tasks: the one place where keylane starts one.
 
-In:    a coroutine and a name.  Out: a task that is kept alive and whose failure is logged.
 Source: Python's asyncio documentation, `create_task`: the loop holds tasks weakly only.
 """
 
@@ -61,9 +60,9 @@ class Watched:
             try:
                 await make()
             except Exception:
-                log.exception("task ended by a mistake of keylane, and is begun anew name=%s", name)
+                log.exception("task ended by a mistake of keylane: restarting name=%s", name)
             else:
-                log.error("task ended, and is begun anew name=%s", name)
+                log.error("task ended: restarting name=%s", name)
             if clock() - started_s > PAUSE_S_MAX:
                 pause_s = PAUSE_S_MIN
             self.restarts[name] += 1
@@ -74,7 +73,7 @@ class Watched:
 
 
 def running_count() -> int:
-    """How many tasks have been started here and have not ended."""
+    """Number of tasks that were started here and have not ended."""
     return len(_running)
 
 

@@ -1,7 +1,4 @@
-"""Arguments that the commands of `keylane spark` share, and what they mean to Spark.
-
-In:    an argparse parser; parsed arguments.  Out: more arguments; options, settings, a session.
-"""
+"""Arguments that the commands of `keylane spark` share, and what they mean to Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the records are."""
+    """Add the arguments that say where the records are."""
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
     parser.add_argument("--topic", required=True, metavar="NAME")
     parser.add_argument(
@@ -30,7 +27,7 @@ def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
-    """What runs the job."""
+    """Add the arguments that say how the job runs."""
     parser.add_argument("--master", default="local[*]", help="Spark's (default: %(default)s)")
     parser.add_argument(
         "--conf",

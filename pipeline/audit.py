@@ -1,7 +1,6 @@
-"""What consumers did, judged from their own reports: nothing lost, nothing twice, keys in order.
+"""Judge consumers by their own reports: nothing lost, nothing twice, keys in order.
 
-In:    the audit topic and the offsets of the input, as DataFrames.  Out: findings, a row each.
-Source: the format is `keylane.audit.record`; SPARK section 6 for what each step costs.
+The format is that of `keylane.audit.record`.
 
 The order of an audit partition is the order of processing; no clock is believed.
 

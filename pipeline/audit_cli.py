@@ -1,7 +1,6 @@
 """`keylane spark audit`: were all records processed, once, and each key in order?
 
-In:    parsed arguments.  Out: a verdict on stdout, files; an exit code: 0 clean, 1 findings,
-       2 inconclusive.
+Exit codes: 0 clean, 1 findings, 2 inconclusive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Run an audit: read both topics once, land them, judge, write findings and a verdict.
 
-In:    an input topic, its audit topic, what to judge.  Out: `Verdict`; Parquet and JSON files.
-What reaches this process are counts, and findings to show.
+Only counts, and findings to show, reach this process.
 
 Kafka is read once into Parquet: each further question to Kafka itself costs a whole read again.
 A verdict is about records that were really seen: rows are counted where they are written and where
@@ -41,7 +40,7 @@ TASKS_PER_CORE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """What to judge. Places are those of `topic_range.find_range`."""
+    """Records to judge. Places are those of `topic_range.find_range`."""
 
     bootstrap: str
     input_topic: str
@@ -59,7 +58,7 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What an audit comes to."""
+    """Verdict of an audit."""
 
     status: str
     counts: Mapping[str, int]
@@ -138,7 +137,7 @@ class _Run:
         return dict(enumerate(zip(self.wanted.starts, self.wanted.ends, strict=True)))
 
     def judge(self) -> Verdict:
-        """All steps, in the order in which they need each other."""
+        """Run all steps, in the order in which they need each other."""
         self.request.out.mkdir(parents=True, exist_ok=True)
         self.progress(f"reading {self.reported.offset_count:,} reports")
         parsed = self._land(audit.parse_values(self._read(self.reported)), "reports")

@@ -1,9 +1,5 @@
 """Coverage as a stream: what a running group has lost, reported while it runs.
 
-In:    an input topic and its audit topic as streams; what the group has committed.
-Out:   lines of what is lost and what came again; a file of what is still open.
-Source: SPARK section 6: bitmaps per 32,768 offsets as a native stateful aggregation.
-
 Members flush their reports before they commit. So once the group has committed an offset, its
 report is in the audit topic, and a batch that Spark plans after that sees it: what is missing
 then is lost. Spark holds two bitmaps per 32,768 offsets (8 KiB); this process holds those buckets
@@ -72,10 +68,10 @@ class Follower:
     """
 
     read_committed: Callable[[], Mapping[int, int]]
-    """What the group has committed now: the next offset by partition."""
+    """Returns the group's commits of now: the next offset by partition."""
     report: Callable[[str], None]
     state_path: Path
-    """What is open is kept there, for the next start from the same checkpoint."""
+    """File that open buckets are kept in, for the next start from the same checkpoint."""
     open: dict[tuple[int, int], int] = field(default_factory=dict)
     floor: dict[int, int] = field(default_factory=dict)
     """Committed before the batch that is being looked at was planned."""

@@ -1,8 +1,5 @@
 """Move the checkpoint of a Spark query from one lane count to another, where that is exact.
 
-In:    a checkpoint's folder; the topic that it reads and the one it shall read.
-Out:   a `Migration`: new offsets by lane, or a refusal that names the lanes; the file rewritten.
-`plan_offsets` and `parse_offsets` are pure.
 Source: Spark's OffsetSeqLog, format v1: a line `v1`, a line of metadata, then one line per source,
 for the Kafka source JSON of topic -> partition -> next offset. A batch N is done when `commits/N`
 exists; a query goes on from the newest.
@@ -23,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from keylane.errors import KeylaneError
-from keylane.keyrange.lane import LANE_COUNT_MAX, LaneLayout
+from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.space import LANE_COUNT_MAX
 
 LOG_VERSION: Final = "v1"
 FIRST_SOURCE_LINE: Final = 2
@@ -49,7 +47,7 @@ class OffsetLog:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What a migration does: `offsets` by lane index of the new topic."""
+    """Result of a migration: `offsets` by lane index of the new topic."""
 
     log: OffsetLog
     from_topic: str
@@ -82,7 +80,7 @@ def plan_migration(
     from_layout: LaneLayout | int | None = None,
     to_layout: LaneLayout | int | None = None,
 ) -> Migration:
-    """What `apply_migration` would write; nothing is changed.
+    """Return what `apply_migration` would write; nothing is changed.
 
     A layout may be a number of equal lanes; None takes it from the lane name, and a name
     without one stands for whole partitions.

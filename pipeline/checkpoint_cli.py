@@ -1,6 +1,6 @@
 """`keylane spark checkpoint`: another lane count for a query, where that is exact.
 
-In:    parsed arguments.  Out: stdout; an exit code: 0 can be done or was done, 1 refused, 2 bad.
+Exit codes: 0 can be done or was done, 1 refused, 2 bad input.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Final
 
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, read_plan
 from keylane.errors import ConfigInvalid, KeylaneError
-from keylane.keyrange.key_split import LaneCuts
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.checkpoint import (
     CheckpointRefused,
@@ -104,11 +103,6 @@ def _layout(lanes: int | None, plan_path: Path | None) -> LaneLayout | int | Non
     with plan_path.open("rb") as file:
         data = file.read(PLAN_BYTES_MAX + 1)
     try:
-        plan = read_plan(data)
+        return read_plan(data).layout()
     except ConfigInvalid as error:
         raise ConfigInvalid(f"{plan_path}: {error}") from None
-    return LaneLayout(
-        partition_count=plan.partition_count,
-        lane_count=plan.lane_count,
-        cuts=LaneCuts.of(plan.cuts),
-    )

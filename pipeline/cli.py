@@ -1,6 +1,6 @@
 """`keylane spark`: jobs on Spark, a command for each.
 
-In:    parsed arguments.  Out: an exit code: 0 done, 2 bad input or nothing to start with.
+Exit codes: 0 done, 2 bad input or nothing to start with.
 """
 
 from __future__ import annotations

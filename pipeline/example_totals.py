@@ -5,8 +5,6 @@
 
 Values are JSON numbers or objects with a field `amount`. Each key's total, count and largest drop
 between two neighbours are kept beside its lane; the last is right only in key order.
-
-In:    arguments.  Out: state files below the folder; a line per batch on stdout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The expressions that every job shares: key hash, null rule, bucket, lane, bytes of a record.
 
-In:    columns of Spark's Kafka source (`key`, `value`, `offset`, `partition`), or their names.
-Out:   Spark SQL columns; no Python runs per record.
 `keylane.keyrange.hash` is the same in Python.
 Spark's `xxhash64` is XXH64 with seed 42, and a bigint hashes as its 8 little-endian bytes. Of null
 it returns the seed, so that all records without a key would share a lane: those hash their offset.
@@ -39,7 +37,7 @@ def key_hash(key: Column | str = "key", offset: Column | str = "offset") -> Colu
 
 
 def bucket(key_hash: Column | str = "key_hash", bits: int = BUCKET_BITS) -> Column:
-    """Which of 2**bits equal parts of the hash space a hash lies in: an int from 0."""
+    """Return which of 2**bits equal parts of the hash space a hash lies in: an int from 0."""
     if not 0 < bits <= 30:
         raise ValueError(f"bits must be 1 to 30, got {bits}")
     return F.shiftright(_column(key_hash), HASH_BITS - bits).cast("int").alias("bucket")

@@ -1,7 +1,4 @@
-"""Offsets of a consumer group at the brokers, read and set by the admin client of Spark's jars.
-
-In:    a group, offsets by partition.  Out: the same, at the group's coordinator.
-"""
+"""Offsets of a consumer group at the brokers, read and set by the admin client of Spark's jars."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The four jars by which Spark reads Kafka, from Maven, once; their sums are checked each time.
 
-In:    a lock of coordinates and sha256 sums.  Out: paths of jars.
-
 One set for every pyspark that the extra allows: it ran with each of them. Everything else that the
 connector names is part of pyspark already. Which jars are taken never depends on what a repository
 has; to use others, set `spark.jars`.
@@ -29,7 +27,7 @@ WANTED: Final = frozenset(
         "org.apache.commons:commons-pool2",
     }
 )
-"""What of the connector's dependencies pyspark does not bring."""
+"""Dependencies of the connector that pyspark does not bring."""
 
 
 @dataclass(frozen=True, slots=True)

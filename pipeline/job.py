@@ -1,8 +1,4 @@
-"""The Spark session: the one place where it is started, and where Spark's errors become ours.
-
-In:    a name, a master, configuration.  Out: a session that reads Kafka.
-Source: SPARK sections 1 and 7.
-"""
+"""The Spark session: the one place where it is started, and where Spark's errors become ours."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """State per key beside each lane: fold records in key order, without a shuffle.
 
-In:    micro-batches of a lane topic, a fold.  Out: state files by key range; counts per lane.
-
 Spark's own stateful operators shuffle by key first. Here the lane is the shuffle: a key's records
 are all in one task, in order, so the task itself can hold the key's state. What a batch leaves is
 a file per lane, written before the batch counts as done:

@@ -1,6 +1,5 @@
 """Rows that a job writes with Spark and reads back: as many come back as were written, or it fails.
 
-In:    DataFrames, a folder.  Out: DataFrames of what stands in it.
 Source: Spark's guide on `DataFrame.observe`: metrics come from the tasks that wrote.
 
 A path without a scheme is another folder on each machine: workers of a cluster write to their

@@ -1,8 +1,7 @@
 """Spark's progress as a consumer group's, so that lag tools and keylane see it.
 
-In:    progress events of streaming queries.  Out: commits of physical offsets to Kafka.
-Source: SPARK section 7: Spark assigns by itself and commits nowhere, so that no tool knows how far
-it is. What a partition has is the least of what its lanes have.
+Spark assigns by itself and commits nowhere, so that no tool knows how far it is. What a partition
+has is the least of what its lanes have.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class LaneProgressListener(StreamingQueryListener):
                 self._offsets.set(topic, offsets)
             except KafkaUnavailable as error:
                 self.failure_count += 1
-                log.warning("topic=%s commit of Spark's progress failed: %s", topic, error)
+                log.warning("commit of Spark's progress failed topic=%s error=%s", topic, error)
             else:
                 self.commit_count += 1
 

@@ -1,7 +1,4 @@
-"""The picture of a profile: load over the hash space, with the lanes drawn in.
-
-In:    a `LoadProfile`, maybe a `RangePlan`.  Out: a PNG and an SVG file.
-"""
+"""The picture of a profile: load over the hash space, with the lanes drawn in."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from keylane.assignor.cut_planner import lane_loads
 from keylane.assignor.profile import LoadProfile
 from keylane.assignor.range_plan import RangePlan
+from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.space import HASH_MAX
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ def _draw_partition(axis: Any, profile: LoadProfile, number: int, plan: RangePla
         axis.axvline(cut / HASH_MAX, color=CUT_COLOR, linewidth=0.7)
     lanes = lane_loads(profile, number, cuts)
     busiest = max(range(len(lanes)), key=lanes.__getitem__)
-    part = plan.key_range(number, busiest)
+    part = KeySplit(cuts).key_range(busiest)
     axis.axvspan(part.lo / HASH_MAX, part.hi / HASH_MAX, color=BUSIEST_COLOR, alpha=0.25)
     share = lanes[busiest] / max(sum(lanes) / len(lanes), 1)
     axis.text(

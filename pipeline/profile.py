@@ -1,9 +1,8 @@
 """The profile of a topic's load: what each part of the hash space weighs, and which keys.
 
-In:    records of Spark's Kafka source.  Out: loads by key and by bucket; a `LoadProfile`.
-Source: SPARK section 5. One pass over Kafka: records are grouped by the hash of their key, a long,
-which Spark's fastest hash map takes, and everything else comes from those groups. That is exact;
-it shuffles one row per key and partition, at most a row per record.
+One pass over Kafka: records are grouped by the hash of their key, a long, which Spark's fastest
+hash map takes, and everything else comes from those groups. That is exact; it shuffles one row per
+key and partition, at most a row per record.
 """
 
 from __future__ import annotations
@@ -200,7 +199,7 @@ def save_profile(profile: LoadProfile, folder: Path) -> None:
 
 
 def describe(profile: LoadProfile) -> str:
-    """What a profile says, as text. Keys stand in it only where they were asked for."""
+    """Return what a profile says, as text. Keys stand in it only where they were asked for."""
     records, size = profile.records, profile.size_bytes
     keyless = sum(load.keyless_records for load in profile.partitions)
     distinct = [load.distinct_keys for load in profile.partitions]

@@ -1,7 +1,6 @@
 """`keylane spark profile`: what the keys of a topic weigh, once or as it grows.
 
-In:    parsed arguments.  Out: a folder with a summary, Parquet files and a picture; an exit code:
-       0 done, 2 bad input or Spark failed (one line on stderr).
+Exit codes: 0 done, 2 bad input or Spark failed (one line on stderr).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Read lanes with Spark's own Kafka source: options, a consistent end, a guard for real time.
 
-In:    a proxy's address, a topic, a lane count.  Out: options, DataFrames, started queries.
-Each lane is a partition to Spark, so each is a task:
-its records in order of offset, with no shuffle between Kafka and the job.
+Each lane is a partition to Spark, so each is a task: its records in order of offset, with no
+shuffle between Kafka and the job.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.pipeline.job import SOURCE_OPTIONS
 from keylane.pipeline.topic_range import count_partitions, find_range, read_range
 

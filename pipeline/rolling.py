@@ -1,8 +1,7 @@
 """A rolling profile: load by bucket over the last slices of time, as records come in.
 
-In:    a topic, a checkpoint.  Out: a `LoadProfile` after each batch.
-Source: SPARK section 7. A batch gives whole sums of the groups that it changed, not differences, so
-that a batch which is repeated after a restart puts the same numbers into the same places.
+A batch gives whole sums of the groups that it changed, not differences, so that a batch which is
+repeated after a restart puts the same numbers into the same places.
 
 Keys are not counted one by one here: a state per key would grow with the keys of the topic, one
 per bucket and slice does not.
@@ -31,7 +30,7 @@ from keylane.pipeline.topic_range import TopicRange
 SLICES_FOLDER: Final = "slices"
 KEYS: Final = ("slice", "partition", "bucket")
 LATE_SLICES: Final = 1
-"""How many slices a record may come late and still be counted in its own."""
+"""Slices that a record may come late and still be counted in its own."""
 
 
 def slice_loads(records: DataFrame, *, slice_s: int, bits: int = BUCKET_BITS) -> DataFrame:

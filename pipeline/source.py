@@ -1,10 +1,9 @@
 """`format("keylane")`: lanes as a Spark data source with the offsets of physical partitions.
 
-In:    options of a reader (`KeylaneSource`).  Out: records, a task per lane, in order of offset.
-Source: SPARK section 4. Spark's own source sees lanes as partitions, and so counts each offset
-once per lane and ties a checkpoint to their number. Here Spark's offset is that of the physical
-partition: limits and lag are exact, and each batch may have another lane count.
-Not for real-time mode, which takes no Python source.
+Spark's own source sees lanes as partitions, and so counts each offset once per lane and ties a
+checkpoint to their number. Here Spark's offset is that of the physical partition: limits and lag
+are exact, and each batch may have another lane count. Not for real-time mode, which takes no Python
+source.
 
     spark.dataSource.register(KeylaneSource)
     spark.readStream.format("keylane").option("bootstrap", "proxy:19092")
@@ -45,7 +44,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.pipeline.source_lanes import LaneTask, TopicBounds, find_bounds, read_lane, view_name
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, lane int, offset bigint,"
     " timestamp timestamp, timestampType int"
 )
-"""As Spark's own source has it, with the physical partition, and the lane beside it."""
+"""Schema of Spark's own source, with the physical partition, and the lane beside it."""
 LANES_FILE_BYTES_MAX: Final = 64
 
 Offsets = dict[int, int]
@@ -64,7 +63,7 @@ Offsets = dict[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What the options say, checked."""
+    """Options of a reader, checked."""
 
     bootstrap: str
     topic: str
@@ -171,7 +170,7 @@ class KeylaneSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """As Spark's Kafka source, and `lane`."""
+        """Return the schema of Spark's Kafka source, and `lane`."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
@@ -184,7 +183,7 @@ class KeylaneSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """All tasks end at offsets that are found before the first one starts."""
+    """Reader of batches: tasks end at offsets that are found before the first one starts."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -208,10 +207,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._target: Offsets | None = None
-        """Where `availableNow` ends."""
+        """Offsets at which `availableNow` ends."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint starts."""
+        """Return where a query without a checkpoint starts."""
         bounds = self._options.bounds()
         return self._offsets(self._options.place("startingOffsets", self._options.starting, bounds))
 
@@ -221,7 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends: the log's end, or a fair share of the limit each."""
+        """Return where the next batch ends: the log's end, or a fair share of the limit each."""
         bounds = self._options.bounds()
         begun = self._numbers(start)
         ends = bounds.ends if self._target is None else self._target

@@ -1,7 +1,4 @@
-"""One lane of one batch, by librdkafka, as Arrow batches; and where partitions begin and end.
-
-In:    a lane and two offsets.  Out: Arrow batches in order of offset.
-"""
+"""One lane of one batch, by librdkafka, as Arrow batches; and where partitions begin and end."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ TIMESTAMP_TYPE_OFFSET: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneTask:
-    """What one task reads: offsets [start, end) of one lane."""
+    """Share of one task: offsets [start, end) of one lane."""
 
     bootstrap: str
     topic: str
@@ -68,7 +65,7 @@ def view_name(topic: str, lanes: int) -> str:
 
 
 def find_bounds(bootstrap: str, topic: str, lanes: int, settings: Mapping[str, str]) -> TopicBounds:
-    """Where the partitions of a topic begin and end now; a lane's answer is its partition's.
+    """Return where the partitions of a topic begin and end now; a lane's answer is its partition's.
 
     Raises:
         ConfigInvalid: there is no such topic, or no broker answers.

@@ -1,8 +1,7 @@
-"""Which records a job looks at: explicit offsets of every partition, from words or times.
+"""Records that a job looks at: explicit offsets of every partition, from words or times.
 
-In:    a topic, where to start and to end.  Out: `TopicRange`; a DataFrame of its records.
-Source: SPARK section 3: with `latest`, Spark binds the end of each partition when its task starts,
-so that no two are of one moment. Here ends are offsets before anything is read.
+With `latest`, Spark binds the end of each partition when its task starts, so that no two are of one
+moment. Here ends are offsets before anything is read.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def count_partitions(
     topic: str,
     options: Mapping[str, str] | None = None,
 ) -> int:
-    """How many partitions a topic has; of a lane topic, how many lanes.
+    """Return the number of partitions of a topic; of a lane topic, the number of lanes.
 
     Raises:
         ConfigInvalid: the topic does not exist, or no broker answers.
@@ -204,7 +203,7 @@ class _Admin:
         self._admin.close()
 
     def count_partitions(self, topic: str) -> int:
-        """How many partitions the topic has."""
+        """Return the number of partitions of the topic."""
         names = self._jvm.java.util.ArrayList()
         names.add(topic)
         try:

@@ -1,6 +1,5 @@
-"""Whether brokers have any record in a range of offsets: asked of them, without Spark's executors.
+"""Ask brokers for partitions with a record in a range of offsets, without Spark's executors.
 
-In:    a range of a topic, some of its partitions.  Out: those that hold a record in it.
 Source: Kafka, `KafkaConsumer.poll`: returns early when a position advances, also over offsets
 without a record (control records, compacted or aborted ones).
 """

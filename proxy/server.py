@@ -329,7 +329,7 @@ class ProxyServer:
 
     # Listeners.
     async def _learn_brokers(self, brokers: Iterable[Broker]) -> None:
-        """Listen for brokers that have become known, before any client is told of them.
+        """Listen for brokers that have become known, before an answer names them.
 
         Where the address of one has changed, connections made from now on go there.
         """

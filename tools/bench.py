@@ -1,4 +1,4 @@
-"""Run every small benchmark of bench/micro and print what each says.
+"""Run every small benchmark of bench/micro and print its lines.
 
 In:    argv: names of benchmarks, all when there is none.  Out: their lines on stdout; exit
        code 1 when one failed. Figures are for reading: nothing is asserted about them.
@@ -17,7 +17,7 @@ import psutil
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TIMEOUT_S: Final = 300.0
-"""A benchmark that takes longer is no small one."""
+"""Seconds that a small benchmark may take."""
 
 
 def main(names: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def main(names: Sequence[str]) -> int:
 
 
 def describe_machine() -> str:
-    """What a figure depends on: cores, memory, system, Python."""
+    """Return cores, memory, system and Python, on which figures depend."""
     memory_gb = psutil.virtual_memory().total / 1024**3
     cores = psutil.cpu_count()
     python = platform.python_version()
@@ -40,7 +40,7 @@ def describe_machine() -> str:
 
 
 def run_one(name: str) -> bool:
-    """Run one benchmark, its output goes straight to ours; whether it succeeded."""
+    """Run one benchmark with this process' output; return whether it succeeded."""
     print(f"\n{name}", flush=True)
     command = [sys.executable, "-m", f"bench.micro.{name}"]
     try:

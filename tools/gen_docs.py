@@ -35,10 +35,8 @@ from keylane.proxy.startup.control_setup import Upkeep
 from keylane.tasks import Watched
 
 LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
-"""What happens to answers on the way back, where it is not that addresses are replaced."""
+"""Treatment of answers, by API key, where no address is replaced."""
 ROOT: Final = Path(__file__).resolve().parent.parent
-REQUIREMENT: Final = re.compile(r" \((?:[SDG][\w-]*\d|D-[A-Z-]+)\)")
-"""Ids of requirements, which mean nothing to users."""
 BEHAVIOUR: Final = re.compile(r"^Behaviour: (.*?)\nNot done: (.*?)\n\n", re.DOTALL | re.MULTILINE)
 TABLE_HEAD: Final = "| key | default | meaning |\n|---|---|---|\n"
 CONFIGURATION_HEAD: Final = f"""# Configuration
@@ -154,7 +152,7 @@ def _keys(model: type[BaseModel], *, without: type[BaseModel] | None = None) -> 
     for key, entry in model.model_fields.items():
         if without is not None and key in without.model_fields:
             continue
-        meaning = REQUIREMENT.sub("", entry.description or "")
+        meaning = entry.description or ""
         rows.append(f"| `{key}` | {_default(entry.default)} | {meaning} |")
     return TABLE_HEAD + "\n".join(rows) + "\n"
 
@@ -223,7 +221,7 @@ def protocol() -> str:
 
 
 def _behaviours() -> list[str]:
-    """A section for each module of `apis` whose docstring has its behaviour."""
+    """Return a section for each module of `apis` whose docstring describes its behaviour."""
     sections = []
     for module in pkgutil.walk_packages(apis.__path__, f"{apis.__name__}."):
         doc = importlib.import_module(module.name).__doc__ or ""
@@ -235,7 +233,7 @@ def _behaviours() -> list[str]:
         section = f"## {title}\n\n{reported}{_capital(found[1])}\n"
         if not found[2].startswith("nothing"):
             section += f"\nNot done: {found[2]}\n"
-        sections.append(REQUIREMENT.sub("", section))
+        sections.append(section)
     return sections
 
 

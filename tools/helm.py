@@ -1,4 +1,4 @@
-"""Find Helm, or build it with Go: what the tests of the chart render with.
+"""Find Helm, with which the tests of the chart render, or build it with Go.
 
 In:    PATH, KEYLANE_HELM; Go, where there is no Helm.  Out: the path of a `helm`, or why not.
 
@@ -25,7 +25,7 @@ VARIABLE: Final = "KEYLANE_HELM"
 
 
 class HelmMissing(Exception):
-    """There is no Helm, and none can be built; the text says why."""
+    """Helm is missing and cannot be built; the text has the reason."""
 
 
 def find_helm() -> Path:

@@ -41,7 +41,7 @@ def keep(document: dict[str, Any], installed: set[tuple[str, str]]) -> dict[str,
 
 
 def canonical(name: str) -> str:
-    """As PyPI compares names."""
+    """Return a name in the form in which PyPI compares names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

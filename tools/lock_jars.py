@@ -1,13 +1,13 @@
-"""Write the locks of the jars: which ones keylane runs, and the sum of each.
+"""Write the locks of the jars that keylane runs, with the sum of each.
 
 In:    what each lock is made of (`LOCKS`), Maven.  Out: three `jars.lock.json`.
 
 For another version of Kafka or of Spark's connector: change it where `LOCKS` has it from, and run
 `make lock-jars`. All files are fetched anew into an empty folder, since a cache on this machine
 proves nothing, and each is compared with the sum that the repository publishes beside it. That
-shows a damaged file, not a false one: who runs this decides what is believed from then on, and the
-change of the locks is what a review looks at. The sum of a version that stands in a lock already
-may not change: released versions never do.
+shows a damaged file, not a false one: a run decides which sums are trusted from then on, so a
+review looks at the change of the locks. The sum of a version that stands in a lock already may not
+change: released versions never do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SPARK_VERSION: Final = "4.2.0"
-"""Of the connector: the newest one of the versions of pyspark that the extra `spark` allows."""
+"""Version of the connector: the newest of the pyspark versions that `spark` allows."""
 PARALLEL_CONSUMER_VERSION: Final = "0.5.3.3"
 PUBLISHED: Final = ("sha512", "sha256", "sha1")
 """Sums that repositories have beside a file, best first; Central has the last of every file."""
@@ -50,11 +50,11 @@ CONNECT_GROUPS: Final = (
     "org.glassfish",
     "org.javassist",
 )
-"""What only Kafka Connect needs: kafka-tools depends on it for one tool about Connect plugins."""
+"""Groups that only Kafka Connect needs; kafka-tools has them for one tool about its plugins."""
 
 
 class LockRefused(Exception):
-    """A lock is not written; the text says which jar and why."""
+    """A lock is not written; the text has the jar and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def make_lock(wanted: Wanted, left_out: set[str]) -> tuple[LockedJar, ...]:
 
 
 def resolve(coordinates: Sequence[str], maven: MavenContext) -> list[Artifact]:
-    """All that `coordinates` need, in the order of a class path."""
+    """Return every artifact that `coordinates` need, in the order of a class path."""
     from jgo.parse import Coordinate  # noqa: PLC0415  # belongs to an extra
 
     parsed = [replace(Coordinate.parse(text), scope="compile") for text in coordinates]
@@ -139,7 +139,7 @@ def resolve(coordinates: Sequence[str], maven: MavenContext) -> list[Artifact]:
 
 
 def choose(wanted: Wanted, found: Sequence[Artifact], left_out: set[str]) -> Iterator[Artifact]:
-    """What of `found` belongs into the lock. Raises: LockRefused."""
+    """Return the artifacts of `found` that belong into the lock. Raises: LockRefused."""
     names = {f"{item.groupId}:{item.artifactId}" for item in found}
     if not names >= wanted.only:
         raise LockRefused(f"{wanted.folder}: {', '.join(sorted(wanted.only - names))} is missing")

@@ -20,9 +20,9 @@ from packaging.utils import canonicalize_name
 from keylane.embedded.jar_lock import FILE_NAME, LockedJar, parse_lock
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-REQUIREMENTS: Final = ROOT / "requirements"
+PARTS_FOLDER: Final = ROOT / "requirements"
 JAR_FOLDERS: Final = ("keylane/embedded", "pipeline")
-"""Whose jars keylane's own commands fetch."""
+"""Folders of the locks whose jars keylane's own commands fetch."""
 
 ALLOWED: Final = frozenset(
     {
@@ -38,7 +38,7 @@ _HASH: Final = re.compile(r"--hash=(sha256:[0-9a-f]{64})")
 
 
 class LockInvalid(Exception):
-    """A lock of Python packages is not one that pip checks in full; the text has the entry."""
+    """A lock of Python packages has an entry that pip would not check; the text has the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Pin:
     """One entry of a lock of Python packages."""
 
     name: str
-    """As PyPI compares names: small letters, hyphens."""
+    """The name in small letters with hyphens, in which PyPI compares names."""
     version: str
     marker: Marker | None
-    """Where it is installed; None for everywhere."""
+    """Condition of its installation; None: everywhere."""
     hashes: tuple[str, ...]
     """`sha256:...` of each file that may be installed."""
 
@@ -82,11 +82,11 @@ def _parse_pin(entry: str) -> Pin:
 
 def read_pins(name: str) -> tuple[Pin, ...]:
     """The pins of requirements/lock-`name`.txt. Raises: LockInvalid."""
-    return parse_pins((REQUIREMENTS / f"lock-{name}.txt").read_text(encoding="utf-8"))
+    return parse_pins((PARTS_FOLDER / f"lock-{name}.txt").read_text(encoding="utf-8"))
 
 
 def read_jars() -> tuple[LockedJar, ...]:
-    """All jars that keylane's commands fetch, each once."""
+    """Return each jar that keylane's commands fetch, once."""
     jars = {
         jar.coordinates: jar
         for folder in JAR_FOLDERS
@@ -97,7 +97,7 @@ def read_jars() -> tuple[LockedJar, ...]:
 
 def read_licences(kind: str) -> dict[str, str]:
     """SPDX expressions by name; `kind` is "python" or "jars"."""
-    text = (REQUIREMENTS / "licences.toml").read_text(encoding="utf-8")
+    text = (PARTS_FOLDER / "licences.toml").read_text(encoding="utf-8")
     table: dict[str, str] = tomllib.loads(text)[kind]
     return table
 
@@ -108,7 +108,7 @@ def licence_of_jar(jar: LockedJar, licences: dict[str, str]) -> str:
 
 
 def is_allowed(name: str, expression: str) -> bool:
-    """Whether a part may be distributed under `expression`: of an OR one side is enough."""
+    """Return whether a part may be distributed under `expression`; one side of an OR is enough."""
     if EXCEPTIONS.get(name) == expression:
         return True
     licensing = get_spdx_licensing()

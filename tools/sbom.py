@@ -1,4 +1,4 @@
-"""Write what keylane is made of: NOTICE for people, two CycloneDX lists for machines.
+"""Write the parts of keylane: NOTICE for people, two CycloneDX lists for machines.
 
 In:    the locks and requirements/licences.toml, by `parts`; the text of requirements/NOTICE.in.
 Out:   NOTICE, requirements/sbom-image.cdx.json (Python packages), requirements/sbom-jars.cdx.json.
@@ -25,7 +25,7 @@ from packageurl import PackageURL
 
 from keylane import __version__
 from tools.parts import (
-    REQUIREMENTS,
+    PARTS_FOLDER,
     ROOT,
     LockInvalid,
     licence_of_jar,
@@ -35,7 +35,7 @@ from tools.parts import (
 )
 
 MARKER_PROPERTY: Final = "keylane:marker"
-"""Where a package is installed, as in the lock; without it everywhere."""
+"""Property with the marker of the lock; a package without it is installed everywhere."""
 NAMESPACE: Final = uuid.UUID("6a1f0b52-6d0c-5a3b-9a57-3a7d1f2f6c11")
 
 
@@ -55,8 +55,8 @@ def make_texts() -> dict[Path, str]:
     """Each file with its text. Raises: LockInvalid, KeyError (a package without a licence)."""
     return {
         ROOT / "NOTICE": make_notice(),
-        REQUIREMENTS / "sbom-image.cdx.json": make_sbom(python_components()),
-        REQUIREMENTS / "sbom-jars.cdx.json": make_sbom(jar_components()),
+        PARTS_FOLDER / "sbom-image.cdx.json": make_sbom(python_components()),
+        PARTS_FOLDER / "sbom-jars.cdx.json": make_sbom(jar_components()),
     }
 
 
@@ -68,7 +68,7 @@ def make_notice() -> str:
         for pin in read_pins("image")
     ]
     lines = [f"{name:<20} {version:<15} {licence}" for name, version, licence in rows]
-    text = (REQUIREMENTS / "NOTICE.in").read_text(encoding="utf-8")
+    text = (PARTS_FOLDER / "NOTICE.in").read_text(encoding="utf-8")
     return text.replace("@PARTS@", "\n".join(lines))
 
 

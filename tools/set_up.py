@@ -3,8 +3,8 @@
 In:    argv: the environment's folder, the stamp file, a lock if it is for tools only.
 Out:   an environment with keylane (as it stands in the tree) and all that its tests need, or the
        tools of the lock; the stamp is written last.
-Standard library only, and syntax of old Pythons, so that a machine that lacks something is told
-what.
+Standard library only, and syntax of old Pythons, so that a machine that lacks something gets a
+message and no traceback.
 """
 
 import subprocess
@@ -60,7 +60,7 @@ def install(python: Path, locks: list) -> None:  # type: ignore[type-arg]  # sam
 
 
 def has_pip(python: Path) -> bool:
-    """Whether the environment can install."""
+    """Return whether the environment can install."""
     command = [str(python), "-c", "import pip"]
     return python.exists() and subprocess.call(command, stderr=subprocess.DEVNULL) == 0
 

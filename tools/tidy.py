@@ -1,4 +1,4 @@
-"""The house style as a check: what ruff and mypy cannot say, over every file of the project.
+"""Check the house style, beyond ruff and mypy, over every file of the project.
 
 In:    the tree (what git tracks or would track).  Out: one line per breach, exit code 1 if any.
 """
@@ -93,11 +93,11 @@ class Ban:
     pattern: re.Pattern[str]
     instead: str
     folders: tuple[str, ...] = ()
-    """Where it holds; everywhere when empty."""
+    """Folders in which it holds; empty: everywhere."""
     except_in: tuple[str, ...] = ()
 
     def covers(self, path: str) -> bool:
-        """Whether the ban holds in `path`."""
+        """Return whether the ban holds in `path`."""
         inside = not self.folders or _top(path) in self.folders
         return inside and path not in self.except_in
 
@@ -300,7 +300,7 @@ def _names_of(node: ast.AST) -> tuple[str, ...]:
 
 
 def _is_program(tree: ast.Module) -> bool:
-    """Whether the module can be started: `python -m` and child processes name it in a text."""
+    """Return whether the module can be started: `python -m` and child processes name it."""
     tests = [ast.unparse(node.test) for node in tree.body if isinstance(node, ast.If)]
     return "__name__ == '__main__'" in tests
 

@@ -1,4 +1,4 @@
-"""How even a skewed topic is shared by a real group: keylane's assignor beside Kafka's own.
+"""Balance of a skewed topic among a real group's members: keylane's assignor beside Kafka's own.
 
     python -m bench.end_to_end.balance [--seeds 5] [--lanes 16 64]
 
@@ -8,8 +8,8 @@ In:    nothing.  Out: a table, and results/balance.json: the busiest member's sh
 A run: eight members join; records of Zipf(1.1) keys are produced and read; one member subscribes
 anew, which makes the second generation; as many again are produced and read, and each member's
 bytes counted. Then members leave one by one. Kafka's assignors deal out the same lanes as plain
-partitions. Hash-even is the seed document's rule, members dealt to partitions and the hash space of
-each cut evenly: as many lanes per partition as it has members, a lane for each.
+partitions. Hash-even deals members to partitions and cuts the hash space of each evenly: as many
+lanes per partition as it has members, a lane for each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEY_COUNT: Final = 100_000
 EXPONENT: Final = 1.1
 COUNTS_LEFT: Final = range(MEMBERS - 1, 1, -1)
 RECORDS: Final = 60_000
-"""Of each half: some 7 MB."""
+"""Records of each half: some 7 MB."""
 VALUE_BYTES: Final = 100
 WAIT_S: Final = 120.0
 POLL_S: Final = 0.2
@@ -43,7 +43,7 @@ KEY_RANGE: Final = "key-range"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How lanes are dealt out."""
+    """A way to deal out lanes."""
 
     name: str
     protocol: str
@@ -64,7 +64,7 @@ WAYS: Final = (
 
 
 class Member:
-    """A stock consumer in a thread: counts the bytes of each lane until it is told to leave."""
+    """A stock consumer in a thread: counts the bytes of each lane until `leave`."""
 
     def __init__(self, number: int, bootstrap: str, group: str, topic: str, way: Way) -> None:
         self.topic, self.lock = topic, threading.Lock()
@@ -137,14 +137,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one group did, in shares of all bytes of the second generation."""
+    """Result of one group, in shares of all bytes of the second generation."""
 
     busiest: float
-    """Of the busiest member."""
+    """Share of the busiest member."""
     heaviest: float
-    """Of the heaviest lane."""
+    """Share of the heaviest lane."""
     leaving: tuple[float, ...]
-    """Of the busiest member when there are 7 left, 6, down to 2."""
+    """Shares of the busiest member when there are 7 left, 6, down to 2."""
 
 
 def main() -> int:
@@ -203,7 +203,7 @@ def measure(stage: Stage, way: Way, lanes: int, seed: int) -> Run:
 
 
 def produce(stage: Stage, topic: str, seed: int, *, half: int) -> None:
-    """Write Zipf keys directly into Kafka, under names of the seed."""
+    """Write Zipf keys directly into Kafka, under names of the random seed."""
     rng = random.Random(seed * 2 + half)
     weights = [1 / (rank + 1) ** EXPONENT for rank in range(KEY_COUNT)]
     value = b"x" * VALUE_BYTES
@@ -231,7 +231,7 @@ def await_records(members: Sequence[Member]) -> None:
 
 
 def check_errors(members: Sequence[Member]) -> None:
-    """Raises: RuntimeError, a member was told an error."""
+    """Check for errors. Raises: RuntimeError, a member got one."""
     for member in members:
         if member.error is not None:
             raise RuntimeError(f"{member.topic}: {member.error}")

@@ -49,12 +49,12 @@ READ_TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What became of one of the three."""
+    """Figures of one of the three phases."""
 
     commits: int
     seconds: float
     cpu_s: float
-    """Of keylane."""
+    """CPU time of keylane."""
     p50_ms: float
     p99_ms: float
 
@@ -152,7 +152,7 @@ async def run_phase(
     work: Callable[[Member, float], Coroutine[Any, Any, None]],
     seconds: float,
 ) -> Phase:
-    """All members do something for a while."""
+    """Let all members do something for a while; return the figures."""
     members.take_waits()
     started_s = time.monotonic()
     with Watch(stage.keylane) as watch:

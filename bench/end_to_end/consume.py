@@ -1,4 +1,4 @@
-"""How fast one consumer reads: direct, through keylane as plain topic, and as lanes.
+"""Throughput of one consumer: direct, through keylane as plain topic, and as lanes.
 
     python -m bench.end_to_end.consume [--megabytes 500] [--codec lz4 none zstd] [--rounds 3]
 
@@ -43,7 +43,7 @@ class Run:
 
     seconds: float
     cpu_s: float
-    """Of the proxy."""
+    """CPU time of the proxy."""
     rss_bytes_max: int
     fetches: int
 

@@ -1,7 +1,7 @@
 """A client that fetches and counts, and does nothing else: so the proxy is what is measured.
 
 In:    a broker's address, partitions (lanes) with where they begin and end.
-Out:   bytes, batches, records as the batch headers tell; positions.
+Out:   bytes, batches and records by the batch headers; positions.
 Fetch v12, by name, without a fetch session.
 Source: protocol guide, Fetch. The limits are those of Kafka's Java consumer.
 """
@@ -31,7 +31,7 @@ MAX_WAIT_MS: Final = 500
 MAX_BYTES: Final = 50 * 1024**2
 PARTITION_MAX_BYTES: Final = 1024**2
 BATCH: Final = struct.Struct(">qi11xi30xi")
-"""Of a batch's header: base offset, length, last offset delta, record count."""
+"""Fields of a batch's header: base offset, length, last offset delta, record count."""
 SIZE: Final = struct.Struct(">i")
 RECEIVE_BUFFER_BYTES: Final = 4 * 1024**2
 
@@ -42,7 +42,7 @@ class FetchFailed(Exception):
 
 @dataclass(slots=True)
 class Counts:
-    """What came so far."""
+    """Counts of bytes and records so far."""
 
     fetches: int = 0
     wire_bytes: int = 0
@@ -65,7 +65,7 @@ class Drain:
 
     @property
     def is_done(self) -> bool:
-        """Whether every partition is read to its end."""
+        """Return whether every partition is read to its end."""
         return all(self.positions[index] >= end for index, end in self.end.items())
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Drain:
 
 
 def find_leader(bootstrap: str, topic: str) -> tuple[str, int]:
-    """Where the topic's partitions are led; the benchmark's Kafka has one broker."""
+    """Return where the topic's partitions are led; the benchmark's Kafka has one broker."""
     client = AdminClient({"bootstrap.servers": bootstrap})
     described = client.list_topics(topic, timeout=30)
     leaders = {partition.leader for partition in described.topics[topic].partitions.values()}

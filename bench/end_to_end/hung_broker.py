@@ -1,10 +1,10 @@
-"""One broker of three hangs (SIGSTOP) for a while: what lanes and groups of the others notice.
+"""One broker of three hangs (SIGSTOP) for a while: its effect on lanes and groups of the others.
 
 In:    nothing; three real brokers, keylane, a steady load, clients with a socket each.
 Out:   a table and `results/hung-broker.json`.
 The clients ask one thing at a time and note each wait.
 
-A topic with one replica shows what the hung broker leads and nobody else can; one with three shows
+A topic with one replica shows partitions that only the hung broker can lead; one with three shows
 the change of leaders. Both ways have the same clients: direct they read partitions, behind keylane
 all lanes of a partition. The paces are of what the two other brokers lead from the start; a wait is
 from a request to its answer, connection and all. Direct stands beside it in the same run.
@@ -51,7 +51,7 @@ SETTLE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of a run, in time.monotonic's terms."""
+    """Times of a run, by time.monotonic."""
 
     begin_s: float
     stop_s: float
@@ -227,7 +227,7 @@ def evaluate(book: Book, times: Times, leaders: dict[tuple[str, int], int], hung
 def describe_waits(
     book: Book, times: Times, leaders: dict[tuple[str, int], int], hung: int
 ) -> dict[str, dict[str, Any]]:
-    """By kind: the longest wait of requests that were under way while the broker hung."""
+    """Return the longest wait of requests under way while the broker hung, by kind."""
     found: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for kind, began_s, wait_s, reason in book.waits:
         if began_s + wait_s < times.stop_s or began_s > times.resume_s:

@@ -47,7 +47,7 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class Book:
-    """What all clients of one way have noted; times are time.monotonic's."""
+    """Notes of all clients of one way; times are time.monotonic's."""
 
     waits: list[tuple[str, float, float, str]] = field(default_factory=list)
     """(kind, when it began, seconds, why the client cannot go on, "" where it can)."""
@@ -120,7 +120,7 @@ class Way:
         return f"{topic}.lanes-{self.lanes}" if self.lanes else topic
 
     def indexes(self, partition: int) -> list[int]:
-        """What clients call a partition: it, or its lanes."""
+        """Return what clients call a partition: it, or its lanes."""
         return [lane * PARTITIONS + partition for lane in range(max(1, self.lanes))]
 
     def begin(self, use: Callable[[Wire], Any]) -> Any:
@@ -135,7 +135,7 @@ class Way:
         raise ConnectionError("no bootstrap address answers")
 
     def leader(self, topic: str, partition: int) -> Address:
-        """Where a partition, or its first lane, is led. Raises: Refused."""
+        """Return where a partition, or its first lane, is led. Raises: Refused."""
         wanted = MetadataRequestTopic(topic_id=None, name=TopicName(self.shown(topic)))
         request = MetadataRequest(
             topics=(wanted,),
@@ -166,7 +166,7 @@ class Client(threading.Thread):
         self.wire: Wire | None = None
 
     def run(self) -> None:
-        """Until it is over."""
+        """Repeat the step until the end."""
         while not self.over.is_set():
             try:
                 self.step()
@@ -240,7 +240,7 @@ class Reader(Client):
 
 
 class Committer(Client):
-    """Commits a partition, or its first lane, for a group of its own, twice a second."""
+    """Commits a partition, or its first lane, for its own group, twice a second."""
 
     def __init__(self, way: Way, over: threading.Event, group: str, partition: int) -> None:
         super().__init__(way, over)
@@ -285,7 +285,7 @@ class Newcomer(Client):
         self.partition = partition
 
     def step(self) -> None:
-        """Where is a partition led?"""
+        """Ask for the leader of a partition."""
         with self.way.book.wait("start"):
             self.way.leader("single", self.partition)
         self.over.wait(1.0)
@@ -312,7 +312,7 @@ class Load(threading.Thread):
         )
 
     def run(self) -> None:
-        """Until it is over; what a hung broker does not take waits here, and comes later."""
+        """Write until the end; records that a hung broker does not take wait, and come later."""
         value, number, due_s = os.urandom(RECORD_BYTES // 2) * 2, 0, time.monotonic()
         while not self._over.is_set():
             for topic, partition in self._places:

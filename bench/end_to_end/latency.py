@@ -1,4 +1,4 @@
-"""How long a record takes from producer to consumer, and an offset commit to its answer.
+"""Time of a record from producer to consumer, and of an offset commit to its answer.
 
     python -m bench.end_to_end.latency [--seconds 10] [--every-ms 5] [--rounds 3] [--commits 200]
 
@@ -76,7 +76,7 @@ def parse_options() -> argparse.Namespace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One run: who writes where, who reads from where."""
+    """Addresses of one run: the producer's and the consumer's."""
 
     produce_to: str
     produce_topic: str

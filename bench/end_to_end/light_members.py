@@ -1,4 +1,4 @@
-"""Members of one group that join, beat and commit, and do nothing else: a socket and a task each.
+"""Members of one group that only join, beat and commit: a socket and a task each.
 
 In:    the bootstrap of Kafka or of keylane, a topic with a partition (lane) per member.
 Out:   how long each commit was waited for.
@@ -47,7 +47,7 @@ COMMIT_VERSION: Final = 8
 REBALANCE_IN_PROGRESS: Final = 27
 SESSION: Final = i32Timedelta.parse(timedelta(seconds=30))
 JOIN_BEAT_S: Final = 0.2
-"""While members join, so that those who have joined come again soon."""
+"""Seconds between heartbeats while members join, so that each rejoins soon."""
 BEAT_S: Final = 3.0
 """Kafka's default of `heartbeat.interval.ms`."""
 
@@ -82,7 +82,7 @@ class Member:
             self._writer.close()
 
     async def join(self) -> None:
-        """Join and take what the leader, who may be this one, gives out; again if it is moved."""
+        """Join and take the leader's assignment (this member may lead); again after a rebalance."""
         metadata = write_subscription(Subscription(version=0, topics=(self.topic,)))
         code = REBALANCE_IN_PROGRESS
         while code == REBALANCE_IN_PROGRESS:

@@ -1,4 +1,4 @@
-"""What every end-to-end benchmark stands on: a real Kafka, keylane in front, a topic, a report.
+"""Base of every end-to-end benchmark: a real Kafka, keylane in front, a topic, a report.
 
 In:    nothing but a temp folder, which is removed.  Out: addresses, topics with known bytes.
 """
@@ -154,7 +154,7 @@ def read_ends(stage: Stage, topic: str, partitions: int = PARTITIONS) -> tuple[i
 
 
 class Watch:
-    """What the proxy used while the `with` block ran: CPU, memory, and its own statistics."""
+    """Resources of the proxy while the `with` block ran: CPU, memory, its own statistics."""
 
     def __init__(self, keylane: KeylaneProcess, *, with_metrics: bool = False) -> None:
         self._process = psutil.Process(keylane.pid)
@@ -229,7 +229,7 @@ class Spread:
 
 
 def describe_run() -> dict[str, Any]:
-    """What figures depend on."""
+    """Return what figures depend on."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "cores": psutil.cpu_count(),

@@ -7,7 +7,7 @@ second run member 0 is:
 - "silent": takes part for a few fetches, then never asks again, with its connection open;
 - "slow": the same, but asks for one batch every 5 seconds;
 - "healthy": reads its lanes as the others do.
-In the runs between it is absent: nobody reads its lanes. The topic is larger than the cache
+In the runs between it is absent and its lanes are not read. The topic is larger than the cache
 (200 MiB) many times over, and what member 0 leaves would fill it too. keylane starts anew for
 each run, so that none finds a cache or a reader's place that another one left.
 
@@ -178,7 +178,7 @@ def lanes_of(member: int, lanes: int, topic: Topic) -> tuple[dict[int, int], dic
 
 
 def be_stuck(drain: Drain, variant: str, over: threading.Event) -> None:
-    """Member 0: takes part for a moment, so that its lanes have someone who reads them."""
+    """Take part as member 0 for a moment, so that its lanes have a reader."""
     if variant == ABSENT:
         return
     if variant == "healthy":

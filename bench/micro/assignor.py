@@ -1,4 +1,4 @@
-"""How long planning takes: 1,000 members over 10,000 lanes, in the states that groups are in.
+"""Time of planning for 1,000 members over 10,000 lanes, in several states of a group.
 
     python -m bench.micro.assignor [--members 1000]
 

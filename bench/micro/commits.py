@@ -1,4 +1,4 @@
-"""What a commit of one lane costs, by how many lanes its partition has: time, and journal bytes.
+"""Cost of a commit of one lane, by the lane count of its partition: time, and journal bytes.
 
     python -m bench.micro.commits
 
@@ -66,7 +66,7 @@ class Bench(Node):
         self.others_s += time.process_time() - started_s
 
     def answer_frame(self, frame: bytes) -> bytes:
-        """What the broker says."""
+        """Return what the broker says."""
         with self._taken_off():
             return super().answer_frame(frame)
 
@@ -136,7 +136,7 @@ async def measure(lane_count: int, traffic: str) -> None:
 
 
 def measure_state(lane_count: int) -> None:
-    """What lanes cost: a state is copied, takes a commit, and gives the journal its records.
+    """Measure lanes: a state is copied, takes a commit, and gives the journal its records.
 
     Each lane has had a commit, and has records behind it.
     """

@@ -1,10 +1,10 @@
-"""How fast the kernel splits blocks into lanes: records/s and MB/s per codec and lane count.
+"""Speed of the kernel that splits blocks into lanes: records/s and MB/s by codec and lane count.
 
     python -m bench.micro.kernel [--codec lz4] [--seconds 0.2]
 
 In:    nothing; makes blocks of 1 MiB batches with keys like `order-123456` and JSON-like values.
 Out:   one line per codec, record size and lane count; MB/s are plain bytes, one thread.
-The best of several runs is told, and the median beside it.
+The best of several runs is printed, and the median beside it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How long a scrape of /metrics takes: 10,000 lanes and more, all states replaced since the last.
+"""Time of a scrape of /metrics: 10,000 lanes and more, all states replaced since the last one.
 
     python -m bench.micro.scrape
 
-In:    nothing; groups by partitions by lanes, each lane at a position of its own.
+In:    nothing; groups by partitions by lanes, each lane at another position.
 Out:   one line per size: milliseconds (median and worst of 15), lines of text, also of a scrape
        without a commit since the last.
 """

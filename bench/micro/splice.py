@@ -1,4 +1,4 @@
-"""What relaying a large body costs: copied through a buffer, or moved by the kernel (splice).
+"""Cost of relaying a large body: copied through a buffer, or moved by the kernel (splice).
 
     python -m bench.micro.splice
 
@@ -26,7 +26,7 @@ Relay = Callable[[socket.socket, socket.socket, int], None]
 
 
 def copied(source: socket.socket, target: socket.socket, size_bytes: int) -> None:
-    """As `proxy.session.session` does: a buffer of the body's size, filled, then written."""
+    """Copy as `proxy.session.session` does: fill a buffer of the body's size, then write it."""
     body = memoryview(bytearray(size_bytes))
     filled = 0
     while filled < size_bytes:

@@ -60,7 +60,7 @@ class Haproxy:
 
     @property
     def version(self) -> str:
-        """What it says of itself."""
+        """Return what it says of itself."""
         done = subprocess.run(
             [self._command, "-v"], env=self._environment, capture_output=True, check=True, text=True
         )

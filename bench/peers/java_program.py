@@ -21,7 +21,7 @@ SOURCES: Final = Path(__file__).resolve().parent / "java"
 PARALLEL_CONSUMER: Final = parse_lock(
     Path(__file__).with_name(FILE_NAME).read_text(encoding="utf-8")
 )
-"""With what it needs beside Kafka's own jars; `tools/lock_jars.py` writes the lock."""
+"""Lock of its jars beside Kafka's own; `tools/lock_jars.py` writes it."""
 PARALLEL_CONSUMER_VERSION: Final = PARALLEL_CONSUMER[0].coordinates.rpartition(":")[2]
 JVM_ARGS: Final = (
     "-Xmx1g",

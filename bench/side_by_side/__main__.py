@@ -94,7 +94,7 @@ def read_proxy(text: str) -> OtherProxy:
 
 
 def run_one(name: str, lineup: Lineup) -> Outcome | None:
-    """One scenario; None when it failed, which is told and does not end the others."""
+    """Run one scenario; None when it failed, which is printed and does not end the others."""
     started_s = time.monotonic()
     try:
         outcome: Outcome = importlib.import_module(f"bench.side_by_side.{name}").run(lineup)

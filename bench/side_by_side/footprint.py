@@ -1,6 +1,6 @@
 """Memory and time per connection, per lane and per partition; a group of 10,000 lanes.
 
-In:    a keylane of its own, started anew.  Out: a table of what each costs.
+In:    another keylane, started anew.  Out: a table with the cost of each.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def split_of(block: bytes, lanes: int) -> Callable[[], object]:
 
 
 def decompression_of(block: bytes, form: str) -> Callable[[], object]:
-    """What the codec takes for the same batches."""
+    """Return what the codec takes for the same batches."""
     payloads = []
     view, position = memoryview(block), 0
     while (found := read_batch_header(view, position)) is not None:

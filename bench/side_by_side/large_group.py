@@ -1,4 +1,4 @@
-"""A thousand members in one group whose lanes keylane deals out: what a rebalance costs.
+"""Cost of a rebalance of a thousand members in one group whose lanes keylane deals out.
 
 In:    raw classic-group clients (JoinGroup v2, SyncGroup v1, Heartbeat v1), a connection each.
 Out:   seconds of a rebalance and CPU of keylane and broker, for 100 and for 1,000 members.
@@ -73,22 +73,22 @@ class Fields:
 
 @dataclass(slots=True)
 class Crowd:
-    """What the members of one group have come to."""
+    """State of the members of one group."""
 
     group: str
     topic: str
     size: int
     lanes: dict[int, dict[str, int]] = field(default_factory=dict)
-    """By generation: how many lanes each member was given."""
+    """Number of lanes that each member was given, by generation."""
     planned_s: dict[int, float] = field(default_factory=dict)
-    """By generation: from the leader's SyncGroup to its answer."""
+    """Seconds from the leader's SyncGroup to its answer, by generation."""
     whole: int = -1
     """The last generation that all members were given lanes in."""
     complete: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class RawMember:
-    """One member: joins, syncs, beats, and joins again when told to."""
+    """One member: joins, syncs, beats, and joins again at a rebalance."""
 
     def __init__(self, crowd: Crowd) -> None:
         self.crowd, self.member_id, self.is_leader = crowd, "", False
@@ -96,7 +96,7 @@ class RawMember:
         self._number = 0
 
     async def run(self, host: str, port: int) -> None:
-        """Until it is cancelled."""
+        """Take part until it is cancelled."""
         self._reader, self._writer = await asyncio.open_connection(host, port)
         try:
             while True:

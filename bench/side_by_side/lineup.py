@@ -2,7 +2,7 @@
 
 In:    options of the command line.  Out: `Lineup`: addresses and process ids.
 
-Kafka has a second listener that tells clients HAProxy's address, as a plain TCP relay needs.
+Kafka has a second listener that advertises HAProxy's address, as a plain TCP relay needs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OtherProxy:
 
 @dataclass(slots=True)
 class Lineup:
-    """What runs."""
+    """The running programs."""
 
     stage: Stage
     haproxy: Haproxy | None
@@ -49,9 +49,9 @@ class Lineup:
     """`Readers.java`, waiting for lines."""
     repetitions: int
     scale: float
-    """Of data and times: 1 for the full run."""
+    """Scale of data and times: 1 for the full run."""
     missing: list[str] = field(default_factory=list)
-    """What was left out, and why."""
+    """Programs that were left out, with the reason."""
 
     @property
     def kafka(self) -> EmbeddedKafka:
@@ -149,7 +149,7 @@ def progress(text: str) -> None:
 
 
 def _listeners(port: int, inner: int, outer: int) -> dict[str, str]:
-    """Kafka's settings for a second listener on `inner` that tells clients the port `outer`."""
+    """Kafka's settings for a second listener on `inner` that advertises the port `outer`."""
     controller = find_free_port()
     plain = f"PLAINTEXT://{ADDRESS}:{port}"
     return {

@@ -1,4 +1,4 @@
-"""What a scenario found: a table, how its targets fared, and every run behind them.
+"""Result of a scenario: a table, its targets, and every run behind them.
 
 In:    figures of runs.  Out: `Outcome`, as JSON for the result file.
 """
@@ -20,12 +20,12 @@ class Target:
     measured: float
     bound: float
     is_upper: bool
-    """Whether `measured` must be at most `bound`; at least, when not."""
+    """`measured` must be at most `bound`; otherwise at least."""
     digits: int = 2
 
     @property
     def holds(self) -> bool:
-        """Whether it was reached in this run."""
+        """Return whether it was reached in this run."""
         return self.measured <= self.bound if self.is_upper else self.measured >= self.bound
 
     def as_json(self) -> dict[str, Any]:
@@ -83,5 +83,5 @@ def median(values: Sequence[float]) -> float:
 
 
 def ratios(values: Sequence[float], bases: Sequence[float]) -> list[float]:
-    """Each run to the base of its own round."""
+    """Return each run's ratio to the base of the same round."""
     return [value / base for value, base in zip(values, bases, strict=True)]

@@ -1,4 +1,4 @@
-"""How long keylane takes from its start until it serves.
+"""Time from keylane's start until it serves.
 
 In:    nothing.  Out: seconds with compiled kernels on disk, and with none.
 

@@ -1,4 +1,4 @@
-"""Ten milliseconds of work per record, 1,000 keys, one partition: what share of ideal each gets.
+"""Ten milliseconds of work per record, 1,000 keys, one partition: each way's share of the ideal.
 
 In:    bursts of records, every key equally often, into a topic per way.
 Out:   records per second to the K * 100 that K workers could do, records out of key order.
@@ -233,7 +233,7 @@ def burst_size(workers: int, ideal_s: float) -> int:
 
 
 def produce_burst(bootstrap: str, topic: str, partitions: int, burst: int, count: int) -> None:
-    """Every key equally often, in an order of its own; values say burst, key and sequence."""
+    """Produce every key equally often, in random order; values say burst, key and sequence."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
     keys = list(range(KEYS)) * (count // KEYS)
     random.Random(burst).shuffle(keys)

@@ -1,4 +1,4 @@
-"""Producers with linger 0: every record is a batch of its own, read over 16 lanes.
+"""Producers with linger 0: batches of one record each, read over 16 lanes.
 
 In:    a topic of one partition, one record per batch.
 Out:   records per second of stock Java consumers, direct and over lanes.

@@ -1,4 +1,4 @@
-"""One stuck member of eight: what it costs the others, and that memory stays in its bounds.
+"""One stuck member of eight: its cost to the others, and memory that stays in its bounds.
 
 In:    a topic larger than the cache by far.  Out: rate of the seven, gauges, RSS.
 """

@@ -1,4 +1,4 @@
-"""What processes used between two moments: CPU, the most memory, bytes that they wrote.
+"""Use of resources by processes between two moments: CPU, peak memory, bytes written.
 
 In:    process ids.  Out: `Usage` by name.
 """
@@ -15,12 +15,12 @@ import psutil
 
 @dataclass(slots=True)
 class Usage:
-    """Of one process."""
+    """Resources that one process used."""
 
     cpu_s: float = 0.0
     rss_bytes: int = 0
     written_bytes: int = 0
-    """Files and sockets together, sendfile too (Linux `wchar`); 0 where the system cannot tell.
+    """Bytes to files and sockets, sendfile too (Linux `wchar`); 0 where the system counts none.
     Of a broker that is only read from, it is what left it."""
 
 

@@ -1,4 +1,4 @@
-"""What an audit of a million reports costs, and that it finds what was put in.
+"""Cost of an audit of a million reports, which has to find the faults that were put in.
 
     python -m bench.spark.audit [--records 1000000] [--master local[2]]
 

@@ -164,7 +164,7 @@ def scan(spark: SparkSession, stage: Stage, way: str, records: int) -> dict[str,
 
 
 def run_control(bootstrap: str, home: Path) -> dict[str, int]:
-    """minPartitions=8 and repartition by key on two executors, in a process of its own."""
+    """Run minPartitions=8 and repartition by key on two executors, in another process."""
     # A local cluster writes below SPARK_HOME, which must not be the installed package.
     for entry in Path(pyspark.__file__).parent.iterdir():
         (home / entry.name).symlink_to(entry)

@@ -1,4 +1,4 @@
-"""How long a record takes through Spark, from producer to the sink's log: micro-batch, real time.
+"""Time of a record through Spark, from producer to the sink's log: micro-batch, real time.
 
     python -m bench.spark.real_time [--seconds 20] [--rate 200]
 

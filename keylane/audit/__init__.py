@@ -1,6 +1,4 @@
-"""What consumers report of their work, so that it can be audited: the format, and reporters.
-
-In:    processed records, assignments, commits.  Out: records of an audit topic.
+"""Reports of consumers on their work, so that it can be audited: the format, and reporters.
 
 `from keylane.audit import AuditReporter, AsyncAuditReporter, lane_places`. The client library of
 a reporter is loaded with its first use, and no other.

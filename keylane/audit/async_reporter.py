@@ -1,6 +1,5 @@
 """Report what a consumer does to an audit topic: for aiokafka, on its event loop.
 
-In:    assignments, processed records, commits.  Out: the audit topic, through aiokafka.
 The order of calls is that of `reporter`.
 """
 

@@ -1,7 +1,5 @@
 """Records of an audit topic: what a consumer reports of each record that it has processed.
 
-In:    what one member does, call by call.  Out: messages for the audit topic.
-
 Two forms, both JSON; `k` says which. Hashes are decimal strings, since numbers beyond 2^53 do
 not survive every JSON reader.
 
@@ -46,7 +44,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a consumer calls a partition: one key range of a physical partition."""
+    """A partition as a consumer sees it: one key range of a physical partition."""
 
     partition: int
     key_range: KeyRange
@@ -79,7 +77,7 @@ def audit_partition(partition: int, hash_of_key: int, audit_partition_count: int
 
 
 class ReportBook:
-    """What one member has to report; the messages must be written in the order of the calls.
+    """Reports of one member; the messages must be written in the order of the calls.
 
     A lane that was given up keeps its session: a member that goes on all the same is what an
     audit must see.

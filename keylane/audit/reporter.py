@@ -1,7 +1,5 @@
 """Report what a consumer does to an audit topic: for confluent-kafka and other blocking clients.
 
-In:    assignments, processed records, commits.  Out: the audit topic, through librdkafka.
-
 The order that makes the audit true is the caller's to keep:
 
     reporter.assigned(lanes)            when lanes are assigned
@@ -28,7 +26,7 @@ from keylane.errors import AuditUnwritten
 RECORDS_MAX: Final = 20_000
 """Records that wait in memory, some 5 MB: 0.2 s of work of a member that does 100,000 a second."""
 TIMEOUT_S: Final = 30.0
-"""How long a flush waits for the acks: a leader change takes seconds."""
+"""Time that a flush waits for the acks: a leader change takes seconds."""
 METADATA_MAGIC: Final = b"CGMDv2:"
 """Start of librdkafka's group metadata; the generation follows (rdkafka_cgrp.c)."""
 SETTINGS: Final[dict[str, Any]] = {

@@ -1,7 +1,6 @@
 """`keylane assign`: key ranges of members, as a table, JSON, YAML or one pod per member.
 
-In:    parsed arguments; plan files; a cluster's partition counts when it is asked.
-Out:   stdout, or a ConfigMap per member; an exit code: 0 done, 1 failed, 2 bad arguments.
+Exit codes: 0 done, 1 failed, 2 bad arguments.
 """
 
 from __future__ import annotations

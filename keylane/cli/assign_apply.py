@@ -1,6 +1,5 @@
 """`keylane assign --apply`: a plan becomes the assignments of a running proxy, all at once.
 
-In:    a plan; a control port.  Out: the version that it made.
 Source: docs/control-api.md.
 """
 
@@ -76,7 +75,7 @@ def _call(request: Request, trust: ControlTrust) -> tuple[str, Any]:
 
 
 def _problem(body: bytes) -> str:
-    """What a problem document says; the body itself when it is none."""
+    """Return the text of a problem document; the body itself when it is none."""
     try:
         problem = json.loads(body)
         place = f"{problem['field']}: " if problem.get("field") else ""

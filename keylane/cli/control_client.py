@@ -1,8 +1,4 @@
-"""Requests of commands to a control port: its address, the credentials, the authorities to trust.
-
-In:    `host:port` or a URL, a path; flags; tokens and files from the environment.
-Out:   `Request`s, and answers.
-"""
+"""Requests of commands to a control port: address, credentials, authorities to trust."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ class ControlTrust:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
-        """What flags say, and where they say nothing, the environment. Raises: ConfigInvalid."""
+        """Return the access that flags give, or else the environment. Raises: ConfigInvalid."""
         texts = args.control_host or os.environ.get(HOSTS_VARIABLE, "").split(",")
         return cls(
             ca=args.ca or os.environ.get(CA_VARIABLE) or None,

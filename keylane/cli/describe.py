@@ -1,6 +1,6 @@
 """`keylane describe`: a group's members and lanes, from a proxy's control port.
 
-In:    flags.  Out: a table or JSON on stdout; exit code 1 with one line when it cannot be had.
+Exit codes: 0 done, 1 failed (one line on stderr).
 """
 
 from __future__ import annotations

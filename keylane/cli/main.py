@@ -1,6 +1,6 @@
 """The command line: `keylane proxy`, `keylane kafka`, `keylane demo` and the others.
 
-In:    argv.  Out: an exit code: 0 done, 1 failed (one line on stderr), 2 bad arguments.
+Exit codes: 0 done, 1 failed (one line on stderr), 2 bad arguments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """`keylane plan`: where to cut a topic's partitions into lanes, by a profile of its load.
 
-In:    parsed arguments; the summary of a profile, maybe the plan in force.
-Out:   a plan file, a report; an exit code: 0 done, 2 bad input.
-No Spark.
+Exit codes: 0 done, 2 bad input. It needs no Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from keylane.errors import ConfigInvalid
 
 STDOUT: Final = "-"
 SUMMARY_NAME: Final = "profile.json"
-"""What `keylane spark profile` calls the summary in its folder."""
+"""Name of the summary in the folder of `keylane spark profile`."""
 
 
 def add_plan_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -82,7 +80,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
 
 def render(plan: RangePlan, report: PlanReport) -> str:
-    """What a plan comes to, as text."""
+    """Return what a plan comes to, as text."""
     head = (
         f"{plan.topic}: {plan.partition_count} partitions, {plan.lane_count} lanes each,"
         f" {report.total:,} bytes; a mean lane has {report.mean:,.0f}"

@@ -1,7 +1,4 @@
-"""`keylane proxy`: run one node until SIGINT or SIGTERM.
-
-In:    flags, a YAML file, `KEYLANE_*` variables.  Out: one line on stdout when ready.
-"""
+"""`keylane proxy`: run one node until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 

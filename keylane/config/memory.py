@@ -1,6 +1,5 @@
 """Keys that bound memory: one for the process, and one for each of its parts.
 
-In:    keys of the configuration.  Out: `MemoryConfig`, which `ProxyConfig` is.
 Source: names of Kafka's own broker configs where one exists; docs/decisions/035.
 """
 

@@ -1,6 +1,5 @@
-"""All that the proxy reads at start: a YAML file, environment overrides, command line.
+"""Configuration that the proxy reads at start: a YAML file, the environment, the command line.
 
-In:    a mapping, `KEYLANE_*` variables, flags.  Out: `ProxyConfig`, validated and frozen.
 Source: names of Kafka's own broker configs where one exists.
 """
 
@@ -26,6 +25,7 @@ from keylane.config.memory import MemoryConfig
 from keylane.config.security import expect_control_guard, expect_node_secret
 from keylane.config.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.space import LANE_COUNT_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEYLANE_"
 LISTS: Final = frozenset(
@@ -34,8 +34,6 @@ LISTS: Final = frozenset(
         "control_admins", "control_readers",
     }
 )  # fmt: skip
-LANES_MAX: Final = 1024
-"""Lanes per partition; Kafka clients handle thousands of partitions, not millions."""
 PORT_MAX: Final = 65535
 Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 LEGAL_HOST: Final = re.compile(
@@ -61,7 +59,10 @@ class LaneRule(_Frozen):
         "and those that Kafka Streams makes (`*-changelog`, `*-repartition`)."
     )
     lanes: int | None = Field(
-        default=None, ge=1, le=LANES_MAX, description="Lanes per partition, of equal key ranges."
+        default=None,
+        ge=1,
+        le=LANE_COUNT_MAX,
+        description="Lanes per partition, of equal key ranges.",
     )
     plan: str | None = Field(
         default=None,
@@ -97,7 +98,7 @@ class LaneRule(_Frozen):
         return self
 
     def matches(self, topic: str) -> bool:
-        """Whether `topic` falls under this rule; internal topics never do."""
+        """Return whether `topic` falls under this rule; internal topics never do."""
         return falls_under(topic, self.topic)
 
 
@@ -117,12 +118,12 @@ class GroupRule(_Frozen):
     )
 
     def matches(self, group: str) -> bool:
-        """Whether `group` falls under this rule."""
+        """Return whether `group` falls under this rule."""
         return fnmatch.fnmatchcase(group, self.group)
 
 
 class ProxyConfig(MemoryConfig):
-    """All the proxy reads at start. Every queue and buffer has its bound here."""
+    """Configuration of a node. Every queue and buffer has its bound here."""
 
     bootstrap: str = Field(description="Upstream brokers, `host:port[,host:port]`.")
     listen: str = Field(
@@ -371,7 +372,7 @@ class ProxyConfig(MemoryConfig):
         return next((rule for rule in self.groups if rule.matches(group)), None)
 
     def has_key_range_assignor(self, group: str) -> bool:
-        """Whether keylane deals out the lanes of a group, in its client's place."""
+        """Return whether keylane deals out the lanes of a group, in its client's place."""
         rule = self.group_rule(group)
         return rule is not None and rule.assignor == "key-range"
 

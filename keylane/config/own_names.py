@@ -1,6 +1,5 @@
 """Names that keylane has in a cluster for itself: topics, and transactional ids.
 
-In:    nothing.  Out: names, and whether one is among them.
 Source: docs/decisions/005, 019, 021, 022, 034.
 """
 
@@ -15,7 +14,7 @@ OWN_TOPICS: Final = frozenset({JOURNAL_TOPIC, SETTINGS_TOPIC, SCANS_TOPIC})
 SETTINGS_ID: Final = "keylane-settings"
 JOURNAL_ID_PREFIX: Final = "keylane-ic-"
 OWN_ID_START: Final = b"keylane-"
-"""How all of them begin."""
+"""Prefix of all of them."""
 
 
 def is_own_id(transactional_id: str) -> bool:

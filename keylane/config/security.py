@@ -1,6 +1,5 @@
-"""What secures a node's connections, as it is configured: TLS, keylane's own login, bounds.
+"""Keys that secure a node's connections: TLS, keylane's own login, bounds.
 
-In:    keys of the configuration.  Out: `SecurityConfig`, which `ProxyConfig` is.
 Source: names of Kafka's own broker configs where one exists; docs/security.md.
 """
 
@@ -14,7 +13,7 @@ from typing import Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 PASSWORD_VARIABLE: Final = "KEYLANE_LOGIN_PASSWORD"  # noqa: S105 - the variable's name
-"""Where keylane's own password is when no file has it; no key, so that no flag can take it."""
+"""Variable of keylane's own password when no file has it; no key, so that no flag can take it."""
 
 LEGAL_NAME: Final = re.compile(r"(DNS|URI|email):\S+|[A-Za-z0-9][A-Za-z0-9.]*=.+", re.DOTALL)
 """A name in a certificate as `control_admins` writes it: an alternative name, or the subject."""
@@ -264,7 +263,7 @@ def expect_node_secret(config: SecurityConfig, hosts: Iterable[str]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to an address that is bound."""
+    """Return whether only this machine can connect to an address that is bound."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name, and any but this one may lead anywhere

@@ -1,6 +1,5 @@
-"""Which topics a rule stands for: a name, or a glob.
+"""Topics that a rule stands for: a name, or a glob.
 
-In:    a topic's name, what a rule says.  Out: whether the rule is of it.
 Source: the names of Kafka Streams' own topics are those of StreamsResetter's
 `matchesInternalTopicFormat`.
 
@@ -25,7 +24,7 @@ LEGAL_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_rule_topic(text: str) -> str:
-    """What a rule says of its topic. Raises: ValueError."""
+    """Return the topic of a rule, checked. Raises: ValueError."""
     if not LEGAL_TOPIC.fullmatch(re.sub(r"[*?\[\]!]", "x", text)):
         raise ValueError("not a legal topic name or glob")
     if text.startswith("__"):
@@ -34,17 +33,17 @@ def check_rule_topic(text: str) -> str:
 
 
 def falls_under(topic: str, rule_topic: str) -> bool:
-    """Whether a rule is of the topic; internal topics of brokers never are under one."""
+    """Return whether a rule is of the topic; internal topics of brokers never are under one."""
     if topic == rule_topic:
         return not topic.startswith("__")
     return matches_glob(topic, rule_topic) and not is_left_out(topic)
 
 
 def is_left_out(topic: str) -> bool:
-    """Whether no glob is of the topic: a broker's own, or one that Kafka Streams has made."""
+    """Return whether globs leave the topic out: a broker's own, or one that Kafka Streams made."""
     return topic.startswith("__") or STREAMS_INTERNAL.fullmatch(topic) is not None
 
 
 def matches_glob(topic: str, rule_topic: str) -> bool:
-    """Whether the name fits, whatever else the topic is."""
+    """Return whether the name fits, whatever else the topic is."""
     return not GLOB_SIGNS.isdisjoint(rule_topic) and fnmatch.fnmatchcase(topic, rule_topic)

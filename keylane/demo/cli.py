@@ -1,6 +1,6 @@
 """`keylane demo`: see it work, in about a minute.
 
-In:    parsed arguments.  Out: an exit code: 0 every check passed, 1 one failed, 130 Ctrl-C.
+Exit codes: 0 every check passed, 1 one failed, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CUSTOMERS: Final = 500
 BOUND: Final = 100_000
 """The demo keeps its books in memory."""
 INTERRUPTED: Final = 130
-"""What a shell reports for Ctrl-C: 128 + SIGINT."""
+"""Exit code that a shell reports for Ctrl-C: 128 + SIGINT."""
 
 
 def add_demo_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

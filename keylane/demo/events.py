@@ -1,7 +1,4 @@
-"""Events that a member of the demo's group reports to its parent, one JSON line each.
-
-In:    event values.  Out: lines, and back.
-"""
+"""Events that a member of the demo's group reports to its parent, one JSON line each."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from keylane.demo.orders import OrderRun
 
 
 class SessionEnd(StrEnum):
-    """How a member ceased to own a lane."""
+    """Ways in which a member ceases to own a lane."""
 
     REVOKED = "revoked"
     """In order: it could commit before."""

@@ -1,7 +1,4 @@
-"""What the demo's clients connect to: keylane in front of Kafka, or Kafka itself.
-
-In:    Kafka's address.  Out: a bootstrap address; kill -9 and a new start on the same port.
-"""
+"""Address that the demo's clients connect to: keylane in front of Kafka, or Kafka itself."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class FrontFailed(KeylaneError):
 
 
 class Front(Protocol):
-    """Where clients connect."""
+    """The address that clients connect to."""
 
     bootstrap: str
     """Address for clients, once it was ready."""
@@ -45,7 +42,7 @@ class Front(Protocol):
         ...
 
     def is_ready(self) -> bool:
-        """Whether it serves; never waits. Raises FrontFailed when its process has ended."""
+        """Return whether it serves; never waits. Raises FrontFailed when its process has ended."""
         ...
 
     def kill(self) -> None:
@@ -116,7 +113,7 @@ class ProxyFront:
         assert ready  # its line is whole by the time it is reported
 
     def is_ready(self) -> bool:
-        """Whether it has printed its ready line.
+        """Return whether it has printed its ready line.
 
         Raises:
             FrontFailed: the process has ended.

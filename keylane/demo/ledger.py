@@ -1,8 +1,5 @@
 """The books of the demo: every record of every key, its members, and what was committed.
 
-In:    events of the members in order of time; how many orders each customer made.
-Out:   `Ledger` with its counts; `judge` gives the list of checks that is the verdict.
-
 A *session* is one member owning one lane from its assignment to its end. Inside a session the
 orders of a customer must come one after the other. A new session may start again at an order
 that was processed before, but only where nothing later was committed, and only because the
@@ -34,7 +31,7 @@ from keylane.demo.events import (
 from keylane.demo.orders import OrderRun
 
 REFUSED: Final = "CommitFailedError"
-"""What aiokafka and kafka-python make of a commit by a member that the group has put out."""
+"""Error of aiokafka and kafka-python for a commit by a member that the group has put out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +59,7 @@ class Segment(NamedTuple):
 
 @dataclass(slots=True)
 class KeyState:
-    """What is known of one customer.
+    """Facts about one customer.
 
     Invariants: committed <= next_number; every number in `missing` is below `next_number`;
     delivered are exactly the numbers below `next_number` that are not in `missing`.
@@ -75,20 +72,20 @@ class KeyState:
     session: Session | None = None
     """The session that processed this key last."""
     expected: int = 0
-    """What must follow inside `session`."""
+    """Number that must follow inside `session`."""
     missing: set[int] = field(default_factory=set)
     """Passed over; lost unless it still comes."""
     uncommitted: list[Segment] = field(default_factory=list)
 
     @property
     def delivered(self) -> int:
-        """How many different orders were processed."""
+        """Number of different orders that were processed."""
         return self.next_number - len(self.missing)
 
 
 @dataclass(slots=True)
 class Counts:
-    """What the ledger found; `unexplained` to `two_at_once` must stay zero."""
+    """Findings of the ledger; `unexplained` to `two_at_once` must stay zero."""
 
     deliveries: int = 0
     """Records processed, each time counted."""
@@ -109,7 +106,7 @@ class Counts:
 
 
 class SessionStart(NamedTuple):
-    """Which session of a member on a lane."""
+    """Start of a member's session on a lane."""
 
     member: int
     lane: int
@@ -161,11 +158,11 @@ class Ledger:
                 self._fail_commit(member, lanes)
 
     def delivered_count(self) -> int:
-        """How many different records were processed."""
+        """Number of different records that were processed."""
         return sum(key.delivered for key in self.keys.values())
 
     def lost_count(self, produced: Mapping[int, int]) -> int:
-        """How many records of `produced` (orders per customer) were never processed so far."""
+        """Return the number of `produced` (orders per customer) that were not processed yet."""
         total = 0
         for customer, count in produced.items():
             key = self.keys.get(customer, KeyState())
@@ -312,7 +309,7 @@ def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
     running: dict[tuple[int, int], SessionStart] = {}
     """By member and lane."""
     refused: set[tuple[int, int]] = set()
-    """Where the last commit that was answered was refused."""
+    """Lanes whose last commit with an answer was refused."""
     for event in events:
         match event:
             case LanesAssigned(member=member, at_ns=at_ns, lanes=lanes):

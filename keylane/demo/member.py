@@ -1,9 +1,8 @@
 """One consumer of the demo in a separate process: a stock client that reports what it does.
 
-In:    argv: client library, bootstrap address, topic, group, member number.
-Out:   stdout: one JSON line per event (`events`).  stdin: `stop` asks for an orderly end; its end
-       (the parent is gone, in whatever way) ends this process at once.
-Started as `python -m keylane.demo.member`.
+Started as `python -m keylane.demo.member` with client library, bootstrap address, topic, group and
+member number. It writes one JSON line per event (`events`) to stdout. `stop` on stdin asks for an
+orderly end; the end of stdin (the parent is gone) ends this process at once.
 
 An order counts as processed when the line that reports it is written; only then may its offset
 be committed. So a kill -9 at any moment can repeat work, and never lose any.
@@ -40,14 +39,14 @@ from keylane.keyrange.lane import LaneLayout
 COMMIT_INTERVAL_S: Final = 1.0
 """Long enough that a kill finds something uncommitted: Kafka's own auto-commit waits 5 s."""
 SESSION_TIMEOUT_MS: Final = 12_000
-"""How long the group waits for a killed member: Kafka's default of 45 s outlasts a show, and a
+"""Time that the group waits for a killed member: Kafka's default of 45 s outlasts a show, and a
 shorter one than a busy machine needs to bring a killed proxy back gives lanes away meanwhile."""
 HEARTBEAT_MS: Final = 1_000
 RECONNECT_BACKOFF_MAX_MS: Final = 1_000
 """Between two tries to connect; by default librdkafka waits up to 10 s and kafka-python up to 30 s,
 so that after a restart of some seconds their next try comes behind the session's end."""
 POLL_MS: Final = 200
-"""How long a poll waits, and so how soon `stop` is seen."""
+"""Time that a poll waits, and so the delay until `stop` is seen."""
 BATCH_RECORDS_MAX: Final = 500
 
 STOP_WORD: Final = b"stop"
@@ -103,7 +102,7 @@ class MemberProgress:
         self._runs, self._offsets = {}, {}
 
     def commit_is_due(self, now_s: float) -> bool:
-        """Whether to commit `waiting` now; asks for the next one an interval later."""
+        """Return whether to commit `waiting` now; asks for the next one an interval later."""
         if not self.waiting or now_s < self._commit_due_s:
             return False
         self._commit_due_s = now_s + COMMIT_INTERVAL_S

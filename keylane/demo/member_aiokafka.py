@@ -1,6 +1,5 @@
 """A member on aiokafka.
 
-In:    where to read.  Out: events through `MemberProgress`.
 `getmany` waits by itself while lanes change hands, so nothing is read between the last commit of a
 lane and its end.
 """

@@ -1,7 +1,4 @@
-"""A member on confluent-kafka (librdkafka).
-
-In:    where to read.  Out: events through `MemberProgress`.
-"""
+"""A member on confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """A member on kafka-python.
 
-In:    where to read.  Out: events through `MemberProgress`.
 Its callbacks run inside `poll`, while this thread waits there.
 """
 

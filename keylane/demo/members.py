@@ -1,6 +1,5 @@
 """The consumers of the demo, seen by their parent: start, kill -9, ask to stop, read.
 
-In:    numbers and client libraries.  Out: their events.
 Each watches its stdin, which ends with this process, so none survives it.
 """
 
@@ -38,7 +37,7 @@ class MemberProcess:
 
 
 class Members:
-    """All children, past and present, by number. Used from one thread."""
+    """Children, past and present, by number. Used from one thread."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""The records of the demo: orders of customers, numbered without a gap per customer.
-
-In:    customer, number.  Out: key and value bytes, and back.
-"""
+"""The records of the demo: orders of customers, numbered without a gap per customer."""
 
 from __future__ import annotations
 

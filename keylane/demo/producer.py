@@ -1,7 +1,4 @@
-"""The producer of the demo: stock confluent-kafka producers, one per codec, at a steady rate.
-
-In:    a bootstrap address, a rate.  Out: records; how many of each customer's were acknowledged.
-"""
+"""The producer of the demo: stock confluent-kafka producers, one per codec, at a steady rate."""
 
 from __future__ import annotations
 
@@ -65,12 +62,12 @@ class OrderProducer:
 
     @property
     def started(self) -> bool:
-        """Whether `start` was called."""
+        """Return whether `start` was called."""
         return self._thread.ident is not None
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is under way any more."""
+        """Return whether nothing is under way any more."""
         return self.started and not self._thread.is_alive()
 
     def produced(self) -> dict[int, int]:

@@ -1,7 +1,4 @@
-"""Run the demo: start everything, do what the scenario says, keep the books, end everything.
-
-In:    `DemoSettings`, a console.  Out: the verdict, as an exit code.
-"""
+"""Run the demo: start everything, do what the scenario says, keep the books, end everything."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ ADMIN_TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """What the command line says."""
+    """Settings from the command line."""
 
     seconds: float
     members: int
@@ -61,7 +58,7 @@ class DemoSettings:
 
     @property
     def slot_count(self) -> int:
-        """How many members can have work."""
+        """Number of members that can have work."""
         return self.partitions * (1 if self.direct else self.lanes)
 
 

@@ -1,7 +1,4 @@
-"""What happens when in the demo: members come, are killed, the proxy is killed, the rest drains.
-
-In:    the time and a few facts about the group.  Out: actions to take now.
-"""
+"""Steps of the demo: members come, are killed, the proxy is killed, the rest drains."""
 
 from __future__ import annotations
 
@@ -82,19 +79,19 @@ Action = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowSettings:
-    """How large and how long the show is."""
+    """Size and length of the show."""
 
     seconds: float
     """From the first order to the last."""
     members: int
     """Consumers at the start."""
     kills_proxy: bool
-    """Whether there is a proxy to kill."""
+    """True: there is a proxy to kill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the state machine may know of the world."""
+    """Facts that the state machine decides by."""
 
     now_s: float
     alive: int
@@ -108,7 +105,7 @@ class Facts:
 
 
 class Phase(Enum):
-    """Where the show is."""
+    """Phases of the show."""
 
     OPENING = auto()
     JOINING = auto()
@@ -138,12 +135,12 @@ class Scenario:
         self.settings = settings
         self.phase = Phase.OPENING
         self.drained = False
-        """Whether the group had read everything when it was stopped."""
+        """True: the group had read everything when it was stopped."""
         self._beats = list(plan_beats(settings))
         self._phase_began_s = 0.0
 
     def step(self, facts: Facts) -> tuple[Action, ...]:
-        """What to do now. Call it often; it says each thing once."""
+        """Return actions to take now. Call it often; it returns each action once."""
         elapsed_s = facts.now_s - self._phase_began_s
         match self.phase:
             case Phase.OPENING:

@@ -1,7 +1,4 @@
-"""The view of the show: live in a terminal, plain lines elsewhere.
-
-In:    a `ScreenView` of the moment, lines of the story.  Out: text.
-"""
+"""The view of the show: live in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ class ScreenView:
 
 
 class Screen(Protocol):
-    """Where the show is shown."""
+    """Screen that the show is drawn on."""
 
     def say(self, elapsed_s: float, text: str) -> None:
         """Add a line to the story."""

@@ -1,7 +1,4 @@
-"""A real Kafka from packages: no download by hand, no Java needed on the machine.
-
-In:    a data folder.  Out: a running single-node (or three-node) KRaft cluster.
-"""
+"""A real Kafka from packages: no download by hand, no Java needed on the machine."""
 
 from __future__ import annotations
 

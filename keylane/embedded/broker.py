@@ -1,7 +1,4 @@
-"""A real Kafka cluster on this machine, for the demo, tests and benchmarks.
-
-In:    a data folder, a port.  Out: bootstrap addresses of a running KRaft cluster.
-"""
+"""A real Kafka cluster on this machine, for the demo, tests and benchmarks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A child process that ends with its owner, can be awaited, killed and started again.
-
-In:    a command, a log file, the text it prints once it serves.  Out: its pid, its log.
-"""
+"""A child process that ends with its owner, can be awaited, killed and started again."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from typing import Final
 from keylane.embedded import guard
 
 STOP_GRACE_S: Final = 15.0
-"""How long a clean stop may take before the child is killed."""
+"""Time that a clean stop may take before the child is killed."""
 REAP_TIMEOUT_S: Final = 15.0
 """Beyond the grace: the guard has nothing left to do but to end."""
 TAIL_LINES: Final = 25
@@ -54,7 +51,7 @@ class GuardedChild:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive."""
+        """Return whether the process is alive."""
         return self._guard is not None and self._guard.poll() is None
 
     def launch(self, *, inherited: Sequence[int] = ()) -> None:

@@ -1,7 +1,4 @@
-"""`keylane kafka`: a real Kafka for trying things out, in one command.
-
-In:    parsed arguments.  Out: an exit code; one line on stdout once it is ready.
-"""
+"""`keylane kafka`: a real Kafka for trying things out, in one command."""
 
 from __future__ import annotations
 

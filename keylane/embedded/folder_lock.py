@@ -1,7 +1,5 @@
 """The lock on a data folder: two clusters on one folder destroy each other's metadata log.
 
-In:    a folder.  Out: a file descriptor that brokers inherit, so that the lock lives as long as
-       any of them does, also when the process that took it was killed.
 Source: flock(2): the lock belongs to the open file description, which child processes share; it
 is gone when the last of them has closed it, in whatever way. Kafka's own lock (`.lock` in each
 of `log.dirs`) is taken by a broker that has written to its metadata log already.

@@ -1,9 +1,8 @@
 """Run one child so that it never outlives the process that asked for it.
 
-In:    stdin: a pipe that the owner holds open, and writes KILL to for a kill -9; argv: log
-       file, ready text, grace, command.
-Out:   stdout, one event per line: `pid N`, `ready`, `exit CODE`; the child's own output goes
-       to the log file.
+Its arguments are log file, ready text, grace and command. Its stdin is a pipe that the owner holds
+open, and writes KILL to for a kill -9. It writes one event per line to stdout: `pid N`, `ready`,
+`exit CODE`. The child's own output goes to the log file.
 Standard library only: it is started without site packages, which keeps it at 10 ms and a few MB.
 
 The owner may die in any way, kill -9 included: its end of the pipe then closes, this process

@@ -1,8 +1,5 @@
 """The sums of the jars that keylane runs: no file of a repository or cache is another one.
 
-In:    the text of a lock; a jar's file.
-Out:   coordinates with sums and sizes; nothing, or an error.
-
 A lock names every jar of a class path in its order: which jars these are does not depend on what
 a repository says, and none is taken whose bytes are others. `tools/lock_jars.py` writes locks.
 """

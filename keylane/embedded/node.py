@@ -1,7 +1,4 @@
-"""One embedded Kafka node: format its folder, run it, kill it, run it again.
-
-In:    `NodeSettings` and a class path.  Out: a Java process that serves Kafka.
-"""
+"""One embedded Kafka node: format its folder, run it, kill it, run it again."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class KafkaNode:
 
     @property
     def running(self) -> bool:
-        """Whether the node's process is alive."""
+        """Return whether the node's process is alive."""
         return self._child.running
 
     def format(self, properties: str, *, cluster_id: str) -> None:

@@ -1,7 +1,5 @@
 """Free ports for servers that will be ended and started again on the same port.
 
-In:    nothing.  Out: port numbers at which no server listens now.
-
 A port that the system picks (bind to 0) comes from the range it also takes the near ends of
 outgoing connections from. While a server is down, a client that keeps trying may then be given
 the server's own port, which blocks the restart. So ports are drawn from below that range.
@@ -43,7 +41,7 @@ def find_free_port(address: str = LOOPBACK, *, in_a_row: int = 1) -> int:
 
 
 def is_free(address: str, port: int) -> bool:
-    """Whether a server could listen there; a port whose old connections linger counts as free."""
+    """Return whether a server could listen there; lingering old connections do not matter."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

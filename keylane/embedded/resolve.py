@@ -1,7 +1,5 @@
 """Get Kafka's jars from Maven, once, and check their sums at each start.
 
-In:    a lock of jars.  Out: a class path string whose files have the sums of the lock.
-
 The jars stay in the local Maven repository that jgo and Maven share (`~/.m2/repository`, or
 M2_REPO). Where they come from is the user's own setting: a mirror of Maven Central in Maven's
 settings file, else jgo's default, plus the repositories of jgo's settings. None of these is
@@ -102,7 +100,7 @@ def _check_all(jars: Sequence[LockedJar], paths: Sequence[Path]) -> None:
 
 
 def _known_paths(listing: Path, jars: Sequence[LockedJar]) -> list[Path] | None:
-    """Where the jars were put last; None when one is gone. Not believed more than a repository."""
+    """Return the last paths of the jars; None when one is gone. Their sums are checked as ever."""
     known = _read_listing(listing)
     paths = [Path(known.get(jar.sha256, "")) for jar in jars]
     return paths if all(path.is_file() for path in paths) else None

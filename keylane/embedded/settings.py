@@ -1,6 +1,5 @@
 """Server properties of an embedded node: what a broker of a test or a demo is set to.
 
-In:    node ids, ports, folders.  Out: the text of a `server.properties` file.
 Source: Kafka documentation, "Broker Configs"; KIP-631 (combined mode).
 """
 
@@ -13,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 ADDRESS: Final = "127.0.0.1"
-"""Where embedded nodes listen: an unsecured broker must not be reachable from elsewhere."""
+"""Address of embedded nodes: an unsecured broker must not be reachable from elsewhere."""
 
 DEFAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -59,9 +58,9 @@ class NodeSettings:
     folder: Path
     """Holds server.properties, kafka.log and the folder `data`."""
     port: int
-    """Where clients connect."""
+    """Port that clients connect to."""
     controller_port: int
-    """Where the nodes of the cluster agree on metadata."""
+    """Port at which the nodes of the cluster agree on metadata."""
     listeners: tuple[ClientListener, ...] = ()
     """Beside the first one."""
 

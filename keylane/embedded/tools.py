@@ -1,7 +1,4 @@
-"""Kafka's own Java programs: kafka-topics, the console consumer, VerifiableConsumer and others.
-
-In:    a tool's name (or class) and its arguments.  Out: its output, or the running process.
-"""
+"""Kafka's own Java programs: kafka-topics, the console consumer, VerifiableConsumer and others."""
 
 from __future__ import annotations
 

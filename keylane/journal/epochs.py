@@ -1,6 +1,5 @@
 """Producer epochs: an owner that is given the next one of a transactional id fences those before.
 
-In:    a transactional id.  Out: its producer id, and an epoch that no other owner had.
 Source: KIP-98 (InitProducerId), KIP-360; docs/decisions/022.
 """
 
@@ -46,7 +45,7 @@ LATER: Final = frozenset(
 
 
 class Brokers(Protocol):
-    """What is asked (`proxy.cluster.cluster`)."""
+    """Brokers that are asked (`proxy.cluster.cluster`)."""
 
     async def request(self, entity: Any) -> Any:
         """Ask any broker. Raises: UpstreamLost."""
@@ -81,7 +80,7 @@ async def next_epoch(brokers: Brokers, transactional_id: str) -> tuple[int, int]
 
 
 async def has_transactions(brokers: Brokers) -> bool:
-    """Whether the cluster has transactions, be it that their coordinator does not answer now.
+    """Return whether the cluster has transactions, even if their coordinator does not answer now.
 
     To be asked after `next_epoch`: where the topic could be made, it is there by then. Where the
     principal may not see it, it counts as there. Raises: UpstreamLost.

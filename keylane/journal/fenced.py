@@ -53,7 +53,7 @@ class FencedJournal:
         self._append_timeout_s, self._on_append = append_timeout_s, on_append
         self._producer: AIOKafkaProducer | None = None
         self.owner: OwnerEpoch | None = None
-        """As which it writes, once it is open; None: no owner is fenced."""
+        """Owner that it writes as, once it is open; None: no owner is fenced."""
         self._failure: KeylaneError | None = None
         self._cuts = Cuts()
         self._under_way = 0
@@ -67,7 +67,7 @@ class FencedJournal:
 
     @property
     def cuts(self) -> int:
-        """How often a partition did not go on where it was left."""
+        """Number of times that a partition did not go on where it was left."""
         return self._cuts.count
 
     async def open(self, *, now_ms: int) -> dict[int, int]:
@@ -107,7 +107,7 @@ class FencedJournal:
         await self._close_producer()
 
     async def _append(self, records: Sequence[JournalRecord]) -> list[Any]:
-        """What the broker says to each record."""
+        """Append, and return the broker's answer to each record."""
         assert all(record.partition in self._partitions for record in records), "of these"
         producer = self._producer
         if self._failure is not None or producer is None:

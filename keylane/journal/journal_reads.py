@@ -1,7 +1,4 @@
-"""Reads and writes of keylane's own topics: tried again for a while, timed, their losses named.
-
-In:    what shall be done.  Out: what it gives, or a KeylaneError.
-"""
+"""Reads and writes of keylane's own topics: tried again for a while, timed, their losses named."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from keylane.journal.own_topic import describe_error
 log = logging.getLogger("keylane.offsets")
 
 START_TIMEOUT_S: Final = 60.0
-"""How long what a start needs is tried again while connections are lost; as topics may take."""
+"""Time for which a start tries again while connections are lost; topics may take as long."""
 PAUSE_S_MIN: Final = 0.1
 """Kafka clients' `retry.backoff.ms` default; doubles."""
 PAUSE_S_MAX: Final = 5.0
@@ -45,7 +42,7 @@ T = TypeVar("T")
 async def tried_again(
     doing: str, attempt: Callable[[], Awaitable[T]], *, timeout_s: float = START_TIMEOUT_S
 ) -> T:
-    """What `attempt` gives; begun anew while it fails by an error that Kafka calls retriable.
+    """Return the result of `attempt`, tried again after each error that Kafka calls retriable.
 
     A broker ends connections whose login is too old, and that of a load may be among them.
 
@@ -61,7 +58,7 @@ async def tried_again(
             loss = describe_loss(doing, error)
             if not getattr(error, "retriable", False) or clock() + pause_s > end_s:
                 raise loss from None
-        log.warning("tried again in_s=%g reason=%s", pause_s, loss)
+        log.warning("Kafka request failed: retrying in_s=%g reason=%s", pause_s, loss)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -79,9 +76,9 @@ async def timed_append(record_count: int, on_append: OnAppend) -> AsyncIterator[
 
 
 class Cuts:
-    """Whether a log goes on where its only writer has left it.
+    """Detector of logs that do not go on where their only writer has left them.
 
-    It does not where it was cut, as an unclean election does, or begins anew; nor where another
+    A log does not where it was cut, as an unclean election does, or begins anew; nor where another
     client has written, as a node does that was replaced on a cluster that fences none.
     """
 
@@ -89,7 +86,7 @@ class Cuts:
         """is_shared: others write there as well, of other groups."""
         self._is_shared = is_shared
         self.count = 0
-        """How often it did not."""
+        """Number of times that a log did not."""
         self._lasts: dict[int, int] = {}
 
     def note(self, partition: int, offset: int) -> None:
@@ -101,7 +98,7 @@ class Cuts:
             self.count += 1
         if offset <= last:
             log.error(
-                "journal has lost records, states are written whole again partition=%d offset=%d"
+                "journal has lost records: writing states whole again partition=%d offset=%d"
                 " last=%d", partition, offset, last,
             )  # fmt: skip
         self._lasts[partition] = offset

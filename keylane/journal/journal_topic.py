@@ -1,6 +1,5 @@
 """keylane's own topics: made beside Kafka's own offsets topic, with the same settings.
 
-In:    an admin client.  Out: the partition count of a topic that is there and compacted.
 Source: docs/decisions/005.
 """
 
@@ -24,9 +23,9 @@ log = logging.getLogger("keylane.offsets")
 
 PRIMARY_TOPIC: Final = "__consumer_offsets"
 ANY_GROUP: Final = "keylane"
-"""Whose coordinator is looked for; any name makes the broker create its offsets topic."""
+"""Group whose coordinator is looked for; any makes the broker create its offsets topic."""
 APPEAR_TIMEOUT_S: Final = 60.0
-"""How long a topic may take to be there with all leaders; a cold cluster takes a few seconds."""
+"""Time that a topic may take to have all leaders; a cold cluster takes a few seconds."""
 RETRY_BACKOFF_S: Final = 0.1
 """Kafka clients' `retry.backoff.ms` default; no event says when a topic is there."""
 SEGMENT_BYTES_DEFAULT: Final = 10 * 1024**2
@@ -38,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """How a topic is laid out and kept."""
+    """Partitions, replicas and retention of a topic."""
 
     partition_count: int
     replication_factor: int
@@ -125,7 +124,7 @@ async def _ensured(
     is_kept_so = shape.cleanup_policy == config["cleanup.policy"]
     if not is_kept_so or shape.in_sync_min != primary.in_sync_min:
         # A broker with auto.create.topics makes a deleted topic anew, with its own settings.
-        log.warning("topic is repaired topic=%s found=%s", name, shape)
+        log.warning("topic repair started topic=%s found=%s", name, shape)
         await _until(lambda: _repair(admin, name, config), name)
     return primary, shape
 

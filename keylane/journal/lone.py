@@ -15,7 +15,7 @@ class LoneTable:
     """Stands for `OwnedTables`, with one table that is loaded once, by `load`."""
 
     pins_by_group = False
-    """Whether a layout is pinned in the partition of the group that uses it, or in its own."""
+    """True: a layout is pinned in the partition of the group that uses it; False: in its own."""
 
     def __init__(self, journal: Appender) -> None:
         self._journal = journal
@@ -53,16 +53,16 @@ class LoneTable:
         return self._table
 
     def find(self, group: str) -> OffsetTable | None:
-        """As `table`; None before the start."""
+        """Same as `table`; None before the start."""
         del group
         return self._table
 
     def changed(self, group: str) -> tuple[OffsetTable, Appender]:
-        """Where changes go."""
+        """Return the table, and the journal that its changes go to."""
         return self.table(group), self._journal
 
     def tables(self) -> Iterator[OffsetTable]:
-        """All that is loaded."""
+        """The table, once it is loaded."""
         if self._table is not None:
             yield self._table
 

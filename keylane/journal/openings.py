@@ -1,6 +1,5 @@
 """Opening the journal for writing: fence the owner before, then read what stands there.
 
-In:    a partition of the journal, or all of them.  Out: their table, and where changes go.
 Source: docs/decisions/022 and 030.
 """
 
@@ -52,7 +51,7 @@ async def opened_at_start(owned: OwnedTables) -> Holding:
         except (UpstreamLost, NotCoordinator) as error:
             if clock() + pause_s > end_s:
                 raise UpstreamLost(f"opening the journal: {error}") from None
-            log.warning("opening the journal is tried again in_s=%g reason=%s", pause_s, error)
+            log.warning("journal open failed: retrying in_s=%g reason=%s", pause_s, error)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
@@ -91,7 +90,7 @@ class JournalOpener:
         return await self._open([partition], partition_count, transactional_id)
 
     async def open_all(self, partition_count: int) -> tuple[OffsetTable, FencedJournal]:
-        """All partitions, for the only node. Raises: UpstreamLost, NotCoordinator."""
+        """Open all partitions, for the only node. Raises: UpstreamLost, NotCoordinator."""
         return await self._open(range(partition_count), partition_count, ALL)
 
     async def _open(
@@ -136,8 +135,8 @@ class JournalOpener:
                 return await next_epoch(self._brokers, transactional_id)
             # Many clusters of one broker have none: their topic is to have three replicas.
             log.warning(
-                "journal is written without an epoch, as brokers coordinate no transactions:"
-                " __transaction_state cannot be made, see transaction.state.log.replication.factor"
+                "journal has no epoch: brokers coordinate no transactions, as __transaction_state"
+                " cannot be created; check transaction.state.log.replication.factor"
             )
             return None
 
@@ -152,7 +151,7 @@ def make_journal(
     set_aside: SetAside | None,
     writes_steps: Callable[[], bool],
 ) -> tuple[JournalStore, JournalOpener]:
-    """What reads the journal, and what opens it for writing; nothing is asked of Kafka yet."""
+    """Return the journal's reader and its opener; nothing is asked of Kafka yet."""
     clients = OwnTopicClients(config.bootstrap, config.client_id, options, set_aside or SetAside())
     store = JournalStore(clients, append_timeout_s=APPEND_TIMEOUT_S, on_append=on_append)
     opener = JournalOpener(

@@ -21,9 +21,9 @@ from keylane.journal.set_aside import SetAside
 from keylane.tasks import Watched
 
 PRODUCE_MS: Final = 5_000
-"""What brokers give the commit of a group (`offsets.commit.timeout.ms`). A leader that hangs costs
-it, once more where aiokafka asks that broker for the leader, by chance; so an append has time for
-the next leader. What was written is not written twice (KIP-98)."""
+"""Time that brokers give the commit of a group (`offsets.commit.timeout.ms`). A leader that hangs
+costs it, once more where aiokafka asks that broker for the leader, by chance; so an append has time
+for the next leader. What was written is not written twice (KIP-98)."""
 CLOSE_TIMEOUT_S: Final = 5.0
 Closing = Callable[[AIOKafkaProducer], Awaitable[None]]
 T = TypeVar("T")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class OwnTopicClients:
-    """How this node makes clients of keylane's own topics, and what their users share."""
+    """Maker of clients of keylane's own topics, with what their users share."""
 
     bootstrap: str
     client_id: str = "keylane"

@@ -1,6 +1,5 @@
 """Offsets of the journal partitions that this node owns: loaded when needed, dropped when lost.
 
-In:    groups that are asked for.  Out: their partition's table, or NotCoordinator.
 Source: docs/decisions/022.
 """
 
@@ -35,23 +34,23 @@ It doubles; what was granted again counts after REFUSED_PAUSE_S_MAX.
 """
 REFUSED_PAUSE_S_MAX: Final = 30.0
 REOPEN_S: Final = 24 * 3600.0
-"""How long an epoch is used. Kafka forgets a transactional id that was not asked for in seven
+"""Time that an epoch is used. Kafka forgets a transactional id that was not asked for in seven
 days, and the next owner would be given an id that fences none before it."""
 
 
 class Appender(Protocol):
-    """Where changes go: `journal.store` where others are not fenced, else a `Journal`."""
+    """Destination of changes: `journal.store` where others are not fenced, else a `Journal`."""
 
     @property
     def cuts(self) -> int:
-        """How often it did not go on where it was left."""
+        """Number of times that it did not go on where it was left."""
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
         """Write in order and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
 
 
 class Journal(Appender, Protocol):
-    """Where changes of one partition go (`journal.fenced`)."""
+    """Destination of changes of one partition (`journal.fenced`)."""
 
     @property
     def is_broken(self) -> bool:
@@ -63,7 +62,7 @@ class Journal(Appender, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """Why a partition could not be loaded, and when it is tried again."""
+    """Reason for which a partition was not loaded, and the time of the next try."""
 
     reason: str
     until_s: float
@@ -96,7 +95,7 @@ class GroupLock(asyncio.Lock):
 
     @property
     def is_free(self) -> bool:
-        """Whether `acquire` would not wait: it is not held, and given to no other that waits."""
+        """True: `acquire` would not wait, as it is not held, and given to no other that waits."""
         return not self.locked() and not self._waiters
 
     async def acquire_in_time(self, wait_s: float | None) -> None:
@@ -229,7 +228,7 @@ class OwnedTables:
         return self.at_hand(group) or await self._loaded(group)
 
     def at_hand(self, group: str) -> Holding | None:
-        """What `ready` returns without a wait; None: it has to wait, or to refuse.
+        """Return the result of `ready` without a wait; None: it has to wait, or to refuse.
 
         What is held for sure is settled.
         """
@@ -239,7 +238,7 @@ class OwnedTables:
         return holding if is_good else None
 
     async def _loaded(self, group: str) -> Holding:
-        """As `ready`, where something has to be waited for."""
+        """Same as `ready`, where something has to be waited for."""
         partition = ic_partition(group, self.partition_count)
         await self._ownership.settled()
         self._expect_ownership(partition)
@@ -275,13 +274,13 @@ class OwnedTables:
         return holding.table
 
     def find(self, group: str) -> OffsetTable | None:
-        """As `table`; None when the group's partition is not loaded, or not ours."""
+        """Same as `table`; None when the group's partition is not loaded, or not ours."""
         holding = self._holdings.get(ic_partition(group, self.partition_count))
         is_ours = holding is not None and self._ownership.holds(holding.partition)
         return holding.table if is_ours and holding and self._is_current(holding) else None
 
     def lacks(self, group: str) -> bool:
-        """Whether the group's partition is ours, is not loaded, and nothing loads it now."""
+        """Return whether the group's partition is ours, is not loaded, and nothing loads it now."""
         partition = ic_partition(group, self.partition_count)
         if partition in self._loads or not self._ownership.holds(partition):
             return False
@@ -290,7 +289,7 @@ class OwnedTables:
         return not is_refused and self.find(group) is None
 
     def changed(self, group: str) -> tuple[OffsetTable, Journal]:
-        """Where a change goes that was begun in time; the journal says whether it counts.
+        """Return the destination of a change that was begun in time; the journal says if it counts.
 
         Raises: NotCoordinator, when the partition was dropped since.
         """
@@ -304,7 +303,7 @@ class OwnedTables:
                 yield holding.table
 
     def holdings(self) -> list[Holding]:
-        """All partitions that are loaded."""
+        """Partitions that are loaded."""
         return [holding for holding in self._holdings.values() if self._is_current(holding)]
 
     def drop_lost(self) -> None:

@@ -1,6 +1,5 @@
 """Damaged records of keylane's own topics: counted, logged, with their places.
 
-In:    topic, partition, offset and reason of each.  Out: counts, places; lines in the log.
 Source: docs/decisions/034.
 
 A client that may write to such a topic can write any number, so lines and places are bounded.
@@ -28,7 +27,7 @@ SHOWN_MAX: Final = 3
 
 
 class SetAside:
-    """What was set aside since the start. Used by the event loop's thread alone."""
+    """Records that were set aside since the start. Used by the event loop's thread alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts: Counter[str] = Counter()
@@ -49,7 +48,7 @@ class SetAside:
         self.counts[topic] += 1
         if self._may_log():
             log.error(
-                "record is set aside topic=%s partition=%d offset=%d reason=%s",
+                "record set aside topic=%s partition=%d offset=%d reason=%s",
                 topic, damaged.partition, damaged.offset, damaged.reason,
             )  # fmt: skip
 
@@ -58,7 +57,7 @@ class SetAside:
         if count <= 0:
             return
         self.counts[topic] += count
-        log.error("more records are set aside topic=%s count=%d", topic, count)
+        log.error("more records set aside topic=%s count=%d", topic, count)
 
     def lines(self) -> list[str]:
         """A line for each topic: how many, and where the last ones stand."""
@@ -74,9 +73,7 @@ class SetAside:
         now_s = self._clock()
         if now_s - self._window_s >= INTERVAL_S:
             if self._unlogged:
-                log.error(
-                    "more records were set aside, without a line each count=%d", self._unlogged
-                )
+                log.error("more records set aside: not logged one by one count=%d", self._unlogged)
             self._window_s, self._lines, self._unlogged = now_s, 0, 0
         if self._lines >= LINES_MAX:
             self._unlogged += 1

@@ -50,7 +50,7 @@ LOAD_BYTES_MAX: Final = 8 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far a load is, in offsets over all partitions."""
+    """Progress of a load, in offsets over all partitions."""
 
     read: int
     total: int
@@ -107,7 +107,7 @@ class JournalStore:
         on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
         is_moving: bool = True,
     ) -> OffsetTable:
-        """As `start`, without a producer: nothing is written but a topic that is missing.
+        """Same as `start`, without a producer: nothing is written but a topic that is missing.
 
         is_moving: others write meanwhile, and states are not to be answered by.
         Raises: UpstreamLost.
@@ -132,7 +132,7 @@ class JournalStore:
     async def read_fenced(
         self, ends_min: Mapping[int, int], *, partition_count: int, individual_commits_max: int
     ) -> OffsetTable:
-        """What partitions hold, each at least up to its end in `ends_min`. Raises: UpstreamLost."""
+        """Read partitions, each at least up to its end in `ends_min`. Raises: UpstreamLost."""
         table = OffsetTable(
             partition_count=partition_count, individual_commits_max=individual_commits_max
         )
@@ -150,7 +150,7 @@ class JournalStore:
 
     @property
     def cuts(self) -> int:
-        """How often the journal did not go on where it was left."""
+        """Number of times that the journal did not go on where it was left."""
         return self._cuts.count
 
     async def append(self, records: Sequence[JournalRecord]) -> None:

@@ -29,7 +29,7 @@ from keylane.kernel.signatures import NEVER_CALLED, SIGNATURES, Signature
 
 MODULES: Final = {"crc": crc, "join": join, "rewrite": rewrite, "spans": spans}
 LIBRARY_SYMBOLS: Final = re.compile(r"mem(cpy|move|set)|_?Py\w+")
-"""What compiled code may need of the C library and the interpreter."""
+"""Symbols of the C library and the interpreter that compiled code may need."""
 
 
 def run_nothing_here() -> None:

@@ -1,4 +1,4 @@
-"""How kernels are compiled: one decorator for entry points, one for the leaves they inline.
+"""Decorators that compile kernels: one for entry points, one for the leaves they inline.
 
 In:    functions of integers, addresses and arrays.  Out: the same, compiled on first use.
 Source: numba 0.60+, `njit(nogil, forceinline, error_model)`.

@@ -118,7 +118,7 @@ def _copy_row(row: Any, source: Any) -> None:
 
 @leaf
 def _follows(first: Any, second: Any) -> bool:
-    """Whether a producer could have written the two as one batch."""
+    """Return whether a producer could have written the two as one batch."""
     if not (_is_small(first) and _is_small(second)):
         return False
     if second[s.BASE_OFFSET] != first[s.LAST_OFFSET] + 1:
@@ -146,7 +146,7 @@ def _follows(first: Any, second: Any) -> bool:
 
 @leaf
 def _is_small(row: Any) -> bool:
-    """Whether the batch may be joined at all: few bytes, a record for each of its offsets."""
+    """Return whether the batch may be joined: few bytes, a record for each of its offsets."""
     if row[s.ATTRIBUTES] & (CONTROL_BIT | DELETE_HORIZON_BIT):
         return False
     if not 0 < row[s.PAYLOAD_SIZE] <= JOIN_BATCH_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""Where the batches of each lane of a block are written, so that those of each can be freed alone.
+"""Room for the batches of each lane of a block, so that those of each can be freed alone.
 
 In:    how many bytes each lane gets.  Out: addresses for the kernel, then the bytes of each lane.
 
@@ -19,7 +19,7 @@ from keylane.kernel.buffers import COPY_SLACK_BYTES
 from keylane.kernel.library import address_of
 
 SMALL_BYTES_MAX: Final = 2048
-"""What is copied: it takes less time than to make a buffer and a view."""
+"""Size up to which bytes are copied: it takes less time than to make a buffer and a view."""
 
 
 class LaneRoom:
@@ -48,7 +48,7 @@ class LaneRoom:
             self.addresses[lane] = address_of(buffer)
 
     def take(self) -> list[bytes | memoryview | None]:
-        """What was written, by lane; None for nothing."""
+        """Return the bytes that were written, by lane; None for nothing."""
         found: list[bytes | memoryview | None] = [None] * len(self._sizes)
         small = self._small.tobytes()
         for lane, start in self._starts.items():

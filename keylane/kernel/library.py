@@ -148,7 +148,7 @@ def _bind(address: int, signature: Signature) -> Callable[..., Any]:
 
 
 def _writable_address(array: Any) -> int:
-    """Where a contiguous, writable array is: an eighth of the time of `array.ctypes.data`."""
+    """Return the address of a contiguous, writable array: in an eighth of `array.ctypes.data`."""
     return ctypes.addressof(_NO_BYTES.from_buffer(array))
 
 

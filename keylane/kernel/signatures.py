@@ -1,4 +1,4 @@
-"""What the kernels that `split` calls take and give: names, tables, integers.
+"""Signatures of the kernels that `split` calls: names, tables, integers.
 
 In:    nothing.  Out: `SIGNATURES`, and the folder that compiled kernels are kept in.
 """
@@ -27,7 +27,7 @@ class Table:
 
     @property
     def axis(self) -> int:
-        """Which axis is open."""
+        """Return which axis is open."""
         return 1 if self.rows else 0
 
 

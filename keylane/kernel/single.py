@@ -36,7 +36,7 @@ SINGLE_BYTES_MAX: Final = 16 * 1024
 HEADERS_MAX: Final = 16
 """Of a record; more are the kernels' matter, too."""
 OFFSET_LIMIT: Final = 2**63 - 2**32
-"""As in `spans`, which a proxy does not import: it would bring numba."""
+"""The same as in `spans`, which a proxy does not import: it would bring numba."""
 BEFORE_CRC: Final = struct.Struct(">qiibI")
 assert BEFORE_CRC.size == CRC_START
 _VARINT_BYTES: Final = 5
@@ -137,7 +137,7 @@ def _read_varint(batch: bytes, at: int) -> tuple[int, int]:
 
 
 def _skip_varlong(batch: bytes, at: int) -> int:
-    """Where a zigzag int64 ends. Raises: IndexError, _Odd."""
+    """Return the end of a zigzag int64. Raises: IndexError, _Odd."""
     for index in range(at, at + _VARLONG_BYTES):
         if batch[index] < 0x80:
             return index + 1

@@ -53,7 +53,7 @@ _TEMPLATE: Final = as_bytes_array(write_empty_batch(0, 0, 0))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneSlice:
-    """What one lane gets of a block: uncompressed batches, one after the other.
+    """Slice of a block for one lane: uncompressed batches, one after the other.
 
     The batches cover every offset of the block that a client must move past: each begins above
     the last offset of the one before, and the last ends at the block's next_offset - 1.
@@ -125,9 +125,9 @@ class SplitBlock:
     plain_bytes: int
     """Size of the source batches when decompressed, headers included."""
     wire_bytes: int
-    """How many bytes of the buffer the block used."""
+    """Bytes of the buffer that the block used."""
     error: BatchCorrupt | None
-    """What ended the block early, if a bad batch follows it."""
+    """Error that ended the block early, if a bad batch follows it."""
 
 
 def split_block(
@@ -266,7 +266,7 @@ class _Source:
         return self.table[: self.batch_count]
 
     def epochs(self) -> tuple[tuple[int, int], ...]:
-        """As `SplitBlock.epochs`."""
+        """Same as `SplitBlock.epochs`."""
         rows = self.rows
         at = rows[:, s.ADDRESS] - self.address + EPOCH_POSITION
         found = self.bytes[at[:, None] + np.arange(4)].view(">i4").ravel()

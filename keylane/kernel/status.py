@@ -1,4 +1,4 @@
-"""What kernels answer with, and the columns of the tables they share.
+"""Status codes of kernels, and the columns of the tables they share.
 
 In:    nothing.  Out: constants, and the text for each status.
 """

@@ -1,6 +1,5 @@
 """The key hash: which point of the hash space a record belongs to.
 
-In:    a record's key, or its offset when it has none.  Out: an integer in [0, 2**63 - 1].
 Source: XXH64 (xxHash fast digest algorithm, 0.1.1), seed 42, shifted right by one. Spark SQL
 computes the same as `shiftrightunsigned(xxhash64(key), 1)`.
 """

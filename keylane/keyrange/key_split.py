@@ -1,4 +1,4 @@
-"""How one partition is split: the intervals of its hash space, and which output gets each.
+"""Split of one partition: the intervals of its hash space, and which output gets each.
 
 Source: decision 015 (docs/decisions): lanes and the ranges of client ids are one mechanism.
 """
@@ -84,7 +84,7 @@ class KeySplit:
         return tuple(self.lows[1:])
 
     def has_cuts(self, hashes: Sequence[int]) -> bool:
-        """Whether it is cut at all of these."""
+        """Return whether it is cut at all of these."""
         return bool(np.isin(np.array(hashes, np.uint64), self.limits[:-1]).all())
 
     def __eq__(self, other: object) -> bool:

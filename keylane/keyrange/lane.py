@@ -1,19 +1,14 @@
 """Lanes: how the partitions and key ranges of a topic are numbered as one row of partitions.
 
-In:    counts and cuts of a topic.  Out: lane indexes, key ranges, a `KeySplit` per partition.
 Source: docs/decisions/001: lane index = lane * partition_count + partition.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from keylane.keyrange.key_split import KeySplit, LaneCuts, even_split
-from keylane.keyrange.space import KeyRange
-
-LANE_COUNT_MAX: Final = 1024
-"""Lanes of one partition. More than any group has members; keeps the kernels' tables small."""
+from keylane.keyrange.space import LANE_COUNT_MAX, KeyRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +22,7 @@ class LaneLayout:
     partition_count: int
     lane_count: int
     cuts: LaneCuts | None = None
-    """Where each partition is cut; None: all of them into equal ranges."""
+    """Cuts of each partition; None: all of them into equal ranges."""
 
     def __post_init__(self) -> None:
         if self.partition_count < 1:
@@ -39,12 +34,12 @@ class LaneLayout:
 
     @property
     def fingerprint(self) -> bytes:
-        """Which cuts the lanes have, 32 bytes; none for equal ranges."""
+        """Return a hash of the cuts, 32 bytes; none for equal ranges."""
         return b"" if self.cuts is None else self.cuts.fingerprint
 
     @property
     def index_count(self) -> int:
-        """How many lanes the topic has over all its partitions."""
+        """Number of lanes of the topic over all its partitions."""
         return self.partition_count * self.lane_count
 
     def lane_index(self, partition: int, lane: int) -> int:

@@ -1,16 +1,18 @@
 """Key ranges: inclusive intervals of the hash space.
 
-In:    two bounds, or how many ranges to cut.  Out: `KeyRange` values.
 Source: docs/decisions/001.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 HASH_MAX: Final = 2**63 - 1
 """The last point of the hash space, `java.lang.Long.MAX_VALUE`; it belongs to the last range."""
+LANE_COUNT_MAX: Final = 1024
+"""Lanes of one partition. More than any group has members; keeps the kernels' tables small."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,6 +29,21 @@ class KeyRange:
     def contains(self, key_hash: int) -> bool:
         """Return whether the hash lies inside."""
         return self.lo <= key_hash <= self.hi
+
+
+WHOLE: Final = (KeyRange(0, HASH_MAX),)
+"""A partition that is not cut."""
+
+
+def merge_ranges(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
+    """Sort, and join ranges that overlap or touch."""
+    merged: list[KeyRange] = []
+    for part in sorted(ranges):
+        if merged and part.lo <= merged[-1].hi + 1:
+            merged[-1] = KeyRange(merged[-1].lo, max(merged[-1].hi, part.hi))
+        else:
+            merged.append(part)
+    return tuple(merged)
 
 
 def split_even(count: int) -> tuple[KeyRange, ...]:

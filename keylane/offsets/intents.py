@@ -1,7 +1,5 @@
 """Pushes of stable offsets whose outcome may look like the move of somebody else.
 
-In:    pushes about to be sent, their outcomes; what Kafka's own group offset is found at.
-Out:   the state that a found offset belongs to; records for the journal.
 Source: docs/decisions/027.
 
 A push goes to Kafka first, then to the journal, so a fenced member leaves no trace. A crash in
@@ -29,7 +27,7 @@ from keylane.offsets.records.journal import IntentKey, IntentValue, PositionsVal
 from keylane.offsets.state import OffsetState
 
 LATE_S: Final = 5.0
-"""How long a push without an answer may still arrive, once Kafka's offset was seen elsewhere."""
+"""Time for which a push without an answer may arrive, once Kafka's offset was seen elsewhere."""
 LATE_MAX: Final = 16
 """Pushes without an answer that are remembered per state; the oldest is forgotten."""
 
@@ -84,11 +82,11 @@ class Intents:
         return [IntentKey(key, offset) for offset in offsets]
 
     def is_open(self, key: StateKey, offset: int | None) -> bool:
-        """Whether a push of `offset`, or a deletion (None), may have come about."""
+        """Return whether a push of `offset`, or a deletion (None), may have come about."""
         return offset in self._open.get(key, {})
 
     def is_stored(self, key: StateKey, offset: int | None) -> bool:
-        """Whether the journal may hold this intent."""
+        """Return whether the journal may hold this intent."""
         return offset in self._stored.get(key, ())
 
     def note_stored(self, key: StateKey, offset: int | None) -> None:
@@ -98,7 +96,7 @@ class Intents:
     def renew(
         self, key: StateKey, state: OffsetState, now_ms: int
     ) -> dict[IntentKey, IntentValue | None]:
-        """What goes into the journal with the state's own record; None: a tombstone."""
+        """Return entries for the journal beside the state's own record; None: a tombstone."""
         if key not in self._unanswered.late and key not in self._stored:
             self._renewed.pop(key, None)
             return {}  # the rule
@@ -130,7 +128,7 @@ class Intents:
     # -- pushes ----------------------------------------------------------------------------
 
     def may_open(self, key: StateKey, intent: IntentValue, now_s: float) -> bool:
-        """Whether no other push of the same offset, with other positions, may still arrive."""
+        """Return whether no push of the same offset, with other positions, may still arrive."""
         self._expire(key, now_s)
         known = self._open.get(key, {}).get(intent.after.pushed)
         return known is None or (
@@ -174,7 +172,7 @@ class Intents:
             late[other] = min(until_s, now_s + LATE_S)
 
     def may_come_late(self, key: StateKey, now_s: float) -> bool:
-        """Whether a push without an answer may still arrive."""
+        """Return whether a push without an answer may still arrive."""
         return any(until_s > now_s for until_s in self._unanswered.late.get(key, {}).values())
 
     def forget_late(self, key: StateKey) -> None:
@@ -239,7 +237,7 @@ class Intents:
 
 
 def needs_intent(state: OffsetState, offset: int | None) -> bool:
-    """Whether a push of `offset` would be taken for somebody else's, were its outcome lost.
+    """Return whether a push of `offset` would be taken for somebody else's, were its outcome lost.
 
     Where nothing is pushed, a new offset would count as a commit of lanes that never committed.
     """

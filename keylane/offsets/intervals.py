@@ -1,6 +1,5 @@
 """A set of offset ranges.
 
-In:    inclusive integer bounds.  Out: what changed, so that a journal can write only that.
 Source: KIP draft "Cooperative consumer processing semantic", "Offset Commit": ranges that touch are
 merged.
 """
@@ -17,7 +16,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeEdit:
-    """What one call changed in a `RangeSet`; both empty when it changed nothing."""
+    """Changes of one call to a `RangeSet`; both empty when it changed nothing."""
 
     removed: tuple[Range, ...] = ()
     added: tuple[Range, ...] = ()

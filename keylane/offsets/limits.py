@@ -1,7 +1,4 @@
-"""How much one state may hold: metadata that clients commit, and intervals of the hash space.
-
-In:    what a state has, and what a commit would add.  Out: the error, or none.
-"""
+"""Bounds of one state: metadata that clients commit, and intervals of the hash space."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ CUTS_MAX: Final = 2
 def too_large(
     positions: PositionMap, key_ranges: Sequence[KeyRange], metadata: str | None
 ) -> CommitError | None:
-    """Why a commit of `key_ranges` does not fit beside `positions`; None: it does."""
+    """Return the error when `key_ranges` do not fit beside `positions`; None: they do."""
     size_bytes = len(metadata.encode()) if metadata else 0
     if size_bytes > METADATA_BYTES_MAX:
         return CommitError.METADATA_TOO_LARGE

@@ -1,7 +1,5 @@
-"""Which leaders wrote what was seen of a partition's log, and where another log parts from it.
+"""Leaders that wrote what was seen of a partition's log, and where another log parts from it.
 
-In:    blocks that were read, with the leader epochs of their batches; ends of epochs, as a leader
-       has them.  Out: the offset from which on the leader's log is another one.
 Source: KIP-101 and KIP-279 (leader epochs), KIP-320 (consumers), LeaderEpochFileCache.endOffsetFor.
 
 Theory. A leader numbers its time by an epoch that is in every batch it appends, and within one
@@ -50,7 +48,7 @@ class EpochStart(NamedTuple):
 
 
 class Lineage:
-    """What was seen of one partition's log, by this process or by what the journal says.
+    """Epochs seen of one partition's log, by this process or by what the journal says.
 
     Invariants: epochs ascend; every start is below `end`; there are EPOCHS_MAX at most.
     """
@@ -67,11 +65,11 @@ class Lineage:
         self.elected_epoch = NO_EPOCH
         """The latest leader that metadata has named to readers."""
         self.known_s = float("-inf")
-        """When a leader has answered a reader last."""
+        """Time of a leader's last answer to a reader."""
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether what was read may be of another log: the leader of now was not compared."""
+        """True: what was read may be of another log, as the leader of now was not compared."""
         return self.leader_epoch < self.elected_epoch
 
     @property
@@ -129,7 +127,7 @@ class Lineage:
         assert bool(self._epochs) == (self.end >= 0)
 
     def _end_of(self, epoch: int) -> int:
-        """Where what is of `epoch` and before ends here."""
+        """Return the end here of what is of `epoch` and before."""
         above = self._starts[bisect_right(self._epochs, epoch) :]
         return min(above, default=self.end)
 

@@ -1,6 +1,5 @@
 """Positions of one group on one partition: a value for every key hash, kept in columns.
 
-In:    positions of hash ranges, scans.  Out: positions; lowest and highest; what changed since.
 Source: docs/decisions/038.
 
 A commit of one lane must not cost what all lanes cost. So positions are rows of one array, on
@@ -41,7 +40,7 @@ Change = tuple[int, int, Position]
 
 
 class Step(NamedTuple):
-    """What leads from one map to another."""
+    """Changes that lead from one map to another."""
 
     lift: tuple[int, int] | None
     """(from, to): every interval that counted as standing at `from` stands at `to`; goes first."""
@@ -61,9 +60,9 @@ class _Grid:
     bounds: list[int]
     """First hash of each piece."""
     places: NDArray[np.intp] | None
-    """Which interval of the map it is of; None: pieces are intervals, as a rule."""
+    """Interval of the map that it is of; None: pieces are intervals, as a rule."""
     outputs: NDArray[np.intp]
-    """Which output of the split reads it, or NO_OUTPUT."""
+    """Output of the split that reads it, or NO_OUTPUT."""
 
     @classmethod
     def of(cls, starts: list[int], key_split: KeySplit) -> _Grid:
@@ -179,17 +178,17 @@ class PositionMap:
 
     @property
     def is_sound(self) -> bool:
-        """Whether no position is negative, or counts as standing below what was said."""
+        """Return whether no position is negative, or counts as standing below what was said."""
         offsets, counted, _, _ = self._numbers
         return int(offsets.min()) >= 0 and bool((offsets <= counted).all())
 
     @property
     def is_committed(self) -> bool:
-        """Whether anything was committed anywhere."""
+        """Return whether anything was committed anywhere."""
         return bool(self._numbers[COMMITTED].any())
 
     def is_said(self, offset: int) -> bool:
-        """Whether all hashes were committed up to `offset` or beyond, scans left aside."""
+        """Return whether all hashes were committed up to `offset` or beyond, scans left aside."""
         lowest_said = int(np.minimum.reduce(self._numbers[OFFSET]))
         return lowest_said >= offset and int(np.minimum.reduce(self._numbers[COMMITTED])) > 0
 
@@ -229,7 +228,7 @@ class PositionMap:
         return True
 
     def is_led(self, scan: ScanIndex) -> bool:
-        """Whether nothing has moved, and nothing was scanned, since `lead_on` by this scan."""
+        """Return whether nothing has moved or was scanned since `lead_on` by this scan."""
         return not self._moved and self._led == (scan.token, scan.news_count)
 
     def lead_on(self, scan: ScanIndex) -> bool:
@@ -319,7 +318,7 @@ class PositionMap:
 
     # Inside.
     def _span(self, first: int, last: int) -> tuple[int, int]:
-        """Which intervals meet the bounds: the first, and behind the last."""
+        """Return the intervals that meet the bounds: the first, and behind the last."""
         return bisect_right(self._starts, first) - 1, bisect_right(self._starts, last)
 
     def _end(self, index: int) -> int:
@@ -353,7 +352,7 @@ class PositionMap:
     def _is_apart(
         self, start: int, stop: int, first: int, last: int, pieces: Sequence[tuple[int, Position]]
     ) -> bool:
-        """Whether bounds are those of one interval, a lane's as a rule, which joins no other."""
+        """Return whether bounds are those of one interval, mostly a lane's, that joins no other."""
         if stop - start != 1 or self._starts[start] != first or self._end(start) != last:
             return False
         position = pieces[0][1]
@@ -419,7 +418,7 @@ class PositionMap:
 
 
 def _is_within(counted: NDArray[np.int64], news: Sequence[Range]) -> NDArray[np.bool_]:
-    """Which of them stand inside of one of `news`, whose ends are exclusive."""
+    """Return which of them stand inside of one of `news`, whose ends are exclusive."""
     parts = [(counted >= start) & (counted < end) for start, end in news]
     if len(parts) == 1:  # the rule
         return parts[0]
@@ -429,7 +428,7 @@ def _is_within(counted: NDArray[np.int64], news: Sequence[Range]) -> NDArray[np.
 def _led_by(
     scan: ScanIndex, outputs: NDArray[np.intp], counted: NDArray[np.int64]
 ) -> NDArray[np.int64] | list[int] | None:
-    """Where positions are led to; None: all of them stay.
+    """Return the offsets that positions are led to; None: all of them stay.
 
     outputs, counted: (n,) what each is of, and where it stands.
     """

@@ -1,7 +1,5 @@
-"""What is known of Kafka's own group offsets that a transaction may be about to change.
+"""Knowledge of Kafka's own group offsets that a transaction may be about to change.
 
-In:    stable positions put into clients' transactions; ends of transactions; Kafka's answers.
-Out:   whether Kafka's offset is as the state says; what an open transaction holds already.
 Source: KIP-447 (`require_stable`): the broker says whether a partition has a pending offset.
 """
 
@@ -16,12 +14,12 @@ from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit
 
 UNANSWERED_S: Final = 5.0
-"""How long a request whose answer never came may still be on its way into the broker's log."""
+"""Time for which a request without an answer may still be on its way into the broker's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionWriter:
-    """Whose transaction it is."""
+    """Producer that the transaction is of."""
 
     producer_id: int
     producer_epoch: int
@@ -29,7 +27,7 @@ class TransactionWriter:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What a transaction holds for one partition of a group."""
+    """Offset that a transaction holds for one partition of a group."""
 
     writer: TransactionWriter
     commits: tuple[LaneCommit, ...]
@@ -56,11 +54,11 @@ class Pushes:
         self._of_writer: dict[TransactionWriter, set[StateKey]] = {}
         self._waiting: set[TransactionWriter] = set()
         self._cut: set[StateKey] = set()
-        """Whose partition's log was cut since the last push was noted."""
+        """States whose partition's log was cut since the last push was noted."""
         self.has_notes = True
-        """Whether pushes have notes beside them; not where brokers take no metadata that long."""
+        """True: pushes have notes beside them; not where brokers take no metadata that long."""
         self.notes_have_lanes = True
-        """Whether notes have the lanes that a push is made for; not where that was too long."""
+        """True: notes have the lanes that a push is made for; not where that was too long."""
         self.unsaved: set[StateKey] = set()
         """States that hold what else only Kafka's metadata has, and not the journal."""
 
@@ -70,27 +68,27 @@ class Pushes:
         return not self._of_writer and not self._waiting
 
     def is_sure(self, key: StateKey) -> bool:
-        """Whether Kafka's own offset is the one that the state knows, and nothing is pending."""
+        """Return whether Kafka's own offset is the one of the state, and nothing is pending."""
         return key in self._sure
 
     def is_known(self, key: StateKey) -> bool:
-        """Whether the last push was seen here, open or ended, and may be pending."""
+        """Return whether the last push was seen here, open or ended, and may be pending."""
         return key in self._last
 
     def is_of_this_log(self, key: StateKey) -> bool:
-        """Whether the last push was seen here, and its partition's log is still the same."""
+        """Return whether the last push was seen here, and its partition's log is still the same."""
         return key in self._last and key not in self._cut
 
     def is_own(self, key: StateKey, writer: TransactionWriter | None) -> bool:
-        """Whether what is pending there is of the open transaction of `writer`."""
+        """Return whether what is pending there is of the open transaction of `writer`."""
         return writer is not None and key in self._of_writer.get(writer, ())
 
     def commits_of(self, key: StateKey, writer: TransactionWriter) -> tuple[LaneCommit, ...]:
-        """What the open transaction of `writer` holds already."""
+        """Return the commits that the open transaction of `writer` holds already."""
         return self._last[key].commits if self.is_own(key, writer) else ()
 
     def may_still_come(self, key: StateKey, writer: TransactionWriter | None, now_s: float) -> bool:
-        """Whether an unanswered push of somebody else may still come into effect."""
+        """Return whether an unanswered push of somebody else may still come into effect."""
         push = self._last.get(key)
         return push is not None and push.writer != writer and now_s < push.unanswered_until_s
 
@@ -133,7 +131,7 @@ class Pushes:
         self._waiting.add(writer)
 
     def is_waiting(self, writer: TransactionWriter) -> bool:
-        """Whether he still does. A push must not follow the end of its transaction."""
+        """Return whether it still waits. A push must not follow the end of its transaction."""
         return writer in self._waiting
 
     def leave(self, writer: TransactionWriter) -> None:

@@ -1,7 +1,4 @@
-"""What a partition's reader has seen: for each lane, where its last record is.
-
-In:    scanned blocks: first offset, next offset, last record offset of every output of a split.
-Out:   how far a position may count as committed although no member can commit there.
+"""Scan of a partition by its reader: for each lane, where its last record is.
 
 Theory. No member commits an offset without a record of its lane: the records of other lanes,
 control batches, aborted and compacted records. So a lane that is done stands behind the log end
@@ -115,7 +112,7 @@ class ScanIndex:
             offset = skipped
 
     def effective_at(self, output: int, offset: int) -> int:
-        """As `effective`, of a position of an output of the split, or of NO_OUTPUT."""
+        """Same as `effective`, of a position of an output of the split, or of NO_OUTPUT."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0 or offset >= self._ends[index]:
             return offset
@@ -127,9 +124,9 @@ class ScanIndex:
     def effective_many(
         self, outputs: NDArray[np.intp], offsets: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """As `effective_at`, of many positions.
+        """Same as `effective_at`, of many positions.
 
-        outputs  (n,)  which output of the split each position is of, or NO_OUTPUT.
+        outputs  (n,)  output of the split that each position is of, or NO_OUTPUT.
         offsets  (n,)  where each stands.
         Cost: some 10 us, nanoseconds per position, and a search per position in front of a record.
         """
@@ -169,12 +166,12 @@ class ScanIndex:
         return joined
 
     def knows(self, offset: int) -> bool:
-        """Whether `offset` is in a scanned region, or at the end of one."""
+        """Return whether `offset` is in a scanned region, or at the end of one."""
         index = bisect_left(self._ends, offset)
         return index < len(self._ends) and self._starts[index] <= offset
 
     def has_passed(self, offset: int) -> bool:
-        """Whether what follows `offset` was looked at: it is inside a scanned region.
+        """Return whether what follows `offset` was looked at: it is inside a scanned region.
 
         A position that stands there has a record of its lane before it, or `effective` moves it.
         """

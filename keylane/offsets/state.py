@@ -1,7 +1,5 @@
 """Committed progress of one group in one partition: positions of key ranges, and offset ranges.
 
-In:    commits of lanes and of offset ranges, what Kafka holds, what the reader scanned.
-Out:   the stable offset to push to Kafka, the position of a lane, what the journal must hold.
 Source: KIP draft "Cooperative consumer processing semantic", "Individual Commit", "Offset Commit",
 "Offset Fetch".
 
@@ -78,7 +76,7 @@ class OffsetState:
         self.topic_name = topic_name
         self.individual_commits_max = individual_commits_max
         self.pushed = committed
-        """What Kafka's own group offset was last seen or set to; None: none there."""
+        """Kafka's own group offset as last seen or set; None: none there."""
         self._positions = PositionMap(
             Position(offset=start, counted=start, committed=committed is not None)
         )
@@ -147,7 +145,7 @@ class OffsetState:
 
     @property
     def fastest_position(self) -> int:
-        """What the lane that is furthest ahead has committed up to."""
+        """Return the position of the lane that is furthest ahead."""
         return self._positions.highest
 
     @property
@@ -163,12 +161,12 @@ class OffsetState:
 
     @property
     def committed(self) -> bool:
-        """Whether the group has committed anything here."""
+        """Return whether the group has committed anything here."""
         return bool(self._ranges) or self._positions.is_committed
 
     @property
     def is_said(self) -> bool:
-        """Whether members have said all of the stable position: no scan has led any lane there."""
+        """True: members said all of the stable position, and no scan has led any lane there."""
         return self._positions.is_said(self.stable_position)
 
     def positions_held(self) -> PositionMap:
@@ -181,7 +179,7 @@ class OffsetState:
 
     @property
     def range_count(self) -> int:
-        """How many committed offset ranges there are above S."""
+        """Number of committed offset ranges above S."""
         return len(self._ranges)
 
     def ranges(self) -> list[Range]:
@@ -227,7 +225,7 @@ class OffsetState:
         *,
         reset: bool = False,
     ) -> CommitOutcome:
-        """As `commit_keys`, of one range."""
+        """Same as `commit_keys`, of one range."""
         return self.commit_keys((key_range,), offset, metadata, leader_epoch, scan, reset=reset)
 
     def commit_keys(
@@ -310,7 +308,7 @@ class OffsetState:
         return self._outcome(error, stable_before, edits, tuple(duplicates))
 
     def is_settled(self, scan: ScanIndex) -> bool:
-        """Whether `settle` is sure to move nothing: there was no news of the scan since."""
+        """Return whether `settle` is sure to move nothing: there was no news of the scan since."""
         return not self._ranges and self._positions.is_led(scan)
 
     def settle(self, scan: ScanIndex) -> bool:

@@ -1,6 +1,5 @@
-"""How positions reach the journal: whole now and then, and in between what has changed.
+"""Steps of positions for the journal: whole now and then, and in between what has changed.
 
-In:    states as they are to be written, acks; what a load has read.  Out: records; positions.
 Source: docs/decisions/038.
 
 A whole record with a base is followed by steps 0, 1, 2 of that base, each under its own key,
@@ -45,14 +44,14 @@ Entry = tuple[Key, bytes | None]
 
 @dataclass(slots=True)
 class _Written:
-    """What the journal has of one state."""
+    """Content of the journal for one state."""
 
     base: int | None = None
     """Of the last whole record; None: no step may follow it."""
     held: PositionMap | None = None
-    """What the journal holds, if that is sure."""
+    """Positions that the journal holds, if that is sure."""
     pending: PositionMap | None = None
-    """What was given out to be written, and has no ack."""
+    """Positions that were given out to be written, without an ack."""
     topic_name: str = ""
     count: int = 0
     """Steps behind the whole record."""
@@ -189,7 +188,7 @@ def _step(
 def walked(
     whole: PositionsValue, steps: Mapping[int, StepValue | None], *, is_moving: bool = False
 ) -> tuple[PositionMap, int | None]:
-    """Where the steps of a whole record lead: positions, and what was pushed.
+    """Return the end of a whole record's steps: positions, and the offset that was pushed.
 
     steps: by number, of whatever base; None: it is damaged, and may be of this one.
     is_moving: somebody writes meanwhile, so a compaction may have taken a step whose successor is

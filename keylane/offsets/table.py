@@ -1,6 +1,5 @@
-"""All states that this node serves, kept in step with the journal.
+"""States that this node serves, kept in step with the journal.
 
-In:    journal records while loading; new states afterwards.  Out: states; records to append.
 Source: docs/decisions/005, 027, 038, 042.
 
 A commit goes: copy the state, commit on the copy, append `records_before_push`, push its stable
@@ -44,12 +43,12 @@ from keylane.offsets.steps import Steps
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged, OwnerEpoch, Pusher
 
 DAMAGED_LOGGED_MAX: Final = 1000
-"""How many damaged records are named; the others are counted."""
+"""Number of damaged records that are named; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What a load found."""
+    """Findings of a load."""
 
     state_count: int
     range_count: int
@@ -89,7 +88,7 @@ class OffsetTable:
         """By state, what the journal says of the log that it was concluded from."""
         self._new_epochs: set[StateKey] = set()
         self.owner: OwnerEpoch | None = None
-        """As which this process writes and pushes; None: owners cannot be distinguished."""
+        """Owner that this process writes and pushes as; None: owners cannot be distinguished."""
         self._pushers: dict[StateKey, Pusher] = {}
         self._new_pushers: set[StateKey] = set()
         self._damaged: list[Damaged] = []
@@ -250,7 +249,7 @@ class OffsetTable:
         return dict(self._states.get(group, {}))
 
     def has_group(self, group: str) -> bool:
-        """Whether the group has any state."""
+        """Return whether the group has any state."""
         return bool(self._states.get(group))
 
     def items(self) -> Iterator[tuple[StateKey, OffsetState]]:
@@ -326,7 +325,7 @@ class OffsetTable:
         return records
 
     def lacks_before_push(self, key: StateKey, offset: int) -> bool:
-        """Whether a push of `offset` would look like a step back beside what the journal says."""
+        """Return whether a push of `offset` would look like a step back from the journal's."""
         state = self.get(key)
         return state is not None and offset < self._written.get(key, -1) and bool(state.unsaved())
 

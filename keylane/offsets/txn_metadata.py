@@ -1,6 +1,5 @@
-"""What stands beside a stable position in Kafka, as the metadata of the group's own offset.
+"""Notes beside stable positions in Kafka, as the metadata of the group's own offset.
 
-In:    commits of lanes, the stable position that goes with them.  Out: text; and back; states.
 Source: KIP-98 and KIP-447 (TxnOffsetCommit carries metadata per partition); docs/decisions/042.
 
 Kafka makes offset and metadata of a TxnOffsetCommit visible together, and only when the
@@ -33,8 +32,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from keylane.keyrange.key_split import even_split
-from keylane.keyrange.lane import LANE_COUNT_MAX
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX, KeyRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -65,7 +63,7 @@ class LaneCommit:
 
     @property
     def position(self) -> Position:
-        """Where the lane stands by it."""
+        """Return the position of the lane by it."""
         return Position(
             self.offset, self.offset, committed=True,
             metadata=self.metadata, leader_epoch=self.leader_epoch,
@@ -74,7 +72,7 @@ class LaneCommit:
 
 @dataclass(frozen=True, slots=True)
 class LaneNote:
-    """What stands beside a stable position."""
+    """Note beside a stable position."""
 
     position: int
     commits: tuple[LaneCommit, ...]
@@ -86,11 +84,11 @@ class LaneNote:
     is_said: bool = False
     """Members said all of it: of positions the offset alone says as much."""
     said: tuple[LaneCommit, ...] = ()
-    """What members said with the push, outside a transaction."""
+    """Commits of members with the push, outside a transaction."""
 
     @property
     def is_push(self) -> bool:
-        """Whether it stands beside a push of keylane's own, outside a transaction."""
+        """Return whether it stands beside a push of keylane itself, outside a transaction."""
         return not self.commits
 
 
@@ -111,7 +109,7 @@ def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
 
 
 def said_note(topic_id: uuid.UUID, position: int, pusher: Pusher | None) -> str:
-    """What goes beside a push of what members said, as most are; "": there is nothing to say."""
+    """Return the note of a push of members' own positions, as most are; "": none is needed."""
     if pusher is None:
         return ""
     (producer_id, epoch), at_s = pusher

@@ -1,7 +1,4 @@
-"""What the journal does not hold yet of a state: the difference of two sets of ranges.
-
-In:    edits of a `RangeSet`, as they happen.  Out: `Changes`.
-"""
+"""Changes of a state that the journal does not hold yet: the difference of two sets of ranges."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ class Unsaved:
 
     def __init__(self) -> None:
         self.positions = True
-        """Whether the positions, or anything else outside of the ranges, changed."""
+        """True: the positions, or anything else outside of the ranges, changed."""
         self._added: set[Range] = set()
         self._removed: set[Range] = set()
         self._attempted: set[Range] = set()

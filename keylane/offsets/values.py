@@ -1,6 +1,5 @@
 """The values that commits of offsets are made of: errors, positions, outcomes, and their bounds.
 
-In:    nothing.  Out: constants, enums, immutable values.
 Source: KIP draft "Cooperative consumer processing semantic", "New Exceptions"; Kafka protocol
 guide, "Error Codes".
 """
@@ -30,7 +29,7 @@ POSITION_COUNT_MAX: Final = 8_192
 METADATA_BYTES_MAX: Final = 4_096
 """Kafka's default of `offset.metadata.max.bytes`."""
 METADATA_SUM_BYTES_MAX: Final = 512 * 1024
-"""All metadata of a state together, so that its journal record stays below 1 MB."""
+"""Bound of all metadata of a state, so that its journal record stays below 1 MB."""
 ON_ITS_WAY_S_MAX: Final = 600
 """Of a push: as long as a broker hangs that comes back, or a connection is given up."""
 WHOLE: Final = KeyRange(lo=0, hi=HASH_MAX)
@@ -53,14 +52,14 @@ class OwnerEpoch(NamedTuple):
 
 
 class Pusher(NamedTuple):
-    """Whose push of a stable offset it is, and when it was made."""
+    """Owner and time of a push of a stable offset."""
 
     owner: OwnerEpoch
     at_s: int
     """Since 1970, by that owner's clock."""
 
     def is_overtaken(self, last: Pusher | None) -> bool:
-        """Whether the owner of `last` had taken over, when Kafka took this one behind it.
+        """Return whether the owner of `last` had taken over, when Kafka took this one behind it.
 
         Ids of producers are in no order. What was made long before has been kept, and put back.
         """
@@ -72,7 +71,7 @@ class Pusher(NamedTuple):
         )
 
     def is_late(self, last: Pusher | None, owner: OwnerEpoch | None, *, is_back: bool) -> bool:
-        """Whether it came behind a push of its next owner, or behind a later one of the same owner.
+        """Return whether it came behind a push of the next owner, or a later one of the same owner.
 
         The last two of an owner that died may change places before `owner` has pushed at all.
         Forward such a push counts. Back it is a step that had an intent, or it came late.
@@ -84,7 +83,7 @@ class Pusher(NamedTuple):
 
 
 class CommitError(Enum):
-    """Why a commit was not taken, and the Kafka code that a stock client is answered with."""
+    """Reason for which a commit was not taken, and the Kafka code for a stock client."""
 
     NONE = (0, 0)
     TOO_OLD = (91, 0)
@@ -106,7 +105,7 @@ class CommitError(Enum):
 
 
 class Reconciled(Enum):
-    """How Kafka's own group offset stood against what was last pushed there."""
+    """Kafka's own group offset compared with what was last pushed there."""
 
     EQUAL = "equal"
     FORWARD = "forward"
@@ -118,7 +117,7 @@ class Position(NamedTuple):
     """Progress on an interval of the hash space. A named tuple, as each commit makes several."""
 
     offset: int
-    """What was committed; on an uncommitted interval the base it is assumed to start at."""
+    """Committed offset; on an uncommitted interval the base it is assumed to start at."""
     counted: int
     """Next offset that has to be committed by somebody: never below `offset`."""
     committed: bool
@@ -127,16 +126,16 @@ class Position(NamedTuple):
     leader_epoch: int = NO_LEADER_EPOCH
 
     def cut_at(self, end: int) -> Position:
-        """As it is once another log goes on at `end`: what was said stays."""
+        """Return it once another log goes on at `end`: what was said stays."""
         offset = self.offset if self.committed else min(self.offset, end)
         return self._replace(offset=offset, counted=max(offset, min(self.counted, end)))
 
     def counted_to(self, end: int) -> Position:
-        """As it is once nothing before `end` is left to be committed."""
+        """Return it once nothing before `end` is left to be committed."""
         return self if self.counted >= end else self._replace(counted=end)
 
     def led_to(self, log_start_offset: int) -> Position:
-        """As it is once nothing stands before `log_start_offset`."""
+        """Return it once nothing stands before `log_start_offset`."""
         if self.counted >= log_start_offset:
             return self
         offset = self.offset if self.committed else log_start_offset
@@ -144,7 +143,7 @@ class Position(NamedTuple):
 
 
 def is_below(positions: Iterable[Position], offset: int, *, reset: bool) -> bool:
-    """Whether a commit of `offset` sends what stands at `positions` back."""
+    """Return whether a commit of `offset` sends what stands at `positions` back."""
     if reset:  # all of the range is wanted from there on, also where parts of it differ
         return offset < max(position.counted for position in positions)
     # `offset`, not `counted`: a member goes on to commit below what was scanned ahead of it.
@@ -153,7 +152,7 @@ def is_below(positions: Iterable[Position], offset: int, *, reset: bool) -> bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanePosition:
-    """What OffsetFetch answers for a lane."""
+    """Answer of OffsetFetch for a lane."""
 
     offset: int
     leader_epoch: int
@@ -164,7 +163,7 @@ NOT_COMMITTED: Final = LanePosition(offset=NO_OFFSET, leader_epoch=NO_LEADER_EPO
 
 
 def lane_position(pieces: Sequence[Position]) -> LanePosition:
-    """Where a member that takes over all of `pieces` starts; see `OffsetState.position_of`."""
+    """Return the start of a member that takes over `pieces`; see `OffsetState.position_of`."""
     if not any(piece.committed for piece in pieces):
         return NOT_COMMITTED
     lowest = min(pieces, key=lambda piece: (piece.counted, not piece.committed))
@@ -177,7 +176,7 @@ def lane_position(pieces: Sequence[Position]) -> LanePosition:
 
 
 class CommitOutcome(NamedTuple):
-    """What one commit did; `tombstones` and `puts` are its own net effect on the ranges."""
+    """Outcome of one commit; `tombstones` and `puts` are its own net effect on the ranges."""
 
     error: CommitError
     stable_offset: int
@@ -187,13 +186,13 @@ class CommitOutcome(NamedTuple):
     tombstones: tuple[Range, ...] = ()
     puts: tuple[Range, ...] = ()
     back_from: int | None = None
-    """Where a committed range stood that this commit sends back on purpose; None: none did."""
+    """Position of a committed range that this commit sends back on purpose; None: none."""
     duplicates: tuple[Range, ...] = ()
     """Entries that were committed before: no error, worth a warning in the log."""
 
 
 class Changes(NamedTuple):
-    """What the journal does not hold yet."""
+    """Changes that the journal does not hold yet."""
 
     positions: bool
     puts: tuple[Range, ...]

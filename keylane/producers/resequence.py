@@ -1,6 +1,5 @@
 """Another base sequence for a batch, with the checksum that belongs to it.
 
-In:    a batch as it came.  Out: its new header and a view of its records.
 Source: Kafka documentation, "Record Batch"; CRC-32C is linear over GF(2) (zlib's crc32_combine
 uses the same for CRC-32).
 
@@ -79,7 +78,7 @@ def append_zeros(state: int, zero_count: int) -> int:
 
 @cache
 def _zeros_basis(power: int) -> tuple[int, ...]:
-    """What 2**power bytes 0 make of each single bit of the register."""
+    """Return the register that 2**power bytes 0 make of each of its single bits."""
     if power == 0:
         return tuple(_zero_byte(1 << bit) for bit in range(32))
     half = _zeros_basis(power - 1)

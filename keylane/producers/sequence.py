@@ -1,6 +1,5 @@
 """Sequence numbers of idempotent producers: many lanes, one physical partition.
 
-In:    a lane batch's producer fields; what the broker answered.  Out: those for the partition.
 Source: KIP-98, KIP-360; ProducerAppendInfo, ProducerStateEntry (5 batches remembered) and
 DefaultRecordBatch.incrementSequence of Apache Kafka 4.3.
 
@@ -159,9 +158,9 @@ class _Stream:
     """First number where the broker may have state that we do not know of."""
     next: int
     is_confirmed: bool = False
-    """Whether the broker took a batch of this epoch."""
+    """True: the broker took a batch of this epoch."""
     is_known: bool = False
-    """Whether it took a batch of any epoch, and so has state of the producer."""
+    """True: it took a batch of any epoch, and so has state of the producer."""
     window: deque[_Batch] = field(default_factory=deque)
     lanes: dict[int, _Lane] = field(default_factory=dict)
 
@@ -181,7 +180,7 @@ class _Stream:
 
     @property
     def room(self) -> int:
-        """How many more batches may be under way.
+        """Number of further batches that may be under way.
 
         Just one before the first is written: a broker without state takes any number, so if it
         refused the first batch and took the second, they would stand in the wrong order.
@@ -323,7 +322,7 @@ class SequenceMap:
         return error_code
 
     def room(self, producer_id: int, topic_id: uuid.UUID, partition: int) -> int:
-        """How many more batches `assign` numbers before one of those under way is settled.
+        """Return the number of batches that `assign` takes before one under way is settled.
 
         0 while answers are on their way: wait for one. 0 without: go on, it is refused.
         """
@@ -386,7 +385,7 @@ class SequenceMap:
             self.lane_count -= sum(len(one.lanes) for one in forgotten.values())
 
     def _first_sequence(self, producer_id: int, partition: int) -> int:
-        """Where a stream that we see for the first time starts.
+        """Return the first sequence number of a stream that we see for the first time.
 
         A broker without state of the producer takes any number. One that has state, from before
         our restart, must not take our first batch for a retry of its first one: a batch
@@ -415,7 +414,7 @@ class SequenceMap:
 
 
 def _must_wait(stream: _Stream, lane: _Lane | None, epoch: int) -> bool:
-    """Whether a batch must not be numbered before an earlier one is settled.
+    """Return whether a batch must not be numbered before an earlier one is settled.
 
     Two cases. Its lane has one without outcome in an older epoch: written later, that one would
     stand behind it. Or the epoch would move while we do not know yet what the broker expects.

@@ -1,6 +1,5 @@
 """Record batch v2: read and check the fixed header; never touch the records.
 
-In:    bytes and the position where a batch starts.  Out: `BatchHeader`, sizes in bytes.
 Source: Kafka documentation, "Record Batch" (61 bytes, big-endian); KIP-98, KIP-360 (control
 batches), KIP-534 (delete horizon). The CRC starts at `attributes`, so rewriting
 `partition_leader_epoch` needs no new checksum.
@@ -78,7 +77,7 @@ class BatchHeader:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
+        """Return whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
 

@@ -1,6 +1,5 @@
 """JSON that a stranger may have written: bounded in size and depth before it is parsed.
 
-In:    text, as bytes.  Out: its value, or one declared error.
 Source: RFC 8259, section 9: a parser may limit size, depth and numbers.
 """
 
@@ -51,7 +50,7 @@ def read_json(data: bytes, *, bytes_max: int, depth_max: int) -> Any:
 
 
 def has_depth(data: bytes, depth_max: int) -> bool:
-    """Whether brackets outside of strings are nested no deeper than `depth_max`."""
+    """Return whether brackets outside of strings are nested no deeper than `depth_max`."""
     depth = 0
     for match in TOKENS.finditer(data):
         first = data[match.start()]
@@ -84,7 +83,7 @@ def _float(text: str) -> float:
 
 
 def _reason(error: BaseException) -> str:
-    """What is wrong, and where; never the data itself, which errors of codecs show."""
+    """Return the fault and its place; never the data itself, which errors of codecs show."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at {error.pos}"
     if isinstance(error, UnicodeDecodeError):

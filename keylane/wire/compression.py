@@ -1,7 +1,5 @@
 """Decompress the records of a batch, never past a bound.
 
-In:    the codec of a batch, its compressed records, the most bytes they may become.
-Out:   the plain records.
 The four libraries let go of the GIL while they work, measured to scale.
 Source: Kafka documentation, "Record Batch" (codec ids); RFC 1952 (gzip); snappy format
 description; xerial snappy-java SnappyOutputStream; LZ4 frame format 1.6.1; RFC 8878 (zstd).
@@ -226,7 +224,7 @@ def _read_zstd_frame(decoder: Any, frame: memoryview, room: int, bound: int) -> 
 
 
 def _zstd_declared(data: memoryview, position: int) -> int:
-    """What all frames from `position` on declare together.
+    """Return the size that all frames from `position` on declare together.
 
     Raises: _Declared, with 0 where one declares nothing, or more than its blocks can hold.
     """

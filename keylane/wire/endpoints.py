@@ -1,6 +1,5 @@
 """Broker addresses inside answers that keylane otherwise relays: found and replaced.
 
-In:    the body of a response, and where clients reach a broker.  Out: the body as buffers.
 Source: "NodeEndpoints" in FetchResponse.json (v16), ProduceResponse.json (v10), both a tagged
 field 0; in ShareFetchResponse.json and ShareAcknowledgeResponse.json (v1, v2) the last field;
 KIP-951 (new leaders in Produce and Fetch answers), KIP-932 (share groups).
@@ -58,7 +57,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def has_endpoints(api_key: int, api_version: int) -> bool:
-    """Whether answers of this API and version can hold broker addresses to rewrite."""
+    """Return whether answers of this API and version can hold broker addresses to rewrite."""
     if api_key == ApiKey.FETCH:
         return api_version >= FETCH_FROM
     if api_key == ApiKey.PRODUCE:

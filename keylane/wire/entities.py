@@ -1,6 +1,5 @@
 """kio's entities read and written without loss: also what their schemas have no room for.
 
-In:    bytes behind a message's header, or entities.  Out: entities, or bytes.
 Source: KIP-482 (tagged fields), KIP-893 (nullable structs), Kafka protocol guide.
 
 kio drops tagged fields that a schema lacks and refuses error codes that it has no name for. A

@@ -1,6 +1,5 @@
 """Fetch v4 to v18: requests and responses, records as views, unknown tagged fields kept raw.
 
-In:    a frame and the position of its body, or values.  Out: values, or bytes and buffers.
 Source: FetchRequest.json, FetchResponse.json of Apache Kafka 4.3; KIP-227 (sessions), KIP-516
 (topic ids, v13), KIP-903 (replica state, v15), KIP-951 (node endpoints, v16).
 
@@ -99,7 +98,7 @@ class FetchRequest:
 
 
 class FetchAnswer(NamedTuple):
-    """What a fetch found in one partition; a named tuple as `FetchPartition` is."""
+    """Answer of a fetch for one partition; a named tuple like `FetchPartition`."""
 
     partition: int
     error_code: int

@@ -1,7 +1,5 @@
 """Members in JoinGroup and DescribeGroups: where their metadata stands, and bytes put in its place.
 
-In:    the body of a request or an answer.  Out: what it names, and `Span`s of its bytes; the body
-       with other bytes at some spans, everything else byte for byte.
 Source: JoinGroupRequest.json, JoinGroupResponse.json and DescribeGroupsResponse.json of Apache
 Kafka (versions 0 to 9 and 0 to 6).
 
@@ -36,7 +34,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """What a JoinGroup asks for."""
+    """Request of a JoinGroup."""
 
     group_id: str
     member_id: str
@@ -59,7 +57,7 @@ class MemberEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
-    """What a coordinator answers to a JoinGroup."""
+    """Answer of a coordinator to a JoinGroup."""
 
     error_code: int
     generation_id: int
@@ -67,7 +65,7 @@ class JoinAnswer:
     leader: str
     member_id: str
     count: tuple[int, int]
-    """Where the count of members stands."""
+    """Position of the count of members."""
     members: tuple[MemberEntry, ...]
     """Of the whole generation, for its leader; none for others."""
 

@@ -1,6 +1,5 @@
 """Request and response headers: which API, which version, whose answer.
 
-In:    a frame and the position behind its size.  Out: `RequestHeader`, positions of bodies.
 Source: RequestHeader.json, ResponseHeader.json and "flexibleVersions" of every message of
 Apache Kafka 4.3; KIP-482 (tagged fields), KIP-511 (ApiVersions answers in header v0).
 """
@@ -141,7 +140,7 @@ NO_CLIENT_ID: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """What every request starts with."""
+    """Head of every request."""
 
     api_key: int
     """An `ApiKey`, or a number that this version of keylane has no name for."""
@@ -188,7 +187,7 @@ def read_request_header(frame: memoryview | bytes | bytearray, position: int = 0
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
-    """Whether this version uses compact lengths and tagged fields; False for unknown keys."""
+    """Return whether the version has compact lengths and tagged fields; False for unknown keys."""
     return 0 <= api_key < len(_FLEXIBLE_FROM) and api_version >= _FLEXIBLE_FROM[api_key]
 
 
@@ -219,7 +218,7 @@ def write_request_head(
 
 
 def response_body_position(api_key: int, api_version: int) -> int:
-    """Where the body starts in a response frame without its size, as keylane writes it.
+    """Return where the body starts in a response frame without its size, as keylane writes it.
 
     Response header v0 is the correlation id, v1 adds tagged fields: none are defined, so one byte;
     a broker may send some (`find_response_body`). ApiVersions always answers in v0, so that a
@@ -231,7 +230,7 @@ def response_body_position(api_key: int, api_version: int) -> int:
 
 
 def find_response_body(frame: Buffer, position: int, api_key: int, api_version: int) -> int:
-    """Where the body starts in a response whose correlation id is at `position`.
+    """Return where the body starts in a response whose correlation id is at `position`.
 
     Raises:
         FrameInvalid: the frame ends inside the header.

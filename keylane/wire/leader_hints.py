@@ -1,6 +1,5 @@
 """Broker ids inside answers that keylane otherwise relays: leaders and replicas, replaced.
 
-In:    the body of a response, ids and addresses as clients know them.  Out: the body as buffers.
 Source: CurrentLeader and NodeEndpoints in FetchResponse.json (v12, v16), ProduceResponse.json
 (v10), ShareFetchResponse.json, ShareAcknowledgeResponse.json; KIP-951 (new leaders), KIP-392
 (PreferredReadReplica, Fetch v11).
@@ -40,7 +39,7 @@ FLEXIBLE_FROM: Final = 12
 
 
 def may_name_replica(api_key: int, api_version: int, request: Buffer) -> bool:
-    """Whether brokers may answer a request's body with a replica to read from.
+    """Return whether brokers may answer a request's body with a replica to read from.
 
     They do where the client says its rack, the last field. What looks as if it might be one is.
     """

@@ -1,6 +1,5 @@
 """Decompress an LZ4 frame of independent blocks straight into one buffer.
 
-In:    the frame as Kafka's producers write it.  Out: its plain bytes, or None for any other.
 Source: LZ4 Frame Format 1.6.1; LZ4 Block Format ("end of block conditions", 255 to 1 at best).
 
 lz4.frame decompresses into its own memory and copies all of it, holding the GIL: a quarter of

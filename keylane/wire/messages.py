@@ -1,6 +1,5 @@
 """Control-plane messages: typed by kio, guarded by us.
 
-In:    bytes of a request or response body.  Out: kio's frozen dataclasses, and back.
 Source: Kafka protocol guide; schemas by kio.
 
 Why a guard: kio's native reader trusts array counts, and a hostile count makes it reserve

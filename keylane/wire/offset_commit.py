@@ -1,6 +1,5 @@
 """OffsetCommit v2 to v10: requests and responses, unknown tagged fields kept raw.
 
-In:    bytes behind a message's header, or values.  Out: values, or bytes.
 Source: OffsetCommitRequest.json, OffsetCommitResponse.json of Apache Kafka 4.3; KIP-320 (leader
 epochs, v6), KIP-345 (static members, v7), KIP-516 (topic ids, v10).
 

@@ -1,6 +1,5 @@
 """Kafka's primitive types, read within bounds and written.
 
-In:    bytes and a position.  Out: integers, strings, raw tagged fields; and back.
 Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 (compact types, tags).
 
 Every length and count is compared with the bytes that remain before anything is taken, so a

@@ -1,6 +1,5 @@
 """Produce v3 to v13: requests and responses, records as views, unknown tagged fields kept raw.
 
-In:    the body of a message, or values.  Out: values, or buffers.
 Source: ProduceRequest.json, ProduceResponse.json of Apache Kafka 4.3; KIP-467 (record errors,
 v8), KIP-482 (flexible, v9), KIP-951 (current leader, v10), KIP-516 (topic ids, v13).
 """
@@ -74,7 +73,7 @@ class RecordError(NamedTuple):
 
 
 class ProduceAnswer(NamedTuple):
-    """What became of the records for one partition; fields a version lacks have defaults."""
+    """Result of the records for one partition; fields a version lacks have defaults."""
 
     partition: int
     error_code: int
@@ -278,7 +277,7 @@ _TopicKey = tuple[str | None, bytes | None]
 
 
 class Target(NamedTuple):
-    """Where the records of a lane go: a partition as the broker knows it."""
+    """Destination of the records of a lane: a partition as the broker knows it."""
 
     name: str | None
     topic_id: bytes | None
@@ -307,7 +306,7 @@ class ProduceRound:
 
     request: ProduceRequest
     places: tuple[tuple[Place, ...], ...]
-    """Where each came from: one place for each partition of each topic of `request`."""
+    """Origin of each: one place for each partition of each topic of `request`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """An array of entities that comes several times over, each time with higher partition indexes.
 
-In:    entities of partitions.  Out: the array, one entity after another or as bytes.
 Source: protocol guide, Metadata and DescribeTopicPartitions: an entity begins with an error code,
 and goes on with the partition's index.
 """

@@ -1,6 +1,5 @@
-"""How Fetch and Produce name a topic: by name up to v12, by id from v13 on.
+"""Key of a topic in Fetch and Produce: its name up to v12, its id from v13 on.
 
-In:    a `Reader` or `Writer` at that place.  Out: (name, id), one of them None; bytes.
 Source: KIP-516.
 """
 

@@ -114,14 +114,14 @@ Note = Callable[[Request, Context], None]
 Patch = Callable[[Request, Frame, Context], Buffers]
 
 BYTES_MAX: Final = 2 << 20
-"""Of requests without records: names of some 40,000 topics. Each entry of them costs time."""
+"""Bound of requests without records: names of some 40,000 topics. Each entry takes time."""
 BYTES_MAX_OF: Final[Mapping[ApiKey, int | None]] = {
     ApiKey.PRODUCE: None,
     ApiKey.FETCH: 1 << 20,  # 20,000 partitions, in a first request
     ApiKey.OFFSET_COMMIT: 4 << 20,  # each partition may have 4 KiB of metadata
     ApiKey.JOIN_GROUP: 4 << 20,  # names once per assignor
     ApiKey.SYNC_GROUP: None,  # the leader's has all members' assignments, and is passed on
-    ApiKey.TXN_OFFSET_COMMIT: 4 << 20,  # as OffsetCommit
+    ApiKey.TXN_OFFSET_COMMIT: 4 << 20,  # like OffsetCommit
     ApiKey.SASL_AUTHENTICATE: TOKEN_BYTES_MAX,
 }
 OWN_READERS: Final = frozenset(
@@ -139,38 +139,38 @@ class Route:
     version_min: int
     version_max: int
     handler: Handler | None = None
-    """None: always relayed as bytes, unless `look` finds a handler."""
+    """Handler of every request; None: relayed as bytes, unless `look` finds a handler."""
     look: Look | None = None
-    """Chooses the handler of this very request; without effects, asked once."""
+    """Chooses the handler of one request; without effects, asked once."""
     note: Note | None = None
-    """Takes note of a request that is relayed; called once."""
+    """Notes a request that is relayed; called once."""
     patch: Patch | None = None
-    """What is done to the answer of a relayed request; None: nothing."""
+    """Changes the answer of a relayed request; None: it stays."""
     bytes_max: int | None = None
-    """Of a request that keylane looks into; None: it is relayed, or bounded by its records."""
+    """Bound of a request that keylane reads; None: it is relayed, or its records are bounded."""
     is_decoded: bool = False
-    """The handler takes the body as a kio entity, made beside the loop if it is large."""
+    """True: the handler gets the body as a kio entity, made beside the loop if it is large."""
 
     @property
     def is_before_login(self) -> bool:
-        """Return whether a broker takes it from a client that it does not know yet."""
+        """Return whether a broker accepts it from a client before the login."""
         return self.api_key in BEFORE_LOGIN
 
     def check(self, request: Request, *, may_relay: bool) -> None:
         """Refuse a request before the login, or of too many bytes. Raises: FrameInvalid."""
         if not may_relay and not self.is_before_login:
-            raise FrameInvalid(f"{self.name} before the login")
+            raise FrameInvalid(f"{self.name} before the login: log in first")
         if self.bytes_max is not None and len(request.frame) > self.bytes_max:
             size = f"{len(request.frame)} bytes, at most {self.bytes_max}"
             raise FrameInvalid(f"{self.name} has {size}")
 
     def handler_of(self, request: Request, context: Context) -> Handler | None:
-        """The request's handler; None: it goes upstream untouched, and its answer back."""
+        """Return the request's handler; None: request and answer are relayed."""
         return self.handler if self.look is None else self.look(request, context)
 
 
 async def handle_api_versions(request: Request, context: Context) -> Buffers:
-    """ApiVersions v0-4: what the broker offers, clamped to what is served here."""
+    """Answer ApiVersions v0-4: the broker's offer, clamped to the versions served here."""
     served = {
         key: (OFFERED_FROM.get(key, route.version_min), route.version_max)
         for key, route in ROUTES.items()
@@ -307,7 +307,7 @@ ROUTES: Final[dict[int, Route]] = {route.api_key: route for route in _TABLE}
 
 
 def route_of(request: Request) -> Route:
-    """The request's route. Raises: FrameInvalid for a key or version that is not served."""
+    """Return the request's route. Raises: FrameInvalid for a key or version that is not served."""
     route = ROUTES.get(request.api_key)
     if route is None:
         raise FrameInvalid(f"API key {request.api_key} is not served")

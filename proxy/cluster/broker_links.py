@@ -28,8 +28,6 @@ from keylane.proxy.runtime.stats import ProxyStats
 from keylane.tasks import spawn
 from keylane.wire.header import ApiKey
 
-__all__ = ["Address", "BrokerLinks", "link_of", "outcome_of"]
-
 log = logging.getLogger("keylane.cluster")
 
 ANY_ANSWER_S_MAX: Final = 10.0

@@ -26,7 +26,7 @@ from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.lanes.read_memory import ReadRoom
-from keylane.proxy.lanes.reader import RawFetch
+from keylane.proxy.lanes.split_io import RawFetch
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.wire.fetch import (
     FetchPartition,

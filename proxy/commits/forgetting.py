@@ -1,4 +1,4 @@
-"""Forgets what is kept of groups and topics that Kafka has forgotten, and of splits nobody reads.
+"""Forgets groups and topics that Kafka has forgotten, and splits without a reader.
 
 In:    states that are loaded, topics that were met.  Out: tombstones, less memory.
 Source: docs/decisions/039.
@@ -84,7 +84,7 @@ class Forgetting:
         """That two rounds have found gone."""
 
     async def run(self) -> None:
-        """A round each interval; splits that nobody reads go more often."""
+        """Go a round each interval; splits without a reader go more often."""
         step = splits = 0
         while True:
             pause_s = self._interval_s / FIRST_PARTS
@@ -250,7 +250,7 @@ def _place(item: tuple[StateKey, OffsetState]) -> Place:
 
 
 def _fingerprint(state: OffsetState) -> object:
-    """Equal as long as nobody commits; a partition that was loaded anew has the same one."""
+    """Equal while no commit comes; a partition that was loaded anew has the same one."""
     return hash((state.pushed, state.range_count, tuple(state.positions())))
 
 

@@ -30,7 +30,7 @@ from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.log_checks import LogChecks
 from keylane.proxy.commits.log_ends import EARLIEST, LATEST, LogEnds
 from keylane.proxy.commits.push_journal import PushJournal
-from keylane.proxy.lanes.reader import ScannedBlock
+from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.known_scans import Scans
 from keylane.proxy.scans.waits import ScanWaits
 from keylane.proxy.topics.view import View

@@ -13,7 +13,7 @@ meanwhile, or its connection is gone. Any member's heartbeat may push it.
 A node that takes a group over, or starts, has none of that: what it loads with lanes beyond their
 stable offset is looked at with the first heartbeat of the group. So is what goes back since the log
 was cut: Kafka's own offset may stand behind what a scan of the old log had led to. So is what an
-admin has set or deleted: a lane without a record is led on by no commit of its own.
+admin has set or deleted: a lane without a record is led on by no commit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLACES_MAX: Final = 10_000
 READS_MAX: Final = 4
 """At once: a restart under many groups must not read all of their partitions together."""
 PATIENCE_S: Final = 3.0
-"""After a commit: so long another commit, or news of the place, may come by themselves."""
+"""After a commit: grace period in which another commit, or news of the place, may come."""
 
 Key = TypeVar("Key")
 Keys = dict[StateKey, None]

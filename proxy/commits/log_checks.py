@@ -150,7 +150,7 @@ class LogChecks:
             _cut(key, end, table)
 
     async def sure_part(self, key: StateKey, topic: str, note: LaneNote) -> int:
-        """As much of a note's position as is of the leader's log: all that tells of a state.
+        """Return as much of a note's position as is of the leader's log: all that shows of a state.
 
         The journal may lack what was pushed, and what members said of it is not known then.
         Raises: UpstreamLost, when the leader does not say.

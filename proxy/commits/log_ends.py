@@ -55,7 +55,7 @@ AWAY: Final = (
     ErrorCode.fenced_leader_epoch,
     ErrorCode.unknown_leader_epoch,
 )
-"""Somebody else leads, or nobody: ask again later. Other errors do not pass by themselves."""
+"""Another broker leads, or none: ask again later. Other errors do not pass by themselves."""
 
 
 class Question(NamedTuple):

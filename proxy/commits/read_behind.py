@@ -1,6 +1,6 @@
-"""Have the place behind a stable offset looked at, where nobody tells what is there.
+"""Read the place behind a stable offset, where no scan of it comes.
 
-In:    a `LatePush` that is overdue.  Out: a read of the partition there, whose records nobody gets.
+The read is for the scan alone: no client gets its records.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import UpstreamLost
 from keylane.proxy.commits.late_pushes import LatePush
-from keylane.proxy.lanes.fetch_request import LaneAnswer
-from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.offsets")

@@ -18,7 +18,7 @@ GROUPS_MAX: Final = 100_000
 RETENTION_PARTS: Final = 4
 """Of the retention: one refresh may fail, and another, and the offset is still there."""
 SPREAD_S_MAX: Final = 600.0
-"""After a start all groups are due: over so long a time at most."""
+"""After a start all groups are due, spread over this time at most."""
 AGAIN_PARTS: Final = 16
 """Of the interval, until a refresh that failed is tried again."""
 AGAIN_S_MAX: Final = 60.0

@@ -1,4 +1,4 @@
-"""How long the brokers keep offsets that nobody commits.
+"""Retention of offsets that are not committed again, as brokers have it.
 
 In:    the cluster.  Out: seconds.
 Source: `offsets.retention.minutes` of Kafka's broker configs; KIP-226 (DescribeConfigs).
@@ -36,8 +36,8 @@ async def follow_retention(cluster: Cluster, refreshes: Refreshes) -> None:
             refreshes.note_retention(found)
         elif not is_logged:
             log.info(
-                "brokers do not tell %s (DESCRIBE_CONFIGS on the cluster), "
-                "offsets are committed again every %.0f s (offsets_refresh_s)",
+                "retention not known: DESCRIBE_CONFIGS on the cluster is missing, offsets are "
+                "committed again every offsets_refresh_s key=%s seconds=%.0f",
                 NAME, refreshes.interval_s,
             )  # fmt: skip
             is_logged = True

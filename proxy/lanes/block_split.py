@@ -1,6 +1,5 @@
 """Split the next block of an answer: at once, in a thread, or when there is room for a large batch.
 
-In:    records, how to split them, the room of their read.  Out: the block, split.
 Source: docs/decisions/004, 035.
 """
 
@@ -21,16 +20,16 @@ from keylane.proxy.lanes.split_io import ReaderKit, split_and_sum
 
 AT_ONCE_BYTES_MAX: Final = 8 * 1024
 AT_ONCE_PLAIN_BYTES_MAX: Final = 64 * 1024
-"""What is split in the loop's own thread: some 50 us, where to wake another and come back is 200,
-and milliseconds on a busy machine."""
+"""Bytes that are split in the loop's own thread: it takes some 50 us. To wake another thread and
+come back takes 200 us, and milliseconds on a busy machine."""
 
 
 async def split_next(
     kit: ReaderKit, records: memoryview, key_split: KeySplit, codec: int, room: ReadRoom
 ) -> tuple[Any, NDArray[np.int64]] | None:
-    """Split one block in a thread. A batch larger than a block waits for room of its own.
+    """Split one block in a thread. A batch larger than a block waits for memory first.
 
-    Little is split at once: a thread takes longer to wake than that does.
+    Few bytes are split at once, since to wake a thread takes longer.
     Raises: BatchUnsupported (larger than any may be, or of an old format), BatchCorrupt.
     """
     if len(records) <= AT_ONCE_BYTES_MAX:

@@ -1,6 +1,4 @@
-"""What is asked of lanes, and what each is answered with.
-
-In:    a client's fetch request, taken apart.  Out: values.
+"""Fetch requests of lanes, and their answers.
 
 Named tuples, as those of `wire.fetch`: two are made per lane and poll, frozen dataclasses take
 four times as long. Change a copy with `_replace`.
@@ -24,19 +22,19 @@ class LaneFetch(NamedTuple):
     topic_id: uuid.UUID
     partition: int
     output: int
-    """Of the split: a lane, or a client that has ranges of the partition."""
+    """The output of the split: a lane, or the share of a client with key ranges."""
     key_split: KeySplit
     fetch_offset: int
     partition_max_bytes: int
     reserve: bool = True
     """Keep whole slices for other lanes (`reserve.message.value.range.fetch`)."""
     codec: int = CODEC_NONE
-    """What the batches are compressed with again."""
+    """Codec that compresses the batches again."""
     chosen_name: str = ""
-    """A lane name that the client chose; none where the operator has given the topic lanes."""
+    """A lane name that the client chose; empty where the operator has given the topic lanes."""
 
     def is_beside(self, other: LaneFetch) -> bool:
-        """Whether both are surely of one split of one partition, by their very objects."""
+        """Return whether both surely are of one split of one partition, by their very objects."""
         return (
             self.partition == other.partition
             and self.key_split is other.key_split
@@ -47,7 +45,7 @@ class LaneFetch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFetchRequest:
-    """What one fetch request asks of lanes."""
+    """The lanes of one fetch request, and its limits."""
 
     max_wait_ms: int
     min_bytes: int
@@ -57,13 +55,13 @@ class LaneFetchRequest:
     cursor_id: str
     """The client's connection."""
     user: str = ""
-    """The client's principal, or where there is none its address."""
+    """The client's principal, or its address where there is no principal."""
     empty_as_control: bool = False
-    """What holds no record of a lane is told as an empty control batch."""
+    """True: an answer without a record of the lane is an empty control batch."""
 
 
 class LaneAnswer(NamedTuple):
-    """What one lane is answered with."""
+    """The answer for one lane."""
 
     error_code: int
     high_watermark: int

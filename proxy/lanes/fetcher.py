@@ -1,16 +1,15 @@
-"""Serves fetch requests of lanes, for all clients of a process.
+"""Answers of fetch requests of lanes, for all clients of a process.
 
-In:    lanes with their offsets and a request's limits.  Out: one answer per lane, in order.
-Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-227 (long polls);
-REQUIREMENTS S004-44 to 49, G-21.
+Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-227 (long polls).
 
-When a request is answered:
+A request is answered when
 - records of at least `min_bytes` are at hand, or a limit is reached, or a lane cannot be read;
 - or `max_wait_ms` is over. Data that is known to be upstream is still waited for then, as a
-  broker waits for its disk: but for that a client with short waits would never see it.
-Blocks without a record for the lanes that wait do not wake them. Their empty header goes out
-with the next answer, so that positions move. Only what was in the log when the request came is
-told at once, and not twice in a row: so one who reads up to a known end (Spark) does not wait.
+  broker waits for its disk. Otherwise a client with short waits would never see it.
+A block without a record for the lanes that wait does not wake them. Its empty header goes out with
+the next answer, so that positions move. Only an empty range that ended at the log end when the
+request came is answered at once, and not twice in a row: a client that reads up to a known end
+(Spark) does not wait, and no client spins.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from kio.schema.errors import ErrorCode
 
-from keylane.cache.lane_log import Taken
+from keylane.cache.lane_values import Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import PartitionSplit
@@ -39,23 +38,16 @@ from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.lanes.split_io import (
     OpenSource,
-    PartitionSource,
-    RawFetch,
     ReaderKit,
     ScannedBlock,
     SplitFunction,
 )
 from keylane.proxy.runtime.stats import ProxyStats
 
-__all__ = [
-    "LaneAnswer", "LaneFetch", "LaneFetchRequest", "LaneFetcher", "PartitionSource", "RawFetch",
-    "ScannedBlock",
-]  # fmt: skip
-
 READER_IDLE_S: Final = 60.0
-"""A partition that nobody fetched for so long is closed; opening it again costs a few ms."""
+"""A partition without a fetch in this time is closed; opening it again costs a few ms."""
 CLAIM_S: Final = 30.0
-"""A connection that did not ask for a lane for so long does not hold its slices back."""
+"""A connection that did not ask for a lane in this time does not hold its slices back."""
 SWEEP_S: Final = 10.0
 
 
@@ -131,11 +123,11 @@ class LaneFetcher:
 
     @property
     def cache(self) -> SliceCache:
-        """What waits for lanes, of all partitions."""
+        """Slices that wait for lanes, of all partitions."""
         return self._kit.cache
 
     async def fetch(self, request: LaneFetchRequest) -> list[LaneAnswer]:
-        """Answer every lane of the request, in order. Never raises for what upstream does."""
+        """Answer every lane of the request, in order. Errors of brokers are answers, not raised."""
         now_s = self._kit.clock()
         if now_s - self._swept_s >= SWEEP_S:
             self.sweep(now_s)
@@ -155,7 +147,7 @@ class LaneFetcher:
         return self._answers(poll, refused)
 
     def _note_gathered(self, added: int) -> None:
-        """A request that waits has got more. Too much in all: answer with what there is."""
+        """Count what a waiting request has got; with too much in all, every request is answered."""
         stats = self._kit.stats
         stats.gathering_bytes += added
         if stats.gathering_bytes > self._gathering_bytes_max:
@@ -163,7 +155,7 @@ class LaneFetcher:
                 poll.press()
 
     def release(self, cursor_id: str) -> None:
-        """A client's connection is gone: its claims end."""
+        """End the claims of a client's connection that is gone."""
         cursor = self._cursors.pop(cursor_id, None)
         for reader in cursor.readers if cursor is not None else ():
             reader.log.release(cursor_id)
@@ -177,7 +169,7 @@ class LaneFetcher:
         now_s: float,
         age_s_max: float,
     ) -> tuple[int, int] | None:
-        """(log end, log start) as a broker told it no longer than `age_s_max` ago, else None."""
+        """Return (log end, log start) from a broker's answer of the last `age_s_max`, or None."""
         reported = [
             reader
             for key, reader in self._readers.items()
@@ -192,7 +184,7 @@ class LaneFetcher:
         return (end, reader.log_start_offset) if min(end, reader.log_start_offset) >= 0 else None
 
     def log_ends(self) -> dict[tuple[uuid.UUID, int], int]:
-        """Log end by topic id and partition, as readers were told last; -1 is left out."""
+        """Return the log end that readers know, by topic id and partition; -1 is left out."""
         ends: dict[tuple[uuid.UUID, int], int] = {}
         for key, reader in self._readers.items():
             if reader.high_watermark >= 0:
@@ -200,15 +192,15 @@ class LaneFetcher:
         return ends
 
     def splits_read(self) -> set[PartitionSplit]:
-        """Partitions and splits of which there is a reader."""
+        """Return the partitions and splits that have a reader."""
         return {key.at for key in self._readers}
 
     def lane_count(self) -> int:
-        """Lanes of the partitions being read."""
+        """Return the number of lanes of the partitions that are read."""
         return sum(reader.key_split.output_count for reader in self._readers.values())
 
     def sweep(self, now_s: float) -> None:
-        """Close readers that nobody asks, and end claims that are not used."""
+        """Close readers that no client asks, and end claims that are not used."""
         self._swept_s = now_s
         for poll in self._polls:
             for turn in poll.turns:
@@ -240,7 +232,7 @@ class LaneFetcher:
         stats.readers_refused = self._room.refused
 
     async def stop(self) -> None:
-        """Answer who waits, close every connection, end the threads."""
+        """Answer the requests that wait, close every connection, end the threads."""
         self._is_stopped = True
         for poll in list(self._polls):
             poll.fail_all(ErrorCode.not_leader_or_follower)
@@ -251,7 +243,7 @@ class LaneFetcher:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def forget_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """The log was cut, as another node has told: readers hold what is there no more."""
+        """Make readers forget the log from a cut on that another node has published."""
         self._kit.lineages.of((topic_id, partition)).truncate(end)
         self._kit.refused.forget_from(topic_id, partition, end)
         for key, reader in self._readers.items():
@@ -259,13 +251,13 @@ class LaneFetcher:
                 reader.forget_cut(end)
 
     def note_leader(self, place: tuple[uuid.UUID, int], leader_epoch: int) -> None:
-        """A partition has a later leader: readers wait for nothing of the one before."""
-        # A broker that ends may change the leaders of thousands, most of which nobody reads.
+        """Note a later leader of a partition: readers wait for no answer of the one before."""
+        # A broker that ends may change the leaders of thousands, most of them without a reader.
         for reader in list(self._at.get(place, ())):
             reader.leave_leader(leader_epoch)
 
     def _note_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """One reader has seen the log cut: for the others of the partition, and all that count."""
+        """Pass a cut that one reader has seen to the partition's other readers and to counts."""
         self._kit.stats.logs_cut += 1
         self.forget_cut(topic_id, partition, end)
         self._on_truncated(topic_id, partition, end)
@@ -299,7 +291,7 @@ class LaneFetcher:
     def _reader_of(
         self, lane: LaneFetch, request: LaneFetchRequest, now_s: float
     ) -> tuple[PartitionReader | None, int]:
-        """The reader of a lane; None with an error code: there may be none."""
+        """Return the reader of a lane, or None and the error code that refuses it."""
         isolation_level = request.isolation_level
         at = PartitionSplit(lane.topic_id, lane.partition, lane.key_split)
         key = ReaderKey(at, isolation_level, lane.codec)

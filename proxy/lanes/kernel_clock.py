@@ -1,7 +1,4 @@
-"""CPU seconds of splitting: what lanes cost beside relaying.
-
-In:    the split function.  Out: the same, timed; `ProxyStats.kernel_seconds`.
-"""
+"""CPU seconds of splitting: the cost of lanes beside relaying."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from keylane.proxy.runtime.stats import ProxyStats
 
 
 class KernelClock:
-    """Calls a function and adds up the CPU time of the calling threads. Cost: a microsecond."""
+    """A function, and the CPU time of all threads that call it. Cost of a call: a microsecond."""
 
     def __init__(
         self,
@@ -27,7 +24,7 @@ class KernelClock:
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call it; what it raises passes."""
+        """Call the function and pass on its errors."""
         started_s = self._clock()
         try:
             return self._function(*args, **options)

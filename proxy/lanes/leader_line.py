@@ -1,11 +1,11 @@
-"""A connection to a partition's leader, which is compared with what was read of the log before.
+"""A connection to a partition's leader, compared with the log that was read before.
 
-In:    fetches.  Out: answers of a leader that has all that was seen; where it has not, a cut.
 Source: KIP-320, KIP-392; KIP-595 (diverging epochs in Fetch); docs/decisions/026.
 
-Every fetch names the leader's epoch, so a broker refuses it as soon as somebody else leads, or the
-same broker anew. A new connection is compared before any record comes over it: only then may its
-records stand beside those of the one before.
+Every fetch names the leader's epoch, so a broker refuses it as soon as there is another leader, or
+the same broker leads anew. A leader that was cut off goes on to answer with the old epoch: what
+comes of an epoch that is over is thrown away. A new connection is compared before any record comes
+over it, since only then its records may stand beside those of the connection before.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OTHER_LEADER: Final = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_e
 
 
 class LeaderSilent(Exception):
-    """A leader does not say where epochs end: keylane may not ask, or the log has no epochs."""
+    """A leader that does not say where epochs end: keylane may not ask, or there are none."""
 
 
 class Line:
-    """A connection to the leader that is opened when needed. One fetch at a time, in order."""
+    """A connection to the leader, opened when needed. One fetch at a time, in order."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Line:
         on_unsure: Callable[[], None],
         on_again: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_cut` takes the offset from which the leader's log is another one than was seen.
+        """`on_cut` takes the offset from which the leader's log differs from the log that was seen.
 
-        on_unsure: a leader was reached that cannot be compared, so it may be.
+        on_unsure: is called when the leader cannot be compared, so that its log may differ.
         on_again: is called whenever a connection is opened in the place of one that failed.
         """
         self._open_source, self._lineage = open_source, lineage
@@ -51,12 +51,12 @@ class Line:
         self._source: PartitionSource | None = None
         self.lock = asyncio.Lock()
         self.is_sure = False
-        """Whether the leader was compared, or there was nothing to compare."""
+        """True: the leader was compared, or there was nothing to compare."""
         self.used_s = float("-inf")
-        """When something was asked for the last time, as the reader has noted."""
+        """Time of the last request, set by the reader."""
 
     async def fetch(self, offset: int, **how: Any) -> RawFetch:
-        """Fetch; a connection that was idle, or leads no more, gets a second chance.
+        """Fetch; a connection that was idle, or whose broker leads no more, gets a second chance.
 
         Raises: KeylaneError.
         """
@@ -69,7 +69,7 @@ class Line:
                 self.close()  # it would be as large again
                 raise
             except (KeylaneError, OSError) as error:
-                log.debug("connection is opened again reason=%s", error)
+                log.debug("leader connection is opened again error=%s", error)
             else:
                 if raw.error_code not in OTHER_LEADER and raw.diverging is None:
                     return raw
@@ -86,7 +86,7 @@ class Line:
     def rest(self, unused_since_s: float) -> None:
         """Drop a connection that was not used since then.
 
-        Of a leader without epochs it stays: the next one could not be told from it.
+        A connection to a leader without epochs stays: its successor would look the same.
         """
         if self.is_sure and self.used_s < unused_since_s and not self.lock.locked():
             self.close()
@@ -98,15 +98,15 @@ class Line:
             self._source = None
 
     def leave_leader(self, leader_epoch: int) -> None:
-        """Another one leads by this epoch: wait for no answer of the one before.
+        """Wait for no answer of the leader before this epoch.
 
-        It may hang, and say nothing; whoever leads now is asked at once.
+        It may hang without an answer; the present leader is asked at once.
         """
         if self._source is not None and NO_EPOCH < self._source.leader_epoch < leader_epoch:
             self.close()
 
     async def _compare(self, source: PartitionSource, *, is_again: bool) -> None:
-        """Find where the log behind a new connection is another one. Raises: UpstreamLost."""
+        """Find the offset from which the log of a new connection differs. Raises: UpstreamLost."""
         lineage, epoch = self._lineage, source.leader_epoch
         if epoch < lineage.leader_epoch:
             raise UpstreamLost(f"leader epoch {epoch} is over, {lineage.leader_epoch} has begun")
@@ -120,7 +120,7 @@ class Line:
         try:
             cut = await place_cut(lineage, source.end_of_epoch)
         except LeaderSilent as error:
-            log.warning("leader cannot be compared, what was read is read anew reason=%s", error)
+            log.warning("leader cannot be compared: reading anew error=%s", error)
             self.is_sure, cut = False, None
             self._on_unsure()
         if epoch < lineage.leader_epoch:
@@ -133,7 +133,7 @@ class Line:
 async def place_cut(
     lineage: Lineage, end_of_epoch: Callable[[int], Awaitable[EpochEnd]]
 ) -> int | None:
-    """Where a leader's log is another one than what was seen; None: nowhere.
+    """Return the offset from which a leader's log differs from the log that was seen, or None.
 
     Raises: UpstreamLost; LeaderSilent.
     """

@@ -1,7 +1,5 @@
-"""Bounds the bytes that are being worked on at once; whoever came first goes first.
+"""Bound of the bytes in work at one time; the first in the row goes first.
 
-In:    how many bytes a piece of work holds, and for whom it waits.  Out: a ticket, once they are
-       free.
 Source: docs/decisions/035, 040; Choudhury, Hahne: Dynamic queue length thresholds (the share).
 """
 
@@ -27,19 +25,19 @@ class Ticket:
             self._gate.free(freed, self._origin)
 
     def settle(self) -> None:
-        """What it holds waits for its origin no more: it counts as nobody's from now on."""
+        """Note that the bytes wait for their origin no more, and count for none from now on."""
         origin, self._origin = self._origin, None
         if origin is not None:
             self._gate.settle(self.size_bytes, origin)
 
     async def change(self, size_bytes: int) -> None:
-        """Give all back and wait for `size_bytes` in the row."""
+        """Give back all bytes and wait for `size_bytes` in the row."""
         self.leave()
         ticket = await self._gate.enter(size_bytes)
         self.size_bytes, self._origin = ticket.size_bytes, None
 
     def leave(self) -> None:
-        """Give all back."""
+        """Give back all bytes."""
         self.shrink(0)
 
 
@@ -52,14 +50,14 @@ class _Waiter(NamedTuple):
 class ByteGate:
     """A semaphore over bytes, first come first served.
 
-    First come: a large piece of work is not overtaken for ever by small ones. What is larger
-    than the bound waits until it is alone and then goes.
-    Work that waits for an origin, such as a broker, holds bytes for as long as that one likes.
-    So an origin gets no more than what it leaves free: alone half of the gate, and where several
-    hang at once, a share each, and one for all others. Who waits for his origin's share is
+    A large piece of work is not overtaken without end by small ones. One that is larger than the
+    bound waits until it is alone and then goes.
+    Work that waits for an origin, such as a broker, holds bytes until the origin answers. So an
+    origin gets no more than it leaves free: alone half of the gate, and where several hang at once,
+    a share each, and one share is left for all others. Work that waits for its origin's share is
     overtaken by others.
-    Invariants: 0 <= bytes_used <= bytes_max; nobody waits while what the first one wants is free,
-    of those whose origin has room.
+    Invariants: 0 <= bytes_used <= bytes_max; no work waits while the bytes of the first in the row,
+    among those whose origin has room, are free.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -68,7 +66,7 @@ class ByteGate:
         self._by_origin: Counter[int] = Counter()
 
     def take(self, size_bytes: int, origin: int | None = None) -> Ticket | None:
-        """As `enter`, if nobody would have to be waited for; else None."""
+        """Return a ticket as `enter` does, if nothing waits before it; else None."""
         size_bytes = min(size_bytes, self.bytes_max)
         if self._waiting or not self._fits(size_bytes) or self._is_greedy(size_bytes, origin):
             return None
@@ -95,7 +93,7 @@ class ByteGate:
         return Ticket(self, size_bytes, origin)
 
     def free(self, size_bytes: int, origin: int | None = None) -> None:
-        """Take bytes back and let in who fits."""
+        """Take bytes back and admit waiting work that fits."""
         self.bytes_used -= size_bytes
         if origin is not None:
             self.settle(size_bytes, origin)
@@ -103,7 +101,7 @@ class ByteGate:
             self._admit()
 
     def settle(self, size_bytes: int, origin: int) -> None:
-        """So many bytes are held for an origin no more."""
+        """Note that an origin holds these bytes no more."""
         self._by_origin[origin] -= size_bytes
         if not self._by_origin[origin]:
             del self._by_origin[origin]
@@ -113,7 +111,7 @@ class ByteGate:
         return self.bytes_used + size_bytes <= self.bytes_max
 
     def _is_greedy(self, size_bytes: int, origin: int | None) -> bool:
-        """Whether an origin has something and wants more than it would leave free."""
+        """Return whether an origin holds bytes and wants more than it would leave free."""
         if origin is None or origin not in self._by_origin:
             return False
         held = self._by_origin[origin] + size_bytes

@@ -1,7 +1,6 @@
-"""One fetch request of lanes under way: what it has got so far, and what it still waits for.
+"""One fetch request of lanes under way: the batches it has got, and the data it waits for.
 
-In:    what readers tell it.  Out: when the request is to be answered, and with what.
-Source: KIP-74 (limits), KIP-227 (long polls); `lane_fetch` says when a request is answered.
+Source: KIP-74 (limits), KIP-227 (long polls); `fetcher` says when a request is answered.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from keylane.cache.lane_log import Claim, Taken
+from keylane.cache.lane_values import Claim, Taken
 from keylane.offsets.lineage import FRESH_S
 from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.reader import PartitionReader
 
 READ_GRACE_S: Final = 5.0
-"""How much longer than its `max_wait_ms` a request waits for data that is upstream. Well below
+"""Time beyond its `max_wait_ms` that a request waits for data that is upstream. Well below
 clients' `request.timeout.ms` of 30 s."""
 
 
@@ -28,7 +27,7 @@ class Cursor:
     seen_s: float
     readers: dict[PartitionReader, None] = field(default_factory=dict)
     was_empty: bool = False
-    """Its last answer held no record: the next one must be waited for."""
+    """True: its last answer held no record, so the next one must wait for data."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +44,7 @@ class Turn:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether the lane has nothing up to where the log ended when the request came."""
+        """Return whether the lane is empty up to the log end of when the request came."""
         return (
             self.taken.gap_start >= 0
             and self.wanted.fetch_offset < self.target <= self.taken.position
@@ -53,7 +52,7 @@ class Turn:
 
 
 class LanePoll:
-    """One request under way: what its lanes have got so far, and what it still waits for.
+    """One request under way: the batches its lanes have got, and the data it waits for.
 
     It is the `Listener` of the readers of its lanes while it waits.
     """
@@ -68,7 +67,7 @@ class LanePoll:
         self.request, self.cursor, self.turns = request, cursor, turns
         self._on_gathered = on_gathered
         self.waiting_bytes = 0
-        """What it has got and does not answer with yet."""
+        """Bytes at hand that are not answered yet."""
         self.has_records = False
         self._left_bytes = max(1, request.max_bytes)
         self._has_bytes = False
@@ -105,7 +104,7 @@ class LanePoll:
                 turn.reader.listeners.pop(self, None)
 
     def press(self) -> None:
-        """Too much is being gathered: answer with what there is."""
+        """Answer with what is at hand: too much is being gathered in all."""
         if self._is_open and self._has_bytes:
             self._finish()
 
@@ -115,18 +114,18 @@ class LanePoll:
             self._on_gathered(added)
 
     def fail_all(self, error_code: int) -> None:
-        """Answer all lanes that have nothing with an error."""
+        """Answer an error for all lanes that have nothing."""
         for turn in self.turns:
             turn.error_code = error_code
         self._finish()
 
     def could_have_had(self, turn: Turn) -> bool:
-        """Whether an answer without data for the lane left it behind others."""
+        """Return whether an answer without data left the lane behind others."""
         return self._left_bytes > 0 and turn.taken.position < turn.reader.end
 
-    # What readers tell.
+    # Calls of readers.
     def data_came(self, reader: PartitionReader) -> None:
-        """A block is in hand: take now."""
+        """Take the lanes' part of the block in hand."""
         if not self._is_open:
             return
         for turn in self.turns:
@@ -136,7 +135,7 @@ class LanePoll:
         self._finish_if_ready()
 
     def read_ended(self, reader: PartitionReader) -> None:
-        """A read ended: go on where still needed."""
+        """Go on after a read ended, where data is still needed."""
         if not self._is_open:
             return
         for turn in self.turns:
@@ -145,7 +144,7 @@ class LanePoll:
         self._finish_if_ready()
 
     def read_failed(self, reader: PartitionReader, offset: int | None, error_code: int) -> None:
-        """Lanes that stand at `offset`, or all of them, cannot be served."""
+        """Note that the lanes at `offset`, or all of them, cannot be served."""
         for turn in self.turns:
             if turn.reader is reader and offset in (None, turn.taken.position):
                 turn.error_code = error_code
@@ -181,11 +180,11 @@ class LanePoll:
                 self._note_waiting(added)
 
     def _is_stale(self, reader: PartitionReader) -> bool:
-        """Whether the leader has said nothing for so long that another may lead another log."""
+        """Return whether the leader was silent long enough for another one to have a new log."""
         return self.cursor.seen_s - reader.known_s > FRESH_S
 
     def _read_on(self, reader: PartitionReader | None = None) -> None:
-        """Have read what lanes stand before. A lane that has data waits without asking."""
+        """Start the reads that lanes need. A lane that has data waits without asking."""
         for turn in self.turns:
             taken = turn.taken
             if reader not in (None, turn.reader) or taken.is_full or self._left_bytes <= 0:
@@ -194,7 +193,7 @@ class LanePoll:
                 continue
             error_code = turn.reader.want(taken.position, turn.wanted.partition_max_bytes)
             if error_code:
-                # Known from a moment ago: told when the wait is over, not in a circle.
+                # The log end is from a moment ago: answered when the wait is over, not in a circle.
                 turn.error_code = error_code
 
     @property
@@ -202,7 +201,7 @@ class LanePoll:
         return self.has_records and self._record_bytes >= self.request.min_bytes
 
     def _is_worth_more(self, turn: Turn) -> bool:
-        """Whether to read on for a lane that has records already: its next fetch wants it."""
+        """Return whether to read on for a lane that has records: its next fetch wants the rest."""
         return turn.reader.is_reserved and turn.taken.position < turn.reader.end
 
     def _waits_for_data(self, turn: Turn) -> bool:
@@ -218,7 +217,7 @@ class LanePoll:
         if self._left_bytes <= 0 or all(turn.taken.is_full for turn in self.turns):
             return True
         if not self._is_expired:
-            # That a lane is empty up to the end is told at once, but not twice in a row.
+            # An empty range up to the log end is answered at once, but not twice in a row.
             return (
                 not self.cursor.was_empty
                 and any(turn.is_caught_up for turn in self.turns)
@@ -228,7 +227,7 @@ class LanePoll:
         return has_moved or not any(self._waits_for_data(turn) for turn in self.turns)
 
     def _is_due(self, turn: Turn) -> bool:
-        """Whether a lane that was left out last time still has nothing, and will."""
+        """Return whether a lane that was left out last time has nothing yet, but data is coming."""
         return not turn.taken.size_bytes and self._left_bytes > 0 and self._waits_for_data(turn)
 
     def _expire(self) -> None:

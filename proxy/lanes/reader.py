@@ -1,6 +1,5 @@
-"""Reads one partition once for all of its lanes, or for all whose client ids have ranges of it.
+"""Reads of one partition, once for all of its lanes or for all clients with ranges of it.
 
-In:    offsets that lanes stand at.  Out: a `LaneLog` that is filled, and who waits is told.
 Source: docs/decisions/004, 026; KIP-98 (transactions), KIP-320 (leader epochs).
 
 Theory. The *head* is the end of what was read furthest; reading on from there serves every lane
@@ -23,7 +22,8 @@ import numpy as np
 from kio.schema.errors import ErrorCode
 from numpy.typing import NDArray
 
-from keylane.cache.lane_log import MARKER_LATER, Aborted, Block, LaneLog
+from keylane.cache.lane_log import MARKER_LATER, LaneLog
+from keylane.cache.lane_values import Aborted, Block
 from keylane.errors import AnswerTooLarge, BatchCorrupt, BatchUnsupported, KeylaneError
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import NO_EPOCH
@@ -31,10 +31,8 @@ from keylane.proxy.lanes.block_split import AT_ONCE_BYTES_MAX, split_next
 from keylane.proxy.lanes.leader_line import Line
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import (
-    PartitionSource,
     RawFetch,
     ReaderKit,
-    ScannedBlock,
     close_aborted,
     last_offset_at,
     scanned_block,
@@ -42,8 +40,6 @@ from keylane.proxy.lanes.split_io import (
 )
 from keylane.tasks import spawn
 from keylane.wire.batch import CODEC_NONE
-
-__all__ = ["Listener", "PartitionReader", "PartitionSource", "RawFetch", "ScannedBlock"]
 
 log = logging.getLogger("keylane.reader")
 
@@ -53,9 +49,9 @@ LONG_POLL_MS: Final = 500
 SHORT_POLL_MS: Final = 100
 """For a read of data that should be there: a broker that has none is not asked in a circle."""
 LONG_POLL_BYTES_MAX: Final = 256 * 1024
-"""What comes at the log end is little; of a backlog a first part is served early."""
+"""Bytes of a long poll: few come at the log end, and of a backlog a first part is served early."""
 BAD_BATCH_BACKOFF_S: Final = 0.5
-"""A bad batch is read anew this often at most: `fetch.max.wait.ms`, once more."""
+"""Pause before a bad batch is read anew: `fetch.max.wait.ms`, once more."""
 BAD_OFFSETS_MAX: Final = 64
 """Bad batches remembered per partition, so that each is logged once."""
 SPAN_UNKNOWN: Final = 2**62
@@ -65,13 +61,13 @@ class Listener(Protocol):
     """A client's request that waits for some lanes of the partition."""
 
     def data_came(self, reader: PartitionReader) -> None:
-        """A block is in hand: take now."""
+        """Take from the block in hand."""
 
     def read_ended(self, reader: PartitionReader) -> None:
-        """A read ended: ask for the next (`want`) where still needed."""
+        """Ask for the next read (`want`) where needed: one has ended."""
 
     def read_failed(self, reader: PartitionReader, offset: int | None, error_code: int) -> None:
-        """Lanes that stand at `offset`, or all of them (None), cannot be served."""
+        """Note that lanes at `offset`, or all of them (None), cannot be served."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,14 +82,14 @@ class _Read:
     sequence: int
     task: asyncio.Task[None] | None = None
     reached: int = -1
-    """Blocks were handed out up to here."""
+    """End of the blocks that were handed out."""
     scanned_end: int = -1
-    """How far the partition was read when the request was sent."""
+    """End of what any node had read of the partition when the request was sent."""
     leader_epoch: int = NO_EPOCH  # of the leader that answered
     has_line: bool = True  # holds it, or waits for it
 
     def is_about_to_pass(self, offset: int, span: int) -> bool:
-        """Whether the read will likely bring `offset`, and has not done so already."""
+        """Return whether the read will likely bring `offset`, and has not done so already."""
         return self.reached <= offset < self.start + span
 
 
@@ -119,7 +115,7 @@ class PartitionReader:
         self.key_split, self.isolation_level, self._kit = key_split, isolation_level, kit
         self.log = LaneLog(key_split.output_count, kit.cache)
         self.listeners: dict[Listener, None] = {}
-        self.siblings: object = None  # kept alive for `lane_fetch`: all readers of the partition
+        self.siblings: object = None  # kept alive for `fetcher`: all readers of the partition
         self.is_reserved, self._is_lost = True, False
         self.used_s = self.tidied_s = kit.clock()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
@@ -140,7 +136,7 @@ class PartitionReader:
 
     @property
     def end(self) -> int:
-        """Where readable data ends as far as known, -1 before the first answer."""
+        """Return the end of readable data, -1 before the first answer."""
         return self.last_stable_offset if self.isolation_level else self.high_watermark
 
     # What requests ask for.
@@ -156,9 +152,9 @@ class PartitionReader:
         return 0
 
     def keep_ahead(self, position: int) -> None:
-        """A lane was served up to `position`: read on once it nears the head.
+        """Note a lane served up to `position`, and read on once it nears the head.
 
-        That is when a lane is past the start of what was read last; so one answer waits ahead
+        It does when a lane is past the start of what was read last; so one answer waits ahead
         of the fastest lane, and slow ones hold up nothing.
         """
         self._served = max(self._served, position)
@@ -169,7 +165,7 @@ class PartitionReader:
             self._start_read(head, self._kit.read_bytes_max)
 
     def is_reading(self, offset: int) -> bool:
-        """Whether data that is known, or may turn out, to exist is on its way to `offset`."""
+        """Return whether data that exists, or may exist, is on its way to `offset`."""
         if 0 <= self.end <= offset:
             return False
         return any(
@@ -178,7 +174,7 @@ class PartitionReader:
         )
 
     def forget_cut(self, end: int) -> None:
-        """Another reader of the partition has seen its log cut at `end`: read anew.
+        """Read anew: another reader of the partition has seen its log cut at `end`.
 
         What is under way is of the old log, and is thrown away when it comes.
         """
@@ -192,7 +188,7 @@ class PartitionReader:
         self._tail_line.rest(seen_before_s)
 
     def leave_leader(self, leader_epoch: int) -> None:
-        """Somebody else leads by this epoch."""
+        """Note another leader by this epoch."""
         self.lineage.elected_epoch = max(leader_epoch, self.lineage.elected_epoch)
         self._head_line.leave_leader(leader_epoch)
         self._tail_line.leave_leader(leader_epoch)
@@ -216,9 +212,9 @@ class PartitionReader:
         return until_s is not None and self._kit.clock() < until_s
 
     def _is_read_under_way(self, offset: int) -> bool:
-        """Whether to wait for a read that is under way: it starts here, or is about to pass.
+        """Return whether to wait for a read that is under way: it starts here, or is about to pass.
 
-        A long poll is not: an offset beyond the log end would wait behind it for ever.
+        A long poll is not: an offset beyond the log end would wait behind it without end.
         """
         for read in self._reads:
             if read.reached == offset:
@@ -228,13 +224,13 @@ class PartitionReader:
         return False
 
     def _bytes_max(self, bytes_max: int) -> int:
-        """What a client allows counts where only its lane is read; the bound is ours."""
+        """Return the client's limit where only its lane is read, else keylane's bound."""
         bound = self._kit.read_bytes_max
         return bound if self.is_reserved else max(1, min(bytes_max, bound))
 
     def _start_read(self, offset: int, bytes_max: int) -> None:
         is_head = offset >= self.log.head and not self._head_line.lock.locked()
-        # What is beyond the log's end must not wait for a long poll that is not sent yet, either.
+        # A read beyond the log's end must not wait for a long poll that is not sent yet, either.
         is_head &= not any(read.has_line and read.line is self._head_line for read in self._reads)
         if not is_head and self.log.head >= 0:
             self._kit.stats.upstream_tail_fetches += 1
@@ -260,7 +256,7 @@ class PartitionReader:
             level = logging.DEBUG if self._is_lost else logging.WARNING
             self._is_lost = True
             log.log(
-                level, "read failed topic=%s partition=%d offset=%d reason=%s",
+                level, "read failed: clients retry topic=%s partition=%d offset=%d error=%s",
                 self.topic, self.partition, read.start, error,
             )  # fmt: skip
             # Clients know no NETWORK_EXCEPTION in a fetch answer (Java throws); this one makes
@@ -307,7 +303,7 @@ class PartitionReader:
         if read.is_long_poll:
             wait_ms, bytes_max = LONG_POLL_MS, min(bytes_max, LONG_POLL_BYTES_MAX)
         elif self.end < 0:
-            wait_ms = 0  # the log end is not known yet, and this tells it
+            wait_ms = 0  # the log end is not known yet, and the answer has it
         return await read.line.fetch(
             read.start,
             max_wait_ms=wait_ms,
@@ -319,23 +315,23 @@ class PartitionReader:
 
     # Answers.
     def _is_of_old_log(self, read: _Read) -> bool:
-        """Whether the log was cut since the read began, or somebody else leads it by now."""
+        """Return whether the log was cut since the read began, or has another leader."""
         if 0 <= read.leader_epoch < self.lineage.leader_epoch:
             read.line.close()
             return True
         return read.generation != self._generation
 
     def _note_cut(self, end: int) -> None:
-        """The log is another one from `end` on."""
+        """Note that the log was cut at `end`."""
         log.warning("log was cut topic=%s partition=%d offset=%d", self.topic, self.partition, end)
         self._kit.on_truncated(self.topic_id, self.partition, end)
 
     def _take_note(self, raw: RawFetch, read: _Read) -> bool:
         """Take in what an answer says of the log; False: it has no data to go on with."""
         if raw.error_code == ErrorCode.offset_out_of_range:
-            self.log_start_offset = -1  # the client asks for it next: the broker is to say it
+            self.log_start_offset = -1  # the client asks for it next, and the broker answers
             if 0 <= self.log.head <= read.start and read.start <= read.scanned_end:
-                # We have read up to here: the log was cut, or deleted beyond it.
+                # Offsets up to here were read: the log was cut, or deleted beyond it.
                 self._reset()
             self._fail(read.start, ErrorCode.offset_out_of_range)
             return False
@@ -350,7 +346,8 @@ class PartitionReader:
             self._reset()
             return False
         if not read.line.is_sure and 0 <= raw.high_watermark < read.scanned_end:
-            # Without epochs the end of now is all that tells of a cut.
+            # Without epochs only the present end shows a cut. With epochs it shows none: a new
+            # leader's high watermark may be lower for a moment, with nothing lost.
             self._note_cut(raw.high_watermark)
             read.generation = self._generation  # this answer is the new log's
             self._reads.add(read)
@@ -406,8 +403,8 @@ class PartitionReader:
             position, offset = position + split.wire_bytes, split.next_offset
             read.reached = offset
             if len(records) <= AT_ONCE_BYTES_MAX:
-                # One turn of the loop, in which who waits is answered: what is told behind it
-                # takes half as long as all before.
+                # One turn of the loop, in which waiting clients are answered: the work for
+                # listeners behind it takes half as long as all before.
                 await asyncio.sleep(0)
                 if self._is_of_old_log(read):
                     return  # if the log was cut meanwhile, this must not be counted as scanned
@@ -417,7 +414,7 @@ class PartitionReader:
         self._span = max(offset - read.start, 1)
 
     def _hand_out(self, split: Any, offset: int, aborted: tuple[Aborted, ...]) -> None:
-        """Give a block to who waits, and keep the rest."""
+        """Give a block to requests that wait, and keep the rest."""
         start, end = min(offset, split.base_offset), split.next_offset
         if end > self.log.head:
             self._head_epoch = split.leader_epoch
@@ -431,7 +428,7 @@ class PartitionReader:
     def _publish_scanned(
         self, split: Any, last_record_offsets: NDArray[np.int64], offset: int
     ) -> None:
-        """Tell what was scanned, for who counts it."""
+        """Pass a scanned block to the listeners that count it."""
         stats = self._kit.stats
         stats.splits += 1
         stats.decompressed_bytes += split.plain_bytes
@@ -443,11 +440,11 @@ class PartitionReader:
 
     # Failures.
     def _note_bad(self, offset: int, position: int, error: BatchCorrupt) -> None:
-        """The batch at `offset` cannot be split: say so to who stands there, and wait a bit."""
+        """Note a bad batch, fail the lanes that stand there, and do not read it for a moment."""
         self._kit.stats.batches_corrupt += 1
         if offset not in self._bad:
             log.warning(
-                "bad batch topic=%s partition=%d offset=%d position=%d error_code=%d reason=%s",
+                "bad batch topic=%s partition=%d offset=%d position=%d error_code=%d error=%s",
                 self.topic, self.partition, offset, position + error.position,
                 error.error_code, error.reason,
             )  # fmt: skip
@@ -457,22 +454,22 @@ class PartitionReader:
         self._fail(offset, ErrorCode.corrupt_message)
 
     def _refuse(self, first: int, last: int, reason: str) -> None:
-        """The batch there is intact, and not to be split however often it is read."""
+        """Note an intact batch that cannot be split however often it is read."""
         self._kit.stats.batches_refused += 1
         if self._kit.refused.note(self.topic_id, self.partition, first, last):
             log.warning(
-                "batch is refused, its lanes stop there topic=%s partition=%d offset=%d"
+                "batch refused: its lanes stop there topic=%s partition=%d offset=%d"
                 " batch_bytes_max=%d reason=%s",
                 self.topic, self.partition, first, self._kit.batch_bytes_max, reason,
             )  # fmt: skip
         self._fail(first, ErrorCode.corrupt_message)
 
     def _fail_all(self, error_code: int) -> None:
-        """The partition cannot be read: look for its leader anew with the next request."""
+        """Drop the connections: the next request looks for the leader anew."""
         self._head_line.close()
         self._tail_line.close()
         if not (self._head_line.is_sure and self._tail_line.is_sure):
-            # Without epochs a new leader cannot be told from the old one, and its log may have
+            # Without epochs a new leader looks like the old one, and its log may have
             # been cut and grown again meanwhile. A read more is cheaper than a stale record.
             self._reset()
         self._fail(None, error_code)

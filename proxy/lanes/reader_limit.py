@@ -1,14 +1,12 @@
-"""How many readers clients may have opened by lane names of their own choice.
+"""Bound of the readers that clients open by lane names of their own choice.
 
-In:    who reads which partition under which lane name.  Out: why a read is refused, readers to
-       close in its favour.
 Source: docs/decisions/039.
 
 Under lane names a topic can be read in any number of lanes, and each number is a reader per
-partition: connections of keylane's own, and all records read, decompressed and hashed once more.
-So each user (a principal; without a login an address) has a bound of lane names that are read at
-a time, and three quarters of the lanes that there may be in all. Names that the operator has
-given lanes count for nothing: their readers are bounded by the topics that there are.
+partition: connections to brokers, and all records read, decompressed and hashed once more. So
+each user (a principal; without a login an address) has a bound of lane names in use, and three
+quarters of all lanes that may be read. Names that the operator has given lanes do not count:
+their readers are bounded by the number of topics.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ log = logging.getLogger("keylane.reader")
 Key = TypeVar("Key", bound=Hashable)
 
 READER_LANES_MIN: Final = 16
-"""What a reader counts at least, for its connections."""
+"""The least cost of a reader, for its connections."""
 IDLE_S: Final = 10.0
-"""A reader that was not asked for so long gives way: 20 times the wait of a client's poll."""
+"""A reader without a request in this time gives way: 20 times the wait of a client's poll."""
 NAME_IDLE_S: Final = 60.0
-"""A name that was not asked for so long counts no more, as its readers are closed."""
+"""A name without a request in this time counts no more, as its readers are closed."""
 LOG_INTERVAL_S: Final = 60.0
-"""How often it is logged that something was refused."""
+"""Interval of log lines about refusals."""
 USER_SHARE: Final = 3, 4
 """One user has three quarters of the lanes at most."""
 TOO_MANY_LANES: Final = ErrorCode.topic_authorization_failed
-"""Of the codes that clients know in a Fetch answer the one that all of them tell their application
-at once: Java throws a `TopicAuthorizationException`, librdkafka gives an error of the partition.
+"""Error that all clients report to their application at once, of the codes that they know in a
+Fetch answer: Java throws a `TopicAuthorizationException`, librdkafka gives a partition error.
 POLICY_VIOLATION is an `IllegalStateException` to Java's `FetchCollector`."""
 
 
@@ -50,22 +48,22 @@ class _Held:
     name: str
     cost: int
     used_s: float
-    """By its user."""
+    """By user."""
 
 
 @dataclass(slots=True)
 class _User(Generic[Key]):
     names: OrderedDict[str, float] = field(default_factory=OrderedDict)
-    """When each was last read; the longest unread first."""
+    """Time of each name's last read; the longest unread first."""
     readers: OrderedDict[Key, _Held] = field(default_factory=OrderedDict)
-    """That count for the user; the longest unused first."""
+    """Readers that count for the user; the longest unused first."""
     lanes: int = 0
 
 
 class ReaderRoom(Generic[Key]):
-    """Counts lane names by user, and lanes by user and in all; used by the event loop alone.
+    """Counts of lane names by user, and of lanes by user and in all; event loop only.
 
-    Invariants: a user's `lanes` is the sum of the costs of his readers, and at most a part of
+    Invariants: a user's `lanes` is the sum of its readers' costs, and at most a part of
     `lanes_max`; `lanes` is the sum over the users, and at most `lanes_max`.
     """
 
@@ -79,8 +77,8 @@ class ReaderRoom(Generic[Key]):
     ) -> None:
         """names_max: lane names of one user. lanes_max: lanes of the readers, in all.
 
-        is_busy: whether a reader is in use, also under the topic's own name; it stays then.
-        close: is called with readers that have to go; `leave` need not follow.
+        is_busy: returns whether a reader is in use, also under the topic's own name; it stays then.
+        close: is called with a reader that has to go; `leave` need not follow.
         """
         self._names_max, self._lanes_max = names_max, lanes_max
         self._of_user_max = lanes_max * USER_SHARE[0] // USER_SHARE[1]
@@ -96,7 +94,7 @@ class ReaderRoom(Generic[Key]):
         return len(self._held)
 
     def enter(self, user: str, name: str, key: Key, lane_count: int, now_s: float) -> int:
-        """A request of `user` reads a partition under a lane name: 0, or the code of a refusal."""
+        """Note a read of `user` under a lane name; return 0, or the code of a refusal."""
         of_user = self._users.get(user)
         if of_user is None:
             of_user = self._users[user] = _User()
@@ -110,7 +108,7 @@ class ReaderRoom(Generic[Key]):
         return refusal
 
     def leave(self, key: Key) -> None:
-        """A reader is closed."""
+        """Note that a reader is closed."""
         held = self._held.pop(key, None)
         if held is None:
             return
@@ -164,7 +162,7 @@ class ReaderRoom(Generic[Key]):
             of_user.readers.move_to_end(key)
             return 0
         if held is not None and now_s - held.used_s < IDLE_S:
-            return 0  # it counts for another user, who reads it as well
+            return 0  # another user reads it as well, and it counts there
         cost = max(lane_count, READER_LANES_MIN)
         while of_user.lanes + cost > self._of_user_max:
             if not self._close_idle(of_user, now_s, but=key):
@@ -210,7 +208,7 @@ class ReaderRoom(Generic[Key]):
         bounds = f"lane_names_per_principal_max {self._names_max}"
         bounds += f", lane_name_lanes_max {self._lanes_max}"
         log.warning(
-            "reading under a lane name is refused client=%s topic=%s error_code=%d lanes=%d"
+            "read under a lane name refused client=%s topic=%s error_code=%d lanes=%d"
             " count=%d bounds=%s",
             user, name, code, self.lanes, self._unlogged, bounds,
         )  # fmt: skip

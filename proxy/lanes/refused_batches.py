@@ -1,8 +1,6 @@
 """Batches that are refused for good: remembered, so that none is read again at each poll.
 
-In:    offsets of batches that keylane does not split, cuts of logs, new log starts.
-Out:   whether a lane that stands at an offset is refused.
-Source: decision 035.
+Source: docs/decisions/035.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from typing import Final
 
 PER_PARTITION_MAX: Final = 64
 PARTITIONS_MAX: Final = 1024
-"""What is forgotten, of the partition that has met one for longest or the lowest offsets, is read
-and refused once more."""
+"""Beyond these bounds a batch is forgotten: of the partition that met one longest ago, or the one
+with the lowest offset. It is then read and refused once more."""
 
 
 class RefusedBatches:
@@ -44,18 +42,18 @@ class RefusedBatches:
         return True
 
     def holds(self, topic_id: uuid.UUID, partition: int, offset: int) -> bool:
-        """Whether `offset` lies in a refused batch."""
+        """Return whether `offset` lies in a refused batch."""
         if not self._batches:
             return False
         batches = self._batches.get((topic_id, partition), {})
         return any(first <= offset <= last for first, last in batches.items())
 
     def forget_from(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """The log is another one from `end` on."""
+        """Forget batches from `end` on, where the log was cut."""
         self._keep(topic_id, partition, lambda _, last: last < end)
 
     def forget_below(self, topic_id: uuid.UUID, partition: int, start: int) -> None:
-        """The log begins at `start`."""
+        """Forget batches below `start`, where the log begins now."""
         self._keep(topic_id, partition, lambda _, last: last >= start)
 
     def check(self) -> None:

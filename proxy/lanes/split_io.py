@@ -1,6 +1,5 @@
-"""What readers of partitions are made of: the upstream side, what they share, small steps.
+"""Values and small steps for readers of partitions: the upstream side and the shared parts.
 
-In:    raw fetch answers.  Out: values and helpers for `reader`.
 Source: protocol guide, Fetch; KIP-98 (aborted transactions, last stable offset).
 """
 
@@ -15,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from keylane.cache.lane_log import MARKER_LATER, Aborted
+from keylane.cache.lane_log import MARKER_LATER
+from keylane.cache.lane_values import Aborted
 from keylane.cache.slice_cache import SliceCache
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel.recompress import recompress
@@ -30,7 +30,7 @@ from keylane.wire.batch import BATCH_HEADER_BYTES, CODEC_NONE, read_batch_header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFetch:
-    """What a broker answered for the partition."""
+    """A broker's answer for the partition."""
 
     error_code: int
     high_watermark: int
@@ -40,9 +40,9 @@ class RawFetch:
     """(producer id, first offset)."""
     records: memoryview
     leader_epoch: int
-    """Of the leader that answered, -1 when not known."""
+    """Epoch of the leader that answered, -1 when not known."""
     diverging: EpochEnd | None = None
-    """What was read before is not in its log: the last epoch that may be, and where that ends."""
+    """The last epoch that both logs may share, and its end there; None: no difference was found."""
 
 
 class PartitionSource(Protocol):
@@ -50,7 +50,7 @@ class PartitionSource(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """Of the leader that it was opened to, -1 when not known."""
+        """Epoch of the leader that the connection was opened to, -1 when not known."""
 
     async def fetch(
         self,
@@ -70,7 +70,7 @@ class PartitionSource(Protocol):
         """
 
     async def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """Where an epoch ends in the leader's log. Raises: UpstreamLost."""
+        """Return where an epoch ends in the leader's log. Raises: UpstreamLost."""
 
     def close(self) -> None:
         """Drop the connection."""
@@ -78,7 +78,7 @@ class PartitionSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedBlock:
-    """All offsets of `[start, end)` were looked at."""
+    """A block of which all offsets in `[start, end)` were looked at."""
 
     topic: str
     topic_id: uuid.UUID
@@ -94,7 +94,7 @@ class ScannedBlock:
     """Inclusive ranges without a record of any lane."""
     log_start_offset: int
     leader_epoch: int = -1
-    """Of the last batch, -1 when not known."""
+    """Leader epoch of the last batch, -1 when not known."""
     epochs: tuple[tuple[int, int], ...] = ()
     """(leader epoch, offset of its first batch in the block), ascending; none when not known."""
 
@@ -110,7 +110,7 @@ OpenSource = Callable[[str, uuid.UUID, int], Awaitable[PartitionSource]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderKit:
-    """What all readers of a process share."""
+    """The parts that all readers of a process share."""
 
     open_source: OpenSource
     split: SplitFunction
@@ -125,9 +125,9 @@ class ReaderKit:
     on_truncated: Callable[[uuid.UUID, int, int], None]
     """(topic id, partition, new log end)."""
     remote_scanned_end: Callable[[uuid.UUID, int], int]
-    """Topic id and partition -> how far others have read it, as they told; -1: not at all."""
+    """End of what other nodes have published of a topic id and partition; -1: nothing."""
     lineages: Lineages
-    """What was seen of logs, here and by who told it."""
+    """Leader epochs of logs, as this node and others have seen them."""
     read_bytes_max: int
     batch_bytes_max: int
 
@@ -142,7 +142,7 @@ class ReaderKit:
         return min(BLOCK_BYTES, share, self.batch_bytes_max)
 
     def bound_of(self, error: BatchUnsupported, wire_bytes: int) -> int:
-        """What a batch may become that is larger than a block; 0: it is larger than any may be.
+        """Return the bound for a batch that is larger than a block; 0: it is too large.
 
         wire_bytes: of it and what follows, since incompressible data is larger on the wire.
         """
@@ -169,7 +169,7 @@ def split_and_sum(
     plain_bytes_max: int,
     batch_bytes_max: int,
 ) -> tuple[Any, NDArray[np.int64]] | None:
-    """Runs in a thread: split, compress where asked to, and find each lane's last record."""
+    """Split in a thread, compress where asked to, and find each lane's last record."""
     block = split(
         records,
         key_split.limits,
@@ -189,7 +189,7 @@ def split_and_sum(
 
 
 def last_offset_at(records: memoryview, position: int, offset: int) -> int:
-    """Last offset of the batch there; `offset` itself where its header says nothing of use."""
+    """Return the last offset of the batch there; `offset` where its header is of no use."""
     try:
         found = read_batch_header(records, position)
     except BatchCorrupt:
@@ -204,7 +204,7 @@ def scanned_block(
     offset: int,
     log_start_offset: int,
 ) -> ScannedBlock:
-    """What is told of a block that was read from `offset` on.
+    """Return the values that listeners get of a block that was read from `offset` on.
 
     where: topic, topic id, partition, how it is split.
     """
@@ -246,7 +246,7 @@ def close_aborted(
 
 
 def stable_bytes(records: memoryview, position: int, last_stable_offset: int) -> int:
-    """Where the batches before `last_stable_offset` end."""
+    """Return the position at which the batches before `last_stable_offset` end."""
     while (found := read_batch_header(records, position)) is not None:
         header, size_bytes = found
         if header.last_offset >= last_stable_offset:

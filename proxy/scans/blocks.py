@@ -1,7 +1,4 @@
-"""What another node has told of a block, in the form in which readers tell of it.
-
-In:    `Scan`s.  Out: `ScannedBlock`s.
-"""
+"""Blocks that another node has published, in the form that readers give to listeners."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from keylane.proxy.scans.records import Scan
 
 @dataclass(slots=True, eq=False)
 class PublishedLane:
-    """What is told of one lane of a block; for who counts it, there is one batch.
+    """The published part of one lane of a block; it counts as one batch.
 
     Not to be changed; frozen, it would take five times as long to make, and there are thousands.
     """
@@ -24,7 +21,7 @@ class PublishedLane:
     record_bytes: int
     record_count: int
     first: int
-    """No record of it is before."""
+    """The first offset that may be a record's."""
     last: int
 
     @property
@@ -47,7 +44,7 @@ class PublishedLane:
 
 
 def published_block(scan: Scan) -> ScannedBlock:
-    """As a reader would have told it."""
+    """Return the block in the form of a reader's."""
     lasts, counts, sizes = scan.columns
     rows = zip(sizes.tolist(), counts.tolist(), lasts.tolist(), strict=True)
     return ScannedBlock(

@@ -1,14 +1,13 @@
-"""What readers of all nodes have scanned, by a topic: published in a moment, taken in at once.
+"""Scans of the readers of all nodes, by a topic: published in a moment, taken in at once.
 
-In:    blocks that this node's readers scanned; cuts.  Out: those of the other nodes.
-Source: decision 021 (docs/decisions).
+Source: docs/decisions/021.
 
-Theory. What is unknown makes a stable offset late, never wrong; so scans may be lost. A cut may
+Theory. An unknown scan makes a stable offset late, never wrong; so scans may be lost. A cut may
 not: a scan of the old log beyond it would let positions pass records of the new one. So a cut is
 sent until Kafka has it, on all in-sync replicas and in one order with the scans of its partition.
-A scan of another sender may be older than the cut and written behind it. What it has beyond the cut
-is of an older leader epoch than all that is there now, and it is passed over; but only for as long
-as a scan may be under way, since a cut that was no cut must not keep good news away.
+A scan of another sender may be older than the cut and written behind it. Its offsets beyond the cut
+are of an older leader epoch than all that is there now, and are passed over; but only while such a
+scan may be under way, since a cut that was no cut must not keep good scans away.
 """
 
 from __future__ import annotations
@@ -58,23 +57,23 @@ from keylane.proxy.scans.runs import AGE_S_MAX, ScanRuns
 log = logging.getLogger("keylane.nodes")
 
 PARTITION_COUNT: Final = 1
-"""All nodes read all of it, 20 KB/s of each busy node; a second one would be more requests."""
+"""One partition: all nodes read all of it, 20 KB/s of each busy node; more are more requests."""
 RETENTION_MS: Final = 600_000
 SEGMENT_MS: Final = 300_000
 SEGMENT_BYTES: Final = 10 * 1024**2
 PAST_S: Final = 60.0
-"""How far back a node reads that starts: positions that were committed just now get their scan."""
+"""Reach back of a node that starts: positions that were committed just now get their scan."""
 PAUSE_S: Final = 0.02
 PAUSE_S_MAX: Final = 0.1
-"""Pauses behind each send and each read, which cost some 0.6 ms whatever is in them. What comes
-after a quiet moment goes at once; while there is news all the time, pauses grow to this."""
+"""Pauses behind each send and each read, which cost some 0.6 ms each. News after a quiet moment go
+at once; while there is news all the time, pauses grow to this."""
 SPLIT_AGAIN_S: Final = 10.0
-"""How often cuts of a split are repeated in full, for nodes that have just started."""
+"""Interval of a full repetition of a split's cuts, for nodes that have just started."""
 SPLITS_MAX: Final = 1000
 SEND_TIMEOUT_S: Final = 10.0
-"""Beyond it what was to be sent is given up."""
+"""Age beyond which scans that wait are given up."""
 CUT_GUARD_S: Final = 2 * (AGE_S_MAX + SEND_TIMEOUT_S)
-"""How long a scan of before a cut may still come: the longest way of one, and as much again."""
+"""Time in which a scan from before a cut may still come: its longest way, and as much again."""
 CUTS_MAX: Final = 10_000
 PLACES_MAX: Final = 100_000
 """Partitions whose end is known; those that were read first are forgotten first."""
@@ -83,7 +82,7 @@ POLL_MS: Final = 1_000
 RETRY_BACKOFF_S: Final = 1.0
 LIFE_BYTES: Final = 16
 OWN_MAX: Final = 64
-"""Own senders that are known when they come back; there is another one after each failure."""
+"""Own senders that are remembered; there is a new one after each failure."""
 BATCH_BYTES: Final = 768 * 1024
 """A packet has 512 KiB at most, and a broker takes 1 MiB."""
 
@@ -93,7 +92,7 @@ OnTruncated = Callable[[uuid.UUID, int, int], None]
 
 @dataclass(slots=True)
 class _Guard:
-    """A cut, and whose scans beyond it are of the new log."""
+    """A cut, and the senders whose scans beyond it are of the new log."""
 
     end: int
     leader_epoch: int
@@ -101,26 +100,26 @@ class _Guard:
     informed: set[Sender] = field(default_factory=set)
 
     def refuses(self, scan: Scan, sender: Sender) -> bool:
-        """Whether a scan may be of the old log."""
+        """Return whether a scan may be of the old log."""
         is_old = scan.end > self.end and scan.leader_epoch < self.leader_epoch
         return is_old and sender not in self.informed
 
 
 @dataclass(slots=True)
 class _Known:
-    """How far a partition was scanned."""
+    """End of a partition's scans."""
 
     remote_scanned_end: int = -1
-    """By other nodes."""
+    """End by other nodes."""
     leader_epoch: int = -1
-    """The latest that was seen."""
+    """The latest leader epoch that was seen."""
 
 
 class ScanFeed:
-    """Publishes to other nodes what was scanned here, and takes in what they publish.
+    """The publisher of this node's scans, and the reader of the other nodes'.
 
     Use: `start`, then `note_scanned` and `note_truncated` from the reader path, then `stop`.
-    Own messages that come back are passed over.
+    Own messages are passed over.
     """
 
     def __init__(
@@ -133,10 +132,10 @@ class ScanFeed:
         wall_clock: Callable[[], float],
         on_past: OnScanned | None = None,
     ) -> None:
-        """number: of this node. wall_clock: seconds since 1970, as brokers have them.
+        """number: this node's. wall_clock: seconds since 1970, as brokers have them.
 
-        on_past: given instead of `on_scanned` what was there before the start: it came over a
-        minute, and is read at once.
+        on_past: gets in the place of `on_scanned` the scans from before the start: they came over
+        a minute, and are read at once.
         """
         self._clients = clients
         self._on_scanned, self._on_truncated = on_scanned, on_truncated
@@ -173,13 +172,13 @@ class ScanFeed:
                 await self._catch_up(self._consumer)
         except (KafkaError, TimeoutError) as error:
             await self.stop()
-            raise UpstreamLost(f"reading {TOPIC_NAME}: {describe_error(error)}") from None
-        log.info("scans of other nodes are known taken=%d", self.taken)
+            raise UpstreamLost(f"cannot read {TOPIC_NAME}: {describe_error(error)}") from None
+        log.info("scans loaded taken=%d", self.taken)
         run = self._clients.watched.run
         self._tasks = [run(self._follow, "scans"), run(self._send_on, "scans sent")]
 
     async def stop(self) -> None:
-        """Send what waits, if Kafka takes it soon, and close."""
+        """Send the scans that wait, if Kafka takes them soon, and close."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -192,13 +191,13 @@ class ScanFeed:
             await end_within(close_consumer(self._consumer))
 
     def note_scanned(self, block: ScannedBlock) -> None:
-        """A reader of this node has looked at a block. Some 10 microseconds."""
+        """Note a block that a reader of this node has looked at. Some 10 microseconds."""
         self._know((block.topic_id, block.partition), -1, block.leader_epoch)
         self._runs.note(block, self._now_s())
         self._news.set()
 
     def note_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """A reader of this node has seen that the log was cut at `end`."""
+        """Note a cut at `end` that a reader of this node has seen."""
         known = self._known.get((topic_id, partition), _Known())
         cut = Cut(topic_id, partition, end, min(known.leader_epoch + 1, EPOCH_MAX))
         self._runs.cut(cut)
@@ -206,13 +205,13 @@ class ScanFeed:
         self._news.set()
 
     def hurry(self) -> None:
-        """A commit waits for what others publish: read it without a pause."""
+        """Read other nodes' scans without a pause: a commit waits for them."""
         self._hurried.set()
 
     def remote_scanned_end(self, topic_id: uuid.UUID, partition: int) -> int:
-        """Offset behind the last one that another node has published as scanned, -1 for none.
+        """Return the offset behind the last one that another node has scanned, -1 for none.
 
-        A log that ends before it was cut since.
+        A log that was cut since ends where it was cut.
         """
         known = self._known.get((topic_id, partition))
         return -1 if known is None else known.remote_scanned_end
@@ -253,7 +252,7 @@ class ScanFeed:
         self.sent += len(news)
 
     def _by_partition(self, news: list[News]) -> dict[int, list[News]]:
-        """News by partition of the scans topic: what is of one place stays in order."""
+        """Return news by partition of the scans topic: news of one place stay in order."""
         count = len(self._partitions)
         if count == 1:
             return {0: news}
@@ -264,7 +263,7 @@ class ScanFeed:
         return parts
 
     def _is_split_known(self, split: KeySplit) -> bool:
-        """Whether the split was published a moment ago; if not, it is about to be."""
+        """Return whether the split was published a moment ago; if not, it is about to be."""
         now_s = self._now_s()
         published_s = self._logged.get(split)
         # Of several partitions none may be read before another: each would need its own.
@@ -281,10 +280,10 @@ class ScanFeed:
         return False
 
     def _give_up(self, news: Iterable[News], error: BaseException) -> None:
-        """Kafka has not taken it: scans are lost, cuts are sent again."""
+        """Drop the scans that Kafka has not taken, and send the cuts again."""
         self._logged.clear()
-        # A producer that is closed may still send what it has, behind a cut that a new one sends.
-        # So it is another sender from now on, of which no node believes a scan beyond a cut.
+        # A producer that is closed may still send its batches, behind a cut of a new producer. So
+        # the new one is another sender, and no node believes the old one's scans beyond a cut.
         self._sender = Sender(self._sender.number, os.urandom(LIFE_BYTES))
         self._own.append(self._sender)
         for item in news:
@@ -294,7 +293,9 @@ class ScanFeed:
             else:
                 self.lost += 1
         if not self._is_failing:
-            log.warning("scans are not published to other nodes reason=%s", describe_error(error))
+            log.warning(
+                "scan publish failed: scans lost, cuts kept error=%s", describe_error(error)
+            )
         self._is_failing = True
 
     async def _opened_producer(self) -> AIOKafkaProducer:
@@ -315,7 +316,7 @@ class ScanFeed:
 
     # Reading.
     async def _catch_up(self, consumer: AIOKafkaConsumer) -> None:
-        """Go back a little, and take in all up to the end of now."""
+        """Go back a little, and take in all up to the present end."""
         past_ms = int((self._wall_clock() - PAST_S) * 1000)
         starts = await consumer.offsets_for_times(dict.fromkeys(self._partitions, past_ms))
         ends = await consumer.end_offsets(self._partitions)
@@ -336,7 +337,7 @@ class ScanFeed:
             try:
                 batches = await consumer.getmany(timeout_ms=POLL_MS)
             except KafkaError as error:
-                log.warning("scans of other nodes cannot be read reason=%s", describe_error(error))
+                log.warning("scan read failed: retrying error=%s", describe_error(error))
                 await asyncio.sleep(RETRY_BACKOFF_S)
                 continue
             for records in batches.values():
@@ -363,14 +364,14 @@ class ScanFeed:
             )
 
     def _take_record(self, record: ConsumerRecord[Any, Any], on_scanned: OnScanned) -> None:
-        """Raises: ScansInvalid."""
+        """Take in one record. Raises: ScansInvalid."""
         data = record.value or b""
         if read_sender(data) in self._own:
             return
         packet = read_packet(data, self._book)
         if packet is None:
             if not self._skipped_logged:
-                log.warning("scans record of another version is skipped")
+                log.warning("scan record skipped: another version wrote it")
             self._skipped_logged = True
             return
         for item in packet.news:
@@ -437,6 +438,6 @@ class ScanFeed:
 
 
 def _retrieve(ack: asyncio.Future[Any]) -> None:
-    """Look at the outcome, so that one without a waiter is not reported."""
+    """Look at the outcome, so that an error without a waiter is not reported."""
     if not ack.cancelled():
         ack.exception()

@@ -14,13 +14,13 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy.lanes.split_io import ScannedBlock
 
 SCANS_MAX: Final = 100_000
-"""Partitions and ways to split them whose scan is kept: about 1 KiB each at 16 lanes."""
+"""Scans that are kept, by partition and split: about 1 KiB each at 16 lanes."""
 OUTPUTS_MAX: Final = 2_000_000
 """Outputs of all these scans, 8 bytes each and region; clients may choose 1,024 lanes."""
 
 
 class Scans:
-    """The scans of all partitions that this process has to do with; its event loop's alone.
+    """The scans of all partitions that this process serves; event loop only.
 
     Invariant: there are SCANS_MAX at most, of OUTPUTS_MAX outputs in all unless it is one alone,
     and no more log starts and new leaders than that. The longest unused go first.
@@ -31,21 +31,21 @@ class Scans:
         self._scans: OrderedDict[PartitionSplit, ScanIndex] = OrderedDict()
         self._output_count = 0
         self._split_counts: Counter[PartitionKey] = Counter()
-        """Of the scans, by partition."""
+        """Outputs of the scans, by partition."""
         self._used: set[PartitionSplit] = set()
-        """Since the last `sweep`."""
+        """Scans used since the last `sweep`."""
         self._log_starts: dict[PartitionKey, int] = {}
         self._new_leaders: dict[PartitionKey, int] = {}
-        """Leader epochs that metadata has named, of scanned logs: to be compared with theirs."""
+        """Leader epochs in metadata, of scanned logs that are to be compared."""
 
     def note_leader(self, place: PartitionKey, leader_epoch: int) -> None:
-        """A partition has a later leader than was known: its log may be another one."""
+        """Note a later leader of a partition: its log may be another one."""
         lineage = self._lineages.find(place)
         if lineage is not None and lineage.leader_epoch < leader_epoch and lineage.newest >= 0:
             self._new_leaders[place] = leader_epoch
 
     def note_past(self, block: ScannedBlock, leader_epoch: int) -> None:
-        """Take note of the leader of a block that was published before this process began.
+        """Note the leader of a block that was published before this process began.
 
         A later leader may have another log, and no node is left that has met the cut.
         """
@@ -53,14 +53,14 @@ class Scans:
             self.note_leader((block.topic_id, block.partition), leader_epoch)
 
     def known(self, key: PartitionSplit) -> ScanIndex:
-        """Return what was scanned of a log; nothing until its new leader's was compared.
+        """Return the scan of a log, or an empty one until its new leader's log was compared.
 
-        A reader that connects does so. Not to be added to.
+        A reader that connects compares it. The scan is not to be added to.
         """
         return ScanIndex(key.key_split) if self.is_unsure(key.place) else self.of(key)
 
     def note(self, block: ScannedBlock) -> None:
-        """A block was looked at, here or by another node."""
+        """Add a block that a reader here or on another node has looked at."""
         place = (block.topic_id, block.partition)
         scan = self.of(block.partition_split)
         scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
@@ -74,7 +74,7 @@ class Scans:
                 scan.advance_log_start(start)
 
     def contradicts(self, block: ScannedBlock) -> bool:
-        """Whether another node has read, of a later leader, what was seen here of an earlier one.
+        """Return whether another node has read from a later leader what was seen here before.
 
         Ask before `note`. The log was cut there, and the reader had nothing to compare it with.
         """
@@ -85,7 +85,7 @@ class Scans:
         return 0 <= lineage.newest < block.leader_epoch and block.start < lineage.end
 
     def truncate(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """Another log goes on at `end`: it may begin elsewhere, too."""
+        """Forget the log from `end` on, and its start: another log may begin elsewhere."""
         self._log_starts.pop((topic_id, partition), None)
         self._new_leaders.pop((topic_id, partition), None)
         self._lineages.of((topic_id, partition)).truncate(end)
@@ -94,11 +94,11 @@ class Scans:
                 scan.truncate(end)
 
     def log_start_of(self, place: PartitionKey) -> int:
-        """Where the log begins, as far as that is known; -1: it is not."""
+        """Return the log start, -1 when unknown."""
         return -1 if self.is_unsure(place) else self._log_starts.get(place, -1)
 
     def is_unsure(self, place: PartitionKey) -> bool:
-        """Whether the log was scanned under an earlier leader than it has now."""
+        """Return whether the log was scanned under an earlier leader than it has now."""
         leader_epoch = self._new_leaders.get(place)
         if leader_epoch is None:
             return False
@@ -108,7 +108,7 @@ class Scans:
         return False
 
     def of(self, key: PartitionSplit) -> ScanIndex:
-        """Return what has been scanned of a partition, to add to."""
+        """Return the scan of a partition, to add to."""
         self._used.add(key)
         scan = self._scans.get(key)
         if scan is None:
@@ -126,7 +126,7 @@ class Scans:
         return len(self._scans) > SCANS_MAX or self._output_count > OUTPUTS_MAX
 
     def topic_ids(self) -> set[uuid.UUID]:
-        """Topics of which something was scanned."""
+        """Return the topics that have scans."""
         return {key.topic_id for key in self._scans}
 
     def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[PartitionSplit]:
@@ -137,9 +137,9 @@ class Scans:
         return gone
 
     def sweep(self, is_kept: Callable[[PartitionSplit], bool]) -> list[PartitionSplit]:
-        """Forget what was not used since the last call, except what is kept; return its keys.
+        """Forget scans without a use since the last call, except the kept ones; return their keys.
 
-        It is as after a start: what lies behind a stable offset is read again where it matters.
+        The state is then as after a start: offsets behind a stable offset are read again if needed.
         """
         idle = [key for key in self._scans if key not in self._used and not is_kept(key)]
         for key in idle:
@@ -153,7 +153,7 @@ class Scans:
         place = key.place
         self._split_counts[place] -= 1
         if not self._split_counts[place]:
-            # What is known of the log stays for its other splits: a new leader above all.
+            # The epochs of the log stay for its other splits: a new leader above all.
             del self._split_counts[place]
             self._log_starts.pop(place, None)
             self._new_leaders.pop(place, None)
@@ -161,7 +161,7 @@ class Scans:
     def raise_to_log_start(
         self, place: PartitionKey, state: OffsetState, before: OffsetState | None
     ) -> None:
-        """Move what is below the log start up to it, as far as that is known.
+        """Move positions below the log start up to it, as far as the start is known.
 
         before: the state at the last commit. A member that has just committed below the log
         start has read there: then the log begins lower than it did, and nothing is moved.

@@ -1,6 +1,5 @@
-"""Records of each lane that remain behind an offset: what a group still has to read.
+"""Records of each lane behind an offset: the lag of a group.
 
-In:    what readers have scanned.  Out: a count per lane, and whether it is exact.
 Source: exponential histograms (Datar, Gionis, Indyk, Motwani 2002): cells may be the larger the
 more records follow them, so that an error stays small beside the lag that it is in.
 
@@ -74,20 +73,20 @@ class _Cells:
         return len(self.firsts)
 
     def items(self) -> list[Cell]:
-        """All cells, ascending."""
+        """Return all cells, ascending."""
         return list(zip(self.firsts, self.lasts, self.counts, strict=True))
 
     def begin_of(self, offset: int) -> int:
-        """First offset of the cell that `offset` cuts in two; `offset` when it cuts none."""
+        """Return the first offset of the cell that `offset` cuts in two; `offset` for none."""
         place = bisect_left(self.lasts, offset)
         return min(offset, self.firsts[place]) if place < len(self.firsts) else offset
 
     def is_edge(self, offset: int) -> bool:
-        """Whether `offset` cuts no cell."""
+        """Return whether `offset` cuts no cell."""
         return self.begin_of(offset) == offset
 
     def insert_rest(self, cell: Cell, gap: Gap) -> None:
-        """Put in what is new of a cell that reaches beyond the gap: the rest is here already."""
+        """Put in the new part of a cell that reaches beyond the gap: the rest is here already."""
         first, last, count = cell
         low, high = bisect_left(self.firsts, first), bisect_left(self.firsts, last + 1)
         count -= sum(self.counts[low:high])
@@ -111,7 +110,7 @@ class _Cells:
 
 
 NO_CELLS: Final = _Cells()
-"""Of all lanes without a record so far: of hundreds under a name that a client has chosen, most."""
+"""The cells of all lanes without a record: most lanes of a name that a client has chosen."""
 
 
 class PartitionTally:
@@ -129,11 +128,11 @@ class PartitionTally:
 
     @property
     def scanned_end(self) -> int:
-        """Offset behind the last one that was scanned, 0 when there is none."""
+        """Return the offset behind the last one that was scanned, 0 for none."""
         return self._ends[-1] if self._ends else 0
 
     def gaps(self, start: int, end: int) -> list[Gap]:
-        """What was not scanned of `[start, end)`, ascending."""
+        """Return the gaps in `[start, end)`, ascending: offsets that were not scanned."""
         found = []
         for place in range(bisect_right(self._ends, start), len(self._starts)):
             if self._starts[place] >= end:
@@ -144,11 +143,11 @@ class PartitionTally:
         return [*found, (start, end)] if start < end else found
 
     def add(self, gap: Gap, lanes: Sequence[Sequence[Cell]]) -> None:
-        """Fill a gap with what was scanned there.
+        """Fill a gap with the cells that were scanned there.
 
-        lanes: cells of every lane, ascending. One may reach beyond the gap, since small batches are
-        joined in each block anew: then what is known of it already is taken off. Where that cannot
-        be told, its part of the gap stays one. Cost: a microsecond per cell.
+        lanes: cells of every lane, ascending. A cell may reach beyond the gap, since small batches
+        are joined in each block anew: then its known part is taken off. Where that part is unknown,
+        its part of the gap stays a gap. Cost: a microsecond per cell.
         """
         start, end = self._known_part(gap, lanes)
         if end <= start:
@@ -171,7 +170,7 @@ class PartitionTally:
                 self._lanes[lane] = self._thin_out(cells)
 
     def _known_part(self, gap: Gap, lanes: Sequence[Sequence[Cell]]) -> Gap:
-        """The part of a gap that no cell cuts, or only one whose other records are all known."""
+        """Return the part of a gap without cut cells, or with one whose other records are known."""
         start, end = gap
         is_settled = False
         while not is_settled and start < end:
@@ -208,8 +207,8 @@ class PartitionTally:
 
     def truncate(self, end: int) -> None:
         """Forget what is at or behind `end`, where a new leader has cut the log."""
-        # How many records of a cell that is cut are left is unknown: it goes as a whole, and may
-        # cut cells of other lanes with it.
+        # The number of records that are left of a cut cell is unknown: the cell goes as a whole,
+        # and may cut cells of other lanes with it.
         while (lower := min((cells.begin_of(end) for cells in self._lanes), default=end)) < end:
             end = lower
         for lane, cells in enumerate(self._lanes):
@@ -241,12 +240,12 @@ class PartitionTally:
                 before = last
 
     def _density(self, cells: _Cells) -> float:
-        """Records of a lane per offset, of all lanes equally much where nothing was scanned."""
+        """Return records of a lane per offset; lanes share equally where nothing was scanned."""
         scanned = sum(self._ends) - sum(self._starts)
         return sum(cells.counts) / scanned if scanned else 1 / len(self._lanes)
 
     def _join_regions(self, start: int, end: int) -> int:
-        """Add `[start, end)` to the regions; return the place of the one that it is in now."""
+        """Add `[start, end)` to the regions; return the place of the region that holds it."""
         first = bisect_left(self._ends, start)
         stop = bisect_right(self._starts, end)
         if first < stop:
@@ -295,7 +294,7 @@ class PartitionTally:
 
 @dataclass(slots=True)
 class LaneTallies:
-    """The tallies of all partitions that this process reads; used by the event loop alone.
+    """The tallies of all partitions that this process reads; event loop only.
 
     Invariants: `lane_count` is the sum over the partitions; it passes LANES_MAX by none.
     """
@@ -304,7 +303,7 @@ class LaneTallies:
     _tallies: OrderedDict[PartitionSplit, PartitionTally] = field(default_factory=OrderedDict)
 
     def on_scanned(self, block: ScannedBlock) -> None:
-        """A reader has split a block. Cost: some 10 microseconds per lane that has records."""
+        """Count a block that a reader has split. Cost: 10 microseconds per lane with records."""
         key = block.partition_split
         tally = self._tallies.get(key)
         if tally is None:
@@ -313,30 +312,30 @@ class LaneTallies:
         tally.advance_log_start(block.log_start_offset)
         gaps = tally.gaps(block.start, block.end)
         if not gaps:
-            return  # it was read again: for another group, for a lane that was late
+            return  # read again: for another group, or for a lane that was late
         is_new = gaps == [(block.start, block.end)]
         lanes = [_cells_of(part, is_joined=is_new) for part in block.outputs]
         for gap in gaps:
             tally.add(gap, lanes)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """A partition's log was cut at `end` by a new leader."""
+        """Forget records from `end` on, where a new leader has cut the log."""
         for key, tally in self._tallies.items():
             if key.place == (topic_id, partition):
                 tally.truncate(end)
 
     def forget(self, key: PartitionSplit) -> None:
-        """No reader has this split, or its topic is gone."""
+        """Forget a split without a reader, or a topic that is gone."""
         if self._tallies.pop(key, None) is not None:
             self.lane_count -= key.key_split.output_count
 
     def scanned_end(self, view: View, partition: int) -> int:
-        """Offset behind the last one that was scanned, 0 when there is none."""
+        """Return the offset behind the last one that was scanned, 0 for none."""
         tally = self._tallies.get(view.partition_split(partition))
         return tally.scanned_end if tally is not None else 0
 
     def remaining(self, view: View, index: int, start: int, end: int) -> Remaining:
-        """Records of a lane (by lane index) in `[start, end)`, where `end` is the log's end."""
+        """Return the records of a lane (by lane index) in `[start, end)`; `end`: the log's end."""
         partition = view.partition_of(index)
         tally = self._tallies.get(view.partition_split(partition))
         tally = tally or PartitionTally(view.layout.lane_count)
@@ -353,7 +352,7 @@ class LaneTallies:
 
 
 def _cells_of(part: Any, *, is_joined: bool) -> Sequence[Cell]:
-    """Cells of a lane's slice of a block: one per batch, or BLOCK_CELLS of batches joined."""
+    """Return cells of a lane's slice: one per batch, or BLOCK_CELLS of joined batches."""
     if part is None or not part.record_count:
         return ()
     counts, firsts, lasts = part.record_counts, part.base_offsets, part.last_record_offsets

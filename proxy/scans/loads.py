@@ -1,11 +1,10 @@
 """Load of each lane, measured where partitions are split: bytes and records per second.
 
-In:    what readers have scanned.  Out: rates per lane of a topic.
-Source: an exponentially decaying sum, as Kafka's own assignors have none; docs/decisions/013.
+Source: docs/decisions/013; an exponentially decaying sum, as Kafka's own assignors have none.
 
 Counted at the reader and not at the answers: a lane whose member is slow or gone would look
 light, and be given more. Each offset counts once, so that another group that reads the past
-does not make it look busy.
+does not make the lane look busy.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MEMORY_S: Final = 300.0
 START_S: Final = 1.0
 """A rate is taken over this at least: a first block says little about time."""
 AGE_S_MAX: Final = 10 * MEMORY_S
-"""Beyond this age a rate sinks no more: lanes of an idle topic keep their proportions."""
+"""Age beyond which a rate sinks no more: lanes of an idle topic keep their proportions."""
 LANES_MAX: Final = 1_000_000
 """Lanes that are counted, 16 bytes each; the longest unread partitions are forgotten first."""
 
@@ -38,9 +37,9 @@ LANES_MAX: Final = 1_000_000
 class _PartitionLoad:
     started_s: float
     at_s: float
-    """When the sums were last brought up to date."""
+    """Time of the last update of the sums."""
     end: int
-    """Offsets before it are counted."""
+    """Offsets before it are counted already."""
     sums: NDArray[np.float64]
     """(2, lane_count) decaying bytes and records."""
 
@@ -50,9 +49,9 @@ class _PartitionLoad:
         return faded
 
     def rates(self, now_s: float) -> NDArray[np.float64]:
-        """(2, lane_count) bytes and records per second."""
+        """Return (2, lane_count) bytes and records per second."""
         now_s = min(now_s, self.at_s + AGE_S_MAX)
-        # What a steady flow of 1/s would have summed up to since the start.
+        # The sum that a steady flow of 1/s would have reached since the start.
         elapsed_s = max(START_S, now_s - self.started_s)
         window_s = MEMORY_S * -math.expm1(-elapsed_s / MEMORY_S)
         rates: NDArray[np.float64] = self.decayed(now_s) / window_s
@@ -61,7 +60,7 @@ class _PartitionLoad:
 
 @dataclass(slots=True)
 class LaneLoads:
-    """Decaying rates of all lanes that this process reads; used by the event loop alone.
+    """Decaying rates of all lanes that this process reads; event loop only.
 
     Invariants: `lane_count` is the sum over the partitions; it passes LANES_MAX by none.
     """
@@ -71,7 +70,7 @@ class LaneLoads:
     _loads: OrderedDict[PartitionSplit, _PartitionLoad] = field(default_factory=OrderedDict)
 
     def on_scanned(self, block: ScannedBlock) -> None:
-        """A reader has split a block. Cost: a few microseconds, and 0.2 per lane."""
+        """Count a block that a reader has split. Cost: a few microseconds, and 0.2 per lane."""
         now_s = self.clock()
         key = block.partition_split
         load = self._loads.get(key)
@@ -85,22 +84,22 @@ class LaneLoads:
         self._loads.move_to_end(key)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """A partition's log was cut at `end`: what comes there now is new."""
+        """Note a cut at `end`: records from there on are new."""
         for key, load in self._loads.items():
             if key.place == (topic_id, partition):
                 load.end = min(load.end, end)
 
     def forget(self, key: PartitionSplit) -> None:
-        """No reader has this split, or its topic is gone."""
+        """Forget a split without a reader, or a topic that is gone."""
         if self._loads.pop(key, None) is not None:
             self.lane_count -= key.key_split.output_count
 
     def bytes_per_s(self, view: View) -> dict[int, float]:
-        """By lane index; lanes of partitions that were not read yet are missing."""
+        """Return rates by lane index, without lanes of partitions that were not read yet."""
         return self._rates(view, 0)
 
     def records_per_s(self, view: View) -> dict[int, float]:
-        """By lane index; lanes of partitions that were not read yet are missing."""
+        """Return rates by lane index, without lanes of partitions that were not read yet."""
         return self._rates(view, 1)
 
     def _rates(self, view: View, row: int) -> dict[int, float]:
@@ -125,7 +124,7 @@ class LaneLoads:
 
 
 def _sizes(lanes: tuple[Any, ...]) -> NDArray[np.float64]:
-    """(2, lane_count) bytes of records and records of each slice, 0 where there is none.
+    """Return (2, lane_count) bytes of records and records of each slice, 0 for no slice.
 
     Headers of batches are left out: lanes with few records of a block would weigh by them.
     """

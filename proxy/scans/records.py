@@ -1,14 +1,13 @@
-"""What nodes tell each other of scanned blocks, as bytes: records of `__keylane_scans`.
+"""Scans that nodes publish to each other, as bytes: records of `__keylane_scans`.
 
-In:    scans and cuts of partitions.  Out: packets, each the value of one record; and back.
-Source: decision 021 (docs/decisions); `keylane.offsets.scan` for what a scan means.
+Source: docs/decisions/021; `keylane.offsets.scan` for the meaning of a scan.
 
     packet = int16 version, int32 node number, 16 bytes life of the process, then
              splits   int32 count, and each: int8 kind, then
                       even (0)       int32 intervals
                       cut (1)        int32 cuts, and each 8 bytes; int8 flag, and if it is 1 an
                                      int16 output of each interval
-                      reference (2)  16 bytes: the digest of a split that was told before
+                      reference (2)  16 bytes: the digest of a split of an earlier packet
              topics   int32 count, and each: topic id, name
              items    int32 count, and each: int32 size, int8 kind, then
                       scan (0)       int32 topic, int32 partition, int32 split, int64 start,
@@ -20,7 +19,7 @@ Source: decision 021 (docs/decisions); `keylane.offsets.scan` for what a scan me
 
 Integers are big-endian, those of columns and cuts little-endian and unsigned. Offsets in columns
 count from the scan's start, the last record's from one offset before it: 0 is no record. A packet
-of another version is some other keylane's.
+of another version was written by another version of keylane.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from numpy.typing import NDArray
 from keylane.config.own_names import SCANS_TOPIC
 from keylane.errors import FrameInvalid, ScansInvalid
 from keylane.keyrange.key_split import KeySplit, even_split
-from keylane.keyrange.lane import LANE_COUNT_MAX
+from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.wire.primitives import INT8, INT32, Buffer, Reader, Writer
 
 TOPIC_NAME: Final = SCANS_TOPIC
@@ -59,18 +58,18 @@ DIGEST_BYTES: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
 EPOCH_MAX: Final = 2**31 - 1
 PACKET_BYTES_MAX: Final = 2 * 1024**2
-"""Of what is read: twice what brokers take by default, in which a full packet and one scan fit."""
+"""Bound of a read: twice the default of brokers, room for a full packet and one scan."""
 NO_RECORD: Final = -1
 NO_EPOCH: Final = -1
 PACKET_BYTES: Final = 256 * 1024
 """A packet ends behind this; well below the 1 MiB that brokers and clients take by default."""
 OUTPUTS_PUBLISHED_MAX: Final = 8 * 1024
 INTERVALS_PUBLISHED_MAX: Final = 16 * 1024
-"""Splits beyond these are not told, so that one scan fits into a packet: at most 0.5 MiB."""
+"""Splits with more outputs are not published, so that one scan fits a packet of 0.5 MiB."""
 OUTPUTS_PACKET: Final = 64 * 1024
 """A packet ends behind this, too: an output may take no byte there, but 24 in a reader's memory."""
 HOLES_PUBLISHED_MAX: Final = 4096
-"""The highest are kept, as `keylane.offsets.scan` does."""
+"""Holes of a scan; the highest are kept, as in `keylane.offsets.scan`."""
 SPLITS_KNOWN_MAX: Final = 1000
 WIDTHS: Final[dict[int, np.dtype[Any]]] = {
     1: np.dtype("<u1"),
@@ -84,16 +83,16 @@ Columns = NDArray[np.int64]
 
 
 class Sender(NamedTuple):
-    """Who told it."""
+    """The sender of a packet."""
 
     number: int
     life: bytes
-    """16 random bytes of the process: a node that was started anew is somebody else."""
+    """16 random bytes of the process: a node that was started anew is another sender."""
 
 
 @dataclass(slots=True, eq=False)
 class Scan:
-    """All offsets of `[start, end)` were looked at."""
+    """A block of which all offsets in `[start, end)` were looked at."""
 
     topic: str
     topic_id: uuid.UUID
@@ -107,7 +106,7 @@ class Scan:
     """Inclusive ranges without a record of any lane."""
     log_start_offset: int
     leader_epoch: int
-    """Of the last batch, -1 when not known."""
+    """Leader epoch of the last batch, -1 when not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class Cut:
     partition: int
     end: int
     leader_epoch: int
-    """What is behind `end` now has this one or a later one."""
+    """Lower bound of the leader epoch of records behind `end`."""
 
 
 News = Scan | Cut
@@ -126,30 +125,30 @@ News = Scan | Cut
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """What one record tells, in order."""
+    """The content of one record, in order."""
 
     sender: Sender
     news: tuple[News, ...]
     skipped: int
-    """Items whose split is not known."""
+    """Number of items whose split is not known."""
 
 
 def is_published(split: KeySplit) -> bool:
-    """Whether scans by this split are told at all."""
+    """Return whether scans by this split are published at all."""
     return (
         split.output_count <= OUTPUTS_PUBLISHED_MAX and len(split.lows) <= INTERVALS_PUBLISHED_MAX
     )
 
 
 def digest_of(split: KeySplit) -> bytes:
-    """16 bytes that name a split; equal for equal splits."""
+    """Return 16 bytes that name a split; equal for equal splits."""
     digest = hashlib.sha256(split.limits.astype("<u8").tobytes())
     digest.update(split.output_of.astype("<i2").tobytes())
     return digest.digest()[:DIGEST_BYTES]
 
 
 class SplitBook:
-    """Splits that were told, by digest, so that a scan need not repeat thousands of cuts.
+    """Published splits by digest, so that a scan need not repeat thousands of cuts.
 
     Memory: SPLITS_KNOWN_MAX splits, the longest unused are forgotten first.
     """
@@ -158,7 +157,7 @@ class SplitBook:
         self._splits: OrderedDict[bytes, KeySplit] = OrderedDict()
 
     def learn(self, split: KeySplit) -> KeySplit:
-        """Remember a split; the object that is kept of it, always the same for equal ones."""
+        """Remember a split; return the object that is kept, the same for equal splits."""
         digest = digest_of(split)
         known = self._splits.setdefault(digest, split)
         self._splits.move_to_end(digest)
@@ -167,7 +166,7 @@ class SplitBook:
         return known
 
     def find(self, digest: bytes) -> KeySplit | None:
-        """The split of this digest; None: it was not told, or is forgotten."""
+        """Return the split of this digest; None: it was not published, or is forgotten."""
         split = self._splits.get(digest)
         if split is not None:
             self._splits.move_to_end(digest)
@@ -192,7 +191,7 @@ class _Draft:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next item belongs into another packet."""
+        """Return whether the next item belongs into another packet."""
         return self.size_bytes > PACKET_BYTES or self.outputs > OUTPUTS_PACKET
 
     def to_bytes(self, sender: Sender) -> bytes:
@@ -217,11 +216,11 @@ class _Draft:
         self.size_bytes += len(item)
 
     def topic_number(self, topic_id: uuid.UUID, name: str) -> int:
-        """Place of a topic in the table."""
+        """Return the place of a topic in the table."""
         return self.topics.setdefault((topic_id, name), len(self.topics))
 
     def split_number(self, split: KeySplit) -> int:
-        """Place of a split in the table."""
+        """Return the place of a split in the table."""
         number = self.splits.get(split)
         if number is None:
             number = self.splits[split] = len(self.splits)
@@ -234,8 +233,8 @@ def write_packets(
 ) -> Iterator[bytes]:
     """Encode news in order, in as few packets as fit.
 
-    is_known: whether readers were told a split that is not even, so that its digest will do; the
-    packet tells it otherwise. Splits that are not `is_published` must not come here.
+    is_known: returns whether a split that is not even was published, so that its digest will do;
+    else the packet holds it. Splits that are not `is_published` must not come here.
     """
     draft = _Draft(is_known)
     for item in news:
@@ -309,20 +308,20 @@ def _column(values: Columns) -> tuple[bytes, bytes]:
 
 
 def read_sender(data: Buffer) -> Sender | None:
-    """Who sent a packet, without a look at the rest; None: it is of another version.
+    """Return the sender of a packet, without a look at the rest; None: it is of another version.
 
     Raises: ScansInvalid.
     """
     if not HEAD.size <= len(data) <= PACKET_BYTES_MAX:
-        raise ScansInvalid(f"a packet of {len(data)} bytes")
+        raise ScansInvalid(f"packet has {len(data)} bytes")
     version, number, life = HEAD.unpack_from(data)
     return Sender(number, life) if version == VERSION else None
 
 
 def read_packet(data: Buffer, book: SplitBook) -> Packet | None:
-    """Decode a packet; splits that it tells go into the book. None: it is of another version.
+    """Decode a packet; its splits go into the book. None: it is of another version.
 
-    Raises: ScansInvalid, it is no packet; the book may have learnt from it all the same.
+    Raises: ScansInvalid, it is no packet; its splits may be in the book all the same.
     """
     sender = read_sender(data)
     if sender is None:
@@ -347,7 +346,7 @@ def read_packet(data: Buffer, book: SplitBook) -> Packet | None:
 
 
 def _read_split(reader: Reader, book: SplitBook) -> KeySplit | None:
-    """A row of the table; None: what it refers to is not known. Raises: ValueError too."""
+    """Read a row of the table; None: its reference is not known. Raises: ValueError too."""
     kind = reader.int8()
     if kind == REFERENCE:
         return book.find(reader.uuid())
@@ -369,7 +368,7 @@ def _read_split(reader: Reader, book: SplitBook) -> KeySplit | None:
 def _read_item(
     outer: Reader, topics: list[tuple[uuid.UUID, str]], splits: list[KeySplit | None]
 ) -> News | None:
-    """One item; None: its split is not known. Raises: FrameInvalid, IndexError."""
+    """Read one item; None: its split is not known. Raises: FrameInvalid, IndexError."""
     size = outer.int32()
     start = outer.advance(size)
     reader = Reader(outer.buffer[start : start + size], flexible=False)
@@ -410,13 +409,13 @@ def _read_item(
 
 
 def _read_columns(reader: Reader, outputs: int, start: int, length: int) -> Columns:
-    """The columns of a scan, as `Scan` has them. Raises: FrameInvalid."""
+    """Read the columns of a scan, in the shape of `Scan`. Raises: FrameInvalid."""
     columns = np.stack([_read_column(reader, outputs) for _ in range(3)])
     lasts, counts, sizes = columns
-    # So many records fit up to the last one, and that is in the region.
+    # No more records fit up to the last one, which lies in the region.
     fits = (counts <= lasts) & (lasts <= length) & ((counts > 0) == (lasts > 0))
     _expect("records outside of the scan", that=bool(fits.all()))
-    _expect("bytes beyond 2^63", that=sum(sizes.tolist()) <= OFFSET_MAX)  # who counts adds them
+    _expect("bytes beyond 2^63", that=sum(sizes.tolist()) <= OFFSET_MAX)  # they are added up
     columns[0] = np.where(lasts > 0, lasts + (start - 1), NO_RECORD)
     return columns
 
@@ -439,14 +438,14 @@ def _read_column(reader: Reader, count: int) -> Columns:
         return np.zeros(count, np.int64)
     kind = WIDTHS.get(width)
     if kind is None:
-        raise FrameInvalid(f"column of {width} bytes per value")
+        raise FrameInvalid(f"column has {width} bytes per value")
     values = _values(reader, kind, count).astype(np.int64)
     _expect("value beyond 2^63", that=int(values.min()) >= 0)
     return values
 
 
 def _values(reader: Reader, kind: np.dtype[Any], count: int) -> NDArray[Any]:
-    """A view of the next `count` values. Raises: FrameInvalid, they are not all there."""
+    """Return a view of the next `count` values. Raises: FrameInvalid, they are not all there."""
     start = reader.advance(kind.itemsize * count)
     return np.frombuffer(reader.buffer, kind, count, start)
 

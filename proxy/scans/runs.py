@@ -1,10 +1,9 @@
-"""What this node has scanned and not told the others yet: neighbouring blocks become one.
+"""Scans of this node that are not published yet: neighbouring blocks become one.
 
-In:    scanned blocks and cuts, as readers tell them.  Out: `Scan`s and `Cut`s to send.
-Source: decision 021 (docs/decisions).
+Source: docs/decisions/021.
 
-What is dropped here is not known to other nodes, whose stable offsets then come late. A cut must
-not be dropped, or they would be wrong.
+A scan that is dropped here is unknown to other nodes, whose stable offsets then come late. A cut
+must not be dropped: their stable offsets would be wrong.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from keylane.proxy.scans.records import Columns, Cut, News, Scan, is_published
 COST_MAX: Final = 256 * 1024
 """Outputs and holes that wait, some 32 bytes each: 8 MiB, minutes of a busy node."""
 AGE_S_MAX: Final = 10.0
-"""What has waited longer is dropped. A process that was stopped must not tell of a log that may
-have been cut meanwhile, as if it were news."""
+"""Age at which a run is dropped. A process that was stopped must not publish a log that may have
+been cut meanwhile."""
 
 
 @dataclass(slots=True)
@@ -35,7 +34,7 @@ class _Run:
 
 
 class ScanRuns:
-    """Blocks of one partition and split that follow each other are one run.
+    """Runs: neighbouring blocks of one partition and split.
 
     Invariants: `cost` is the sum over the runs, and at most COST_MAX; no run reaches beyond a cut
     of its partition that was noted after it.
@@ -48,13 +47,13 @@ class ScanRuns:
         self._serial = 0
         self.cost = 0
         self.dropped = 0
-        """Runs that nobody will be told of, since the start."""
+        """Runs that were dropped since the start; other nodes do not get them."""
 
     def __len__(self) -> int:
         return len(self._runs) + len(self._cuts)
 
     def note(self, block: ScannedBlock, now_s: float) -> None:
-        """A reader has looked at a block. Cost: some microseconds, and 0.2 per output."""
+        """Add a block that a reader has looked at. Cost: microseconds, and 0.2 per output."""
         key = block.partition_split
         number = self._newest.get(key)
         run = self._runs[number] if number is not None else None
@@ -68,7 +67,7 @@ class ScanRuns:
         self._bound()
 
     def cut(self, cut: Cut) -> None:
-        """The log was cut: what waits of behind its end is of the old log, and forgotten."""
+        """Note a cut, and forget the waiting runs behind its end: they are of the old log."""
         place, end = (cut.topic_id, cut.partition), cut.end
         known = self._cuts.get(place)
         if known is not None:
@@ -83,7 +82,7 @@ class ScanRuns:
                 self._remove(number)
 
     def take(self, now_s: float) -> list[News]:
-        """Everything that waits, cuts first, and nothing too old; it waits no more."""
+        """Take everything that waits, cuts first, without what is too old."""
         news: list[News] = [*self._cuts.values()]
         fresh = [run.scan for run in self._runs.values() if now_s - run.noted_s <= AGE_S_MAX]
         self.dropped += len(self._runs) - len(fresh)
@@ -145,7 +144,7 @@ class ScanRuns:
 
 
 def _columns(block: ScannedBlock) -> Columns:
-    """(3, outputs), as `Scan` has them."""
+    """Return (3, outputs), in the shape of `Scan`."""
     lasts = block.last_record_offsets.tolist()
     counts, sizes = [], []
     for last, part in zip(lasts, block.outputs, strict=True):

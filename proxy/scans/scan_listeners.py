@@ -1,4 +1,4 @@
-"""Parts of a node that receive what readers of partitions have scanned, block by block."""
+"""Parts of a node that receive the blocks that readers have scanned."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class ScanListeners:
     truncated: tuple[Callable[[uuid.UUID, int, int], None], ...]
 
     def on_scanned(self, block: ScannedBlock) -> None:
-        """A reader has looked at a block of a partition."""
+        """Pass on a block that a reader has looked at."""
         for receive in self.scanned:
             receive(block)
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """A partition's log was cut at `end` by a new leader."""
+        """Pass on that a partition's log was cut at `end` by a new leader."""
         for receive in self.truncated:
             receive(topic_id, partition, end)

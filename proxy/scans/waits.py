@@ -1,7 +1,6 @@
-"""Commits that wait a moment for what another node has scanned.
+"""Commits that wait a moment for the scan of another node.
 
-In:    positions that are being committed; what is taken in.  Out: they are known, or time is over.
-Source: decision 021 (docs/decisions).
+Source: docs/decisions/021.
 
 The node that reads a partition is not always the one that a group commits to. A commit may so be
 faster than the news of the block that it is about, and when it is the group's last one, the stable
@@ -23,26 +22,26 @@ from keylane.offsets.table import OffsetTable
 from keylane.proxy.topics.view import View
 
 WAIT_S: Final = 0.25
-"""News take some 10 ms, and up to 150 from a node that reads all the time."""
+"""Time of a wait: scans take some 10 ms, and up to 150 from a node that reads all the time."""
 VAIN_MAX: Final = 10_000
-"""Positions that were waited for in vain, and are not waited for again."""
+"""Positions whose wait was in vain, and which are not waited for again."""
 QUIET_MAX: Final = 32
-"""Waits in vain in a row for one partition; after that its readers are taken to be silent."""
+"""Waits in vain in a row for one partition; after that no commit waits for its readers."""
 QUIET_KEYS_MAX: Final = 10_000
 
 LaneKey = tuple[str, PartitionSplit, int]
-"""Group, where, which output."""
+"""Group, place, output."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiter:
-    """What one commit waits for."""
+    """The positions that one commit waits for."""
 
     positions: dict[LaneKey, int]
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, key: PartitionSplit, scan: ScanIndex) -> None:
-        """Something of a partition was scanned."""
+        """Note that offsets of a partition were scanned."""
         known = [lane for lane, at in self.positions.items() if lane[1] == key and scan.knows(at)]
         for lane in known:
             del self.positions[lane]
@@ -51,21 +50,21 @@ class _Waiter:
 
 
 class ScanWaits:
-    """Commits that wait for scans of a partition; used by the event loop alone.
+    """Commits that wait for scans of a partition; event loop only.
 
     Invariants: every waiter is listed under the partitions of its positions; VAIN_MAX and
     QUIET_KEYS_MAX bound what is remembered.
     """
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
-        """`hurry` is called when a commit begins to wait."""
+        """hurry: is called when a commit begins to wait."""
         self._hurry = hurry
         self._waiters: dict[PartitionSplit, list[_Waiter]] = {}
         self._vain: OrderedDict[LaneKey, int] = OrderedDict()
         self._quiet: OrderedDict[PartitionSplit, int] = OrderedDict()
 
     def note(self, key: PartitionSplit, scan: ScanIndex) -> None:
-        """Something was scanned, here or elsewhere. Costs nothing where no commit waits."""
+        """Note a scan of this node or another one. Costs nothing where no commit waits."""
         if self._quiet:
             self._quiet.pop(key, None)
         for waiter in self._waiters.get(key, ()):

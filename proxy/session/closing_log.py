@@ -1,4 +1,4 @@
-"""The log line of a connection that was closed: of strangers not all, who can cause any number.
+"""The log line of a closed connection; not of all strangers, since they can cause any number.
 
 In:    which connection, why.  Out: a line of the logger `keylane.session`.
 """

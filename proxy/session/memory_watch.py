@@ -1,7 +1,6 @@
 """Closes connections that hold more than there is room for, at the moment that they would.
 
-In:    what sessions hold, as they tell it; the plan.  Out: sessions closed; gauges.
-Source: decision 035.
+Source: docs/decisions/035.
 """
 
 from __future__ import annotations

@@ -20,12 +20,12 @@ LOOKED_AT_MAX: Final = 100
 
 
 class Newcomers(Generic[Connection]):
-    """Invariants: at most `count_max`; in the order in which they were last heard."""
+    """Invariants: at most `count_max`; in the order of their last bytes."""
 
     def __init__(self, *, count_max: int, timeout_s: float) -> None:
         self._count_max, self._timeout_s = count_max, timeout_s
         self._times: OrderedDict[Connection, tuple[float, float]] = OrderedDict()
-        """When each came, and when it was last heard, in seconds."""
+        """When each came, and when its last bytes came, in seconds."""
 
     def __len__(self) -> int:
         return len(self._times)
@@ -39,7 +39,7 @@ class Newcomers(Generic[Connection]):
         return len(self._times) >= self._count_max
 
     def find_silent(self, is_silent: Callable[[Connection], bool]) -> Connection | None:
-        """The one that has been silent longest; None: those that were heard first wait for us.
+        """Return the one that has been silent longest; None: all of them wait for us.
 
         is_silent: whether a connection has nothing under way, so that it is the client's turn.
         """

@@ -15,7 +15,7 @@ FLUSH_S: Final = 30.0
 
 
 def flush(transport: asyncio.Transport, taken_bytes: int | None = None) -> None:
-    """A closed transport sends what waits, and for ever where its peer takes nothing: end that."""
+    """End a closed transport that sends what waits to a peer that takes nothing."""
     if not transport.get_write_buffer_size():
         return
     now_bytes = count_taken(transport)

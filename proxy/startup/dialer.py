@@ -12,7 +12,7 @@ from keylane.proxy.net.upstream import UpstreamLink
 
 
 class Dialer:
-    """Connects as the configuration says; brokers that cannot be reached are told of."""
+    """Connects as the configuration says; brokers that cannot be reached are logged."""
 
     def __init__(self, config: ProxyConfig, cluster: Cluster) -> None:
         self._config, self._cluster = config, cluster

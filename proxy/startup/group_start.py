@@ -38,7 +38,7 @@ class GroupStart:
         health: Health,
         on_failed: Callable[[KeylaneError], None],
     ) -> None:
-        """lone: None among many nodes; on_failed: is told why a later start cannot be."""
+        """lone: None among many nodes; on_failed: gets the reason why a later start cannot be."""
         self._cluster, self._groups, self._settings = cluster, groups, settings
         self._lone, self._health, self._on_failed = lone, health, on_failed
         self._later: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""This process among the nodes: its seat, what it tells the others, what it learns from them.
+"""This process among the nodes: its seat, its message to the others, and theirs.
 
 In:    the configuration, the cluster, what sessions share.  Out: a `NodeGroup` or a `LoneSeat`.
 Source: docs/decisions/020, 030, 033.
@@ -24,7 +24,7 @@ from keylane.proxy.nodes.process_mark import make_mark
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 
-ANY_HOST: Final = ("0.0.0.0", "::")  # noqa: S104 - what to tell in its place
+ANY_HOST: Final = ("0.0.0.0", "::")  # noqa: S104 - replaced in messages
 
 
 class NodeParts:
@@ -79,7 +79,7 @@ class NodeParts:
         self._stats.node_strangers += 1
 
     def _lone_info(self) -> NodeInfo:
-        """What a node that comes later is told of the only one."""
+        """Return the message of the only node to one that comes later."""
         return NodeInfo(
             number=0,
             bootstrap=self.shared.bootstrap,
@@ -90,7 +90,7 @@ class NodeParts:
         )
 
     def _node_info(self) -> NodeInfo:
-        """What the others are told of this node."""
+        """Return the message of this node to the others."""
         config, control = self._config, self._control
         assert config.node is not None, "asked for among many nodes"
         url = ""
@@ -112,7 +112,7 @@ class NodeParts:
         )
 
     def _on_membership(self, membership: Membership) -> None:
-        """The nodes have agreed anew on who is there, and who serves which groups."""
+        """Take in a new agreement of the nodes: members, and the owners of groups."""
         self.shared.update_nodes(membership)
         self._stats.node_generations += 1
         self.shared.groups.note_readers(node.journal for node in membership.nodes)

@@ -23,7 +23,7 @@ from keylane.proxy.scans.records import TOPIC_NAME as SCANS
 log = logging.getLogger("keylane.nodes")
 
 PROBE: Final = f"{TRANSACTIONAL_ID_PREFIX}probe"
-"""Nobody writes with it: to be given an epoch shows the right, and fences no node."""
+"""No node writes with it: to be given an epoch shows the right, and fences none."""
 NOT_GIVEN: Final = -(2**31)
 """Operations of a broker that was not asked, or does not know."""
 NEEDED: Final = (Operation.READ, Operation.WRITE)
@@ -31,7 +31,7 @@ TOPICS: Final = (TOPIC_NAME, SCANS)
 
 
 async def expect_rights(brokers: Brokers) -> None:
-    """Brokers that do not answer are told of; whoever needs them next has more patience.
+    """Ask for the rights; brokers that do not answer are logged, and not waited for.
 
     Raises: ConfigInvalid, which names the first right that is missing; LoginRefused.
     """
@@ -63,9 +63,9 @@ async def _expect_rights(brokers: Brokers) -> None:
 def _lacking(topic: Any) -> list[str]:
     operations = int(topic.topic_authorized_operations)
     if topic.error_code == ErrorCode.topic_authorization_failed:
-        operations = 0  # not even DESCRIBE: then they are not told
+        operations = 0  # not even DESCRIBE: then the answer has none
     if operations == NOT_GIVEN:
-        log.debug("rights are not told topic=%s error_code=%s", topic.name, topic.error_code)
+        log.debug("rights are not known topic=%s error_code=%s", topic.name, topic.error_code)
         return []
     return [needed.name for needed in NEEDED if not operations & 1 << needed]
 

@@ -30,7 +30,7 @@ FACTOR: Final = "offsets.topic.replication.factor"
 BROKER: Final = i8(4)
 """Resource type of DescribeConfigs."""
 LOOK_S: Final = 1.0
-"""Between two looks at a cluster that cannot make the topic: nothing tells when brokers come."""
+"""Between two looks at a cluster that cannot make the topic: no event says when brokers come."""
 
 
 async def find_obstacle(cluster: Cluster) -> str | None:
@@ -61,7 +61,7 @@ async def until_possible(cluster: Cluster) -> None:
     while True:
         await asyncio.sleep(LOOK_S)
         try:
-            # Whoever asks for a coordinator has the brokers make the topic.
+            # A request for a coordinator has the brokers make the topic.
             await cluster.request(FindCoordinatorRequest(key=ANY_GROUP))
             await cluster.refresh()
         except UpstreamLost as error:

@@ -1,6 +1,5 @@
 """Rights on what is keylane's own that others have: found in the ACLs of a cluster.
 
-In:    ACLs as brokers describe them, keylane's own principal.  Out: who may do what it must not.
 Source: Kafka documentation, "Authorization and ACLs"; KIP-290 (patterns): a DENY goes before any
 ALLOW, of whatever pattern; docs/security.md.
 """
@@ -88,7 +87,7 @@ class OpenRight:
     """Those that no DENY takes away."""
 
     def __str__(self) -> str:
-        """Who, by which pattern, what."""
+        """Principal, pattern and operations."""
         pattern = self.acl.name + (ALL_NAMES if self.acl.pattern_type == PREFIXED else "")
         names = ",".join(OPERATION_NAMES[operation] for operation in self.operations)
         return f"{self.acl.principal} has {names} on {self.own.name} by the pattern {pattern}"

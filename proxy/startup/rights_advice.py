@@ -53,7 +53,7 @@ class AclSource(Protocol):
 
 
 class AclsUnknown(Exception):
-    """Brokers do not tell the ACLs; the text says why."""
+    """Brokers do not list the ACLs; the text says why."""
 
 
 def own_principals(config: SecurityConfig) -> frozenset[str]:
@@ -82,7 +82,7 @@ async def ask_open_rights(brokers: AclSource, principals: Collection[str]) -> li
 
 
 async def advise(brokers: AclSource, principals: Collection[str]) -> None:
-    """Say what is to be denied to others, and who has it. Never ends a node."""
+    """Log rights that are to be denied to others, and their principals. Never ends a node."""
     found: list[OpenRight] | None = None
     try:
         found = await ask_open_rights(brokers, principals)

@@ -2,8 +2,9 @@
 
 The order of rules is that of docs/configuration.md.
 
-A client asks one node what a topic is and fetches from another. If a name meant 4 lanes to one
-node and 16 to the other, or lanes and a plain topic, members would read records twice or never.
+A client asks one node for the meaning of a topic and fetches from another. If a name meant 4 lanes
+to one node and 16 to the other, or lanes and a plain topic, members would read records twice or
+never.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from keylane.config.node import LANES_MAX, LaneRule
+from keylane.config.node import LaneRule
 from keylane.config.topic_rules import falls_under
 from keylane.keyrange.key_split import LaneCuts
+from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.proxy.topics.node_values import NodeRule
 
 NAMES_JUDGED_MAX: Final = 10_000
@@ -25,14 +27,14 @@ class Meaning(NamedTuple):
     """The lanes that a name stands for; made whenever a client names a topic that has lanes."""
 
     topic: str
-    """As the broker names it."""
+    """The broker's name of the topic."""
     lanes: int
-    """Per partition."""
+    """Lanes per partition."""
     fingerprint: str = ""
-    """Of a plan's cuts, in hex; empty for equal ranges."""
+    """Fingerprint of a plan's cuts, in hex; empty for equal ranges."""
 
     def __str__(self) -> str:
-        """For a log line."""
+        """Return the lanes in words, for a log line."""
         text = f"{self.lanes} lanes per partition of {self.topic}"
         return f"{text} by the plan {self.fingerprint[:12]}" if self.fingerprint else text
 
@@ -43,29 +45,29 @@ class LaneMeanings:
     def __init__(self, rules: Sequence[NodeRule] = (), pattern: str = "") -> None:
         """pattern: `lane_name_pattern`; empty: no name is a lane name."""
         self._rules, self._text = tuple(rules), pattern
-        # The pattern may be of another node, whose message was checked for its size only.
+        # The pattern may come from another node, whose message was checked for its size only.
         is_pattern = pattern.count("{topic}") == pattern.count("{lanes}") == 1
         self._pattern = compile_lane_names(pattern) if is_pattern else None
         self._plans = {rule.topic: rule.fingerprint for rule in rules if rule.fingerprint}
 
     def __eq__(self, other: object) -> bool:
-        """Whether every name means the same for having the same rules."""
+        """Return whether the rules are equal, so that every name means the same."""
         if not isinstance(other, LaneMeanings):
             return NotImplemented
         return (self._rules, self._text) == (other._rules, other._text)
 
     def __hash__(self) -> int:
-        """As equal as its rules."""
+        """Return the hash of the rules."""
         return hash((self._rules, self._text))
 
     def of(self, name: str) -> Meaning | None:
-        """What a name stands for; None: for itself, a plain topic."""
+        """Return the lanes that a name stands for; None: a plain topic."""
         fingerprint = self._plans.get(name, "")
         # A lane name first: `shop-a.lanes-8` must not fall under a glob `shop-*`.
         match = self._pattern.fullmatch(name) if self._pattern else None
         if match is not None and not match["topic"].startswith("__"):
             lanes = int(match["lanes"])
-            if lanes <= LANES_MAX:
+            if lanes <= LANE_COUNT_MAX:
                 return Meaning(match["topic"], lanes, fingerprint)
         for rule in self._rules:
             if falls_under(name, rule.topic):
@@ -74,7 +76,7 @@ class LaneMeanings:
 
 
 def compile_lane_names(pattern: str) -> re.Pattern[str]:
-    """A `lane_name_pattern` as an expression with the groups `topic` and `lanes`."""
+    """Return a `lane_name_pattern` as an expression with the groups `topic` and `lanes`."""
     return re.compile(
         re.escape(pattern)
         .replace(r"\{topic\}", r"(?P<topic>[a-zA-Z0-9._-]+)")
@@ -83,7 +85,7 @@ def compile_lane_names(pattern: str) -> re.Pattern[str]:
 
 
 def node_rules(rules: Iterable[LaneRule], plans: Mapping[str, LaneCuts]) -> tuple[NodeRule, ...]:
-    """The configured rules as other nodes are told them.
+    """Return the configured rules in the form that other nodes get.
 
     plans: cuts of all rules that name a plan, by the rule's topic.
     """

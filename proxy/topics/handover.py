@@ -1,13 +1,13 @@
 """Sequences of idempotent producers when a partition's clients are sent to this node again.
 
-In:    places before and after a membership, sequences that are known here.  Out: fewer of them.
-Source: decision 008; `wire.sequence`, of producers that keylane does not know.
+Source: docs/decisions/008; `wire.sequence`, of producers that keylane does not know.
 
-While a partition was placed at another node, its producers were numbered there. What is known of
-them here is of before: the numbers that would follow are not those that the broker expects, and
-to librdkafka that is the end. A producer that is not known recovers by an epoch of its own, as
-after a restart of keylane. Partitions that have gone elsewhere are left alone: until its next
-Metadata a client goes on here, and nobody else writes with its sequences.
+While a partition was placed at another node, its producers were numbered there. The sequences that
+are known here are older: the next number would not be the one that the broker expects, or would be
+one that it takes for a retry, and a batch would be lost in silence; librdkafka gives up. A producer
+that is not known recovers by its own new epoch, as after a restart of keylane. Partitions that have
+gone elsewhere are left alone: until its next Metadata a client goes on here, and no other node
+writes with its sequences.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def forget_gained(
     before: Placement,
     after: Placement,
 ) -> int:
-    """Forget the producers of partitions that were placed elsewhere and are here now; how many.
+    """Forget the producers of partitions that came here from another node; return their number.
 
-    leaders: (broker id, leader epoch) as far as they are known.
+    leaders: (broker id, leader epoch), where they are known.
     """
     gone = 0
     for topic_id, partition in sequences.places():

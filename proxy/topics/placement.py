@@ -1,10 +1,10 @@
-"""Which node clients are sent to, for a partition or a group; broker ids that tell nodes apart.
+"""Node that clients are sent to, for a partition or a group; broker ids for each node.
 
-In:    memberships as nodes agree on them.  Out: virtual broker ids, addresses, places.
-Source: DESIGN decisions 1 and 7; rendezvous hashing (Thaler, Ravishankar 1998).
+Source: docs/decisions/020; rendezvous hashing (Thaler, Ravishankar 1998).
 
 A client knows a broker by its id and connects to the address of that id. Each pair of a node and
-a broker has an id of its own, so that a partition can be sent to any node whoever leads it.
+a broker has its own id, so that a partition can be sent to any node, whichever broker leads it. A
+broker's own id would be that of another node, or of none: clients would retry without end.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ID_STRIDE: Final = 1_000_000
 """Between the virtual ids of two nodes; 999 times this and broker ids below it fit an int32."""
 TOPICS_CACHED_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 100_000
-"""Of a topic that is placed evenly; a larger one, or a wrong index, costs no memory."""
+"""Partitions of a topic that are placed evenly; more of them, or a wrong index, cost no memory."""
 
 
 class Placement:
-    """Where clients are sent. The lone node (number None) changes neither ids nor addresses.
+    """Places of clients. The lone node (number None) changes neither ids nor addresses.
 
     Invariants: this node is always among the nodes; all nodes that know the same membership
-    place everything alike, since they go by what is in it alone.
+    place everything alike, since they go by its content alone.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Placement:
         self._cached: dict[tuple[str, int], Sequence[int]] = {}
 
     def update(self, membership: Membership) -> Placement:
-        """Replace what is known of the nodes; what was known before."""
+        """Replace the known membership; return the former one."""
         assert self.number is not None, "the lone node has no other"
         before = Placement(self.number)
         before._nodes, before._owners = self._nodes, self._owners
@@ -52,12 +52,12 @@ class Placement:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of all nodes that are known, ascending; none for the lone node."""
+        """Return all known nodes, ascending; none for the lone node."""
         return tuple(self._nodes)
 
     # Broker ids.
     def virtual_id(self, number: int | None, broker_id: int) -> int:
-        """The id under which clients know a broker at a node. Negative ones (none) stay.
+        """Return the id of a broker at a node, for clients. Negative ids (none) stay.
 
         Raises: ConfigInvalid, the cluster's broker ids are too large for many nodes.
         """
@@ -65,29 +65,29 @@ class Placement:
             return broker_id
         if broker_id >= ID_STRIDE:
             raise ConfigInvalid(
-                f"node: broker id {broker_id} cannot be told among nodes, ids below {ID_STRIDE} can"
+                f"node: broker id {broker_id} is too large for many nodes, use ids < {ID_STRIDE}"
             )
         return number * ID_STRIDE + broker_id
 
     def own_id(self, broker_id: int) -> int:
-        """The id under which clients know a broker at this node."""
+        """Return the id of a broker at this node, for clients."""
         return self.virtual_id(self.number, broker_id)
 
     def split_id(self, virtual_id: int) -> tuple[int | None, int]:
-        """(node number, broker id) of a virtual id; no number at the lone node, and for none."""
+        """Return (node number, broker id) of a virtual id; no number at the lone node."""
         if self.is_alone or virtual_id < 0:
             return None, virtual_id
         return divmod(virtual_id, ID_STRIDE)
 
     def real_id(self, virtual_id: int) -> int:
-        """The broker's own id, from one that a client told; a real one stays what it is."""
+        """Return the broker's own id for the id that a client sent; an own id stays."""
         return self.split_id(virtual_id)[1]
 
     # Addresses.
     def endpoints(self, broker_id: int, own: Address | None) -> list[tuple[int, Address]]:
-        """(virtual id, address) of a broker at every node that clients reach it through.
+        """Return (virtual id, address) of a broker at every node where clients reach it.
 
-        own: the address at this node, None: none. Left out are nodes that have no listener for it.
+        own: the address at this node, None: none. Nodes without a listener for it are left out.
         """
         if self.is_alone:
             return [] if own is None else [(broker_id, own)]
@@ -101,7 +101,7 @@ class Placement:
     def coordinator(
         self, group: str, broker_id: int, own: Address | None
     ) -> tuple[int, Address] | None:
-        """(virtual id, address) where a group finds its coordinator, which is a broker's id.
+        """Return (virtual id, address) of a group's coordinator, from the broker's own id.
 
         None: no node serves the group at this moment, or clients cannot reach the broker there.
         """
@@ -112,33 +112,33 @@ class Placement:
         return None if address is None else (self.virtual_id(number, broker_id), address)
 
     def reaches(self, number: int | None, broker_id: int, own: Address | None) -> bool:
-        """Whether clients reach a broker at a node; own: its address at this node."""
+        """Return whether clients reach a broker at a node; own: its address at this node."""
         if self.is_alone or number is None:
             return own is not None
         return self._address(number, broker_id, own) is not None
 
     def _address(self, number: int, broker_id: int, own: Address | None) -> Address | None:
         if number == self.number:
-            return own  # nodes tell only what was bound when they last joined
+            return own  # other nodes know only the listeners of when this one joined
         node = self._nodes.get(number)
         return None if node is None else node.brokers.get(broker_id)
 
     # Places.
     def node_of_group(self, group: str) -> int | None:
-        """The node that serves a group's offsets; None: nobody at this moment."""
+        """Return the node that serves a group's offsets; None: no node at this moment."""
         if not self._owners:
             return None
         owner = self._owners[ic_partition(group, len(self._owners))]
         return owner if owner in self._nodes else None
 
     def control_of_group(self, group: str) -> str | None:
-        """URL of the control port of the node that serves a group; None: this one, or none."""
+        """Return the control URL of the node that serves a group; None: this node, or none."""
         number = self.node_of_group(group)
         node = self._nodes.get(number) if number is not None else None
         return node.control or None if node is not None and number != self.number else None
 
     def lists(self, group: str) -> bool:
-        """Whether this node is the one that tells clients of a group when they ask all nodes."""
+        """Return whether this node lists a group when a client asks all nodes."""
         if self.is_alone:
             return True
         number = self.node_of_group(group)
@@ -147,7 +147,7 @@ class Placement:
     def node_of_partition(
         self, topic: str, partition: int, partition_count: int, leader_id: int = -1
     ) -> int | None:
-        """The node that clients of a partition, and of its lanes, are sent to.
+        """Return the node that clients of a partition, and of its lanes, are sent to.
 
         partition_count: of the topic at the brokers. leader_id: the broker's own id; the node
         has a listener for it, if any has. None: the lone node.
@@ -167,7 +167,7 @@ class Placement:
         return _best(topic, partition, able)
 
     def _reaches(self, number: int, broker_id: int) -> bool:
-        """As the membership tells it, of this node too: other nodes know no more."""
+        """Return the addresses in the membership, of this node too: other nodes know no more."""
         node = self._nodes[number]
         return node is None or broker_id in node.brokers
 
@@ -182,7 +182,7 @@ class Placement:
 
 
 def spread(topic: str, partition_count: int, numbers: Sequence[int]) -> Sequence[int]:
-    """By partition, the node it is placed on: even to one partition, with few moves.
+    """Return by partition the node it is placed on: even to one partition, with few moves.
 
     Plain rendezvous hashing gives one of 4 nodes 5 of 12 partitions, as a rule. Here the best
     pair of all is taken first, and no node takes more than its share, rounded up for as many

@@ -1,7 +1,7 @@
 """Which key ranges each client id reads of each partition, set by a standalone assign call.
 
 In:    changes: per client id its assignment, or None to delete it.  Out: a new `RangeTable`.
-Source: REQUIREMENTS S004-50, 51, 120; DESIGN decision 9.
+Source: docs/decisions/015, 019.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ from types import MappingProxyType
 from typing import Final
 
 from keylane.errors import AssignmentInvalid, RangesOverlap
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.space import WHOLE, KeyRange, merge_ranges
 
 CLIENTS_MAX: Final = 10_000
 CLIENT_ID_MAX: Final = 249
-"""Characters of a client id; the bound of topic names, which nobody was heard to miss."""
+"""Characters of a client id; the same limit as topic names."""
 RANGES_MAX: Final = 50_000
 """Ranges of the whole table: some 10 MB of memory, and a fifth of a second to check a change."""
 PARTITION_RANGES_MAX: Final = 10_000
 """Ranges that one client may have of one partition."""
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
 """What Kafka accepts as a topic's name."""
-WHOLE: Final = (KeyRange(0, HASH_MAX),)
-"""All keys of a partition; an empty list of ranges means the same (S004-120)."""
 
 Assignment = Mapping[str, Mapping[int, Sequence[KeyRange]]]
 """Key ranges by topic and partition; no range is the whole partition."""
@@ -56,7 +54,7 @@ class RangeTable:
         return None if parts is None else parts.get(topic)
 
     def owners(self, topic: str, partition: int) -> Owners:
-        """Who has ranges of a partition, by client id; () for nobody."""
+        """Ranges of a partition, by client id; () where no client has any."""
         return self._owners.get((topic, partition), ())
 
     def topics(self) -> frozenset[str]:
@@ -132,19 +130,6 @@ class RangeTableHolder:
     table: RangeTable = field(default_factory=RangeTable)
 
 
-def merge_ranges(ranges: Sequence[KeyRange]) -> Ranges:
-    """Sort, and join what overlaps or touches; none is the whole partition."""
-    if not ranges:
-        return WHOLE
-    merged: list[KeyRange] = []
-    for part in sorted(ranges):
-        if merged and part.lo <= merged[-1].hi + 1:
-            merged[-1] = KeyRange(merged[-1].lo, max(merged[-1].hi, part.hi))
-        else:
-            merged.append(part)
-    return tuple(merged)
-
-
 def check_client_id(client_id: str) -> None:
     """Raises: AssignmentInvalid."""
     if not 0 < len(client_id) <= CLIENT_ID_MAX or not client_id.isprintable():
@@ -175,7 +160,7 @@ def _read(client_id: str, assignment: Assignment) -> Parts:
                 raise invalid(reason)
         if partitions:
             parts[topic] = MappingProxyType(
-                {number: merge_ranges(ranges) for number, ranges in sorted(partitions.items())}
+                {at: merge_ranges(ranges) or WHOLE for at, ranges in sorted(partitions.items())}
             )
     return MappingProxyType(parts)
 

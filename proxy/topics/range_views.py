@@ -20,20 +20,20 @@ from keylane.proxy.topics.view import Share, View
 log = logging.getLogger("keylane.ranges")
 
 LOGGED_MAX: Final = 1000
-"""Refusals that are logged per table; more say nothing new."""
+"""Refusals that are logged per table; further ones say nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OwnersSplit:
-    """A partition as its owners share it."""
+    """A partition and its division among its owners."""
 
     key_split: KeySplit
     outputs: Mapping[str, int]
-    """By client id."""
+    """Outputs by client id."""
 
 
 def view_of_cuts(topic: PhysicalTopic, partition: int, cuts: Sequence[int]) -> View:
-    """A partition whose keys are cut at these hashes, for a read of keylane's own.
+    """Return the view of a partition cut at these hashes, for a read by keylane itself.
 
     It has no lanes, so that a commit by it pins no layout.
     """
@@ -44,7 +44,7 @@ def view_of_cuts(topic: PhysicalTopic, partition: int, cuts: Sequence[int]) -> V
 class RangeViews:
     """The views of all client ids, made when they are asked for.
 
-    Invariant: whatever is remembered is of `_table`.
+    Invariant: all remembered views are of `_table`.
     """
 
     def __init__(self, holder: RangeTableHolder) -> None:
@@ -55,11 +55,11 @@ class RangeViews:
         self._logged: set[tuple[str, str, int]] = set()
 
     def has_ranges(self, client_id: str | None) -> bool:
-        """Whether a client id has ranges of anything. A look into two dicts."""
+        """Return whether a client id has ranges of anything. A look into two dicts."""
         return bool(self._holder.table.clients.get(client_id or ""))
 
     def view(self, client_id: str, topic: PhysicalTopic) -> View | None:
-        """What a topic is to a client id; None: it has no ranges there, and reads it plain."""
+        """Return the view of a topic for a client id; None: no ranges there, it is read plain."""
         self._follow()
         key = client_id, topic.topic_id
         if key not in self._views:
@@ -67,9 +67,9 @@ class RangeViews:
         return self._views[key]
 
     def refused(self, client_id: str, lanes: View) -> View | None:
-        """None unless a client id has ranges of a topic whose own name means lanes.
+        """Return a view that refuses, for ranges of a topic whose own name means lanes; else None.
 
-        A partition that it names is then a lane, and not what it was given: all are refused.
+        An index that it names is then a lane, and no partition of its assignment: all are refused.
         """
         self._follow()
         if lanes.is_renamed or self._table.ranges_of(client_id, lanes.topic) is None:
@@ -77,12 +77,12 @@ class RangeViews:
         return View.of_shares(client_id, lanes.topic, lanes.topic_id, {})
 
     def is_current(self, view: View) -> bool:
-        """Whether the view is what a request would be given now."""
+        """Return whether a request would be given this view now."""
         topic = PhysicalTopic(name=view.topic, topic_id=view.topic_id, partition_count=0)
         return self.view(view.client_id, topic) == view
 
     def log_refusal(self, view: View, partition: int) -> None:
-        """Log why a partition is refused, once for each table."""
+        """Log a refused partition, once for each table."""
         self._follow()
         key = view.client_id, view.topic, partition
         if key in self._logged or len(self._logged) >= LOGGED_MAX:
@@ -93,7 +93,7 @@ class RangeViews:
         if partition in given:
             reason = "lanes are configured under the topic's own name"
         log.warning(
-            "partition is refused to a client id with key ranges client_id=%s topic=%s "
+            "partition refused to a client id with key ranges client_id=%s topic=%s "
             "partition=%d reason=%s",
             view.client_id, view.topic, partition, reason,
         )  # fmt: skip

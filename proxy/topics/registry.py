@@ -20,14 +20,14 @@ from keylane.proxy.topics.view_table import ViewTable
 from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 
 CODECS: Final = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
-"""Codec ids of batches, by the word that a rule has for them."""
+"""Codec ids of batches, by their word in a rule."""
 VIEW_NAMESPACE: Final = uuid.UUID("6b65796c-616e-4e00-8000-6c616e657300")
 """Lane names get ids of their own: clients key their caches by id. Any fixed value does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhysicalTopic:
-    """What is known of a topic of the cluster."""
+    """A topic of the cluster."""
 
     name: str
     topic_id: uuid.UUID
@@ -58,23 +58,23 @@ class TopicRegistry:
         self._views = ViewTable()
         self.grown: dict[str, int] = {}
         self.own_topic_ids: set[bytes] = set()
-        """Of keylane's own topics."""
+        """Topics of keylane itself."""
         self._own = LaneMeanings(node_rules(rules, plans), lane_name_pattern or "")
         self.disputes = Disputes(self._own)
         self._published_pins: dict[str, int] = {}
 
     @property
     def topics(self) -> dict[str, PhysicalTopic]:
-        """All known topics by name; not to be changed."""
+        """Return all known topics by name; not to be changed."""
         return self._topics
 
     @property
     def views(self) -> dict[str, View]:
-        """All views in use by name; not to be changed."""
+        """Return all views in use by name; not to be changed."""
         return self._views.by_name
 
     def update_nodes(self, number: int, others: Mapping[int, LaneMeanings]) -> None:
-        """Take note of other nodes' rules, by node number; this node's number is `number`.
+        """Note the rules of other nodes, by node number; this node's number is `number`.
 
         Views on names that nodes do not agree on are dropped; once they agree, they are made anew.
         """
@@ -97,9 +97,9 @@ class TopicRegistry:
             self._keep_published(topic)
 
     def rule_of(self, name: str) -> tuple[str, int] | None:
-        """(physical topic, lanes) where `name` stands for lanes, by the rules alone.
+        """Return (physical topic, lanes) where `name` stands for lanes, by the rules alone.
 
-        By those of other nodes, too: it must not pass for plain here, and is refused.
+        Rules of other nodes count as well: such a name must not pass for plain, and is refused.
         """
         meaning = self._own.of(name) or self.disputes.meaning_of(name)
         return (meaning.topic, meaning.lanes) if meaning is not None else None
@@ -110,7 +110,7 @@ class TopicRegistry:
         return b"" if cuts is None else cuts.fingerprint
 
     def is_refused(self, name: str) -> bool:
-        """Whether a name is not served: by its plan, or since nodes do not agree on it."""
+        """Return whether a name is not served: by its plan, or since nodes do not agree on it."""
         return self._refusal(name) is not None
 
     def refusals_of(self, topic: str) -> list[str]:
@@ -136,12 +136,12 @@ class TopicRegistry:
             )
 
     def physical_name(self, name: str) -> str:
-        """The broker's name of what a client calls `name`."""
+        """Return the broker's name of a client's topic name."""
         found = self.rule_of(name)
         return found[0] if found else name
 
     def learn(self, name: str, topic_id: uuid.UUID, partition_count: int) -> None:
-        """Take note of a topic as a broker describes it.
+        """Note a topic as a broker describes it.
 
         Raises:
             ConfigInvalid: a real topic has a lane name; its data would be hidden by lanes.
@@ -153,7 +153,7 @@ class TopicRegistry:
             )
         known = self._topics.get(name)
         if known is not None and known.topic_id == topic_id:
-            # Kafka takes no partition away: a smaller count is an old answer of another broker.
+            # Kafka removes no partition: a smaller count is an old answer of a lagging broker.
             if partition_count <= known.partition_count:
                 return
             if self._is_pinned(name):
@@ -195,47 +195,47 @@ class TopicRegistry:
         return view if view is not None else self._make_view(name)
 
     def view_by_id(self, topic_id: uuid.UUID) -> View | None:
-        """Return the same as `view`, by the id that the client knows."""
+        """Return the same view by the id that the client knows."""
         view = self._views.use_id(topic_id)
         if view is None and topic_id in self._names:
             return self._make_view(self._names[topic_id])
         return view
 
     def renamed_of_id(self, topic_id: uuid.UUID) -> View | None:
-        """The lanes that the id of a lane name stands for; None for ids of brokers."""
+        """Return the lanes that the id of a lane name stands for; None for ids of brokers."""
         view = self._views.of_id(topic_id)
         return view if view is not None and view.is_renamed else None
 
     def is_configured(self, split: PartitionSplit) -> bool:
-        """Whether the partition has these lanes under its topic's own name."""
+        """Return whether the partition has these lanes under its topic's own name."""
         view = self._views.of_id(split.topic_id)
         if view is None or view.is_renamed or split.partition >= view.layout.partition_count:
             return False
         return view.key_split(split.partition) == split.key_split
 
     def is_plain_id(self, topic_id: uuid.UUID) -> bool:
-        """Whether the id is a known topic's without lanes."""
+        """Return whether the id is a known topic's without lanes."""
         if self._views.of_id(topic_id) is not None:
             return False  # asked twice per poll of lanes: the rules need not be gone through
         name = self._names.get(topic_id)
         return name is not None and self.rule_of(name) is None
 
     def count_of(self, name: str) -> int:
-        """Partitions that a topic has at the brokers, also those without lanes; 0: unknown."""
+        """Return the partition count at the brokers, with partitions without lanes; 0: unknown."""
         topic = self._topics.get(name)
         return self.grown.get(name, topic.partition_count) if topic is not None else 0
 
     def name_of_id(self, topic_id: uuid.UUID) -> str | None:
-        """The broker's name of a topic id."""
+        """Return the broker's name of a topic id."""
         return self._names.get(topic_id)
 
     def id_of_name(self, name: str) -> uuid.UUID | None:
-        """The broker's id of a topic name."""
+        """Return the broker's id of a topic name."""
         topic = self._topics.get(name)
         return topic.topic_id if topic is not None else None
 
     def lane_topics(self) -> list[str]:
-        """Known topics that are seen as lanes under their own name."""
+        """Return known topics that are seen as lanes under their own name."""
         return [name for name in self._topics if self.rule_of(name) is not None]
 
     def _keep_published(self, topic: PhysicalTopic) -> None:

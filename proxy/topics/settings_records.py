@@ -1,14 +1,13 @@
 """Assignments and switches as records of a compacted topic, and back.
 
-In:    changes and the new version.  Out: keys and values; the state that records add up to.
-Source: docs/decisions/019; keys and values are JSON, so that Kafka's own tools show them.
+Source: docs/decisions/019. Keys and values are JSON, so that Kafka's own tools show them.
 
 | key | value |
 |---|---|
 | `["assignment", CLIENT]` | topics, partitions, key ranges; a tombstone deletes |
 | `["assignments"]` | the version; stands behind the assignments that it is the version of |
 | `["switches"]` | the version and all switches that were set |
-| `["fence"]` | nothing: whoever changes something wrote it before, to have the end to himself |
+| `["fence"]` | nothing; written before a change, so that the writer alone has the end |
 """
 
 from __future__ import annotations
@@ -40,25 +39,25 @@ from keylane.wire.bounded_json import JsonInvalid, read_json
 TOPIC_NAME: Final = SETTINGS_TOPIC
 FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 900_000
-"""Of what one client has; leaves room for the rest of its change."""
+"""Bound of one client's record; leaves room for the rest of its change."""
 CHANGE_BYTES_MAX: Final = 1_048_588
 """Kafka's default of `message.max.bytes`: a change is one batch, which is there or is not."""
 BATCH_OVERHEAD: Final = 61
 RECORD_OVERHEAD: Final = 32
-"""Lengths, attributes and deltas of a record, at the most."""
+"""Lengths, attributes and deltas of a record, at most."""
 KEY_BYTES_MAX: Final = 4096
 """A client id has 249 characters at most, each of which takes 12 bytes at most as JSON."""
 KEY_DEPTH_MAX: Final = 1
 VALUE_DEPTH_MAX: Final = 6
-"""An object of topics, of partitions, of lists of pairs; one more is room for a later format."""
+"""Nesting: an object of topics, of partitions, of lists of pairs; one more for a later format."""
 VERSION_ROOM: Final = 2**40
-"""A version is at most this much above its record's offset. A change takes a record at least, so
-whatever version is taken, the next one has room. What is restored from another cluster may have
-lower offsets than it had there."""
+"""Bound of a version above its record's offset. A change takes a record at least, so the next
+version has room after any version. Records that were restored from another cluster may have lower
+offsets than they had there."""
 PENDING_MAX: Final = 2 * (CLIENTS_MAX + RANGES_MAX)
 """Clients and ranges that wait for their version: twice what a table has room for."""
 CHARACTERS_MAX: Final = 20
-"""Of a number in an assignment, as text: a hash has 19."""
+"""Digits of a number in an assignment: a hash has 19."""
 ASSIGNMENT, ASSIGNMENTS, SWITCHES = "assignment", "assignments", "switches"
 FENCE: Final = "fence"
 
@@ -67,9 +66,9 @@ Record = tuple[bytes, bytes | None]
 
 
 def write_assignments(table: RangeTable, changed: Mapping[str, object]) -> list[Record]:
-    """What makes a reader of the former records arrive at `table`: the version is last.
+    """Return records that lead a reader of the former ones to `table`: the version is last.
 
-    changed: the client ids whose assignment is another, or gone.
+    changed: client ids with another assignment, or without one now.
 
     Raises:
         AssignmentInvalid: a client has more ranges than a record holds, or the change has more
@@ -94,7 +93,7 @@ def write_assignments(table: RangeTable, changed: Mapping[str, object]) -> list[
 
 
 def write_switches(switches: Switches) -> list[Record]:
-    """All that was set, in one record; the longest names that `Switches` takes have room."""
+    """Return all that was set, in one record; the longest names of `Switches` have room."""
     fields = {
         "version": switches.version,
         ACCEPT_INDIVIDUAL_COMMIT: switches.accept_individual_commit,
@@ -105,12 +104,12 @@ def write_switches(switches: Switches) -> list[Record]:
 
 
 def write_fence() -> list[Record]:
-    """What stands for its place in the log only."""
+    """Return a record that stands for its place in the log only."""
     return [(_key(FENCE), _write({}))]
 
 
 def batch_bytes(records: Sequence[Record]) -> int:
-    """What they take as one batch that is not compressed, at the most."""
+    """Return the size of the records as one batch that is not compressed, at most."""
     return BATCH_OVERHEAD + sum(
         RECORD_OVERHEAD + len(key) + len(value or b"") for key, value in records
     )
@@ -118,7 +117,7 @@ def batch_bytes(records: Sequence[Record]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A record that was taken for good when it was read, and does not fit beside the others."""
+    """A record that was accepted when it was read, and does not fit beside the others."""
 
     offset: int
     reason: str
@@ -133,20 +132,20 @@ class _Pending:
 
     @property
     def size(self) -> int:
-        """The client and its ranges."""
+        """Return the client and its ranges."""
         parts = (self.assignment or {}).values()
         return 1 + sum(len(ranges) for by in parts for ranges in by.values())
 
 
 @dataclass(slots=True)
 class SettingsState:
-    """What the records read so far add up to.
+    """The state after the records that were read so far.
 
-    Assignments count when the version behind them is read, all at once: a change is one batch,
-    of which a reader may get the first records before the others, and compaction leaves the last
+    Assignments count when the version behind them is read, all at once: a change is one batch, of
+    which a reader may get the first records before the others, and compaction leaves the last
     version behind the last assignments. Reading the same records again changes nothing.
     Of assignments that do not fit together, which no node writes, the last ones count, and the
-    others are left out: one of them must not keep out what comes later.
+    others are left out: one of them must not block later ones.
     """
 
     table: RangeTable = field(default_factory=RangeTable)
@@ -156,10 +155,10 @@ class SettingsState:
     _left_out: list[LeftOut] = field(default_factory=list)
 
     def apply(self, key: bytes | None, value: bytes | None, offset: int = 0) -> bool:
-        """Take in one record; tell whether `table` or `switches` is another now.
+        """Take in one record; return whether `table` or `switches` changed.
 
         Raises:
-            SettingsInvalid: nothing that this version wrote; the state is as it was before.
+            SettingsInvalid: this version wrote no such record; the state is as it was before.
         """
         match _read_key(key):
             case [str(kind), str(client_id)] if kind == ASSIGNMENT:
@@ -177,7 +176,7 @@ class SettingsState:
     def apply_own(self, records: Sequence[Record]) -> bool:
         """Take in a change that this node has written, before it is read.
 
-        Of what has been read, assignments may wait for their version; they are not of this one.
+        Assignments that wait for their version are not part of this change.
         """
         waiting = self._take_pending()
         newest = max(self.table.version, self.switches.version)
@@ -188,12 +187,12 @@ class SettingsState:
             self._pending, self._pending_size = waiting, sum(each.size for each in waiting.values())
 
     def take_left_out(self) -> list[LeftOut]:
-        """What was left out since this was last asked."""
+        """Return the assignments that were left out since the last call."""
         left_out, self._left_out = self._left_out, []
         return left_out
 
     def _wait(self, client_id: str, found: _Pending) -> None:
-        """Put an assignment behind the others, in the order of the log; drop the first of many."""
+        """Append an assignment in the order of the log; drop the first one of too many."""
         before = self._pending.pop(client_id, None)
         self._pending[client_id] = found
         self._pending_size += found.size - (0 if before is None else before.size)
@@ -279,7 +278,7 @@ def _read(value: bytes) -> dict[str, Any]:
     try:
         fields = read_json(value, bytes_max=CHANGE_BYTES_MAX, depth_max=VALUE_DEPTH_MAX)
     except JsonInvalid:
-        # Not the error's text: it may have a name of the record.
+        # Not the error's text: it may contain a name of the record.
         raise SettingsInvalid("the value is no JSON within its bounds") from None
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise SettingsInvalid(f"the value is not of format {FORMAT}; a newer keylane wrote it")
@@ -289,14 +288,14 @@ def _read(value: bytes) -> dict[str, Any]:
 def _read_version(fields: Mapping[str, Any], offset: int) -> int:
     version = fields.get("version")
     if type(version) is not int or version < 1:
-        raise SettingsInvalid("the version is no positive number")
+        raise SettingsInvalid("the version is not a positive number")
     if version > offset + VERSION_ROOM:
-        raise SettingsInvalid("the version is above all that can have been before it")
+        raise SettingsInvalid("the version is above any possible version at its offset")
     return version
 
 
 def _read_assignment(client_id: str, value: bytes | None) -> Assignment | None:
-    """None: a tombstone. Raises: SettingsInvalid."""
+    """Read an assignment; None: a tombstone. Raises: SettingsInvalid."""
     try:
         if value is None:
             check_client_id(client_id)
@@ -317,13 +316,13 @@ def _read_assignment(client_id: str, value: bytes | None) -> Assignment | None:
 
 
 def _read_number(text: Any) -> int:
-    """Raises: ValueError."""
+    """Read a number. Raises: ValueError."""
     if type(text) is int:
         number = text
     elif isinstance(text, str) and len(text) <= CHARACTERS_MAX and text.isascii():
         number = int(text)
     else:
-        raise ValueError("no number")
+        raise ValueError("not a number")
     if not 0 <= number <= HASH_MAX:
         raise ValueError("out of bounds")
     return number
@@ -332,5 +331,5 @@ def _read_number(text: Any) -> int:
 def _read_flags(fields: Mapping[str, Any], name: str) -> dict[str, bool]:
     flags = fields.get(name, {})
     if not isinstance(flags, dict) or not all(isinstance(flag, bool) for flag in flags.values()):
-        raise SettingsInvalid(f"{name} holds something else than booleans")
+        raise SettingsInvalid(f"{name} has values that are not booleans")
     return flags

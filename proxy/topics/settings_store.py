@@ -1,4 +1,4 @@
-"""Assignments and switches in Kafka: loaded at start, followed from then on, changed by anyone.
+"""Assignments and switches in Kafka: loaded at start, followed afterwards, changed by any node.
 
 Source: docs/decisions/019; KIP-98 (idempotent producer, fencing).
 """
@@ -43,30 +43,30 @@ from keylane.tasks import spawn
 log = logging.getLogger("keylane.settings")
 
 TRANSACTIONAL_ID: Final = SETTINGS_ID
-"""One for all nodes of a cluster: whoever writes fences who wrote before."""
+"""Transactional id of all nodes of a cluster: a writer fences the writers before it."""
 WRITE_TIMEOUT_S: Final = 20.0
 LOAD_TIMEOUT_S: Final = 60.0
 ATTEMPTS: Final = 10
 FENCED_PAUSE_S: Final = 0.2
-"""Nodes that write at the same moment fence each other, until one has a pause long enough.
+"""Pause after a fenced attempt: nodes that write at once fence each other until a pause is long.
 
 It doubles: on a busy machine a write takes many times what it takes on an idle one.
 """
 PAUSE_S_MAX: Final = 5.0
 POLL_MS: Final = 200
-"""How late the end of an older keylane's transaction may be noticed; records are told at once."""
+"""Delay in noticing the end of an older keylane's transaction, at most; records come at once."""
 RETRY_BACKOFF_S: Final = 1.0
 SEGMENT_BYTES: Final = 10 * 1024**2
 PLACE: Final = TopicPartition(TOPIC_NAME, 0)
 
 
 class SettingsStore:
-    """The settings topic of a cluster, as one node reads and writes it.
+    """The settings topic of a cluster, for one node that reads and writes it.
 
-    Whoever changes something asks for the next producer epoch of an id that all nodes share, and
-    writes a fence with it: behind that record nobody else's can be who asked before. So what is
+    A node that changes something asks for the next producer epoch of an id that all nodes share,
+    and writes a fence with it: behind that record no older epoch can write. So the state that is
     read up to the fence is the newest version. The change is made of it, and is one batch, which
-    the broker takes only if no later fence has been written.
+    the broker accepts only if no later fence has been written.
     Invariant: the holders never go back to an older version.
     """
 
@@ -79,10 +79,12 @@ class SettingsStore:
         next_epoch: Callable[[str], Awaitable[tuple[int, int]]],
         write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
-        """Nothing is asked of Kafka before `start`.
+        """Ask nothing of Kafka before `start`.
 
         next_epoch: gives the producer id of a transactional id, and its next epoch; may raise
             UpstreamLost.
+        options: gives arguments of every new aiokafka client, such as TLS and login.
+        set_aside: receives records that cannot be accepted. watched: runs the follower.
         """
         self._clients, self._next_epoch = clients, next_epoch
         self._assignments, self._switches = assignments, switches
@@ -114,7 +116,7 @@ class SettingsStore:
                 while self._position < end:
                     await self._read_on()
         except (KafkaError, TimeoutError) as error:
-            raise UpstreamLost(f"loading {TOPIC_NAME}: {describe_error(error)}") from None
+            raise UpstreamLost(f"cannot load {TOPIC_NAME}: {describe_error(error)}") from None
         log.info(
             "settings loaded assignments_version=%d clients=%d switches_version=%d",
             self._state.table.version, len(self._state.table.clients), self._state.switches.version,
@@ -132,9 +134,9 @@ class SettingsStore:
     async def change_assignments(
         self, decide: Callable[[RangeTable], Mapping[str, Assignment | None]]
     ) -> RangeTable:
-        """Apply the changes that `decide` makes of the newest table; the table after them.
+        """Apply the changes that `decide` makes of the newest table; return the new table.
 
-        No change leaves the version. What `decide` raises is passed on, and nothing is written.
+        An empty change leaves the version. On an error of `decide` nothing is written.
 
         Raises:
             AssignmentInvalid, RangesOverlap: see `RangeTable.with_clients`, `write_assignments`.
@@ -151,7 +153,7 @@ class SettingsStore:
         return self._assignments.table
 
     async def change_switches(self, decide: Callable[[Switches], Switches]) -> Switches:
-        """Put what `decide` makes of the switches in their place; it sets the version.
+        """Replace the switches by the result of `decide`, which sets the version.
 
         Raises: SettingsUnsaved; what `decide` raises.
         """
@@ -171,10 +173,10 @@ class SettingsStore:
                     return
                 longest_s = min(FENCED_PAUSE_S * 2**attempt, PAUSE_S_MAX)
                 await asyncio.sleep(random.uniform(0, longest_s))
-        raise SettingsUnsaved("other nodes are changing the settings too", is_unknown=False)
+        raise SettingsUnsaved("other nodes change the settings: try again", is_unknown=False)
 
     async def _write(self, make: Callable[[SettingsState], list[Record]]) -> bool:
-        """One attempt; False when another node was faster."""
+        """Make one attempt; return False when another node was faster."""
         records, producer = list[Record](), None
         try:
             async with asyncio.timeout(self._write_timeout_s):
@@ -201,7 +203,7 @@ class SettingsStore:
             raise SettingsUnsaved(reason, is_unknown=bool(records)) from None
         finally:
             if producer is not None:
-                # Without a broker that answers it takes longer, and nobody needs to wait for that.
+                # Without a broker that answers it takes longer: no caller needs to wait.
                 closing = spawn(close_producer(producer), "close settings producer")
                 await asyncio.wait([closing], timeout=CLOSE_TIMEOUT_S)
         return True
@@ -213,7 +215,7 @@ class SettingsStore:
 
     # Reading.
     async def _follow(self) -> None:
-        """Take in what any node writes, for as long as we run."""
+        """Take in the records of all nodes, until stopped."""
         while True:
             try:
                 if await self._read_on():
@@ -222,11 +224,11 @@ class SettingsStore:
                         self._state.table.version, self._state.switches.version,
                     )  # fmt: skip
             except KafkaError as error:
-                log.warning("settings cannot be followed reason=%s", describe_error(error))
+                log.warning("settings read failed: retrying error=%s", describe_error(error))
                 await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _read_on(self) -> bool:
-        """Take in what comes next; tell whether it changed anything."""
+        """Take in the next records; return whether they changed anything."""
         consumer = self._consumer
         assert consumer is not None, "start comes first"
         batches = await consumer.getmany(PLACE, timeout_ms=POLL_MS)
@@ -239,7 +241,7 @@ class SettingsStore:
         return changed
 
     async def _apply(self, records: Sequence[ConsumerRecord[Any, Any]]) -> bool:
-        """Add records to the state and show it; one that cannot be taken is set aside, and told."""
+        """Add records to the state and show it; set aside and report those that are invalid."""
         async with self._applying:
             changed, damaged = await asyncio.to_thread(_apply_all, self._state, records)
             for each in damaged:
@@ -252,7 +254,7 @@ class SettingsStore:
         self._switches.current = self._state.switches
 
     async def _end(self) -> int:
-        """The last stable offset: behind it nothing is whole."""
+        """Return the last stable offset: behind it nothing is whole."""
         assert self._consumer is not None, "start comes first"
         return int((await self._consumer.end_offsets([PLACE]))[PLACE])
 
@@ -265,7 +267,7 @@ class SettingsStore:
 
 
 async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) -> int:
-    """Write all of them or none; the offset of the first. Raises: KafkaError."""
+    """Write all of them or none; return the offset of the first. Raises: KafkaError."""
     batch = producer.create_batch()
     for key, value in records:
         added = batch.append(timestamp=None, key=key, value=value)
@@ -278,14 +280,14 @@ async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) ->
 def _apply_all(
     state: SettingsState, records: Sequence[ConsumerRecord[Any, Any]]
 ) -> tuple[bool, list[Damaged]]:
-    """Whether anything has changed; what could not be taken."""
+    """Return whether anything has changed, and the records that could not be accepted."""
     changed, damaged = False, []
     for record in records:
         try:
             changed |= state.apply(record.key, record.value, record.offset)
         except SettingsInvalid as error:
             damaged.append(Damaged(PLACE.partition, record.offset, str(error)))
-        except Exception as error:  # noqa: BLE001 - one record must not keep the others out
+        except Exception as error:  # noqa: BLE001 - one record must not block the others
             reason = f"a mistake of keylane in reading it, {type(error).__name__}"
             damaged.append(Damaged(PLACE.partition, record.offset, reason))
         damaged += [

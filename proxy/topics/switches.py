@@ -1,8 +1,6 @@
-"""What an operator allows while the proxy runs: lanes of topics, individual commits, sharing.
+"""Permissions that an operator sets while the proxy runs: lanes, individual commits, sharing.
 
-In:    the configuration's start values; what was set over the control port.
-Out:   yes or no for a topic, a client, a commit.
-Source: REQUIREMENTS S004-60..63, S004-140, 144, 147, K-01b, K-08, G-10.
+Source: docs/decisions/019.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ from keylane.proxy.topics.range_table import TOPIC_NAME, check_client_id
 ACCEPT_INDIVIDUAL_COMMIT: Final = "accept.individual.commit"
 ACCEPT_RANGE_FETCH: Final = "accept.range.fetch"
 ALLOW_INDIVIDUAL_COMMIT: Final = "allow.individual.commit"
-"""The seed documents' names."""
+"""Names of the switches on the control port."""
 SWITCHES_MAX: Final = 500
 """Topics, and clients, that a switch may be set for; together they fit in one record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """What was set while running, in one version. What was not set is as configured."""
+    """Values set while running, in one version. A value that was not set is as configured."""
 
     version: int = 0
     accept_individual_commit: bool | None = None
-    """Of the broker level; None: as configured."""
+    """Value of the broker level; None: as configured."""
     topics: Mapping[str, bool] = field(default_factory=dict)
     """`accept.range.fetch` by the broker's name of the topic."""
     clients: Mapping[str, bool] = field(default_factory=dict)
@@ -52,12 +50,12 @@ class Switches:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all is as configured."""
+        """Return whether all is as configured."""
         return self.accept_individual_commit is None and not self.topics and not self.clients
 
 
 class SwitchBoard:
-    """The switches as they stand: what was set, else what is configured.
+    """The present switches: the set values, else the configured ones.
 
     `current` is replaced as a whole; the questions are cheap enough for every request.
     """
@@ -68,15 +66,15 @@ class SwitchBoard:
 
     @property
     def accepts_individual_commit(self) -> bool:
-        """Whether commits of lanes and key ranges are taken (S004-60)."""
+        """Return whether commits of lanes and key ranges are accepted."""
         was_set = self.current.accept_individual_commit
         return self._config.accept_individual_commit if was_set is None else was_set
 
     def accepts_range_fetch(self, topic: str, *, is_lane_view: bool = False) -> bool:
-        """Whether parts of a topic's partitions may be fetched (S004-61).
+        """Return whether parts of a topic's partitions may be fetched.
 
-        topic: the broker's name. is_lane_view: it is met as lanes, also by a lane name; the
-        operator who has lanes configured means them. Without, the seed's default is no.
+        topic: the broker's name. is_lane_view: the client sees lanes, also by a lane name; these
+        are allowed by default, since the operator has configured them. Key ranges are not.
         """
         was_set = self.current.topics.get(topic)
         if was_set is not None:
@@ -84,17 +82,17 @@ class SwitchBoard:
         return self.configured_range_fetch(topic, is_lane_view=is_lane_view)
 
     def allows_individual_commit(self, client_id: str) -> bool:
-        """Whether a client takes a part of a partition, rather than whole ones (S004-62)."""
+        """Return whether a client gets a part of a partition, rather than whole ones."""
         was_set = self.current.clients.get(client_id)
         return self.configured_sharing(client_id) if was_set is None else was_set
 
     @property
     def configured_individual_commit(self) -> bool:
-        """The start value of the broker level."""
+        """Return the start value of the broker level."""
         return self._config.accept_individual_commit
 
     def configured_range_fetch(self, topic: str, *, is_lane_view: bool = False) -> bool:
-        """The start value of a topic."""
+        """Return the start value of a topic."""
         for rule in self._config.lanes:
             if rule.matches(topic):
                 return rule.accept_range_fetch
@@ -103,6 +101,6 @@ class SwitchBoard:
         return any(fnmatch.fnmatchcase(topic, glob) for glob in self._config.accept_range_fetch)
 
     def configured_sharing(self, client_id: str) -> bool:
-        """The start value of a client."""
+        """Return the start value of a client."""
         globs = self._config.refuse_individual_commit
         return not any(fnmatch.fnmatchcase(client_id, glob) for glob in globs)

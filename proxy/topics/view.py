@@ -1,4 +1,4 @@
-"""What a client calls a topic, and what it means by a partition of it."""
+"""A client's meaning of a topic name and of its partitions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Share(NamedTuple):
 
     ranges: tuple[KeyRange, ...]
     key_split: KeySplit
-    """Among all owners; keys that no client owns are for no output."""
+    """The split among all owners; keys without an owner are in no output."""
     output: int
-    """The client's, of this split."""
+    """The client's output of this split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ class View:
     topic_id: uuid.UUID
     """The broker's topic id."""
     lanes: LaneLayout | None = None
-    """None where an index is a partition."""
+    """The layout; None where an index is a partition."""
     shares: Mapping[int, Share] = field(default_factory=dict)
-    """The client's, by partition; none where there are lanes, or where the topic is refused."""
+    """The client's shares, by partition; none where there are lanes, or the topic is refused."""
     client_id: str = ""
     """The owner of the shares."""
     reserve: bool = True
@@ -73,18 +73,18 @@ class View:
 
     @property
     def layout(self) -> LaneLayout:
-        """Layout of its lanes, where it is known to have lanes."""
+        """Return the layout of its lanes, where it is known to have lanes."""
         assert self.lanes is not None, "asked of a view without lanes"
         return self.lanes
 
     @property
     def is_renamed(self) -> bool:
-        """Whether the client uses a lane name in the place of the topic's own."""
+        """Return whether the client uses a lane name in the place of the topic's own."""
         return self.lanes is not None and self.name != self.topic
 
     @property
     def indexes(self) -> Collection[int]:
-        """The indexes that the client may name."""
+        """Return the indexes that the client may name."""
         return self.shares if self.lanes is None else range(self.lanes.index_count)
 
     def error_of(self, index: int) -> int:

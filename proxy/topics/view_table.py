@@ -9,7 +9,7 @@ from typing import Final
 from keylane.proxy.topics.view import View
 
 RENAMED_VIEWS_MAX: Final = 4_096
-"""Lane names in use, of all topics; a client may choose any of 1024 for each topic."""
+"""Lane names in use, of all topics; a client may choose one of 1024 for each topic."""
 
 
 class ViewTable:
@@ -20,7 +20,7 @@ class ViewTable:
 
     def __init__(self) -> None:
         self.by_name: dict[str, View] = {}
-        """Not to be changed."""
+        """Views by name; not to be changed."""
         self._by_id: dict[uuid.UUID, View] = {}
         self._renamed: OrderedDict[str, None] = OrderedDict()
         """Names that clients have chosen, in the order of their last use."""
@@ -53,7 +53,7 @@ class ViewTable:
                 self.drop(next(iter(self._renamed)))
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is a view of a topic under any name."""
+        """Return whether there is a view of a topic under any name."""
         return any(view.topic == topic for view in self.by_name.values())
 
     def drop_topic(self, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Render the chart with the real Helm, and find one's way in what comes out.
+"""Render the chart with the real Helm, and find objects in the result.
 
 In:    values.  Out: Kubernetes objects as mappings.
 """
@@ -40,7 +40,7 @@ class Renderer:
             pytest.skip(f"no helm: {error}")
 
     def template(self, values: Mapping[str, Any] | Path = MINIMAL) -> list[Object]:
-        """All objects. Raises: RenderFailed."""
+        """Return every object. Raises: RenderFailed."""
         file, text = self._values(values)
         out = self._run(
             "template", RELEASE, str(CHART), "--namespace", NAMESPACE,
@@ -49,7 +49,7 @@ class Renderer:
         return [found for found in yaml.safe_load_all(out) if found]
 
     def lint(self, values: Path) -> str:
-        """What Helm says of the chart. Raises: RenderFailed."""
+        """Return Helm's findings about the chart. Raises: RenderFailed."""
         return self._run("lint", "--strict", str(CHART), "--values", str(values))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What clients are told leads to the right node and broker: every address, of every set of ci/."""
+"""Advertised addresses lead to the right node and broker, for every set of values of ci/."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def nodes(objects: list[Object], folder: Path) -> Iterator[tuple[str, ProxyConfi
 
 
 def lead(objects: list[Object], host: str, port: int) -> Place:
-    """Where a connection to an address ends: DNS, a gateway and Services, as they are rendered."""
+    """Return the end of a connection to an address, by DNS, gateway and Services as rendered."""
     full = find(objects, "StatefulSet")["metadata"]["name"]
     services = {one["metadata"]["name"]: one for one in objects if one["kind"] == "Service"}
     route = routes(objects).get(host)
@@ -130,7 +130,7 @@ def test_every_address_leads_to_its_node_and_broker(rendered: list[Object], tmp_
         for broker in brokers:
             bound = config.broker_port(broker)
             address = config.advertised_broker(broker, bound)
-            assert address not in seen, f"{address} is told twice"
+            assert address not in seen, f"{address} is advertised twice"
             seen.add(address)
             assert lead(rendered, *address) == (pod, bound)
 
@@ -148,7 +148,7 @@ def test_bootstrap_leads_to_bootstrap(rendered: list[Object], tmp_path: Path) ->
 
 
 def test_nodes_reach_each_others_control_port(rendered: list[Object], tmp_path: Path) -> None:
-    """Whatever clients are told, nodes name the pod's own address, in the headless Service."""
+    """Nodes name the pod's own address in the headless Service, whatever they advertise."""
     for pod, config in nodes(rendered, tmp_path):
         port = split_address(str(config.control))[1]
 

@@ -1,4 +1,4 @@
-"""Dashboard and alert rules: every expression parses, every metric exists, every alert is told."""
+"""Dashboard and alert rules: expressions parse, metrics exist, each alert has its text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KINDS: Final = kinds()
 
 
 def alerts() -> list[dict[str, Any]]:
-    """All alert rules."""
+    """Return every alert rule."""
     return [rule for group in RULES["groups"] for rule in group["rules"]]
 
 
@@ -145,7 +145,7 @@ def test_every_alert_has_its_paragraph() -> None:
 
 
 def test_every_metric_of_the_page_is_watched() -> None:
-    """Each metric is in the dashboard or an alert, but for what only tells of others."""
+    """Each metric is in the dashboard or an alert, except those that only describe others."""
     used = {
         selector.name
         for expression in EXPRESSIONS
@@ -163,7 +163,7 @@ def test_every_metric_of_the_page_is_watched() -> None:
 
 
 def test_panels_lie_side_by_side() -> None:
-    """Panels have ids of their own, stay within 24 columns and do not overlap."""
+    """Panels have different ids, stay within 24 columns and do not overlap."""
     places: set[tuple[int, int]] = set()
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
 

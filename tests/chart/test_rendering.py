@@ -38,10 +38,10 @@ GATEWAY: Final = json.loads(
     (Path(__file__).parent / "schemas" / "gateway_api.json").read_text(encoding="utf-8")
 )
 SCHEMAS: Final = {"monitoring.coreos.com": OPERATOR, "gateway.networking.k8s.io": GATEWAY}
-"""Of objects that are not Kubernetes' own, by group."""
+"""Schemas of objects that are not Kubernetes' own, by group."""
 MEBIBYTE: Final = 1024**2
 LEAVE_S: Final = 10
-"""For leaving the other nodes, and telling them what was read last."""
+"""Seconds to leave the other nodes, and to publish the last scan."""
 
 
 @pytest.mark.parametrize("values", VALUE_SETS, ids=lambda path: path.stem)
@@ -53,7 +53,7 @@ def test_helm_lint_has_nothing_to_say(values: Path, chart: Renderer) -> None:
 
 
 def test_every_object_fits_its_schema(rendered: list[Object]) -> None:
-    """All objects pass the strict schemas of Kubernetes, or of the operator, or of Gateway API."""
+    """Every object passes the strict schema of Kubernetes, the operator or Gateway API."""
     for one in rendered:
         foreign = SCHEMAS.get(one["apiVersion"].split("/")[0])
         if foreign is not None:

@@ -1,4 +1,4 @@
-"""Many nodes: how they come and go, what is made for each of them, what scales them."""
+"""Many nodes: joining and leaving, the objects of each, and the autoscaler."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_another_node_restarts_no_node(chart: Renderer) -> None:
 
 
 def test_a_service_for_every_node_that_may_be(chart: Renderer) -> None:
-    """Also for those that only the autoscaler will make."""
+    """Each node has its Service, also one that only the autoscaler will make."""
     objects = render(
         chart, nodes={"serviceType": "ClusterIP"}, autoscaling={"enabled": True, "maxReplicas": 4}
     )

@@ -15,14 +15,14 @@ pytestmark = pytest.mark.timeout(1000)  # Helm may have to be built first
 
 
 def render(chart: Renderer, members: int, strategy: str, topics: dict[str, int]) -> list[Object]:
-    """What the chart makes of these members."""
+    """Render the chart with these members."""
     listed = [{"name": name, "partitions": count} for name, count in topics.items()]
     standalone = {"members": members, "strategy": strategy, "topics": listed}
     return chart.template({**MINIMAL, "standalone": standalone})
 
 
 def data_by_name(objects: list[Object]) -> dict[str, Any]:
-    """What the ConfigMaps of members hold."""
+    """Return the data of the members' ConfigMaps."""
     return {
         one["metadata"]["name"]: one["data"]
         for one in objects
@@ -42,7 +42,7 @@ def data_by_name(objects: list[Object]) -> dict[str, Any]:
         (101, {"orders": 10}),
     ],
 )
-def test_s004_51_ranges_are_those_of_keylane_assign(
+def test_ranges_are_those_of_keylane_assign(
     members: int,
     topics: dict[str, int],
     strategy: str,
@@ -62,7 +62,7 @@ def test_s004_51_ranges_are_those_of_keylane_assign(
     assert rendered == assigned
 
 
-def test_s004_51_a_pod_per_member_with_its_ranges(chart: Renderer) -> None:
+def test_a_pod_per_member_with_its_ranges(chart: Renderer) -> None:
     """With an image each member is one pod, which is replaced and never doubled."""
     standalone = {
         "members": 3,
@@ -86,7 +86,7 @@ def test_s004_51_a_pod_per_member_with_its_ranges(chart: Renderer) -> None:
         }
 
 
-def test_s004_51_the_node_is_told_the_same_ranges(
+def test_the_job_gives_the_node_the_same_ranges(
     chart: Renderer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The job's `keylane assign` deals out what the ConfigMaps hold, with the admin's token."""
@@ -102,7 +102,7 @@ def test_s004_51_the_node_is_told_the_same_ranges(
     assert job["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "keylane-control", "key": "token"}
 
 
-def test_the_node_need_not_be_told(chart: Renderer) -> None:
+def test_the_job_can_be_left_out(chart: Renderer) -> None:
     """`apply: false` leaves the job out."""
     topics = [{"name": "orders", "partitions": 2}]
 

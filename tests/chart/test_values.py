@@ -1,4 +1,4 @@
-"""values.yaml: what a value changes, what is refused and how; comments and schema are whole."""
+"""values.yaml: effects of values, refusals and their texts; comments and schema are complete."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_what_cannot_work_is_refused(values: Mapping[str, Any], said: str, chart
 
 
 @pytest.mark.parametrize(
-    ("nodes", "ports", "documented"),
+    ("nodes", "ports", "host"),
     [
         ({}, {}, "$(POD_NAME).keylane-headless.prod.svc.cluster.local"),
         ({"serviceType": "ClusterIP"}, {}, "keylane-node-$(POD_INDEX).prod.svc.cluster.local"),
@@ -138,21 +138,21 @@ def test_what_cannot_work_is_refused(values: Mapping[str, Any], said: str, chart
         ({"advertise": "$(POD_IP)"}, {}, "$(POD_IP)"),
     ],
 )
-def test_clients_are_told_an_address_that_leads_to_the_node(
-    nodes: Any, ports: Any, documented: str, chart: Renderer
+def test_the_advertised_address_leads_to_the_node(
+    nodes: Any, ports: Any, host: str, chart: Renderer
 ) -> None:
     """The advertised host fits the type of Service; its variables exist, and come before it."""
     container = node_container(chart.template(with_values(nodes=nodes, ports=ports)))
 
     variables = [entry["name"] for entry in container["env"]]
     advertised = next(e for e in container["env"] if e["name"] == "KEYLANE_ADVERTISE")
-    assert advertised["value"] == documented
-    for name in re.findall(r"\$\((\w+)\)", documented):
+    assert advertised["value"] == host
+    for name in re.findall(r"\$\((\w+)\)", host):
         assert variables.index(name) < variables.index("KEYLANE_ADVERTISE")
 
 
 def test_the_node_service_is_the_advertised_one(chart: Renderer) -> None:
-    """ClusterIP: the name that clients are told is the Service of that very pod."""
+    """ClusterIP: the advertised name is the Service of that very pod."""
     objects = chart.template(with_values(nodes={"serviceType": "ClusterIP"}))
 
     service = find(objects, "Service", "keylane-node-0")
@@ -231,7 +231,7 @@ def test_a_limit_of_the_users_own(chart: Renderer, tmp_path: Path) -> None:
 def test_a_bound_of_the_users_own_is_in_the_limit(
     chart: Renderer, config: dict[str, int], more_mi: float
 ) -> None:
-    """What it costs more or less than the chart's."""
+    """The limit grows or shrinks by the difference to the chart's own bound."""
 
     def limit_mi(values: Mapping[str, Any]) -> int:
         limits = node_container(chart.template(values))["resources"]["limits"]
@@ -265,7 +265,7 @@ def test_probes_speak_tls_where_the_control_port_does(chart: Renderer) -> None:
 
 
 def test_certificates_of_the_control_port_come_from_secrets(chart: Renderer) -> None:
-    """What the configuration names is mounted; of the clients' Secret the authorities alone."""
+    """Files that the configuration names are mounted; of the clients' Secret the CA alone."""
     objects = chart.template(with_control_tls(readers=["DNS:prometheus.example"]))
 
     written = yaml.safe_load(configuration(objects))
@@ -331,7 +331,7 @@ def secrets_of(objects: list[Object]) -> list[str]:
 
 
 def test_the_secret_of_nodes_is_made_or_named(chart: Renderer, tmp_path: Path) -> None:
-    """What keylane reads is what is mounted; nodes without numbers have none."""
+    """keylane reads the file that is mounted; nodes without numbers have none."""
     made = chart.template()
     named = chart.template(with_values(nodes={"secret": "mine"}, replicas=3))
     single = chart.template(with_values(nodes={"numbered": False}))
@@ -364,7 +364,7 @@ def test_every_value_is_in_the_schema() -> None:
 
 
 def _values() -> Iterator[tuple[str, bool]]:
-    """Path of every value that is no map of ours, and whether a comment tells of it."""
+    """Return each value's path, maps of ours excepted, and whether it has a comment."""
     parents: list[tuple[int, str, bool]] = []
     is_documented = False
     for line in VALUES.splitlines():

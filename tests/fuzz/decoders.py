@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def fuzz(folder: Path, seconds: int, *, keep: bool) -> int:
-    """Fuzz in a child process, tell the figures, keep findings and the corpus."""
+    """Fuzz in a child process, print the figures, keep findings and the corpus."""
     from tests.fuzz.seeds import write_seeds
 
     seeds, grown = folder / "seeds", folder / "grown"

@@ -1,4 +1,4 @@
-"""Random kio messages of any API and version: what the codecs are held against.
+"""Random kio messages of any API and version, to which codecs are compared.
 
 In:    an entity type and a seeded generator.  Out: an entity, its bytes.
 Source: kio's schema modules, read through their dataclass fields.

@@ -24,7 +24,7 @@ TEXTS: Final = (
 )  # fmt: skip
 DATA_BYTES_MAX: Final = 8192
 SPLIT_SHARE: Final = 0.25
-"""Of its turns the decoder of batches takes: it costs ten times as much as the others."""
+"""Share of its turns that the decoder of batches takes: it costs ten times the others."""
 
 Mutation = Callable[[bytearray, random.Random], None]
 

@@ -1,4 +1,4 @@
-"""What the fuzzer calls of decoders whose bytes other programs may have written.
+"""Fuzzed decoders whose bytes other programs may have written.
 
 In:    bytes; `choice` says how they are taken.  Out: nothing, or a finding.
 
@@ -27,7 +27,7 @@ from keylane.wire.header import read_request_header
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 FRAME_BYTES_MAX: Final = 1 << 16
 GENERATION: Final = 5
-"""What a verdict must be of; the seeds are."""
+"""Generation that a verdict must have; the sound inputs have it."""
 VERSION_RECORD: Final = (b'["assignments"]', b'{"format":1,"version":9}')
 HALF: Final = struct.Struct(">H")
 
@@ -51,7 +51,7 @@ def fuzz_scans(_choice: int, data: bytes) -> None:
 
 
 def fuzz_hello(choice: int, data: bytes) -> None:
-    """What a member says; for odd choices the JSON in it."""
+    """A member's subscription; for odd choices the JSON in it."""
     if choice % 2:
         said = Subscription(version=2, topics=(TOPIC_NAME,), user_data=data)
         data = write_subscription(said)
@@ -59,7 +59,7 @@ def fuzz_hello(choice: int, data: bytes) -> None:
 
 
 def fuzz_verdict(choice: int, data: bytes) -> None:
-    """What the leader says; for odd choices the JSON in it."""
+    """The leader's assignment; for odd choices the JSON in it."""
     if choice % 2:
         lanes = [(TOPIC_NAME, partition) for partition in range(choice // 2 % 4)]
         data = write_assignment(lanes, version=0, user_data=zlib.compress(data, 1))

@@ -1,4 +1,4 @@
-"""What the fuzzer calls: every own decoder, with the errors that it may raise.
+"""Every own decoder, as the fuzzer calls it, with the errors that it may raise.
 
 In:    bytes; the first chooses decoder, the second the version.  Out: nothing, or a finding.
 """
@@ -146,7 +146,7 @@ def fuzz_subscription(choice: int, data: bytes) -> None:
         read_allow_key_share(data)
     said = read_subscription(data)
     known = replace(said, owned=_grouped(said.owned))
-    assert read_subscription(write_subscription(known)) == _as_of_its_version(known)
+    assert read_subscription(write_subscription(known)) == _fit_to_version(known)
 
 
 def fuzz_assignment(_choice: int, data: bytes) -> None:
@@ -163,8 +163,8 @@ def _grouped(lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:
     return tuple(lane for name in names for lane in lanes if lane[0] == name)
 
 
-def _as_of_its_version(said: Subscription) -> Subscription:
-    """Without the fields that its version has no place for."""
+def _fit_to_version(said: Subscription) -> Subscription:
+    """Return it without the fields for which its version has no place."""
     if said.version < 1:
         said = replace(said, owned=())
     if said.version < 2:
@@ -173,14 +173,14 @@ def _as_of_its_version(said: Subscription) -> Subscription:
 
 
 def fuzz_plan(choice: int, data: bytes) -> None:
-    """As a file, and as the fields of a sound one replaced, which JSON of chance never reaches."""
+    """A file, or fields of a sound one replaced, which JSON of chance never reaches."""
     if choice % 2:
         data = _mend_plan(data)
     plan = read_plan(data)
     again = read_plan(write_plan(plan))
     assert again == plan and again.plan_id == plan.plan_id
     for partition in range(min(plan.partition_count, 3)):
-        key_ranges = [plan.key_range(partition, lane) for lane in range(plan.lane_count)]
+        key_ranges = plan.layout().key_split(partition).key_ranges()
         assert key_ranges[0].lo == 0 and key_ranges[-1].hi == HASH_MAX
         assert all(low.hi + 1 == high.lo for low, high in pairwise(key_ranges))
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from keylane.config.node import GroupRule
 from keylane.errors import KeylaneError
 from keylane.proxy.apis import ROUTES, Route
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 from keylane.proxy.topics.placement import Placement
 from keylane.wire.header import is_flexible, read_request_header

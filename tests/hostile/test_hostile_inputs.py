@@ -91,7 +91,7 @@ def test_a_log_is_judged(text, said) -> None:
 
 
 def test_a_good_log_has_no_finding() -> None:
-    """keylane's own lines are none, whatever they tell."""
+    """Lines that keylane itself logs are no finding, whatever they say."""
     lines = (
         "keylane ready bootstrap=127.0.0.1:1 control=127.0.0.1:2\n"
         "2026-01-01 00:00:00,000 WARNING keylane.session closed session_id=s1 peer=h:1 reason=x\n"

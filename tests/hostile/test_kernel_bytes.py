@@ -127,7 +127,7 @@ def test_a_record_count_that_lies_is_refused(count: int, form: str) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_is_unsupported(magic: int) -> None:
-    """Magic 0 and 1 are told apart from damage."""
+    """Magic 0 and 1 are reported as unsupported, not as damage."""
     batch = bytearray(write_batch(Batch(0, (Record(0),))))
     batch[16] = magic
 

@@ -1,4 +1,4 @@
-"""Bytes on the listener that no client sends: one log line, and nobody else notices."""
+"""Bytes on the listener that no client sends: one log line, and no other client notices."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_random_bytes_never_raise(seed, caplog) -> None:
     assert len(caplog.records) <= 1 and all(r.exc_info is None for r in caplog.records)
 
 
-async def test_a_hostile_connection_disturbs_nobody() -> None:
+async def test_a_hostile_connection_disturbs_no_other() -> None:
     """A good session beside a hundred that are refused goes on."""
     async with running(request_bytes_max=LEGAL) as good:
         good.client.send((12, 1))

@@ -86,7 +86,7 @@ class Record(NamedTuple):
 def test_a_bad_record_is_set_aside_and_the_next_ones_count(
     key: bytes | None, value: bytes | None
 ) -> None:
-    """Its place is told, nothing that it says is; what comes behind it is taken."""
+    """A damaged record is reported by its place, without its text; the records behind it count."""
     state = SettingsState()
     records = [Record(key, value, 7), *(Record(*each, 8 + n) for n, each in enumerate(GOOD))]
 
@@ -115,7 +115,7 @@ def test_a_bad_record_is_set_aside_and_the_next_ones_count(
     ),
 )
 def test_no_record_raises_anything_but_the_declared_error(records) -> None:
-    """And whatever is taken, a change made of it is taken again by who reads it."""
+    """A change that is made of any accepted records is accepted by its readers."""
     state = SettingsState()
     for offset, (key, value) in enumerate(records):
         try:
@@ -147,7 +147,7 @@ def test_flipped_bytes_are_refused_or_read(data, at: int, flip: int) -> None:
 
 
 def test_the_highest_version_that_is_taken_leaves_room_for_the_next_ones() -> None:
-    """A stranger who jumps ahead cannot bring the count to its end."""
+    """A stranger's high version does not bring the count to its end."""
     state = SettingsState()
     state.apply(VERSION, b'{"format":1,"version":%d}' % (VERSION_ROOM + 7), 7)
 
@@ -159,7 +159,7 @@ def test_the_highest_version_that_is_taken_leaves_room_for_the_next_ones() -> No
 
 
 def test_assignments_without_a_version_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of too many are dropped, and told; the last ones count."""
+    """The first of too many assignments are dropped and reported; the last ones count."""
     monkeypatch.setattr(settings_records, "PENDING_MAX", 4)
     state = SettingsState()
     for offset in range(5):

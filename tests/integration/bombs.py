@@ -68,7 +68,7 @@ def put(bootstrap: str, topic: str, partition: int, batch: bytes) -> int:
 
 
 def receive(client: socket.socket, count: int) -> bytes:
-    """So many bytes."""
+    """Receive `count` bytes."""
     data = b""
     while len(data) < count:
         part = client.recv(count - len(data))
@@ -87,7 +87,7 @@ def varint(value: int) -> bytes:
 
 
 def string(text: str) -> bytes:
-    """As the protocol has it."""
+    """Encode a string of the protocol."""
     return struct.pack(">h", len(text)) + text.encode()
 
 

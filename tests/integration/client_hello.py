@@ -17,7 +17,6 @@ TLS_1_1: Final = 0x0302
 TLS_1_2: Final = 0x0303
 PROTOCOL_VERSION: Final = 70
 """The alert's number."""
-HOST_NAME: Final = 0
 CIPHERS: Final = (0xC02B, 0xC02C, 0xC009, 0xC00A, 0xC013, 0x002F)
 """ECDHE with ECDSA first, which the tests' certificates are for; then what old clients have."""
 

@@ -1,4 +1,4 @@
-"""A real Kafka for the integration tests: one broker per session, topics of their own per test.
+"""A real Kafka for the integration tests: one broker per session, own topics for each test.
 
 In:    nothing.  Out: the fixtures `kafka`, `broker`, `own_broker`, `admin`, `topic`, `java`,
        `keylane` (proxies of the test's own), `shared_keylane` (one for the session), and
@@ -41,7 +41,7 @@ FIRST = frozenset(
         "lone_nodes", "node_strangers", "demo", "cluster",
     )
 )  # fmt: skip
-"""What takes minutes comes first, so that at the end no worker waits for another."""
+"""Modules that take minutes run first, so that at the end no worker waits for another."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,7 +76,7 @@ def pytest_unconfigure() -> None:
 
 
 class TopicFactory(Protocol):
-    """Creates a topic with a name of its own and returns the name."""
+    """Creates a topic under a new name and returns the name."""
 
     def __call__(
         self, label: str = ..., *, partitions: int = ..., config: dict[str, str] | None = ...

@@ -19,11 +19,11 @@ from tests.integration.questions import SIDES, Question
 
 TIMEOUT_S: Final = 60.0
 SILENT_S: Final = 8.0
-"""How long the broker may say nothing; its handlers end in exceptions for some questions."""
+"""Seconds that the broker may be silent; its handlers end in exceptions for some questions."""
 CLOSED: Final = "closed the connection"
 SILENT: Final = "gave no answer"
 ADDRESSES: Final = frozenset({"host", "port"})
-"""Where keylane is and the broker is not: the only fields that differ in every answer."""
+"""Fields with keylane's or the broker's address, which differ in every answer."""
 OWN_TOPICS: Final = ("__individual_commit_offsets", "__keylane_scans", "__keylane_settings")
 """Internal through keylane, and unknown to the broker as such."""
 READS: Final = frozenset(
@@ -104,7 +104,7 @@ def in_order(questions: Iterable[Question]) -> list[Question]:
 
 
 def ask_both(question: Question, direct: Side, through: Side) -> tuple[Any, Any]:
-    """What each side answers, as plain values, the same names for twins; or what happened."""
+    """Return each side's answer, as plain values with the same names for twins, or its error."""
     key, version = question.api_key, question.version
     twin = direct if key in READS else through
     answers: list[Any] = []
@@ -156,7 +156,7 @@ def normal(api_key: int, value: Any) -> Any:
 
 
 def differences(direct: Any, through: Any, path: str = "") -> Iterator[str]:
-    """Where two answers differ, in words."""
+    """Yield the differences of two answers, in words."""
     if isinstance(direct, dict) and isinstance(through, dict):
         for name in dict.fromkeys((*direct, *through)):
             if (name in direct) != (name in through):

@@ -1,6 +1,6 @@
-"""Whole groups of stock consumers, and what the records that they saw must satisfy.
+"""Whole groups of stock consumers, and checks of the records that they saw.
 
-In:    a bootstrap address, a topic.  Out: `Group` (child processes), `Seen` (what they told).
+In:    a bootstrap address, a topic.  Out: `Group` (child processes), `Seen` (their reports).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sighting:
 
 @dataclass(slots=True)
 class Seen:
-    """All that the members of a group told, in the order in which it was read."""
+    """Reports of a group's members, in the order in which they were read."""
 
     sightings: list[Sighting] = field(default_factory=list)
     commits: list[tuple[int, str, int, int]] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Seen:
     lanes: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def values(self) -> Counter[str]:
-        """How often each value was seen."""
+        """Return how often each value was seen."""
         return Counter(sighting.value for sighting in self.sightings)
 
     def busy(self) -> set[str]:
@@ -66,7 +66,7 @@ class Seen:
             assert first == sighting.member, f"key {sighting.key} at {first} and {sighting.member}"
 
     def assert_first_sightings_in_order(self) -> None:
-        """What comes again was not committed; the first time, values of a key only ascend."""
+        """Expect repeats of uncommitted records only; first deliveries of a key ascend."""
         last: dict[str | None, int] = {}
         known: set[str] = set()
         for sighting in self.sightings:
@@ -151,7 +151,7 @@ class Group:
         self.processes[name].wait()
 
     def wait(self, condition: Callable[[Seen], bool], *, timeout_s: float, what: str) -> None:
-        """Wait for the members to have told enough."""
+        """Wait until the members have reported enough."""
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             while not condition(self.seen):
@@ -224,7 +224,7 @@ class Group:
         self.stop()
 
     def _read(self, name: str, process: subprocess.Popen[str]) -> None:
-        """What was told in part, by a member that was killed, was not committed either."""
+        """Read a member's reports; records of a half-written line were not committed either."""
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
@@ -269,7 +269,7 @@ class Group:
             p["partition"] for p in reported.get("partitions", ())
         }
         if event == "assigned":
-            # Cooperative assignors tell what is added; eager ones have told all as revoked.
+            # Cooperative assignors report additions; eager ones have reported all as revoked.
             self.seen.lanes[name] |= lanes
         elif event in {"revoked", "lost"}:
             self.seen.lanes[name] -= lanes

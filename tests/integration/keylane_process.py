@@ -72,12 +72,12 @@ class KeylaneProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive."""
+        """Return whether the process is alive."""
         return self._child.running
 
     @property
     def log(self) -> str:
-        """All that the proxy has printed, over restarts too."""
+        """Return all that the proxy has printed, over restarts too."""
         return self._log_path.read_text(errors="replace")
 
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> Self:

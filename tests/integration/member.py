@@ -1,4 +1,4 @@
-"""One stock consumer as a child process; tells what it does as JSON lines on stdout.
+"""One stock consumer as a child process; reports its events as JSON lines on stdout.
 
 In:    argv.  Out: lines {"event": "assigned" | "records" | "committed", ...}; ends on SIGTERM.
 """
@@ -19,7 +19,7 @@ STOPPING = threading.Event()
 
 
 def report(event: str, **values: Any) -> None:
-    """Write one line at once: a killed member must not have told less than it committed.
+    """Write one line at once: a killed member must not have reported less than it committed.
 
     `at_s` is of the machine's monotonic clock, which all members share.
     """
@@ -28,7 +28,7 @@ def report(event: str, **values: Any) -> None:
 
 
 def report_records(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> None:
-    """Tell `(lane, offset, key, value)` of records that were processed."""
+    """Report `(lane, offset, key, value)` of records that were processed."""
     report(
         "records",
         records=[

@@ -1,4 +1,4 @@
-"""Several keylane processes in front of one cluster, and a group whose members tell when.
+"""Several keylane processes in front of one cluster, and a group whose events have times.
 
 In:    the upstream's bootstrap address, lane rules, a folder.  Out: `Nodes`, `TimedGroup`.
 """
@@ -56,7 +56,7 @@ class Nodes:
 
     @property
     def bootstrap(self) -> str:
-        """All nodes' addresses, as a client's list."""
+        """Return all nodes' addresses, as a client's list."""
         return ",".join(process.bootstrap for process in self.processes)
 
     def start(self) -> Self:
@@ -83,7 +83,7 @@ class Nodes:
 
 
 class TimedGroup(Group):
-    """A group that keeps all that its members told, with the time at which they told it."""
+    """A group that keeps every event that its members reported, with its time."""
 
     def __init__(
         self, bootstrap: str, topic: str, group: str, *, log_folder: Path, **options: Any
@@ -91,7 +91,7 @@ class TimedGroup(Group):
         super().__init__(bootstrap, topic, group, **options)
         self.log_folder = log_folder
         self.reported: list[tuple[float, str, str, Mapping[str, Any]]] = []
-        """(monotonic seconds, member, event, what else it told), by member in order."""
+        """(monotonic seconds, member, event, its fields), by member in order."""
 
     def _take(self, name: str, reported: dict[str, Any]) -> None:
         self.reported.append((reported["at_s"], name, reported["event"], reported))
@@ -116,7 +116,7 @@ class Brokers:
         self._hung.add(place)
 
     def is_hung(self, place: int) -> bool:
-        """Whether `pause` was the last that happened to it."""
+        """Return whether `pause` was the last that happened to it."""
         return place in self._hung
 
     def resume(self, place: int) -> None:
@@ -144,7 +144,7 @@ def coordinator_node(bootstrap: str, group: str, *, timeout_s: float = 15.0) -> 
 
 
 def leading_nodes(bootstrap: str, topic: str, *, timeout_s: float = 15.0) -> dict[int, int]:
-    """By lane index: the number of the node that clients are sent to for it; -1: none."""
+    """Return the node to which clients are sent for each lane index; -1: none."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     partitions = admin.list_topics(topic, timeout=timeout_s).topics[topic].partitions
     return {

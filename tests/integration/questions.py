@@ -39,13 +39,13 @@ ID_MARKS: Final = {name: uuid.UUID(int=0xA11CE << 64 | n) for n, name in enumera
 GROUP: Final = "diff-@@-group"
 TOPIC_POOL: Final = (*TOPICS, *TOPICS, "diff-@@-none", "no name!", "", "x" * 250)
 NEW_TOPICS: Final = ("diff-@@-new0", "diff-@@-new1", "diff-@@-new2", *TOPIC_POOL)
-GROUP_POOL: Final = (GROUP, GROUP, "diff-@@-nobody", "")
+GROUP_POOL: Final = (GROUP, GROUP, "diff-@@-absent", "")
 MEMBER_POOL: Final = ("", "diff-@@-member", "AAAAAAAAAAAAAAAAAAAAAA")
 WORDS: Final = ("", "diff-@@-word", "ümlaut", "x" * 300)
 
 CREATE_TOPICS, DELETE_TOPICS, ELECT_LEADERS = 19, 20, 43
 JOINING: Final = frozenset({11, 68, 76, 88})
-"""A member waits for those of earlier questions, so each of these has a group of its own."""
+"""APIs whose members wait for those of earlier questions, so each question has its own group."""
 NO_DOUBLES: Final = frozenset({11, 33, 90})
 """A broker never answers these when a protocol, resource or group is named twice."""
 OWN_GROUPS: Final = frozenset({42, 47, 78, 79, 91, 92})
@@ -140,7 +140,7 @@ class Question(NamedTuple):
 
 
 def make_question(api_key: int, version: int, number: int, seed: int) -> Question:
-    """The same for the same arguments, on any machine."""
+    """Return a question: the same one for equal arguments, on any machine."""
     rng = random.Random(f"{seed} {api_key} {version} {number}")
     maker = _Maker(api_key, number, rng)
     entity = maker.entity(load_request_schema(api_key, version))
@@ -242,7 +242,7 @@ class _Maker:
         return self._rng.choice((1000, 60_000)) if "transaction" in name else self._wait(name)
 
     def _wait(self, name: str) -> int:
-        # A broker answers these with a time-out of its own when there is no time at all.
+        # A broker answers these with its own time-out when there is no time at all.
         return 1000 if name in {"timeout", "timeout_ms"} else self._rng.choice(WAITS)
 
     def _number_of(self, name: str, kio_type: Any, owner: str) -> int:

@@ -1,4 +1,4 @@
-"""A client of a few lines that sends what a test wants, and shows every byte that comes back.
+"""A client of a few lines that sends any bytes, and shows every byte that comes back.
 
 In:    kio requests.  Out: kio answers, and the bytes.
 """
@@ -82,11 +82,11 @@ class RawClient:
         self.socket.sendall(write_request(api_key, version, 5, "raw", body))
 
     def send_bytes(self, data: bytes) -> None:
-        """Send what is no request, or a part of one."""
+        """Send bytes that need be no request."""
         self.socket.sendall(data)
 
     def fileno(self) -> int:
-        """Of the socket, to see whether something has come."""
+        """Return the socket's descriptor, for `select`."""
         return self.socket.fileno()
 
     def receive(self, api_key: int, version: int) -> memoryview:
@@ -95,7 +95,7 @@ class RawClient:
         return memoryview(frame)[response_body_position(api_key, version) :]
 
     def ask(self, entity: Any) -> Any:
-        """The same with kio values."""
+        """Send a kio request and return the kio answer."""
         api_key, version = int(entity.__api_key__), int(entity.__version__)
         return read_response(api_key, version, self.call(api_key, version, write_message(entity)))
 
@@ -161,21 +161,21 @@ class RawClient:
     def fetch_codes(
         self, topic: str, version: int, lanes: Sequence[int], **options: int
     ) -> set[int]:
-        """Fetch lanes; the error codes that came. `options` as of `ask_lanes`."""
+        """Fetch lanes; return the error codes. `options` are those of `ask_lanes`."""
         self.ask_lanes(topic, version, lanes, **options)
         return self.lane_codes(version)
 
-    def fetch_for_ever(self, topic: str) -> None:
+    def fetch_until_closed(self, topic: str) -> None:
         """Fetch until the connection ends. Raises: ConnectionError."""
         while True:
             self.fetch_codes(topic, 12, range(8))
 
     def holds_any(self, values: Iterable[str]) -> bool:
-        """Whether a value of a record is in what has come; lanes are sent uncompressed."""
+        """Return whether a value of a record is in what has come; lanes are sent uncompressed."""
         return any(value.encode() in self.received for value in values)
 
     def is_closed(self) -> bool:
-        """Whether the other side closes, waiting for it."""
+        """Return whether the other side closes, waiting for it."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:

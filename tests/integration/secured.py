@@ -1,6 +1,6 @@
-"""A secured broker, its users, and stock clients that log in: what the security tests are made of.
+"""A secured broker, its users, and stock clients that log in, for the security tests.
 
-In:    a folder.  Out: broker properties, tokens, and what each client read or was told.
+In:    a folder.  Out: broker properties, tokens, and each client's records or error.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 USERS = ("alice", "bob", "carol", "dave")
 PASSWORDS = {name: f"{name}-password-Zq7" for name in (*USERS, "keylane")}
 SECRETS = set(PASSWORDS.values())
-"""What may be in no log and no metric: `Stage` greps for it; tokens are added as they are made."""
+"""Secrets, which no log and no metric may hold (`Stage` checks); tokens are added when made."""
 MODULES = "org.apache.kafka.common.security"
 BEARER = f"{MODULES}.oauthbearer"
 REAUTH_MS = 3_000
-"""How long a login by SCRAM-SHA-512 holds."""
+"""Milliseconds that a login by SCRAM-SHA-512 is valid."""
 
 
 def broker_properties(authority: Authority, keystore: Path, expired: Path) -> dict[str, str]:
@@ -144,7 +144,7 @@ def token_of(user: str, *, lifetime_s: float = 3600.0) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """Who a client says it is, and which authorities it believes."""
+    """A client's user and credentials, and the authorities that it trusts."""
 
     mechanism: str
     user: str
@@ -154,7 +154,7 @@ class Login:
     certificate: Path | None = None
     """The client's own, with its key, where it is asked for one."""
     lifetime_s: float = 3600.0
-    """Of an OAUTHBEARER token; negative: it has expired."""
+    """Lifetime of an OAUTHBEARER token; negative: it has expired."""
 
     @classmethod
     def of(cls, mechanism: str, user: str, ca: Path, **changes: Any) -> Login:
@@ -167,7 +167,7 @@ class Login:
 
 @dataclass(slots=True)
 class Read:
-    """What a client got."""
+    """The records that a client read, or its error."""
 
     values: list[str] = field(default_factory=list)
     error: str = ""
@@ -181,7 +181,7 @@ Reader = Callable[[str, str, str, Login, int], Read]
 def make_confluent(
     bootstrap: str, group: str, login: Login
 ) -> tuple[Consumer, list[ConfluentError]]:
-    """A librdkafka consumer, and a list that takes the errors that it tells."""
+    """Return a librdkafka consumer, and a list that takes the errors that it reports."""
     errors: list[ConfluentError] = []
     config: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -216,7 +216,7 @@ def poll_value(consumer: Consumer) -> str:
 
 
 def read_confluent(bootstrap: str, topic: str, group: str, login: Login, count: int) -> Read:
-    """librdkafka: read `count` records, or until it tells of an error."""
+    """Read `count` records with librdkafka, or until it reports an error."""
     found = Read()
     consumer, errors = make_confluent(bootstrap, group, login)
     try:
@@ -245,7 +245,7 @@ def read_confluent(bootstrap: str, topic: str, group: str, login: Login, count: 
 
 
 PASSING = (ConfluentError._ALL_BROKERS_DOWN, ConfluentError._TRANSPORT)
-"""What librdkafka tells of every lost connection, whatever the reason, and tries again."""
+"""Errors that librdkafka reports of every lost connection, before it tries again."""
 ALERT = re.compile(r"alert [a-z]+(?: [a-z]+)*")
 """The reason in the text, where it is a TLS alert that came after the client's part."""
 
@@ -333,7 +333,7 @@ async def _consume_aiokafka(
 
 
 def java_properties(login: Login) -> dict[str, str]:
-    """What a Java client is told."""
+    """Return the properties of a Java client."""
     properties = {
         "security.protocol": "SASL_SSL",
         "ssl.truststore.type": "PEM",

@@ -55,7 +55,7 @@ SERVICE_RULES = (
         AclPermissionType.ALLOW,
     ),
 )
-"""All that keylane's own principal needs; docs/security.md lists the same."""
+"""Rights that keylane's own principal needs; docs/security.md lists the same."""
 
 
 class Stage:
@@ -77,7 +77,7 @@ class Stage:
         )
         self.proxies: list[KeylaneProcess] = []
         self.values: set[str] = set()
-        """Of all records: they may be in no log and no metric either."""
+        """Values of records, which may be in no log and no metric either."""
         self.control_token = folder / "control-token"
         self.control_token.write_text("control-token-0123456789")
         SECRETS.add(self.control_token.read_text())
@@ -99,7 +99,7 @@ class Stage:
         self.proxy = self.start_keylane(self.direct, f"tls_certificate={self.certificate}")
 
     def start_keylane(self, upstream: str, *settings: str) -> KeylaneProcess:
-        """keylane with TLS on both sides and a login of its own; later settings win."""
+        """Start keylane with TLS on both sides and its own login; later settings win."""
         # Not the shared one's: a test lets that expire, and others would read it meanwhile.
         own = self.authority.issue(f"keylane-{len(self.proxies)}")
         common = (
@@ -152,7 +152,7 @@ class Stage:
         return values
 
     def metrics(self, proxy: KeylaneProcess) -> str:
-        """All numbers of a keylane, as text."""
+        """Return all numbers of a keylane, as text."""
         scheme = "https" if proxy is self.__dict__.get("strict") else "http"
         asked = urllib.request.Request(f"{scheme}://{proxy.control}/metrics")  # noqa: S310 - ours
         asked.add_header("Authorization", f"Bearer {self.control_token.read_text()}")
@@ -166,7 +166,7 @@ class Stage:
         return float(re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)[0])
 
     def leaks(self) -> list[str]:
-        """Secrets and records that any keylane has told by now, and where."""
+        """Return the secrets and records that any keylane has shown by now, and the places."""
         places = {}
         for number, proxy in enumerate(self.proxies):
             places[f"log {number}"] = proxy.log

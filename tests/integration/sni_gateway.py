@@ -17,7 +17,7 @@ HELLO_BYTES_MAX: Final = 16_384
 
 
 class SniGateway:
-    """What a Gateway with TLSRoutes does. Use: `with SniGateway(listeners) as gateway`."""
+    """A Gateway with TLSRoutes. Use: `with SniGateway(listeners) as gateway`."""
 
     def __init__(self, listeners: Mapping[str, tuple[str, int]], *, port: int) -> None:
         self._listeners, self.port = listeners, port

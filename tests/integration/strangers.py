@@ -1,6 +1,6 @@
-"""A stranger in the nodes' group: joins at the broker itself, and says what a test wants.
+"""A stranger in the nodes' group: joins at the broker itself, with any bytes.
 
-In:    a broker's address, what to say.  Out: what it was told; what others said, to say it again.
+In:    a broker's address, bytes to send.  Out: its answers; the others' bytes, to repeat them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NUMBER: Final = 7
 MEMBER_ID_REQUIRED: Final = 79
 
 Say = Callable[[Any], dict[str, bytes]]
-"""What the stranger tells each member when it leads; gets JoinGroup's answer."""
+"""The stranger's assignment for each member when it leads, from JoinGroup's answer."""
 
 
 class PlainClient(RawClient):
-    """The same without TLS."""
+    """A raw client without TLS."""
 
     def __init__(self, bootstrap: str) -> None:
         host, port = split_address(bootstrap)
@@ -40,17 +40,17 @@ class PlainClient(RawClient):
         self.received, self.known = b"", {}
 
     def ask_values(self, api_key: int, version: int, **values: Any) -> Any:
-        """With plain values."""
+        """Send a request of plain values and return the answer."""
         return self.ask(build(load_request_schema(api_key, version), values))
 
     def members(self) -> list[Any]:
-        """Of the nodes' group, as anybody sees them who may describe it."""
+        """Return the members of the nodes' group, by DescribeGroups."""
         answer = self.ask_values(DESCRIBE, 5, groups=[GROUP])
         return list(answer.groups[0].members)
 
 
 def evil_hello(broker_id: int = 1) -> bytes:
-    """As a node without a secret would say it: clients are sent to an address of the stranger's."""
+    """Return the subscription of a node without a secret, with an address of the stranger's."""
     node = NodeInfo(number=NUMBER, bootstrap=EVIL, brokers={broker_id: EVIL}, control="http://e:1")
     return write_hello(Hello(node=node, ic_partition_count=5))
 

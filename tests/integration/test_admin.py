@@ -62,7 +62,7 @@ def test_a_reset_to_earliest_reads_everything_again(consumed, kafka, shared_keyl
 
 
 def test_a_reset_directly_on_kafka_is_taken_over(consumed, kafka, shared_keylane, java) -> None:
-    """G-11: an offset moved back on Kafka itself is where the lanes start again."""
+    """Lanes start again at an offset that was moved back on Kafka itself."""
     name, group, values = consumed
 
     java.run(

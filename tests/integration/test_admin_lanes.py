@@ -24,7 +24,7 @@ from tests.integration.harness import produce
 
 KEYS = [f"key-{number}" for number in range(40)]
 PARTITIONS, LANES = 2, 8
-"""Of topics with the label lanes4."""
+"""Partitions and lane indexes of topics with the label lanes4."""
 
 
 def starts(bootstrap: str, topic: str, count: int) -> list[int]:
@@ -38,7 +38,7 @@ def starts(bootstrap: str, topic: str, count: int) -> list[int]:
 
 
 def delete_records(bootstrap: str, topic: str, offsets: dict[int, int]) -> dict[int, Any]:
-    """By librdkafka: per index the low watermark, or the error code."""
+    """Delete by librdkafka; return per index the low watermark, or the error code."""
     wanted = [TopicPartition(topic, index, offset) for index, offset in offsets.items()]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     found: dict[int, Any] = {}
@@ -51,7 +51,7 @@ def delete_records(bootstrap: str, topic: str, offsets: dict[int, int]) -> dict[
 
 
 def failure(java, name: str, *args: str | Path) -> str:
-    """What a tool prints, which may fail."""
+    """Run a tool, which may fail, and return its output."""
     try:
         done = java.run(name, *args)
     except subprocess.CalledProcessError as error:
@@ -78,7 +78,7 @@ def test_records_of_other_lanes_are_never_deleted(kafka, shared_keylane, topic) 
 
 
 def offsets_of(bootstrap: str, topic: str) -> dict[int, set[int]]:
-    """What all lanes hold from their beginning: offsets by partition."""
+    """Read all lanes from their beginning; return offsets by partition."""
     found: dict[int, set[int]] = {partition: set() for partition in range(PARTITIONS)}
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True}

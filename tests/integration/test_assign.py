@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 def test_partitions_are_asked_of_the_cluster(
     kafka: str, topic: TopicFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Five members share the three partitions that the broker tells."""
+    """Five members share the three partitions of the broker's metadata."""
     name = topic(partitions=3)
     producer = Producer({"bootstrap.servers": kafka})
     producer.produce(name, b"x")

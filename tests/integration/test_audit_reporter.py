@@ -100,7 +100,7 @@ async def test_an_aiokafka_member_reports(kafka: str, topic: TopicFactory) -> No
 
 
 def test_reports_that_cannot_be_written_are_an_error() -> None:
-    """Nobody answers: neither constructor nor flush pretends."""
+    """No broker answers: constructor and flush raise."""
     settings = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
     with pytest.raises(AuditUnwritten):

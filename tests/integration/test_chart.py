@@ -1,4 +1,4 @@
-"""What the chart renders starts what the image holds: two nodes, here on loopback, serve a group.
+"""The rendered chart starts the image's program: two nodes, here on loopback, serve a group.
 
 A pod is an address of 127.0.0.0/8, which Linux has all of: both pods listen on the same ports.
 """
@@ -43,7 +43,7 @@ ROUNDS: Final = 5
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `docker build` would put into an image, by the same script; the tests' libraries."""
+    """Contents of an image, by the script of `docker build`, and the tests' libraries."""
     home = tmp_path_factory.mktemp("image") / "keylane"
     done = subprocess.run(
         [str(ROOT / "tools" / "image_build.sh"), str(home)],
@@ -125,12 +125,12 @@ class Kubelet:
         return [str(home / "bin" / "keylane"), *arguments]
 
     def probe(self, name: str) -> tuple[int, str]:
-        """What a probe is answered."""
+        """Return the answer to a probe."""
         asked = self.container[name]["httpGet"]
         return ask(f"{asked['scheme'].lower()}://{self.control}{asked['path']}")
 
     def metrics(self) -> str:
-        """What Prometheus gets."""
+        """Return the metrics, as Prometheus gets them."""
         status, text = ask(f"http://{self.control}/metrics", self.token("read-token"))
         assert status == 200
         return text
@@ -163,7 +163,7 @@ class Kubelet:
 
 
 def read_as_pod(bootstrap: str, pod: dict[str, str], topic: str, count_max: int) -> list[str]:
-    """What a stock consumer with a pod's variables reads up to the end, and commits."""
+    """Read up to the end as a stock consumer with a pod's variables, and commit."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -236,7 +236,7 @@ def pods(kafka: str, image: Path, tmp_path: Path) -> Iterator[list[Kubelet]]:
 
 
 def bootstrap_of(pods: list[Kubelet]) -> str:
-    """What clients are given: all nodes."""
+    """Return the addresses of all nodes, as clients have them."""
     return ",".join(pod.bootstrap for pod in pods)
 
 
@@ -298,8 +298,8 @@ def test_a_roll_out_stops_no_consumption(pods, image, kafka, topic) -> None:
     group.seen.assert_nothing_committed_again()
 
 
-def test_s004_51_pods_read_their_ranges_and_are_replaced(pods, image, kafka, topic) -> None:
-    """The job tells one node; three pods read a partition disjointly, a new one goes on."""
+def test_pods_read_their_ranges_and_are_replaced(pods, image, kafka, topic) -> None:
+    """The job calls one node; three pods read a partition disjointly, a new one goes on."""
     name = topic("ranges", partitions=1)
     values = produce(kafka, name, KEYS, ROUNDS)
     standalone = {"members": 3, "topics": [{"name": name, "partitions": 1}]}

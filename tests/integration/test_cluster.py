@@ -14,7 +14,7 @@ KEYS = [f"key-{number}" for number in range(100)]
 
 
 def produce_durably(bootstrap: str, topic: str, rounds: range) -> list[str]:
-    """Numbered values per key with acks=all; waits for every ack, over a change of leaders."""
+    """Produce numbered values per key with acks=all; wait for every ack."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,

@@ -56,7 +56,7 @@ def test_libraries_mix_in_one_group(kafka, shared_keylane, topic) -> None:
 
 
 def test_records_without_a_key_spread_over_lanes(kafka, shared_keylane, topic) -> None:
-    """G-03: records without a key reach every member, each once."""
+    """Records without a key reach every member, each once."""
     name = topic("lanes16", partitions=1)
     from confluent_kafka import Producer
 

@@ -1,4 +1,4 @@
-"""The control port in front of a real Kafka: durable, and what stock clients see of a switch."""
+"""The control port in front of a real Kafka: durable settings, and switches as clients see them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def call(
 def test_settings_survive_a_restart_and_a_kill(
     proxy: KeylaneProcess, make_topic: Callable[..., str]
 ) -> None:
-    """What was answered with 200 is there after kill -9 and after a stop; big ones, too."""
+    """Changes answered with 200 are there after kill -9 and after a stop; big ones, too."""
     name = make_topic("lanes4", 2)
     step = 2 * (HASH_MAX // 20_000)
     many = [[str(n * step), str(n * step + step // 2)] for n in range(9_000)]
@@ -125,7 +125,7 @@ def poll(consumer: Consumer, is_it: Callable[[Any], bool]) -> None:
 async def test_lanes_of_a_topic_are_refused_and_allowed_again(
     proxy: KeylaneProcess, own_kafka: str, make_topic: Callable[..., str]
 ) -> None:
-    """S004-61, 63: librdkafka, aiokafka and Java say TOPIC_AUTHORIZATION_FAILED, and read on."""
+    """librdkafka, aiokafka and Java get TOPIC_AUTHORIZATION_FAILED, and read on afterwards."""
     name, plain = make_topic("lanes4", 1), make_topic("plain", 1)
     path = f"/switches/topics/{name}"
     rdkafka = Consumer({"bootstrap.servers": proxy.bootstrap, "group.id": f"r-{name}"})
@@ -188,7 +188,7 @@ async def drain(consumer: AIOKafkaConsumer) -> None:
 
 
 def run_tool(name: str, *args: str) -> str:
-    """All that one of Kafka's tools prints, whether it fails or not."""
+    """Return the output of one of Kafka's tools, which may fail."""
     command = java_command(resolve_class_path(), name, *args, jvm_args=TOOL_JVM_ARGS)
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S
@@ -199,7 +199,7 @@ def run_tool(name: str, *args: str) -> str:
 async def test_individual_commits_are_refused_and_allowed_again(
     proxy: KeylaneProcess, make_topic: Callable[..., str]
 ) -> None:
-    """S004-60, 63: librdkafka, aiokafka and Java are told INVALID_REQUEST; plain commits pass."""
+    """librdkafka, aiokafka and Java get INVALID_REQUEST; plain commits pass."""
     name, plain = make_topic("lanes4", 1), make_topic("plain", 1)
     clients = {"bootstrap.servers": proxy.bootstrap, "enable.auto.commit": False}
     rdkafka = Consumer({**clients, "group.id": f"r-{name}"})
@@ -261,7 +261,7 @@ def ask(proxy: KeylaneProcess, ca: Path, certificate: Path | None, *what: str, t
 
 
 def test_roles_by_client_certificates(own_kafka: str, tmp_path: Path) -> None:
-    """Who may do what; `keylane describe`; a certificate that is replaced while it runs."""
+    """Rights of admins and readers; `keylane describe`; a certificate replaced while it runs."""
     authority, stranger = Authority(tmp_path / "ca"), Authority(tmp_path / "other", name="other")
     served, token = authority.issue("served"), tmp_path / "token"
     token.write_text("control-token-0123456789")
@@ -295,9 +295,9 @@ def test_roles_by_client_certificates(own_kafka: str, tmp_path: Path) -> None:
         for bad in (stranger.issue("ops"), authority.issue("ops-of-before", expired=True)):
             with pytest.raises(OSError, match=r"alert (unknown ca|certificate expired)"):
                 ask(running, authority.ca, bad, "GET", "/readyz", token="")
-        asked = ["--control", f"https://{running.control}", "--group", "nobodys"]
+        asked = ["--control", f"https://{running.control}", "--group", "absent"]
         reported = run_keylane("describe", *asked, "--ca", str(authority.ca), "--cert", str(ops))
-        assert "there is no group nobodys" in reported
+        assert "there is no group absent" in reported
         assert "certificate verify failed" in run_keylane("describe", *asked)
 
         before = served_serial()
@@ -310,7 +310,7 @@ def test_roles_by_client_certificates(own_kafka: str, tmp_path: Path) -> None:
 
 
 def run_keylane(*args: str) -> str:
-    """What a command of keylane says of a failure."""
+    """Run a command of keylane that fails; return its message."""
     command = [sys.executable, "-m", "keylane", *args]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 1

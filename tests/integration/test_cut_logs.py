@@ -1,4 +1,4 @@
-"""Logs that are replaced or cut under groups, on real brokers: all that is new is delivered."""
+"""Logs that are replaced or cut under groups, on real brokers: every new record is delivered."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def new_lanes(count: int) -> list[int]:
 def owed(count: int) -> list[str]:
     """Values of the new log that a group must get that has committed all of the old one.
 
-    As direct: who has committed an offset goes on there, and from the start where the log ends
-    before it. Lane 3 has said 10; that its position was led on by a scan must cost it nothing.
+    As direct: a group that has committed an offset goes on there, and from the start where the log
+    ends before it. Lane 3 has said 10; that its position was led on by a scan must cost it nothing.
     """
     lanes, ends = new_lanes(count), {}
     for offset, lane in enumerate(old_lanes()):

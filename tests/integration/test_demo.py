@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 MARK: Final = "KEYLANE_TEST_RUN"
-"""Children inherit it, whoever their parent is by then."""
+"""Variable that children inherit, also when their parent has ended."""
 
 
 def start_demo(mark: str, folder: Path, *args: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""`keylane describe` and the control port tell what a group does on its lanes."""
+"""`keylane describe` and the control port show a group's members, offsets and lag."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_running_group_is_described(kafka, keylane, topic, capsys) -> None:
     assert sorted(member["lane_count"] for member in members) == [2, 3, 3]
     gained = [place for member in members for place in member["lanes_gained"]]
     lost = [place for member in members for place in member["lanes_lost"]]
-    assert len(gained) in {0, 2}  # none where a client joins once more for reasons of its own
+    assert len(gained) in {0, 2}  # none where a client joins once more by itself
     assert sorted(map(str, gained)) == sorted(map(str, lost))
     assert [lane["lane_index"] for lane in lanes] == list(range(8))
     assert {(lane["lag"], lane["lag_is_exact"], lane["offset_lag"]) for lane in lanes} == {
@@ -123,11 +123,11 @@ def test_the_page_shows_what_is_printed(kafka, shared_keylane, topic, capsys) ->
 
 def test_a_group_that_is_not_there(shared_keylane, capsys) -> None:
     """An unknown group and an unknown address: one line each and exit code 1."""
-    assert main(["describe", "--control", shared_keylane.control, "--group", "nobody"]) == 1
+    assert main(["describe", "--control", shared_keylane.control, "--group", "absent"]) == 1
     assert main(["describe", "--control", "127.0.0.1:1", "--group", "x"]) == 1
 
     reported = capsys.readouterr().err
-    assert "no group nobody" in reported
+    assert "no group absent" in reported
     assert "Connection refused" in reported
     assert "Traceback" not in reported
 

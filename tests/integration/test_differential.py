@@ -42,7 +42,7 @@ HIDDEN = {
     ApiKey.DELETE_SHARE_GROUP_STATE: "between brokers",
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "between brokers",
 }
-"""What a broker offers and keylane does not, or not in all versions, and why."""
+"""APIs that a broker offers and keylane does not, or not in all versions, with the reason."""
 Sides = tuple[Side, Side]
 
 
@@ -87,22 +87,22 @@ def first(value: Any, name: str) -> dict[str, Any]:
 
 
 def drop_a_topic(answer: Any) -> None:
-    """As when all ids but the first are taken for the same topic."""
+    """Drop a topic, as when all ids but the first are taken for the same topic."""
     del answer["topics"][-1]
 
 
 def change_a_code(answer: Any) -> None:
-    """As when an error is lost."""
+    """Change an error code, as when an error is lost."""
     first(answer, "partitions")["error_code"] = ErrorCode.none
 
 
 def lose_a_tagged_field(answer: Any) -> None:
-    """As when a codec knows less than the broker."""
+    """Drop a tagged field, as a codec that knows less than the broker."""
     del answer["unknown_tags"]
 
 
 def empty_a_null(answer: Any) -> None:
-    """As when null and empty are taken for the same."""
+    """Replace a null, as when null and empty are taken for the same."""
     assert answer["topics"][0]["name"] is None
     answer["topics"][0]["name"] = ""
 
@@ -113,12 +113,12 @@ def number_a_bool(answer: Any) -> None:
 
 
 def other_order(answer: Any) -> None:
-    """As when answers are put together anew."""
+    """Change the order of an array, as when answers are put together anew."""
     answer["topics"].reverse()
 
 
 def no_answer(answer: Any) -> None:
-    """As when the connection is closed over what the broker answers."""
+    """Drop the answer, as when keylane closes the connection over it."""
     answer.clear()
 
 
@@ -179,7 +179,7 @@ def test_an_answer_with_other_addresses_is_the_same() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_difference_is_found(fault) -> None:
-    """A lost topic, code or tag, a null that became empty, another order: each is told of."""
+    """A lost topic, code or tag, a null that became empty, another order: each is reported."""
     plant, reported = FAULTS[fault]
     direct = show(ApiKey.METADATA, 12, write_message(an_answer()))
     through = copy.deepcopy(direct)

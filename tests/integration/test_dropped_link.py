@@ -1,4 +1,4 @@
-"""A link that is really dropped: no packet passes any more, and neither end is told."""
+"""A link that is really dropped: no packet passes any more, and neither end gets an error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def in_own_network(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     def run() -> str | None:
         """Why it cannot be run here; None: it was."""
         if LIBC.unshare(CLONE_NEWNET):
-            return f"no network of its own, run as root: {os.strerror(ctypes.get_errno())}"
+            return f"no own network, run as root: {os.strerror(ctypes.get_errno())}"
         set_link(IFF_UP)
         asyncio.run(work())
         return None
@@ -76,13 +76,13 @@ def test_a_client_behind_a_dropped_link_is_missed() -> None:
             set_link(0)
 
             async with asyncio.timeout(GONE_S_MAX):
-                while not world.closed:  # noqa: ASYNC110 (nothing tells: that is the point)
+                while not world.closed:  # noqa: ASYNC110 (no event comes: that is the point)
                     await asyncio.sleep(0.05)
             assert world.closed == [world.session]
             assert world.stats.sessions_refused == 0
             assert world.session._link is not None and not world.session._link.is_open
             set_link(IFF_UP)
-            world.broker.answer(2)  # it did not hear either that keylane has gone; now it does
+            world.broker.answer(2)  # its end of keylane's connection is still open; now it closes
 
     in_own_network(work)
 

@@ -86,7 +86,7 @@ class Loops:
         self.processes[name].wait()
 
     def revive(self) -> None:
-        """What watches over processes does: kill and start again who says nothing any more.
+        """Kill and start again a loop that reports nothing any more, as a supervisor does.
 
         librdkafka 2.16 does not come back from `send_offsets_to_transaction` when the coordinator
         goes away in it, also not at its time-out (its issue 5456).

@@ -1,4 +1,4 @@
-"""A cluster whose brokers cannot make their offsets topic yet: all but groups is served at once.
+"""A cluster whose brokers cannot make their offsets topic yet: requests without a group are served.
 
 In:    a broker of this test's own.  Out: verdicts.
 """
@@ -28,7 +28,7 @@ KEYS = [f"key-{number}" for number in range(20)]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
-    """One broker that is to keep three replicas of group offsets, as Kafka's defaults say."""
+    """One broker that has to keep three replicas of group offsets, Kafka's default."""
     properties = {"offsets.topic.replication.factor": "3"}
     with EmbeddedKafka(tmp_path / "kafka", properties=properties) as running:
         yield running
@@ -113,6 +113,6 @@ def commit(node: KeylaneProcess, topic: str, *, timeout_s: float) -> None:
 
 
 def readiness(node: KeylaneProcess) -> str:
-    """What `/readyz` answers with status 200."""
+    """Return what `/readyz` answers with status 200."""
     with urllib.request.urlopen(f"http://{node.control}/readyz", timeout=30) as answer:
         return str(answer.read().decode())

@@ -24,18 +24,18 @@ pytestmark = pytest.mark.skipif(
 
 KEYS = [f"key-{number}" for number in range(20)]
 ROOM_BYTES = 512 * 1024
-"""By which the broker's largest log may still grow: a second of what is written."""
+"""Bytes by which the broker's largest log may still grow: a second of the load."""
 TURNED_AWAY = "keylane_sessions_turned_away_total"
 PADDING = "x" * 5000
 """Much in few records, since each costs the clients time."""
 LINES_MAX = 20
-"""What keylane may say while the broker is away; clients try more often than that."""
+"""Log lines of keylane while the broker is away; clients try more often than that."""
 TRIES_PER_S_MAX = 20
-"""Reads of its own that may fail: two partitions, a few tries each."""
+"""Reads by keylane itself that may fail: two partitions, a few tries each."""
 
 
 class PatientProducer:
-    """Numbered values per key, acks=all and idempotent; tells which the broker has acknowledged."""
+    """Numbered values per key, acks=all and idempotent, and those that were acknowledged."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.values: list[str] = []

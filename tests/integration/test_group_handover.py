@@ -19,7 +19,7 @@ KEYS = [f"key-{number}" for number in range(100)]
 
 
 def stable_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """What the broker itself holds for the group; -1001 where it holds nothing."""
+    """Return what the broker itself holds for the group; -1001 where it holds nothing."""
     wanted = ConsumerGroupTopicPartitions(
         group, [TopicPartition(topic, number) for number in range(partitions)]
     )
@@ -29,7 +29,7 @@ def stable_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> l
 
 
 def log_ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
-    """Log end offsets as the broker tells them."""
+    """Return the log end offsets by the broker."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     ends = [
         consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)[1]
@@ -173,9 +173,7 @@ def test_a_group_with_direct_history_starts_where_it_stood(kafka, shared_keylane
     assert on_lanes.seen.values() == dict.fromkeys(second, 1)
 
 
-def test_g04_the_stable_offset_does_not_stall_when_one_lane_has_all_keys(
-    kafka, keylane, topic
-) -> None:
+def test_the_stable_offset_does_not_stall_when_one_lane_has_all_keys(kafka, keylane, topic) -> None:
     """All keys in one lane of 16: the broker's own offset reaches the log end, and stays."""
     name = topic("orders", partitions=1)
     group_id = f"g-{name}"

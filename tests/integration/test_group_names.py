@@ -31,7 +31,7 @@ def running(kafka, shared_keylane, topic) -> Iterator[tuple[str, Group]]:
 
 
 def rebalances(group: Group) -> int:
-    """How often members of the group were given lanes."""
+    """Return how many times members of the group were given lanes."""
     names = {"assigned", "partitions_assigned"}
     return sum(event["event"] in names for _, event in group.seen.events)
 
@@ -43,7 +43,7 @@ def refused_members(seen: Seen) -> set[str]:
 
 @pytest.mark.parametrize("library", ["confluent", "aiokafka", "kafka-python", "java"])
 @pytest.mark.parametrize("other", ["{}.lanes-8", "{}"])
-def test_a_newcomer_by_another_name_is_told(
+def test_a_newcomer_by_another_name_gets_an_error(
     library, other, running, kafka, shared_keylane, tmp_path, capfd
 ) -> None:
     """The client raises it to its application; running members are not even rebalanced."""
@@ -151,7 +151,7 @@ def test_offsets_of_a_running_group_are_not_deleted(running, kafka, shared_keyla
 
 
 async def subscriptions(bootstrap: str, group: str) -> set[tuple[str, ...] | None]:
-    """What the members of a group subscribe to, as DescribeGroups shows it."""
+    """Return what the members of a group subscribe to, as DescribeGroups shows it."""
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await client.start()
     try:

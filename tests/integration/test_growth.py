@@ -66,7 +66,7 @@ def assert_readers_are_bounded(listener: str, control: str) -> None:
 
 
 def committed(bootstrap: str, group: str) -> int:
-    """Of lane 0 of the topic that stays."""
+    """Return the committed offset of lane 0 of the topic that stays."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(BASE, 0)])
     (found,) = admin.list_consumer_group_offsets([wanted]).values()

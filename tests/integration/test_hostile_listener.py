@@ -127,7 +127,7 @@ class _Tolerant:
         self._connection = connection
 
     def recv(self, count: int) -> bytes:
-        """As `socket.recv`; empty when the peer has reset the connection."""
+        """Receive as `socket.recv` does; empty when the peer has reset the connection."""
         try:
             return self._connection.recv(count)
         except ConnectionResetError:

@@ -54,7 +54,7 @@ class Served:
 
 @pytest.fixture
 def served(keylane: Any, tmp_path: Path) -> Served:
-    """With a first certificate."""
+    """A keylane with a first certificate."""
     authority = Authority(tmp_path / "ca")
     first = authority.issue("first")
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
@@ -70,7 +70,7 @@ class Clients:
 
     served: Served
     serials: set[str] = field(default_factory=set)
-    """Of the certificates that they were shown."""
+    """Serial numbers of the certificates that they were shown."""
     count: int = 0
     errors: list[str] = field(default_factory=list)
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -102,7 +102,7 @@ class Clients:
 
 
 def ask(served: Served) -> str:
-    """One request over a connection of its own; the serial number that was shown."""
+    """Send one request over a new connection; return the serial number that was shown."""
     context = ssl.create_default_context(cafile=str(served.authority.ca))
     address = split_address(served.proxy.bootstrap)
     with (

@@ -64,10 +64,10 @@ def fetch_story(bootstrap: str, topic: str) -> list[int]:
         ask(owner, session, 1, names=False)
         ask(owner, session, 7)  # too far
         ask(other, session, 2, names=False)  # in the owner's place
-        ask(other, session ^ 0x5555, 1)  # of nobody
+        ask(other, session ^ 0x5555, 1)  # an unknown session
         ask(owner, session, -(2**31))
         ask(owner, session, 3, forgotten=range(FORGOTTEN))
-        ask(other, session, -1)  # ends the session, and asks for everything
+        ask(other, session, -1)  # closes the session, and asks for everything
         ask(owner, session, 4, names=False)
     return codes
 
@@ -84,7 +84,7 @@ def test_fetch_sessions_of_others_end_as_direct(kafka, shared_keylane, topic) ->
 
 
 def test_lanes_have_no_fetch_sessions_to_steal(kafka, shared_keylane, topic) -> None:
-    """Lanes are told session 0; an id that a client makes up is not found, and costs nothing."""
+    """Fetches of lanes get session 0; a made-up id is not found, and costs nothing."""
     name = topic("lanes4", partitions=1)
     produce(kafka, name, KEYS, 1)
     with AttackClient(shared_keylane.bootstrap) as client:
@@ -115,7 +115,7 @@ def test_sessions_are_bounded_by_the_broker(kafka, shared_keylane, topic) -> Non
 
 
 class ShareMember:
-    """A member of a share group by hand, with a connection of its own."""
+    """A member of a share group by hand, with its own connection."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self.client = AttackClient(bootstrap, timeout_s=TIMEOUT_S)
@@ -180,7 +180,7 @@ class ShareMember:
 
 
 def batches(acknowledged: Iterable[tuple[int, int, int]]) -> list[dict[str, Any]]:
-    """As ShareFetch and ShareAcknowledge have them."""
+    """Return batches in the form of ShareFetch and ShareAcknowledge."""
     return [
         {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]}
         for first, last, kind in acknowledged
@@ -198,7 +198,7 @@ def codes_of(answer: Any) -> list[int]:
 
 
 def share_story(bootstrap: str, kafka: str, group: str, topic: str) -> dict[str, list[int]]:
-    """What a member can do to the sessions and records of another, by name."""
+    """Return the answers to a member that attacks the sessions and records of another, by name."""
     owner, thief = (ShareMember(bootstrap, group, topic) for _ in range(2))
     with owner.client, thief.client:
         owner.join()
@@ -209,7 +209,7 @@ def share_story(bootstrap: str, kafka: str, group: str, topic: str) -> dict[str,
         said = {
             "no session": thief.fetch(5),
             "acknowledges before a session": thief.acknowledge(0, (first, last, 1)),
-            "a session of its own": thief.fetch(0, wait_ms=0),
+            "another session": thief.fetch(0, wait_ms=0),
             "another's records": thief.acknowledge(1, (first, last, 1)),
             "a jump": owner.fetch(owner.epoch + 9),
             "backwards": owner.fetch(0x7FFFFFFF),
@@ -254,9 +254,7 @@ def test_counts_beyond_the_bytes_close_the_connection(shared_keylane, api_key) -
         assert client.ask(18, 0, {}).error_code == 0
 
 
-def test_a_thousand_topics_of_nobody_are_the_brokers_to_refuse(
-    kafka, shared_keylane, topic
-) -> None:
+def test_a_thousand_unknown_topics_are_the_brokers_to_refuse(kafka, shared_keylane, topic) -> None:
     """ShareAcknowledge of topics that are not there: answered as direct, nothing is kept."""
     name = topic()
     before = resident_bytes(shared_keylane.pid)

@@ -45,7 +45,7 @@ RESET: Final = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A keylane with TLS, one that asks for client certificates, and who signs them."""
+    """A keylane with TLS, one that asks for client certificates, and their authority."""
 
     plain: KeylaneProcess
     mutual: KeylaneProcess
@@ -92,7 +92,7 @@ def failed(proxy: KeylaneProcess) -> float:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """Read until the other side closes."""
     received = b""
     try:
         while chunk := connection.recv(65536):
@@ -118,7 +118,7 @@ def refused_or_answered(proxy: KeylaneProcess, context: ssl.SSLContext) -> bytes
 
 
 def trusting(front: Front) -> ssl.SSLContext:
-    """A good client's context, without a certificate of its own."""
+    """Return a good client's context, without a client certificate."""
     context = ssl.create_default_context(cafile=str(front.authority.ca))
     context.check_hostname = False
     return context
@@ -239,7 +239,7 @@ def wait_for_descriptors(proxy: KeylaneProcess, wanted: int) -> int:
 
 NAMES: Final = {
     "absent": None,
-    "of nobody": [(0, b"nobody.test")],
+    "of another host": [(0, b"other.test")],
     "an address": [(0, b"127.0.0.1")],
     "in capitals": [(0, b"LOCALHOST")],
     "with a dot behind": [(0, b"localhost.")],
@@ -250,7 +250,7 @@ NAMES: Final = {
     "of 10 KB": [(0, b"x" * 10_000)],
     "empty": [(0, b"")],
     "of an unknown type": [(9, b"localhost")],
-    "twice": [(0, b"localhost"), (0, b"nobody.test")],
+    "twice": [(0, b"localhost"), (0, b"other.test")],
     "a thousand": [(0, b"localhost")] * 1000,
 }
 
@@ -264,7 +264,7 @@ def test_names_that_clients_ask_for(front: Front, names: str) -> None:
         kind, first = read_record(connection.recv(65536))
 
     assert (kind, first) == (HANDSHAKE, SERVER_HELLO) or kind == ALERT
-    sound = {"absent", "of nobody", "an address", "in capitals", "with a dot behind",
+    sound = {"absent", "of another host", "an address", "in capitals", "with a dot behind",
              "of another listener", "of 255 bytes"}  # fmt: skip
     assert (kind == HANDSHAKE) or names not in sound
     assert len(ask_versions(front.plain, trusting(front), "localhost")) == 8

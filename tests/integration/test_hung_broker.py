@@ -19,9 +19,9 @@ HUNG = 1
 """The first of the list that keylane and clients begin with."""
 LANES = 2
 PARTITIONS = {1: 0, 2: 1, 3: 2}
-"""By broker, the partition that it alone has."""
+"""The partition that only this broker has, by broker."""
 WAIT_S = 90.0
-"""A test that waits for so long hangs."""
+"""Seconds after which a test counts as hanging."""
 
 
 def produce(bootstrap: str, broker: int, numbers: range) -> set[str]:
@@ -35,7 +35,7 @@ def produce(bootstrap: str, broker: int, numbers: range) -> set[str]:
 
 
 def lanes_of(topic: str, lanes: int, *brokers: int) -> list[TopicPartition]:
-    """All lanes of the partitions of these brokers, from their start."""
+    """Return all lanes of the partitions of these brokers, from their start."""
     return [
         TopicPartition(topic, lane * len(PARTITIONS) + PARTITIONS[broker], 0)
         for broker in brokers
@@ -57,7 +57,7 @@ def read(consumer: Consumer, wanted: set[str]) -> dict[tuple[str, int], int]:
 
 
 def commit(consumer: Consumer, ends: dict[tuple[str, int], int]) -> None:
-    """Commit, as often as it takes: replicas of Kafka's own offsets hang as well at first.
+    """Commit until it succeeds: replicas of Kafka's own offsets hang as well at first.
 
     Lanes stand there then, or behind offsets without a record of theirs.
     """
@@ -121,7 +121,7 @@ def test_a_broker_that_hangs_holds_up_what_it_leads_alone(tmp_path, keylane) -> 
                 commit(running, ends)
 
                 started = consumer_of(proxy.bootstrap, f"{group}-new")
-                started.assign(lanes_of("orders.lanes-5", 5, 2, 3))  # read by nobody before
+                started.assign(lanes_of("orders.lanes-5", 5, 2, 3))  # not read before
                 read(started, before[2] | before[3] | others)
             finally:
                 os.kill(pid, signal.SIGCONT)

@@ -78,7 +78,7 @@ def test_kip_848_members_work_on_plain_topics(library, kafka, shared_keylane, to
     assert group.seen.values() == dict.fromkeys(values, 1)
 
 
-def test_a_kip_848_member_on_lanes_is_told_why(kafka, shared_keylane, topic, java) -> None:
+def test_a_kip_848_member_on_lanes_gets_the_reason(kafka, shared_keylane, topic, java) -> None:
     """`group.protocol=consumer` on a lane topic ends with keylane's message and no record."""
     name = topic("lanes4", partitions=1)
     produce(kafka, name, KEYS, rounds=1)

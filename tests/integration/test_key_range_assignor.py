@@ -100,7 +100,7 @@ def assert_members_in_order(seen: Seen) -> None:
 
 
 def count_revoked(group: Group, first_event: int) -> int:
-    """Lanes that living members were told to stop reading, since an event."""
+    """Count lanes that were revoked from living members, since an event."""
     return sum(
         len(reported.get("lanes") or reported.get("partitions", ()))
         for name, reported in group.seen.events[first_event:]
@@ -119,7 +119,7 @@ def metric(address: str, name: str) -> float:
 
 
 def partitions_per_member(group: Group) -> Counter[str]:
-    """How many partitions each living member reads."""
+    """Return the number of partitions that each living member reads."""
     return Counter(
         {
             name: len({lane % PARTITIONS for lane in group.seen.lanes[name]})
@@ -208,7 +208,7 @@ def test_a_hot_lane_leaves_room_for_little_else(kafka, keylane, topic) -> None:
 def test_a_restarted_proxy_leaves_lanes_where_they_are(
     library, assignor, kafka, keylane, topic
 ) -> None:
-    """It remembers no plan; its members tell what they have. A third takes from both."""
+    """It remembers no plan; its members report their lanes. A third member takes from both."""
     name = topic("lanes16")
     proxy = keylane("lanes16-*=16", args=("--assignor", "g-*=key-range"))
 

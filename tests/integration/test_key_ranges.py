@@ -22,7 +22,7 @@ WAIT_S = 60.0
 
 
 def keys_in(*ranges: KeyRange) -> list[str]:
-    """Those of the keys that fall into ranges."""
+    """Return the keys that fall into the ranges."""
     return [key for key in KEYS if any(part.contains(key_hash(key.encode())) for part in ranges)]
 
 
@@ -43,7 +43,7 @@ def assign(control: str, method: str, assignments: dict[str, Any]) -> None:
 
 
 def librdkafka(bootstrap: str, client_id: str, group: str) -> Consumer:
-    """A confluent-kafka consumer that commits when it is told to."""
+    """Return a confluent-kafka consumer that commits only by call."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -68,7 +68,7 @@ def poll(consumer: Consumer, is_done: Callable[[list[Message]], bool]) -> list[M
 
 
 def values(records: Iterable[Message]) -> list[str]:
-    """What the records hold."""
+    """Return the records' values."""
     return [(record.value() or b"").decode() for record in records]
 
 
@@ -81,7 +81,7 @@ def shared(kafka, keylane, topic) -> tuple[Any, str, list[str]]:
 
 
 def test_two_languages_read_disjoint_complete_halves(kafka, java, shared) -> None:
-    """S004-50: librdkafka and Java, plain assign, no group; each record at one, keys in order."""
+    """librdkafka and Java with plain assign and no group: each record at one, keys in order."""
     proxy, name, produced = shared
     assign(proxy.control, "PUT", {"rdkafka": parts(name, LOWER), "java": parts(name, UPPER)})
     lower, upper = ({f"{k}:{n}" for k in keys_in(r) for n in range(10)} for r in (LOWER, UPPER))
@@ -121,7 +121,7 @@ def test_two_languages_read_disjoint_complete_halves(kafka, java, shared) -> Non
 
 
 def test_a_third_client_resumes_from_a_dead_ones_commits(kafka, shared) -> None:
-    """S004-51: one call hands the range over, over a restart; Kafka's offset follows all owners."""
+    """One call hands the range over, over a restart; Kafka's offset follows all owners."""
     proxy, name, produced = shared
     group = f"g-{name}"
     assign(proxy.control, "PUT", {"alive": parts(name, LOWER), "dead": parts(name, UPPER)})

@@ -19,7 +19,7 @@ def create(admin: AdminClient, name: str, partitions: int) -> str:
 
 
 def partition_counts(bootstrap: str, *names: str) -> list[int]:
-    """What a client sees."""
+    """Return what a client sees."""
     topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics
     return [len(topics[name].partitions) for name in names]
 

@@ -45,7 +45,7 @@ KEYS = [f"key-{number}" for number in range(20)]
 
 
 class End(Enum):
-    """How a connection of a wave ends."""
+    """Ways in which a connection of a wave ends."""
 
     CLEAN = 0
     RESET_AFTER_ANSWER = 1
@@ -130,7 +130,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 async def in_parallel(work: list[Awaitable[None]]) -> None:
-    """All at once; the first failure is raised."""
+    """Await all at once; the first failure is raised."""
     await asyncio.gather(*work)
 
 
@@ -154,7 +154,7 @@ async def wave(proxy: KeylaneProcess, count: int, opened: Callable[[], None]) ->
 
 
 async def use(client: socket.socket, end: End) -> None:
-    """Ask what keylane has to connect to a broker for, and end as told."""
+    """Send a request that keylane has to connect to a broker for, and end as `end` says."""
     loop = asyncio.get_running_loop()
     asked = API_VERSIONS_REQUEST[:9] if end is End.RESET_IN_REQUEST else API_VERSIONS_REQUEST
     await loop.sock_sendall(client, asked)
@@ -168,7 +168,7 @@ async def use(client: socket.socket, end: End) -> None:
 
 
 async def receive(client: socket.socket, count: int) -> bytes:
-    """So many bytes."""
+    """Receive `count` bytes."""
     loop, data = asyncio.get_running_loop(), b""
     while len(data) < count:
         part = await loop.sock_recv(client, count - len(data))
@@ -224,7 +224,7 @@ def test_waves_of_connections_leave_nothing_behind(kafka, keylane, topic, connec
 
 
 def test_connections_beyond_the_bound_are_refused_and_let_in_later(kafka, keylane, topic) -> None:
-    """Who is in stays in; who comes too late is closed without an answer, and the log says why."""
+    """Open connections stay; one too many is closed without an answer, and logged."""
     bound = 60
     name = topic("orders", partitions=2)
     args = ["--set", f"connections_max={bound}"]
@@ -275,8 +275,8 @@ def test_idle_connections_end(keylane) -> None:
 
 
 @on_linux
-def test_clients_that_do_not_read_hold_up_nobody(kafka, keylane, topic) -> None:
-    """Memory stays within the bounds; who takes nothing is closed, who takes a little is not.
+def test_clients_that_do_not_read_hold_up_no_other(kafka, keylane, topic) -> None:
+    """Memory stays within the bounds; a client that reads nothing is closed, a slow one is not.
 
     Each of them asks for all that there is, several times. Others go on meanwhile.
     """
@@ -320,7 +320,7 @@ SLOW_BYTES_MAX = (16 + 16 + 64) * 1024**2
 
 
 def connect(proxy: KeylaneProcess, *, receive_bytes: int | None = None) -> socket.socket:
-    """A connection; receive_bytes: what the system takes while nobody reads."""
+    """Connect; receive_bytes: size of the system's buffer for bytes that are not read."""
     client = socket.socket()
     if receive_bytes is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -340,7 +340,7 @@ def handshake(client: socket.socket) -> bool:
 
 
 def is_readable(client: socket.socket, wait_s: float) -> bool:
-    """Whether bytes or an end have come, or come within a moment."""
+    """Return whether bytes or an end have come, or come within a moment."""
     return bool(select.select([client], [], [], wait_s)[0])
 
 

@@ -1,4 +1,4 @@
-"""Nodes without a number: one at a time serves a cluster, whatever the others do.
+"""Nodes without a number: one at a time serves a cluster; the others end or are fenced.
 
 In:    a broker of each test's own.  Out: verdicts.
 """
@@ -27,7 +27,7 @@ from tests.integration.test_offset_retention import COMMIT, Connection
 
 LANES, GROUP = 4, "split"
 DEFAULTS = {"group.initial.rebalance.delay.ms": "3000"}
-"""As brokers have it: what an embedded one leaves out to be fast."""
+"""Brokers' default, which an embedded one shortens to be fast."""
 MakeNode = Callable[..., KeylaneProcess]
 
 
@@ -48,7 +48,7 @@ def orders(broker: EmbeddedKafka) -> str:
 
 @pytest.fixture
 def make_node(broker: EmbeddedKafka, orders: str, tmp_path: Path) -> Iterator[MakeNode]:
-    """Plans nodes in front of the broker, each on ports of its own."""
+    """Return a factory of nodes in front of the broker, each on its own ports."""
     made: list[KeylaneProcess] = []
 
     def make(*args: str) -> KeylaneProcess:
@@ -88,7 +88,7 @@ def commit(node: KeylaneProcess, topic: str, offsets: dict[int, int]) -> None:
 
 
 def committed(node: KeylaneProcess, topic: str) -> list[int]:
-    """Where the group stands, by lane."""
+    """Return the group's committed offsets, by lane."""
     consumer = consumer_at(node)
     try:
         places = [TopicPartition(topic, lane) for lane in range(LANES)]
@@ -227,7 +227,7 @@ def test_a_node_that_hung_and_was_replaced_ends_and_writes_nothing(
     assert first.await_end() == 2
     assert second.bootstrap in first.log.splitlines()[-1]
     assert committed(second, orders) == [60, 70, 80, 90]
-    # What stands in the journal, whoever wrote it.
+    # The journal's state, by either node.
     assert committed(second.restart(), orders) == [60, 70, 80, 90]
 
 

@@ -46,9 +46,9 @@ BOMBS: Final[Sequence[Callable[[], bytes]]] = (
     lambda: make_batch(SNAPPY, one_record(200 * MIB)),
     lambda: make_batch(ZSTD, many_records(400_000, 1000), 400_000),
 )
-"""By partition."""
+"""Makers of bombs, one for each partition."""
 POLLS_S: Final = 3.0
-REFUSED: Final = "batch is refused, its lanes stop there"
+REFUSED: Final = "batch refused: its lanes stop there"
 
 
 def test_bombs_are_refused_once_and_hurt_no_others(kafka, keylane, topic) -> None:
@@ -118,7 +118,7 @@ def test_requests_that_only_begin(kafka, keylane, topic) -> None:
 
 
 def test_requests_before_a_login(stage) -> None:
-    """A hundred connections without one share a few MiB; who logs in meanwhile is served."""
+    """A hundred connections without a login share a few MiB; a client that logs in is served."""
     topic, _ = stage.topic("before", 1)
     proxy = stage.start_keylane(stage.direct, f"memory_max={MEMORY_MAX}", "beside_others=true")
     request_bytes = 500 * 1024
@@ -262,7 +262,7 @@ def ask_for_more(client: socket.socket, topic: str) -> None:
 
 
 def is_alive(proxy: KeylaneProcess) -> bool:
-    """Whether /livez answers."""
+    """Return whether /livez answers."""
     with urllib.request.urlopen(f"http://{proxy.control}/livez", timeout=30) as answer:
         return bool(answer.status == 200)
 

@@ -16,7 +16,7 @@ from tests.integration.nodes import NODE_ID_STEP, Nodes
 from tests.integration.test_admin_lanes import delete_records, starts
 
 HERE, THERE = 0, NODE_ID_STEP
-"""What is added to a broker's id by the nodes 0 and 1."""
+"""Number that the nodes 0 and 1 add to a broker's id."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def replicas(bootstrap: str, topic: str) -> dict[int, list[int]]:
 
 
 def create(java, nodes: Nodes, topic: str, *partitions: tuple[int, ...]) -> None:
-    """By kafka-topics, with replicas that the caller chose."""
+    """Create a topic by kafka-topics, with these replicas."""
     assignment = ",".join(":".join(map(str, brokers)) for brokers in partitions)
     java.run(
         "kafka-topics",
@@ -114,7 +114,7 @@ def test_a_broker_is_configured_by_the_id_that_clients_know(cluster, nodes, java
 
 
 def test_groups_are_listed_once(nodes, java) -> None:
-    """librdkafka's admin client adds up what all pairs tell."""
+    """librdkafka's admin client adds up the answers of all pairs."""
     create(java, nodes, "lanes-b", (1, 2), (2, 1))
     groups = {f"g-{number}" for number in range(8)}
     for group in groups:

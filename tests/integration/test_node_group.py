@@ -1,4 +1,4 @@
-"""Nodes in a real Kafka's group: who owns what, as they see it and as Kafka's own tools show it."""
+"""Nodes in a real Kafka's group: owners, as nodes see them and as Kafka's own tools show them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 
 
 class Node:
-    """A `NodeGroup` with connections of its own, as a process would have."""
+    """A `NodeGroup` with its own connections, as a process would have."""
 
     def __init__(self, bootstrap: str, number: int, *, port: int = 0) -> None:
         self.number = number
@@ -78,14 +78,14 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     """Wait for Kafka to have brought something about."""
     try:
         async with asyncio.timeout(PATIENCE_S):
-            while not condition():  # noqa: ASYNC110 - Kafka tells nobody when it is so
+            while not condition():  # noqa: ASYNC110 - Kafka has no event for it
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"not in {PATIENCE_S:g} s: {what}") from None
 
 
 def share(*nodes: Node) -> Callable[[], bool]:
-    """Whether they hold everything between them, each about as much."""
+    """Return whether they hold everything between them, each about as much."""
 
     def shared() -> bool:
         held = [node.held() for node in nodes]
@@ -155,7 +155,7 @@ async def test_a_node_that_hangs_loses_its_share(start) -> None:
     assert not terms & {b.group.term(p) for p in b.held()}
 
 
-async def test_a_node_that_is_killed_and_comes_back_disturbs_nobody(start, caplog) -> None:
+async def test_a_node_that_is_killed_and_comes_back_disturbs_no_other(start, caplog) -> None:
     """It joins when Kafka has given its dead self up; no generation is made before that."""
     caplog.set_level(logging.INFO, logger="keylane.nodes")
     a, b = await start(0), await start(1)
@@ -175,8 +175,8 @@ async def test_a_node_that_is_killed_and_comes_back_disturbs_nobody(start, caplo
     assert numbers in ([[0, 1]], [[0], [0, 1]])
 
 
-async def test_what_a_node_tells_reaches_the_others(start) -> None:
-    """A listener that is new, for example."""
+async def test_a_changed_node_address_reaches_the_others(start) -> None:
+    """A new control address of one node is known to the others."""
     a, b = await start(0), await start(1)
     b.control = "10.0.0.1:9644"
 

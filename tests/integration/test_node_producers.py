@@ -36,7 +36,7 @@ class LaneProducer:
         )
 
     def run(self, count: int) -> None:
-        """So many more values to each lane."""
+        """Produce `count` more values to each lane."""
         for _ in range(count):
             for lane in range(PARTITIONS * LANES):
                 value = f"{lane}:{self.number}".encode()
@@ -56,7 +56,7 @@ class LaneProducer:
 
 
 def has_produced(node: KeylaneProcess) -> bool:
-    """Whether a producer has come to this node."""
+    """Return whether a producer has come to this node."""
     with urllib.request.urlopen(f"http://{node.control}/metrics", timeout=60) as answer:
         return 'keylane_requests_total{api="Produce"}' in answer.read().decode()
 
@@ -91,7 +91,7 @@ def test_a_producer_goes_on_when_a_node_joins(tmp_path: Path) -> None:
             producer.run(100)
             deadline_s = time.monotonic() + 60
             while set(leading_nodes(nodes[0].bootstrap, topic).values()) != {0}:
-                assert time.monotonic() < deadline_s, "the node that left is still told of"
+                assert time.monotonic() < deadline_s, "the node that left is still named"
                 producer.run(1)
 
             nodes.start()

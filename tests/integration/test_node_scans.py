@@ -1,4 +1,4 @@
-"""Nodes tell each other what they read: stable offsets reach the log end wherever one commits."""
+"""Nodes publish their scans to each other: stable offsets reach the log end at any node."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PARTITIONS, LANES = 4, 4
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own: nodes of one cluster form one group, whoever starts them."""
+    """A broker for this module: all nodes of one cluster form one group."""
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as running:
         yield running.bootstrap
 
 
 def stable_offsets(admin: AdminClient, topic: str, group: str) -> dict[int, int]:
-    """What Kafka's own group has, by partition."""
+    """Return the offsets of Kafka's own group, by partition."""
     places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
     wanted = [ConsumerGroupTopicPartitions(group, places)]
     found = admin.list_consumer_group_offsets(wanted)[group].result(60)
@@ -37,8 +37,8 @@ def stable_offsets(admin: AdminClient, topic: str, group: str) -> dict[int, int]
 def test_the_last_commit_brings_the_stable_offset_to_the_log_end(
     cluster: str, tmp_path: Path
 ) -> None:
-    """Also where another node has read the partition, a moment before, and nothing follows."""
-    topic, group = "told", "g-told"
+    """Another node has read the partition a moment before, and no record follows."""
+    topic, group = "scanned", "g-scanned"
     admin = AdminClient({"bootstrap.servers": cluster})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(60)
     with Nodes(cluster, [f"{topic}={LANES}"], folder=tmp_path, count=2) as nodes:
@@ -79,7 +79,7 @@ def test_the_last_commit_brings_the_stable_offset_to_the_log_end(
 
 
 def consumer_end(cluster: str, topic: str, partition: int) -> int:
-    """Where a partition's log ends."""
+    """Return the end offset of a partition's log."""
     consumer = Consumer({"bootstrap.servers": cluster, "group.id": "unused"})
     end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1]
     consumer.close()

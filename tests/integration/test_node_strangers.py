@@ -1,4 +1,4 @@
-"""Strangers in the nodes' group, at a real broker: nodes start, and keep what is theirs."""
+"""Strangers in the nodes' group, at a real broker: nodes start, and keep their partitions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def read_all(nodes: Nodes, values: list[str], group: str) -> None:
 
 
 def expect_only_nodes(nodes: Nodes) -> None:
-    """No client is told of the stranger's address, and the nodes serve all between them."""
+    """Expect the stranger's address in no metadata, and every partition at one of the nodes."""
     for node in nodes.processes:
         reported = AdminClient({"bootstrap.servers": node.bootstrap}).list_topics(timeout=30)
         ports = {broker.port for broker in reported.brokers.values()}
@@ -125,7 +125,7 @@ def test_strangers_beside_nodes_are_put_out(broker, secret, tmp_path) -> None:
 
 
 def wait_until_shared(nodes: Nodes) -> None:
-    """Until all journal partitions are served, each by a node; each round asks them."""
+    """Wait until each journal partition is served by a node; each round asks them."""
     while True:
         owned = [metric(node, "keylane_node_partitions_owned") for node in nodes.processes]
         if sum(owned) == JOURNAL_PARTITIONS and min(owned) > 0:
@@ -157,7 +157,7 @@ def test_a_stranger_that_leads_does_not_keep_nodes_from_starting(broker, secret,
 def test_a_consumer_in_the_group_keeps_no_node_from_starting(
     broker, secret, tmp_path, count: int, protocol: str
 ) -> None:
-    """Of another assignor, or of the newer protocol (KIP-848): it is put out."""
+    """A consumer of another assignor, or of the newer protocol (KIP-848), is put out."""
     values = produce(broker, TOPIC, KEYS, rounds=2)
     squatter = Consumer(
         {"bootstrap.servers": broker, "group.id": GROUP, "group.protocol": protocol}
@@ -175,7 +175,7 @@ def test_a_consumer_in_the_group_keeps_no_node_from_starting(
 
 
 def test_a_node_with_another_secret_ends_and_the_others_go_on(broker, secret, tmp_path) -> None:
-    """With exit code 2 and a line that names the key."""
+    """Its exit code is 2, and a line names the key."""
     values = produce(broker, TOPIC, KEYS, rounds=2)
     other = tmp_path / "other-secret"
     other.write_text(secrets.token_hex(32))
@@ -216,7 +216,7 @@ def test_a_secret_is_rotated_under_three_nodes(broker, secret, tmp_path) -> None
 
 
 def test_the_group_is_refused_at_keylanes_listeners(broker, secret, tmp_path) -> None:
-    """To everybody, and the broker never hears of it."""
+    """Every client is refused, and no request reaches the broker."""
     with make_nodes(broker, tmp_path, secret) as nodes:
         with PlainClient(broker) as onlooker:
             before = [str(one.member_id) for one in onlooker.members()]

@@ -32,7 +32,7 @@ OPTIONS = {"assignor": "roundrobin", "session_timeout_ms": 6000, "request_timeou
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of this module's own: nodes of one cluster form one group, whoever starts them."""
+    """A broker for this module: all nodes of one cluster form one group."""
     with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as running:
         yield running.bootstrap
 
@@ -45,7 +45,7 @@ def create(cluster: str, topic: str) -> str:
 
 
 def lane_fetches(node: KeylaneProcess) -> float:
-    """How many lanes this node was asked for."""
+    """Return how many lanes this node was asked for."""
     with urllib.request.urlopen(f"http://{node.control}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     (line,) = (line for line in lines if line.startswith("keylane_lane_fetches_total "))

@@ -97,7 +97,7 @@ class OldMember:
         assert codes == {0}
 
     def positions(self, keylane: Connection) -> list[int]:
-        """Where its four lanes stand."""
+        """Return where its four lanes stand."""
         answer = keylane.call(
             FETCH, 7, group_id=self.group,
             topics=[{"name": self.lane_name, "partition_indexes": list(range(4))}],
@@ -106,7 +106,7 @@ class OldMember:
 
 
 def commit_without_members(kafka: str, group: str, topic: str) -> None:
-    """A group that nobody is in: its offset goes when its time has come."""
+    """Commit for a group without members, whose offset expires in time."""
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1)])
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.alter_consumer_group_offsets([wanted])[group].result(30)
@@ -116,7 +116,7 @@ def commit_without_members(kafka: str, group: str, topic: str) -> None:
 def test_offsets_of_running_groups_outlive_the_retention(forgetful, keylane) -> None:
     """Shown to the broker, committed again by heartbeats, and kept where both came too late.
 
-    A group that nobody is in commits last: when the broker has expired that one, it would have
+    A group without members commits last: when the broker has expired that one, it would have
     expired all of them.
     """
     kafka = forgetful.bootstrap

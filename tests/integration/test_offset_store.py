@@ -1,4 +1,4 @@
-"""The journal's store on a real broker: what was appended is there after a restart.
+"""The journal's store on a real broker: appended records are there after a restart.
 
 In:    the fixtures of `conftest`.  Out: verdicts.
 """
@@ -42,7 +42,7 @@ TOPIC_ID = uuid.UUID(int=7)
 LAYOUT = LaneLayout(partition_count=1, lane_count=4)
 
 
-def test_states_and_layouts_are_equal_after_a_restart_s004_16(kafka: str) -> None:
+def test_states_and_layouts_are_equal_after_a_restart(kafka: str) -> None:
     """Ten groups with lane positions and ranges, and a layout, are loaded as they were saved."""
     keys = [StateKey(f"group-{number}-{uuid.uuid4()}", TOPIC_ID, 0) for number in range(10)]
     layout = LayoutValue(timestamp_ms=1, topic_id=TOPIC_ID, partition_count=1, lane_count=4)
@@ -110,7 +110,7 @@ def test_deleted_state_stays_deleted(kafka: str) -> None:
     assert asyncio.run(scenario()).get(key) is None
 
 
-def test_journal_topic_is_set_like_consumer_offsets_s004_14(kafka: str, admin: AdminClient) -> None:
+def test_journal_topic_is_set_like_consumer_offsets(kafka: str, admin: AdminClient) -> None:
     """Partitions, replication factor and min ISR equal those of __consumer_offsets; compacted."""
     asyncio.run(load(kafka))
 
@@ -127,7 +127,7 @@ def test_journal_topic_is_set_like_consumer_offsets_s004_14(kafka: str, admin: A
     assert ours["segment.bytes"] == "10485760"
 
 
-def test_damaged_and_orphan_records_are_skipped_s004_161(kafka: str) -> None:
+def test_damaged_and_orphan_records_are_skipped(kafka: str) -> None:
     """Garbage and a range without a state do not hinder a load; the second load has no orphan."""
     key = StateKey(f"whole-{uuid.uuid4()}", TOPIC_ID, 0)
     orphan = RangeKey(StateKey(f"orphan-{uuid.uuid4()}", TOPIC_ID, 0), 5, 9)
@@ -183,8 +183,8 @@ def test_load_ends_behind_a_transaction_and_before_an_open_one(kafka: str) -> No
     assert second.get(still_open) is None
 
 
-def test_load_tells_how_far_it_is(kafka: str) -> None:
-    """The last progress told stands at the end."""
+def test_load_reports_its_progress(kafka: str) -> None:
+    """The last progress that it reports is the end."""
     reported: list[LoadProgress] = []
 
     async def scenario() -> None:
@@ -227,7 +227,7 @@ def test_append_outlives_a_broker_restart(own_broker: EmbeddedKafka) -> None:
     assert loaded.get(key) == state
 
 
-def test_deleted_journal_falls_back_to_nothing_and_is_made_anew_s004_15(
+def test_deleted_journal_falls_back_to_nothing_and_is_made_anew(
     own_broker: EmbeddedKafka,
 ) -> None:
     """After the topic was deleted, a start makes it compacted again and holds no state."""
@@ -269,7 +269,7 @@ def commit(table: OffsetTable, key: StateKey, ranges: Sequence[tuple[int, int]])
 
 
 async def load(bootstrap: str) -> OffsetTable:
-    """What another process finds."""
+    """Return what another process finds."""
     store = JournalStore(OwnTopicClients(bootstrap))
     table = await store.start()
     await store.stop()

@@ -151,8 +151,8 @@ def test_poisoned_records_are_set_aside(own_broker: EmbeddedKafka, keylane: Any)
     write(bootstrap, SETTINGS_TOPIC, [(key, value, 0) for key, value in SETTINGS[1:]])
     write(proxy.bootstrap, SETTINGS_TOPIC, [(*SETTINGS[0], 0)])
 
-    proxy.wait_for_log(f"record is set aside topic={SETTINGS_TOPIC}", count=len(SETTINGS))
-    proxy.wait_for_log(f"record is set aside topic={SCANS_TOPIC}", count=len(SCANS))
+    proxy.wait_for_log(f"record set aside topic={SETTINGS_TOPIC}", count=len(SETTINGS))
+    proxy.wait_for_log(f"record set aside topic={SCANS_TOPIC}", count=len(SCANS))
     assert assign(proxy, "after", topic) == 2, "later records count"
     assert said(proxy) == {SETTINGS_TOPIC: len(SETTINGS), SCANS_TOPIC: len(SCANS)}
 
@@ -172,7 +172,7 @@ def test_poisoned_records_are_set_aside(own_broker: EmbeddedKafka, keylane: Any)
 
 
 def said(proxy: KeylaneProcess) -> dict[str, int]:
-    """What /readyz says of records that were set aside, by topic; it is 200 all the same."""
+    """Return the lines of /readyz on records that were set aside, by topic; its status is 200."""
     status, body = get(proxy, "/readyz")
     assert status == 200 and body.startswith("ok\n")
     lines = [line.split() for line in body.splitlines()[1:]]
@@ -184,7 +184,7 @@ def said(proxy: KeylaneProcess) -> dict[str, int]:
 
 
 def config_of(bootstrap: str, login: Login, **more: Any) -> dict[str, Any]:
-    """Of a librdkafka client that logs in."""
+    """Return the configuration of a librdkafka client that logs in."""
     return {
         "bootstrap.servers": bootstrap,
         "security.protocol": "SASL_SSL",
@@ -239,7 +239,7 @@ def changes_of(admin: AdminClient, topic: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", sorted(OWN_TOPICS - {SCANS_TOPIC}))
 def test_changes_of_own_topics_need_alter_on_the_cluster(stage: Stage, name: str) -> None:
-    """A user who may do anything with any topic is refused through keylane; an operator is not.
+    """A user with every right to every topic is refused through keylane; an operator is not.
 
     Direct the same user is let through, as its ACLs say.
     """
@@ -267,7 +267,7 @@ def test_changes_of_own_topics_need_alter_on_the_cluster(stage: Stage, name: str
 
 @pytest.mark.parametrize("transactional_id", ["keylane-settings", "keylane-ic-all"])
 def test_an_own_transactional_id_is_refused(stage: Stage, transactional_id: str) -> None:
-    """Though the ACLs let the user have any: else it could lock keylane out of its own topics."""
+    """A user with all rights is refused: it could lock keylane out of these topics."""
     every = rule("dave", "WRITE", "TRANSACTIONAL_ID")
     allow(stage.admin, every)
     login = stage.login("PLAIN", "dave")

@@ -42,11 +42,11 @@ while not member.assignment():
 print(*{place.topic for place in member.assignment()})
 member.close()
 """
-"""In a process of its own: the library's import warns, and warnings are errors here."""
+"""Program for another process: the library's import warns, and warnings are errors here."""
 
 
 def given_to_kafka_python(bootstrap: str, group: str) -> set[str]:
-    """The same, of kafka-python."""
+    """Return the same for kafka-python."""
     command = [sys.executable, "-c", KAFKA_PYTHON, bootstrap, group, ALL]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=JOIN_TIMEOUT_S, check=True
@@ -55,7 +55,7 @@ def given_to_kafka_python(bootstrap: str, group: str) -> set[str]:
 
 
 def given_to_java(bootstrap: str, group: str, java: Any) -> set[str]:
-    """The same, of Java's classic consumer, as the broker tells it."""
+    """Return the same for Java's classic consumer, by the broker's description."""
     java.start(
         "kafka-console-consumer",
         *("--bootstrap-server", bootstrap, "--include", ALL, "--group", group),

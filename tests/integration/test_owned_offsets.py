@@ -32,14 +32,14 @@ from .conftest import TopicFactory
 
 
 class Turns:
-    """Who owns everything: a node by its name, or several at once, as after a network split."""
+    """Owners of everything: one node by its name, or several, as after a network split."""
 
     def __init__(self, *owners: str) -> None:
         self.owners = set(owners)
         self.term_number = 1
 
     def give(self, *owners: str) -> None:
-        """From now on these."""
+        """Make these the owners."""
         self.owners = set(owners)
         self.term_number += 1
 
@@ -108,7 +108,7 @@ class Node:
         return other
 
     async def commit(self, group: str, lane: int, offset: int) -> None:
-        """As a handler does: a draft of the state takes its place and is saved."""
+        """Commit as a handler does: a draft of the state takes its place and is saved."""
         async with self.groups.lock(group):
             draft = await self.draft(group)
             await self.save(group, draft, lane, offset)
@@ -125,7 +125,7 @@ class Node:
         await self.groups.save(group, [(self.view, 0, draft)])
 
     async def positions(self, group: str) -> list[int]:
-        """Where each lane stands."""
+        """Return where each lane stands."""
         async with self.groups.lock(group):
             state = await self.draft(group)
             return [state.position_of(*self.view.key_ranges(lane)).offset for lane in range(4)]
@@ -232,7 +232,7 @@ def test_commits_of_many_groups_at_once(kafka: str, topic: TopicFactory) -> None
 
 
 def test_layouts_are_pinned_in_any_partition(kafka: str, topic: TopicFactory) -> None:
-    """Of the group's partition among nodes; who starts next, alone or not, is bound by it."""
+    """A layout is in the group's partition; it binds each node that starts, alone or not."""
     orders, group, turns = topic(partitions=1), name_group(), Turns("ann")
 
     async def scenario() -> None:
@@ -255,7 +255,7 @@ def test_layouts_are_pinned_in_any_partition(kafka: str, topic: TopicFactory) ->
 
 
 def test_a_broker_that_restarts_costs_no_commit(own_broker: EmbeddedKafka) -> None:
-    """What was answered is there; what failed is told, and its partition read again."""
+    """Answered commits are there; a failed one is an error, and its partition is read again."""
     group = name_group()
 
     async def scenario() -> None:
@@ -275,7 +275,7 @@ def test_a_broker_that_restarts_costs_no_commit(own_broker: EmbeddedKafka) -> No
 
 
 def name_group() -> str:
-    """A group of its own."""
+    """Return the name of another group."""
     return f"group-{uuid.uuid4()}"
 
 
@@ -287,7 +287,7 @@ async def create(bootstrap: str, topic: str) -> None:
 
 
 async def until_taken(attempt: Callable[[], Awaitable[None]]) -> None:
-    """As a client that commits again; the broker is coming up, or busy."""
+    """Commit until it succeeds, as a client does; the broker is coming up, or busy."""
     while True:
         with suppress(UpstreamLost, NotCoordinator):
             return await attempt()

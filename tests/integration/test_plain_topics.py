@@ -23,7 +23,7 @@ KEYS = [f"key-{number}" for number in range(50)]
 
 
 def ask(bootstrap: str, frame: bytes) -> bytes:
-    """Send one request frame on a connection of its own, return the answer without its size."""
+    """Send one request frame on a new connection, return the answer without its size."""
     with socket.create_connection(split_address(bootstrap), timeout=30) as connection:
         connection.sendall(frame)
         stream = connection.makefile("rb")
@@ -81,8 +81,8 @@ def normal(text: str, *addresses: str) -> str:
     ],
     ids=lambda command: " ".join(command[:3]),
 )
-def test_a_tool_tells_the_same(command, kafka, shared_keylane, topic, java) -> None:
-    """What a Kafka tool prints of a plain topic is what it prints direct."""
+def test_a_tool_prints_the_same(command, kafka, shared_keylane, topic, java) -> None:
+    """A Kafka tool prints the same of a plain topic as direct."""
     name = topic("plain", partitions=2, config={"retention.ms": "3600000"})
     group = f"g-{name}"
     produce(kafka, name, KEYS, rounds=1)

@@ -1,4 +1,4 @@
-"""Lanes cut by a plan, per partition: who gets which keys, commits over restarts and new plans."""
+"""Lanes cut by a plan, per partition: keys of members, commits over restarts and new plans."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ def run_group(bootstrap: str, plan: RangePlan, values: list[str]) -> None:
     assert sorted(seen.values().elements()) == sorted(values)
     seen.assert_keys_in_order()
     seen.assert_nothing_committed_again()
+    layout = plan.layout()
     for one in seen.sightings:
-        partition, lane = one.lane % plan.partition_count, one.lane // plan.partition_count
+        partition, lane = layout.partition_of(one.lane), layout.lane_of(one.lane)
         assert one.key is not None
-        assert plan.key_range(partition, lane).contains(key_hash(one.key.encode())), one
+        assert layout.key_range(partition, lane).contains(key_hash(one.key.encode())), one
 
 
 def test_plans_cut_lanes_and_follow_each_other(kafka, keylane, topic, tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_plans_cut_lanes_and_follow_each_other(kafka, keylane, topic, tmp_path: 
 
 
 def test_a_plan_for_other_partitions_is_not_served(kafka, keylane, topic, tmp_path: Path) -> None:
-    """The topic alone is refused, the log says why; clients are told, and others are served."""
+    """Only this topic is refused, with an error to clients and a reason in the log."""
     name, plain = topic("orders", partitions=3), topic("plain", partitions=1)
     path = tmp_path / "plan.json"
     path.write_bytes(write_plan(plan_of(name, 1, (0.5,), (0.5,))))

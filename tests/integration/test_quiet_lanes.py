@@ -1,4 +1,4 @@
-"""Lanes that have nothing for long: what stock clients make of answers without records."""
+"""Lanes without records for long: answers without records are no error to stock clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_librdkafka_reads_one_lane_while_the_others_are_quiet(
         consumer.subscribe([name])
         values = []
         for number in range(RECORDS):
-            # One at a time: each is an answer of its own, with three lanes that are empty.
+            # One at a time: each is its own answer, with three lanes that are empty.
             producer.produce(name, value=str(number), key="always the same")
             assert producer.flush(30) == 0
             message = consumer.poll(30)
@@ -52,7 +52,7 @@ def test_librdkafka_starts_again_inside_of_a_batch(kafka, shared_keylane, topic)
     """A lane that is taken over where it was committed, behind its last record of a batch.
 
     That batch has nothing for it any more. Each time it came, librdkafka doubled its fetch size,
-    so that a group that had rebalanced ten times was told MSG_SIZE_TOO_LARGE.
+    so that a group that had rebalanced ten times got MSG_SIZE_TOO_LARGE.
     """
     name = topic("lanes4", partitions=1)
     producer = Producer({"bootstrap.servers": kafka, "linger.ms": 100})

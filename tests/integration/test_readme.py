@@ -1,4 +1,4 @@
-"""What README.md tells a new user to do works: its commands, its consumers, its limits."""
+"""README.md works as it stands: its commands, its consumers, its limits."""
 
 from __future__ import annotations
 

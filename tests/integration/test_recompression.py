@@ -14,7 +14,7 @@ from tests.integration.test_record_fidelity import KEPT, produce_everything, rea
 
 
 async def read_values(bootstrap: str, topic: str, lanes: int, count: int) -> list[bytes]:
-    """With aiokafka, which has codecs of its own."""
+    """Read with aiokafka, which has its own codecs."""
     consumer: Any = AIOKafkaConsumer(bootstrap_servers=bootstrap, check_crcs=True)
     await consumer.start()
     try:

@@ -1,4 +1,4 @@
-"""Scans in a real Kafka: what one node has read, another knows; cuts; a node that starts anew."""
+"""Scans in a real Kafka: other nodes get a node's scans; cuts; a node that starts anew."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNEVEN = KeySplit((2**20, 2**40, 2**60))
 
 
 class Node:
-    """A feed, and what the rest of a node makes of what it tells of one topic."""
+    """A feed, and the node's state that its scans of one topic lead to."""
 
     def __init__(self, bootstrap: str, number: int, topic_id: uuid.UUID) -> None:
         self.topic_id = topic_id
@@ -82,7 +82,7 @@ class Node:
                 await self.changed.wait()
 
     def counted(self, split: KeySplit, lane: int, offset: int) -> int:
-        """Where a position of a lane counts as standing."""
+        """Return where a position of a lane counts as standing."""
         scan = self.scans.get(split)
         return offset if scan is None else scan.effective(split.key_range(lane), offset)
 
@@ -124,7 +124,7 @@ def block(
 
 
 async def test_what_one_node_scans_lets_positions_pass_at_the_other(kafka: str) -> None:
-    """Blocks, holes, cuts of a plan, bytes and counts; and nobody hears himself."""
+    """Blocks, gaps, cuts of a plan, bytes and counts; and no node receives its own scans."""
     topic_id = uuid.uuid4()
     async with running(kafka, 1, topic_id) as one, running(kafka, 2, topic_id) as other:
         one.feed.note_scanned(block(topic_id, 0, 10, [7, 8, -1, -1]))
@@ -151,7 +151,7 @@ async def test_what_one_node_scans_lets_positions_pass_at_the_other(kafka: str) 
 
 
 async def test_a_cut_is_not_overtaken_and_old_scans_beyond_it_are_not_believed(kafka: str) -> None:
-    """Beyond it, what others tell of an older leader epoch does not count; the rest does."""
+    """Scans beyond it with an older leader epoch do not count; the rest does."""
     topic_id = uuid.uuid4()
     async with (
         running(kafka, 1, topic_id) as one,
@@ -181,7 +181,7 @@ async def test_a_cut_is_not_overtaken_and_old_scans_beyond_it_are_not_believed(k
 
 
 async def test_a_node_that_starts_anew_learns_its_own_past(kafka: str) -> None:
-    """What its former life said is told to it at the start, apart from what comes then."""
+    """It receives the scans of its former life at the start, apart from later ones."""
     topic_id = uuid.uuid4()
     async with running(kafka, 5, topic_id) as node:
         node.feed.note_scanned(block(topic_id, 0, 10, [7, -1, -1, -1], split=UNEVEN))

@@ -1,4 +1,4 @@
-"""Two nodes in front of a secured broker, with the rights that docs/security.md names, no more."""
+"""Two nodes in front of a secured broker, with exactly the rights that docs/security.md names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODE_RULES = (
         for operation in ("CREATE", "WRITE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
     ),
 )
-"""What many nodes need beside `SERVICE_RULES`."""
+"""Rights that many nodes need beside `SERVICE_RULES`."""
 TRANSACTIONS = AclBindingFilter(
     ResourceType.TRANSACTIONAL_ID,
     "keylane-ic-",

@@ -1,4 +1,4 @@
-"""docs/secured-setup.md, run as it stands there: three secured nodes, and what it says of them.
+"""docs/secured-setup.md, run as it stands: three secured nodes, with the outputs that it shows.
 
 In one bash, in an empty folder, with Kafka's own tools and curl and openssl of this machine. Only
 the values of the variables at the head of the page are others.
@@ -42,7 +42,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "secured-setup.md"
 FENCE: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTION: Final = re.compile(r"^## \d+\. (.+)$", re.MULTILINE)
 BLOCK_S: Final = 240.0
-"""For one block; the start of the nodes may compile for a minute."""
+"""Seconds for one block; the start of the nodes may compile for a minute."""
 MECHANISM: Final = "SCRAM-SHA-512"
 ADMIN_PASSWORD: Final = "admin-password-Zq7"
 KEY_COUNT, PAGE_COUNT, MEMBERS = 20, 300, 3
@@ -68,7 +68,7 @@ class Shell:
         self._count = 0
 
     def run(self, block: str) -> str:
-        """What it prints; a command that fails fails the test."""
+        """Run commands and return their output; one that fails fails the test."""
         self._count += 1
         script, marker = self.folder.parent / f"block-{self._count}.sh", f"end-{self._count}"
         script.write_text(block)
@@ -89,7 +89,7 @@ class Shell:
         pytest.fail(f"a block failed:\n{block}\nit printed:\n{''.join(lines)[-2000:]}\n{reported}")
 
     def log(self, number: int) -> str:
-        """Of a node."""
+        """Return the log of a node."""
         return (self.folder / f"node-{number}.log").read_text()
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ def play(shell: Shell, blocks: list[tuple[str, str]]) -> str:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
-    """What the page takes for granted: SASL_SSL, ACLs, an administrator."""
+    """A broker as the page assumes it: SASL_SSL, ACLs, an administrator."""
     authority = Authority(tmp_path / "kafka-ca", name="kafka's authority")
     prefix = "listener.name.secured."
     given = f'required user_admin="{ADMIN_PASSWORD}";'
@@ -254,7 +254,7 @@ class Traffic:
                 thread.join(90)
 
     def wait_for(self, count: int) -> None:
-        """Until so many records have come."""
+        """Wait until `count` records have come."""
         wait_until(lambda: self._records_seen() >= count, f"{count} records have come")
 
     def _records_seen(self) -> int:
@@ -300,7 +300,7 @@ def expect_keys_in_order(pairs: list[tuple[str, int]], count: int) -> None:
 
 
 def wait_for_logs(shell: Shell, text: str) -> None:
-    """Until the log of each node has it."""
+    """Wait until the log of each node has the text."""
     wait_until(
         lambda: all(text in shell.log(number) for number in range(3)), f"all logs say {text!r}"
     )
@@ -315,7 +315,7 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
 
 
 def make_user(broker: EmbeddedKafka, user: str, password: str) -> None:
-    """Somebody who may log in, and has no right."""
+    """Make a user that may log in, and has no right."""
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     changes: list[UserScramCredentialAlteration] = [
@@ -325,7 +325,7 @@ def make_user(broker: EmbeddedKafka, user: str, password: str) -> None:
 
 
 def test_the_page_gives_three_secured_nodes(broker, shell, tmp_path) -> None:
-    """From an empty folder to three nodes that agree, serve who may, and go on under rotation."""
+    """Three nodes start from an empty folder, serve clients with rights, and rotate secrets."""
     values = make_values(broker, tmp_path)
     page = sections(values)
     etc, direct = Path(values["ETC"]), values["BOOTSTRAP"]
@@ -368,7 +368,7 @@ def test_the_page_gives_three_secured_nodes(broker, shell, tmp_path) -> None:
 def expect_strangers_are_refused(
     broker: EmbeddedKafka, alice: Login, *, direct: str, nodes: str, values: dict[str, str]
 ) -> None:
-    """Who has no right reads nothing; who may read with any group may not join the nodes'."""
+    """A user without rights reads nothing; READ on any group does not open the nodes' group."""
     make_user(broker, "mallory", "mallory-password-Zq7")
     mallory = Login(
         mechanism=MECHANISM, user="mallory", password="mallory-password-Zq7", ca=alice.ca

@@ -1,4 +1,4 @@
-"""A broker with TLS, SASL and ACLs behind keylane with TLS: who gets what."""
+"""A broker with TLS, SASL and ACLs behind keylane with TLS: rights of clients to lanes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_every_mechanism_works_with_every_client(stage, mechanism) -> None:
         assert (sorted(read.values), read.error) == (sorted(values), ""), name
 
 
-def test_who_may_not_read_gets_no_byte(stage) -> None:
-    """Warm cache, every version of Fetch: only refusals, and no value anywhere in the bytes."""
+def test_a_client_without_read_gets_no_byte(stage) -> None:
+    """Refusals only, and no value in any byte, with a warm cache and every version of Fetch."""
     topic, values = stage.topic("no-byte", 20)
     with RawClient(stage.proxy.bootstrap, stage.ca) as alice:
         alice.login(stage.login("PLAIN", "alice"))
@@ -214,7 +214,7 @@ def test_mutual_tls_on_both_sides(stage) -> None:
     assert "keylane_sessions" in stage.metrics(proxy)
 
 
-def test_no_secret_is_told(stage) -> None:
+def test_no_secret_is_shown(stage) -> None:
     """Neither log, metrics nor command line of keylane hold a password, a token or a record.
 
     The fixture looks again when all tests have run.

@@ -1,4 +1,4 @@
-"""How logins, certificates, rights and room end behind keylane: as direct, within the bounds."""
+"""Ends of logins, certificates, rights and room behind keylane: as direct, within the bounds."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_refused_login_ends_as_it_does_direct(stage, mechanism) -> None:
 def read_pairs(
     stage: Stage, bootstraps: tuple[str, str], topic: str, login: Login
 ) -> list[tuple[Read, Read]]:
-    """What each client gets through keylane, and direct."""
+    """Return what each client gets through keylane, and direct."""
     readers: list[Reader] = [
         read_confluent,
         read_aiokafka,
@@ -89,7 +89,7 @@ def test_an_unknown_mechanism_is_refused_as_direct(stage) -> None:
 
 
 def test_an_expired_certificate_and_its_renewal(stage) -> None:
-    """Clients refuse it as the broker's own; a renewed one serves at once, nobody is dropped."""
+    """Clients refuse it as the broker's own; a renewed one serves at once, no client is dropped."""
     topic, values = stage.topic("expired", 1)
     login = stage.login("PLAIN", "alice")
     with RawClient(stage.proxy.bootstrap, stage.ca) as early:
@@ -118,7 +118,7 @@ def test_an_expired_certificate_and_its_renewal(stage) -> None:
 
 
 def test_an_expired_client_certificate(stage) -> None:
-    """Each client is told of it as by a broker, and gives up at once; keylane says who it was."""
+    """Each client gets a broker's error and gives up at once; keylane logs the certificate."""
     topic, _ = stage.topic("client-certificate", 1)
     old = stage.authority.issue("alice-of-old", expired=True)
     login = stage.login("PLAIN", "alice", certificate=old)
@@ -147,7 +147,7 @@ def test_an_expired_client_certificate(stage) -> None:
 
 
 def test_a_session_begins_after_the_handshake(stage) -> None:
-    """Who is silent or speaks no TLS is no session; that is counted, and told with the peer."""
+    """A peer that is silent or speaks no TLS is no session; it is counted and logged."""
     opened = stage.metric("keylane_sessions_opened_total")
     failed = stage.metric("keylane_tls_handshakes_failed_total")
     address = split_address(stage.proxy.bootstrap)
@@ -237,7 +237,7 @@ def test_a_java_member_whose_right_is_revoked(stage, capfd) -> None:
 
 
 def test_logins_that_end(stage) -> None:
-    """Who logs in again in time (KIP-368) goes on with lanes, on the same connection.
+    """A client that logs in again in time (KIP-368) goes on with lanes, on the same connection.
 
     A client that does not is closed, although lanes are served from memory; keylane itself does.
     """
@@ -266,7 +266,7 @@ def test_logins_that_end(stage) -> None:
                 renewed_s = time.monotonic()
             assert careful.fetch_codes(topic, 12, range(8)) == {0}
         with pytest.raises(ConnectionError):
-            careless.fetch_for_ever(topic)
+            careless.fetch_until_closed(topic)
         consumer.close()
 
         assert (sorted(seen), errors) == (sorted(values), [])
@@ -309,7 +309,7 @@ def test_room_of_a_principal(stage) -> None:
         assert commit(again, "b") == {44}, "a new connection does not begin anew"
 
 
-def test_answers_that_nobody_takes(stage) -> None:
+def test_answers_that_are_not_read(stage) -> None:
     """A principal whose connections hold too much loses the largest; another goes on."""
     topic, other = stage.topic("slow", 0)[0], stage.topic("quick", 1)[0]
     producer, noise = Producer({"bootstrap.servers": stage.kafka.bootstrap}), random.Random(1)

@@ -102,7 +102,7 @@ async def test_settings_outlive_their_node_and_reach_the_others(
 
 
 async def test_nodes_that_write_at_the_same_moment_take_turns(own_broker: EmbeddedKafka) -> None:
-    """Each change is made of the newest version: none is lost, whoever fences whom."""
+    """Each change is made of the newest version: none is lost, in any order of fencing."""
     kafka = own_broker.bootstrap
     async with running(kafka) as one, running(kafka) as other:
 
@@ -126,7 +126,7 @@ async def test_nodes_that_write_at_the_same_moment_take_turns(own_broker: Embedd
 
 
 async def test_a_write_that_kafka_does_not_take_changes_nothing(own_broker: EmbeddedKafka) -> None:
-    """With the broker gone the caller is told; once it is back, the next write succeeds."""
+    """With the broker gone the caller gets an error; once it is back, a write succeeds."""
     async with running(own_broker.bootstrap, write_timeout_s=3.0) as node:
         own_broker.kill()
         with pytest.raises(SettingsUnsaved, match="nothing has changed"):
@@ -141,7 +141,7 @@ async def test_a_write_that_kafka_does_not_take_changes_nothing(own_broker: Embe
 
 
 async def test_a_transaction_that_a_dead_node_left_open_is_over(own_broker: EmbeddedKafka) -> None:
-    """Of a version before: never seen, and the next writer does not wait for its time-out."""
+    """Its records are never seen, and the next writer does not wait for its time-out."""
     async with running(own_broker.bootstrap) as node:
         dead = AIOKafkaProducer(
             bootstrap_servers=own_broker.bootstrap,
@@ -165,7 +165,7 @@ async def test_a_transaction_that_a_dead_node_left_open_is_over(own_broker: Embe
 async def test_a_change_of_a_writer_that_was_overtaken_is_refused(
     own_broker: EmbeddedKafka,
 ) -> None:
-    """It fenced, read and hung; who changed something meanwhile is not written over."""
+    """It fenced, read and hung; changes by others meanwhile are not written over."""
     async with running(own_broker.bootstrap) as node:
         epoch = await next_epoch(node.cluster, TRANSACTIONAL_ID)
         hung = await OwnTopicClients(own_broker.bootstrap).open_producer(
@@ -219,7 +219,7 @@ async def test_a_change_is_one_batch_without_a_transaction(own_broker: EmbeddedK
 async def test_a_broker_that_takes_less_refuses_a_change_by_size(
     own_broker: EmbeddedKafka,
 ) -> None:
-    """The topic's own `max.message.bytes` is below ours: told, and nothing has changed."""
+    """The topic's own `max.message.bytes` is below ours: an error, and nothing has changed."""
     async with running(own_broker.bootstrap) as node:
         admin = AIOKafkaAdminClient(bootstrap_servers=own_broker.bootstrap)
         await admin.start()

@@ -29,13 +29,13 @@ BROKER: Final = 1
 NODES: Final = 2
 RULES: Final = ["lanes4-*=4"]
 PARTITIONS: Final = 16
-"""So many that each node leads some."""
+"""Number of partitions, with which each node leads some."""
 KEYS: Final = [f"key-{number}" for number in range(30)]
 ROUNDS: Final = 4
 
 
 def broker_name(node: int) -> str:
-    """What clients are told for the broker at a node."""
+    """Return the host that metadata has for the broker at a node."""
     return f"n{node}-b{BROKER}.kafka.test"
 
 
@@ -95,7 +95,7 @@ def running(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fr
 
 @pytest.fixture
 def front(running: Front) -> Front:
-    """The same, which nobody has asked yet."""
+    """The same, with a gateway that no client has asked yet."""
     running.gateway.names.clear()
     return running
 
@@ -110,7 +110,7 @@ class OneAddress(asyncio.SelectorEventLoop):
 
 
 async def read(front: Front, topic: str, count: int) -> tuple[list[str], set[tuple[str, int]]]:
-    """Values that an aiokafka consumer of a group reads, and the brokers that it was told."""
+    """Read values as an aiokafka consumer of a group; return them and its brokers."""
     consumer = AIOKafkaConsumer(
         topic,
         bootstrap_servers=front.bootstrap,
@@ -131,7 +131,7 @@ async def read(front: Front, topic: str, count: int) -> tuple[list[str], set[tup
 
 
 def test_a_group_finds_every_broker_by_its_name(front: Front, kafka: str, topic: Any) -> None:
-    """aiokafka: told are names of nodes and brokers, at the gateway's port; each leads there."""
+    """aiokafka gets names of nodes and brokers, at the gateway's port; each leads there."""
     name = topic("lanes4", partitions=PARTITIONS)
     values = produce(kafka, name, KEYS, ROUNDS)
 
@@ -173,7 +173,7 @@ def test_java_names_the_listener(front: Front, kafka: str, topic: Any, tmp_path:
 
 
 def test_librdkafka_names_the_listener(front: Front, topic: Any) -> None:
-    """It sends the name that it was given; what it is told cannot be led here without DNS."""
+    """It sends the name that it was given; advertised names cannot lead here without DNS."""
     client = AdminClient(
         {
             "bootstrap.servers": f"localhost:{front.gateway.port}",
@@ -190,7 +190,7 @@ def test_librdkafka_names_the_listener(front: Front, topic: Any) -> None:
 
 
 def test_ports_that_lead_here_from_elsewhere(running: Front, kafka: str, tmp_path: Path) -> None:
-    """Node ports: each node tells those of its own number, under one host name; names beside."""
+    """Node ports: each node advertises those of its number, under one host name; names beside."""
     port, step, number = 30_900, 20, 7
     args = ["--advertise", "machine.test", "--node", str(number)]
     args += ["--set", f"node_secret_file={running.secret}"]

@@ -96,7 +96,7 @@ class RawMember:
         }
 
     def position(self, lane: int) -> int:
-        """What is committed."""
+        """Return what is committed."""
         topics = [{"name": self.topic, "partition_indexes": [lane]}]
         answer = self.ask(OFFSETS, 7, {"group_id": self.group, "topics": topics})
         (entry,) = answer["topics"][0]["partitions"]
@@ -136,7 +136,7 @@ def ask(opened: socket.socket, api_key: int, version: int, wanted: dict[str, Any
 
 @pytest.fixture
 def proxy(keylane: Any) -> Any:
-    """With counters of its own."""
+    """A proxy for this module, so that its counters are those of these tests."""
     return keylane("back*=4")
 
 
@@ -230,7 +230,7 @@ def test_a_lane_goes_back_behind_commits_that_were_not_answered(proxy, kafka, to
 
 
 def samples(proxy: Any, group: str) -> dict[str, int]:
-    """Of the two counters, those that are there for the group."""
+    """Return the group's samples of the two counters."""
     with urlopen(f"http://{proxy.control}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     label = f'{{group="{group}"}} '

@@ -1,4 +1,4 @@
-"""What a client can do to others before its login, and without rights: as little as direct."""
+"""Harm by a client before its login, and without rights: as little as direct."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def has_answer(client: RawClient) -> bool:
 
 
 def test_a_stranger_that_its_broker_has_muted_holds_no_lock(stage) -> None:
-    """Without the right to the group, which is asked for before the lock."""
+    """A stranger without the right to the group is refused before it takes the lock."""
     topic, junk = stage.topic("lock", 1)[0], stage.plain_topic("junk")
     group = f"victim-{uuid.uuid4()}"
     throttle(stage, "dave", is_on=True)
@@ -140,7 +140,7 @@ def test_a_stranger_that_its_broker_has_muted_holds_no_lock(stage) -> None:
 
 
 def test_a_member_that_its_broker_has_muted_holds_the_lock_for_seconds(stage) -> None:
-    """With the right to the group: its connection ends, the group goes on."""
+    """A member's connection ends, and the group goes on."""
     topic, junk = stage.topic("held", 1)[0], stage.plain_topic("junk")
     group = f"shared-{uuid.uuid4()}"
     may_write = [rule("carol", "WRITE", name=junk), rule("carol", "READ", name=topic)]

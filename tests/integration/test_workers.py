@@ -17,7 +17,7 @@ STARTED = re.compile(r"worker started worker=(\d) pid=(\d+)")
 
 
 def sessions_opened(control: str, worker: int) -> int:
-    """How many clients have come to a worker, by its own control port."""
+    """Return how many clients have come to a worker, by its own control port."""
     host, port = control.split(":")
     with urllib.request.urlopen(f"http://{host}:{int(port) + worker}/metrics") as answer:
         text = answer.read().decode()

@@ -61,7 +61,7 @@ class ConfluentLoop:
         return producer
 
     def run(self) -> None:
-        """Until SIGTERM."""
+        """Transform until SIGTERM."""
         from confluent_kafka import KafkaException
 
         self.consumer.subscribe([self.args.topic])

@@ -1,6 +1,6 @@
 """Two sides in the same state: topics, records and a group for each, on one broker.
 
-In:    a folder.  Out: a broker and keylane in front of it, each with topics of its own.
+In:    a folder.  Out: a broker and keylane in front of it, each with its own topics.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def both_sides(folder: Path) -> Iterator[tuple[Side, Side]]:
 
 
 def ask_all(through: Side, count: int, seed: int) -> list[Question]:
-    """So many questions of every API and version that keylane offers, but for ApiVersions."""
+    """Return `count` questions of every API and version of keylane, without ApiVersions."""
     return [
         make_question(key, version, number, seed)
         for key, (low, high) in offered(through).items()

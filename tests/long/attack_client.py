@@ -22,17 +22,17 @@ from tests.transcript.entities import build
 TIMEOUT_S: Final = 10.0
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 HARM: Final = "HARM "
-"""Begins what an attacker must not get; `attacks` counts it as a failure."""
+"""Prefix of results that an attacker must not get; `attacks` counts them as failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What can be attacked, each as `host:port`."""
+    """Targets of attacks, each as `host:port`."""
 
     keylane: str
     control: str
     brokers: str
-    """Where users log in."""
+    """Listener at which users log in."""
     admin: str
     """The brokers' listener of super users, to set quotas with."""
     load_group: str
@@ -83,7 +83,7 @@ class AttackClient:
         return self
 
     def is_open(self) -> bool:
-        """Whether the other side has not closed it; nothing is expected to come."""
+        """Return whether the other side has not closed it; nothing is expected to come."""
         self._socket.setblocking(False)
         with suppress(BlockingIOError):
             try:
@@ -103,7 +103,7 @@ class AttackClient:
 
 
 def say(error: Exception) -> str:
-    """A short name of what went wrong."""
+    """Return a short name of an error."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return "closed" if isinstance(error, ConnectionError) else type(error).__name__

@@ -1,7 +1,6 @@
 """Attacks on a node, each from one machine, with few rights or none.
 
-In:    where to, how long.  Out: what the attacker got, by its name; what
-       begins with `HARM` must not be.
+In:    where to, how long.  Out: results of the attacker, by name; none may begin with `HARM`.
 
 mallory has few rights, alice those that a careless set-up gives to all (`hostile_stage`). Each
 attack rests between its steps, since it shares the machine with what it attacks.
@@ -30,7 +29,7 @@ LANE_NAMES: Final = 1024
 HALF_HEADERS: Final = 3000
 IDLE: Final = 10_000
 NEWCOMERS_S: Final = 5.0
-"""So long at least others try to get in, also when it took all the time to open connections."""
+"""Seconds that others try to get in at least, also when opening connections took all the time."""
 PATTERN: Final = "\\pL" * 30_000
 METADATA, OFFSET_COMMIT, OFFSET_FETCH, PRODUCE, ALTER_QUOTAS, HEARTBEAT = 3, 8, 9, 0, 49, 68
 
@@ -166,7 +165,7 @@ def idle(places: Places, until_s: float) -> Got:
 
 
 def _newcomers(places: Places, until_s: float) -> Got:
-    """How alice fares who logs in once a second."""
+    """Log in as alice once a second; return the results."""
     got: Got = Counter()
     for _ in rounds(max(until_s, time.monotonic() + NEWCOMERS_S), 1.0):
         try:
@@ -229,7 +228,7 @@ class Attack:
     restarts: bool = False
     """keylane is started anew half way: what was written must not keep it from it."""
     descriptors: int = 0
-    """How many files keylane may have open; 0: what this machine gives."""
+    """Limit of keylane's open files; 0: that of this machine."""
 
     @property
     def name(self) -> str:
@@ -258,7 +257,7 @@ def scan_records(places: Places, until_s: float) -> Got:
 
 
 def fake_node(places: Places, until_s: float) -> Got:
-    """A stranger in the group of the nodes, who says that it is one."""
+    """Join the group of the nodes as a stranger that says that it is one."""
     return squat(places, until_s, is_node=True)
 
 

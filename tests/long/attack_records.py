@@ -1,6 +1,6 @@
 """Attacks with records and memberships that only keylane itself should write.
 
-In:    where to, how long.  Out: what the attacker got.
+In:    where to, how long.  Out: results of the attacker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Pairs = Sequence[tuple[bytes, bytes]]
 NODES: Final = "__keylane_nodes"
 PRODUCE, FETCH, METADATA, COORDINATOR, JOIN, HEARTBEAT, SYNC = 0, 1, 3, 10, 11, 12, 14
 STRANGER_PORT: Final = 9
-"""Of the address that a fake node has clients led to; nothing listens there."""
+"""Port of the address to which a fake node leads clients; it has no listener."""
 JOURNAL_PARTITIONS: Final = 5
 """keylane's default."""
 PAUSE_S: Final = 0.2
@@ -79,7 +79,7 @@ def produce(client: AttackClient, topic: str, partition: int, pairs: Pairs) -> i
 
 
 def produce_batch(client: AttackClient, topic: str, partition: int, batch: bytes) -> int:
-    """The same with its bytes."""
+    """Produce a batch given as bytes; return the broker's error code."""
     data = [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}]
     values = {"transactional_id": None, "acks": 1, "timeout": 10_000, "topic_data": data}
     (found,) = client.ask(PRODUCE, 9, values).responses
@@ -129,7 +129,7 @@ def squat(places: Places, until_s: float, *, is_node: bool) -> Got:
 
 
 def led_astray(places: Places) -> Got:
-    """How many lanes and coordinators clients of keylane would look for at the stranger's."""
+    """Count lanes and coordinators that clients of keylane would look for at the stranger's."""
     got: Got = Counter()
     try:
         with AttackClient(places.keylane).log_in("alice") as client:
@@ -178,7 +178,7 @@ def _stay(client: AttackClient, places: Places, until_s: float, got: Got, *, is_
 
 
 def fake_hello() -> bytes:
-    """What a node would say whose address is the attacker's."""
+    """Return the subscription of a node whose address is the attacker's."""
     node = NodeInfo(
         number=7,
         bootstrap=("127.0.0.1", STRANGER_PORT),

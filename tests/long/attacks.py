@@ -43,14 +43,14 @@ LIVEZ_S_MAX: Final = 1.0
 FILES: Final = 20_000
 QUIET_S: Final = 15.0
 LEAVE_S: Final = 60.0
-"""How long an attacker may take to end once its time is up."""
+"""Seconds that an attacker may take to end once its time is up."""
 GROUP, TOPIC = "load", "orders"
 GOT_SHOWN: Final = 6
 
 
 @dataclass(slots=True)
 class Row:
-    """What one attack came to."""
+    """Result of one attack."""
 
     name: str
     before: list[float] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Row:
         return ratio(self.during, self.before + self.after)
 
     def judge(self, memory_mib: float) -> None:
-        """Note what is out of bounds."""
+        """Note figures that are out of bounds."""
         if self.ratio < RATIO_MIN:
             self.failures.append(f"pace {self.ratio:.2f}")
         if self.worst("livez_own_s") > LIVEZ_S_MAX:
@@ -82,7 +82,7 @@ class Row:
         return max((float(getattr(look, name)) for look in self.looks), default=0.0)
 
     def line(self) -> str:
-        """For the table."""
+        """Return the row of the table."""
         least = min(self.during, default=0.0)
         got = ", ".join(f"{name} x{count}" for name, count in self.got.most_common(GOT_SHOWN))
         verdict = "; ".join(self.failures) or "ok"
@@ -97,7 +97,7 @@ HEAD: Final = f"{'attack':24}{'ratio':>7}{'least':>7}{'/livez':>8}{'own':>7}{'RS
 
 
 def run_attack(stage: HostileStage, attack: Attack, seconds: float, memory_mib: float) -> Row:
-    """One row, with a keylane and a group of its own."""
+    """Play one row, with its own keylane and group."""
     name = f"{attack.name}, few files" if attack.descriptors else attack.name
     row = Row(name)
     proxy = stage.keylane("authorization_ttl_s=10", node=0)
@@ -163,7 +163,7 @@ def _while(load: Load, proxy: KeylaneProcess, seconds: float) -> tuple[list[floa
 
 @contextmanager
 def attacking(attack: Attack, places: Places, seconds: float, got: Got) -> Iterator[float]:
-    """The attack in a process of its own; until when it lasts. It is ended if it does not end."""
+    """Run the attack in another process; yield its end, in seconds. Kill it if it is late."""
     spawn = multiprocessing.get_context("spawn")
     results, theirs = spawn.Pipe()
     arguments = (ATTACKS.index(attack), places, theirs)

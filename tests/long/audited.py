@@ -53,7 +53,7 @@ def run(minutes: float, folder: Path) -> int:
             )
         )
         ledger = group.play()
-        print(f"the members told of {ledger.counts.deliveries} deliveries", flush=True)
+        print(f"the members reported {ledger.counts.deliveries} deliveries", flush=True)
         assert proxy.stop() == 0
         with open_session("audited") as spark:
             request = AuditRequest(

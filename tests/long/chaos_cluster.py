@@ -1,4 +1,4 @@
-"""What chaos does to brokers: killed, hung, led by a stale replica, robbed of disks and records.
+"""Chaos at the brokers: kills, hangs, stale leaders, lost disks and records.
 
 In:    a running cluster of three.  Out: the same cluster, which has lost what was asked for.
 All waits are bounded.
@@ -37,14 +37,14 @@ ASK_S: Final = 3.0
 ENDS_TRIES: Final = 50
 METADATA, METADATA_VERSION = 3, 12
 LENGTH_END: Final = 12
-"""A batch's length, at byte 8, counts from here."""
+"""Byte from which a batch's length, at byte 8, counts."""
 KEPT: Final = ("meta.properties", "bootstrap.checkpoint", "__cluster_metadata-0")
-"""What a broker that lost its disk keeps: it is a voter of the controllers' quorum, too."""
+"""Files that a broker keeps when its disk is lost: it is a voter of the controllers' quorum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """How a partition is led, by broker ids."""
+    """Leader and replicas of a partition, by broker ids."""
 
     leader: int
     replicas: tuple[int, ...]
@@ -60,7 +60,7 @@ class ChaosCluster:
         self.admin = self._connect()
         self._pause = threading.Event()
         self._made: set[tuple[str, int]] = set()
-        # Of its own: how often is asked differs from run to run.
+        # Apart from other chance: the number of questions differs from run to run.
         self._chance_of_ask = random.Random(0)
 
     def create(self, name: str, partitions: int, replicas: int, **config: str) -> None:
@@ -71,7 +71,7 @@ class ChaosCluster:
         self._made |= {(name, number) for number in range(partitions)}
 
     def partitions(self) -> dict[tuple[str, int], Partition]:
-        """All partitions of all topics, as a broker that answers knows them.
+        """Return all partitions of all topics, as a broker that answers knows them.
 
         Raises: AssertionError, none answers. A Kafka client would wait for one that hangs.
         """
@@ -104,10 +104,10 @@ class ChaosCluster:
             except AssertionError:
                 pass  # none at the moment
             assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
-            self._pause.wait(POLL_S)  # Kafka tells no event of it
+            self._pause.wait(POLL_S)  # Kafka has no event for it
 
     def wait_in_sync(self, *, timeout_s: float = WAIT_S) -> None:
-        """Until each partition has all its replicas in sync. Raises: AssertionError."""
+        """Wait until each partition has all its replicas in sync. Raises: AssertionError."""
         self.wait(
             lambda found: all(
                 each.leader > 0 and set(each.in_sync) == set(each.replicas)

@@ -1,4 +1,4 @@
-"""The end of a run of chaos: what Kafka kept, and where the groups stand.
+"""The end of a run of chaos: Kafka's logs, and the groups' offsets.
 
 In:    addresses, groups, lanes.  Out: logs; breaches in words.
 All waits have a bound.
@@ -27,7 +27,7 @@ END_S: Final = 60.0
 
 
 def read_logs(bootstrap: str) -> dict[tuple[str, int], Log]:
-    """What Kafka holds of all topics, as a direct consumer reads it. Raises: AssertionError."""
+    """Return Kafka's records of all topics, read by a direct consumer. Raises: AssertionError."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -74,7 +74,7 @@ def ask_positions(bootstrap: str, group: str, lanes: Sequence[TopicPartition]) -
     try:
         asker.committed(list(lanes), timeout=30)
     except KafkaException as error:
-        return [f"{group}: positions are not told at the end: {error}"]
+        return [f"{group}: positions have no answer at the end: {error}"]
     finally:
         asker.close()
     return []
@@ -97,4 +97,4 @@ def await_stable_offsets(
             return []
         if time.monotonic() > deadline_s:
             return [f"{group}: offsets {stands} never came to the ends {ends}"]
-        pause.wait(0.5)  # Kafka tells no event of it
+        pause.wait(0.5)  # Kafka has no event for it

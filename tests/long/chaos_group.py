@@ -1,4 +1,4 @@
-"""Groups under chaos, and the producer that feeds them: processes, and what they published.
+"""Groups under chaos, and the producer that feeds them: processes, and their events.
 
 In:    addresses, topics.  Out: `Held` and `Delivery` events; `Produced` ones.
 """
@@ -23,7 +23,7 @@ from tests.long.chaos_history import Delivery, Event, Held, Place, Produced
 
 TICK_S: Final = 0.05
 LOG_LEVEL: Final = 2
-"""Of syslog: connections that are refused are what is played here, they need no lines."""
+"""Level of syslog: refused connections are part of the play, and need no lines."""
 STOP_S: Final = 20.0
 
 
@@ -34,7 +34,7 @@ class Waiter:
         self.changed = threading.Condition()
 
     def wait(self, condition: Callable[[], bool], *, timeout_s: float) -> bool:
-        """Whether the condition came true in time."""
+        """Wait; return whether the condition came true in time."""
         deadline_s = time.monotonic() + timeout_s
         with self.changed:
             while not condition():
@@ -46,7 +46,7 @@ class Waiter:
 
 
 class ChaosGroup:
-    """Stock consumers of one group, each a child process with a name of its own."""
+    """Stock consumers of one group, each a child process with another name."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ChaosGroup:
         self.events: list[Event] = []
         """`Held` and `Delivery`, in the order in which they were read; by member in order."""
         self.newest: dict[Place, int] = defaultdict(lambda: -1)
-        """By lane: the highest number that was handed out."""
+        """Highest number that was handed out, by lane."""
         self.members: dict[str, subprocess.Popen[str]] = {}
         """Those that should run."""
         self.said: list[str] = []

@@ -1,4 +1,4 @@
-"""What happened to groups in a run of chaos, as values of one clock.
+"""Events of groups in a run of chaos, with times of one clock.
 
 In:    what members published, what went over the wire, what producers wrote and Kafka kept.
 All times are seconds of the machine's monotonic clock.
@@ -43,18 +43,18 @@ class Commit:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether the client knows that it was taken."""
+        """Return whether the client knows that it was taken."""
         return self.answered_s < inf and self.error == 0
 
     @property
     def is_refused(self) -> bool:
-        """Whether it is known that it was not taken."""
+        """Return whether it is known that it was not taken."""
         return self.error in REFUSALS
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What OffsetFetch answered for one lane, without an error; -1: no offset."""
+    """An answer of OffsetFetch for one lane, without an error; -1: no offset."""
 
     member: str
     place: Place
@@ -75,7 +75,7 @@ class Fetched:
     offset: int
     at_s: float
     is_first: bool = True
-    """Or one that goes back."""
+    """The first Fetch after a position; otherwise one that goes back."""
     asked_s: float = inf
     """When the answer that led there was asked for; inf: it is not known."""
 
@@ -118,7 +118,7 @@ class Delivery:
     offset: int
     key: str
     number: int
-    """Of the key's values."""
+    """The record's number among the key's values."""
     at_s: float
 
 
@@ -128,7 +128,7 @@ Of = TypeVar("Of", bound=Event)
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A record that a producer was told is written."""
+    """A record whose write was acknowledged to its producer."""
 
     topic: str
     partition: int
@@ -136,12 +136,12 @@ class Produced:
     key: str
     number: int
     at_s: float
-    """When its producer learnt that."""
+    """Time at which the producer learnt that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What a partition holds when the run is over, as a direct consumer reads it."""
+    """A partition's records when the run is over, read by a direct consumer."""
 
     start: int
     records: Mapping[int, tuple[str, int]]
@@ -159,12 +159,12 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterHistory:
-    """What producers wrote and what Kafka kept of it."""
+    """Records that producers wrote, and those that Kafka kept."""
 
     produced: Sequence[Produced]
     logs: Mapping[tuple[str, int], Log]
     safe_topics: frozenset[str]
-    """Whose acknowledged records Kafka must keep, whatever is done to it."""
+    """Topics whose acknowledged records Kafka must keep, whatever is done to it."""
     seen: Sequence[Produced] = ()
     """Records of other topics that members were handed, and when: some were never acknowledged."""
 
@@ -190,11 +190,11 @@ class ClusterHistory:
 
     @cached_property
     def cuts(self) -> dict[tuple[str, int], list[Cut]]:
-        """By partition, ascending by time: where logs were cut, by what was written next.
+        """Return the cuts of logs by partition, in order of time, from the records written next.
 
         A producer with one request under way is given ascending offsets, until a log is cut:
         the first record behind a cut is where the log was cut. What a member was handed and no
-        producer was answered may be all that was lost: it tells of a cut at its own offset.
+        producer was answered may be all that was lost: it shows a cut at its own offset.
         """
         written: dict[tuple[str, int], list[Produced]] = defaultdict(list)
         for each in sorted(self.produced, key=lambda each: each.at_s):
@@ -224,18 +224,18 @@ class ClusterHistory:
 
 @dataclass(slots=True, kw_only=True)
 class GroupHistory:
-    """What one group did."""
+    """Events of one group."""
 
     group: str
     partitions: Mapping[str, int]
-    """Of each topic; a lane index leads to its partition by it."""
+    """Partition count of each topic, which gives a lane index its partition."""
     lane_of: Callable[[str, int, str], int]
     """(topic, partition, key) -> lane index in this group's view."""
     events: list[Event] = field(default_factory=list)
-    """In any order."""
+    """Events, in any order."""
 
     def of(self, kind: type[Of]) -> list[Of]:
-        """All events of one kind."""
+        """Return all events of one kind."""
         return [each for each in self.events if type(each) is kind]
 
     def partition_of(self, place: Place) -> tuple[str, int]:

@@ -1,6 +1,6 @@
-"""What a round of chaos hits, and how: one of the nodes, brokers, members, disks or logs.
+"""One hit of a round of chaos: at one of the nodes, brokers, members, disks or logs.
 
-In:    all that can be hit, a seeded chance.  Out: the same, which works again, and what was hit.
+In:    targets, a seeded chance.  Out: the same, which work again, and the hit in words.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DOWN_S: Final[Mapping[str, tuple[float, float]]] = {
 }
 CUTTING: Final = frozenset({"unclean", "log-gone", "log-cut", "retention"})
 REPLACE_SHARE: Final = 0.5
-"""Of these events also cost a member, so that others ask for positions in what is left."""
+"""Share of events that also cost a member, so that others ask for its lanes' positions."""
 
 
 class ChaosHits:
@@ -61,7 +61,7 @@ class ChaosHits:
         self._quiet_number = 0
 
     def span(self, kind: str) -> float:
-        """How long the next hit of a kind keeps away what it hits, in seconds."""
+        """Draw the seconds that the next hit of a kind lasts."""
         return round(self._chance.uniform(*DOWN_S.get(kind, (0.0, 2.0))), 1)
 
     def act(self, kind: str, down_s: float) -> str:

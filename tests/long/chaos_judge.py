@@ -1,10 +1,10 @@
-"""Compares what a group was answered and handed out with what it had committed.
+"""Compares the answers and records that a group got with its commits.
 
 In:    the history of a cluster and of one group.  Out: breaches and notes in words, and counts.
 
 Breaches, by kind:
   below     an OffsetFetch answer below an acknowledged commit of the lane
-  passes    an answer behind records of the lane that nobody has committed
+  passes    an answer behind records of the lane that no member has committed
   again     a record handed out though committed before its member asked for the position
   refused   a position that is in the log was answered OFFSET_OUT_OF_RANGE, and read again
   skipped   a record of the lane left out between two that one member was handed
@@ -14,12 +14,12 @@ Breaches, by kind:
   unasked   a record at a member that was never answered a position
   kafka     acknowledged records of a safe topic that Kafka does not have: the run is void
 
-Notes are what a client did of itself, or what is the same direct. A client that goes below the
+Notes are a client's own doing, or the same direct. A client that goes below the
 position it was answered (librdkafka hands out an old queue after a revoke that meets its
 ListOffsets) is `client`. Where a log was cut, or begins later, a member that reads it again by its
 own reset policy is `reset`. A commit of a log that was cut stays at Kafka as it was said, and an
 answer that repeats it is `kept`: the client compares epochs, or is out of range, or passes. Records
-of the new log that it passes so, or by a position of its own in the old one, are `passed`.
+of the new log that it passes so, or by its own position in the old one, are `passed`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found, and how much was looked at."""
+    """Findings, and counts of what was judged."""
 
     breaches: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
@@ -87,35 +87,35 @@ class LaneLog:
 
 @dataclass(slots=True)
 class _Tenure:
-    """What one member knows of one lane since its last position."""
+    """A member's knowledge of one lane since its last position."""
 
     answer: Answer | None = None
     floor: Floor = NO_FLOOR
     next_offset: int = -1
     """Behind the last record it was handed; at first what it was answered."""
     refused_at: int = -1
-    """And where: an answer without a record moves a client on as well."""
+    """Offset of that refusal: an answer without a record moves a client on as well."""
     since_s: float = -inf
     """When it came there."""
     is_reset: bool = False
     """It asked for an end of the log since then."""
     is_refused: bool = False
-    """It was told OFFSET_OUT_OF_RANGE since then."""
+    """It was answered OFFSET_OUT_OF_RANGE since then."""
     has_strayed: bool = False
-    """And that was before the log, where it had gone back to by itself."""
+    """The refused offset was before the log, where the member had gone back to by itself."""
     fetched_back: int | None = None
     """It fetched from here, below what it had been handed."""
 
     @property
     def position(self) -> int:
-        """How far it had come."""
+        """Return the offset that it had come to."""
         return max(self.next_offset, self.refused_at)
 
 
 KNOWN_S = 1.2 * (FRESH_S + log_ends.KNOWN_S)
-"""So long a node may not know of a cut; clocks of some processes go slower."""
+"""Seconds that a node may not know of a cut; clocks of some processes go slower."""
 ORDER = {Answer: 0, OutOfRange: 1, Reset: 2, Fetched: 3, Held: 4, Delivery: 5, Commit: 6}
-"""Of events of one moment."""
+"""Order of events of one moment."""
 
 
 class Judge:
@@ -163,7 +163,7 @@ class Judge:
                 self._stale_ends[handed.place] = end
 
     def run(self) -> Verdict:
-        """All checks."""
+        """Run all checks; return the verdict."""
         self._check_kafka()
         for answer in self._group.of(Answer):
             self._check_answer(answer)
@@ -213,7 +213,7 @@ class Judge:
         """When the record before it was in the log, if that was cut since; inf: it was not.
 
         A member that has read of the old log commits that for a moment after the cut as well, and
-        a node that does not know of the cut yet hands it out for so long. Where it has read
+        a node that does not know of the cut yet hands it out for that time. Where it has read
         records of other lanes only, it is when the member came to that offset.
         """
         handed = self._handed[commit.member, commit.place]
@@ -251,7 +251,7 @@ class Judge:
         passed = log.between(max(reach, 0), answer.offset, answer.asked_s)
         if passed:
             where = f"{len(passed)} records of the lane from {passed[0]} on"
-            said = f"{_say(answer)}: nobody committed beyond {reach}; {where}"
+            said = f"{_say(answer)}: no member committed beyond {reach}; {where}"
             stands = floors.stands(answer) if floors else -1
             is_kept = not log.between(max(stands, 0), answer.offset, answer.asked_s)
             (self._note if is_kept else self._breach)("kept" if is_kept else "passes", said)
@@ -300,7 +300,7 @@ class Judge:
                 tenure.refused_at = -1
 
     def _has_strayed(self, tenure: _Tenure, event: OutOfRange) -> bool:
-        """Whether a member was refused because it had gone back behind the log's start."""
+        """Return whether a member was refused because it had gone back behind the log's start."""
         start = self._cluster.logs[self._group.partition_of(event.place)].start
         return tenure.fetched_back == event.offset < start
 
@@ -362,7 +362,7 @@ class Judge:
             self._note("client", f"{said}; it was answered {tenure.answer.offset}")
 
     def _has_lost(self, place: Place, position: int, at_s: float) -> bool:
-        """Whether the log had been cut below a position by then, or begins behind it."""
+        """Return whether the log had been cut below a position by then, or begins behind it."""
         partition = self._group.partition_of(place)
         if place.topic in self._safe:
             return False
@@ -371,12 +371,12 @@ class Judge:
         )
 
     def _was_cut(self, place: Place, first_s: float, last_s: float) -> bool:
-        """Whether the log of a lane was cut between."""
+        """Return whether the log of a lane was cut between."""
         cuts = self._cuts.get(self._group.partition_of(place), ())
         return any(cut.begin_s < last_s and cut.end_s > first_s for cut in cuts)
 
     def _check_identity(self, each: Delivery, said: str) -> bool:
-        """Whether Kafka's final log has this record; one that none has had is a breach."""
+        """Return whether Kafka's final log has this record; one that none has had is a breach."""
         topic, partition = self._group.partition_of(each.place)
         log = self._cluster.logs[topic, partition]
         if self._group.lane_of(topic, partition, each.key) != each.place.lane:
@@ -421,7 +421,7 @@ class Judge:
                 add(kind, f"{where}; in a log that was cut were {members}")
 
     def _old(self, place: Place) -> list[Fetched]:
-        """Where members fetched in logs that were cut, beyond the cut: the last of each."""
+        """Return where members fetched in logs that were cut, beyond the cut: the last of each."""
         cuts = self._cuts.get(self._group.partition_of(place), ())
         last: dict[tuple[str, Cut], Fetched] = {}
         for each in self._fetches[place]:
@@ -431,10 +431,10 @@ class Judge:
         return [each for (_, cut), each in last.items() if each.offset > cut.offset]
 
     def _is_of_old(self, fetched: Fetched, cut: Cut) -> bool:
-        """Whether a member came there in the log that was cut.
+        """Return whether a member came there in the log that was cut.
 
         A node hands out what it has in memory for some time; a record of the new log ends that.
-        What was asked for before the cut may come at any time later, as of a broker that hangs.
+        Answers to requests from before the cut may come at any time, as from a hung broker.
         """
         if min(fetched.at_s, fetched.asked_s) < cut.end_s:
             return True
@@ -448,7 +448,7 @@ class Judge:
         )
 
     def _old_end(self, place: Place) -> int:
-        """How far members had come in logs that were cut; 0: none was."""
+        """Return how far members had come in logs that were cut; 0: none was."""
         ends = [each.offset for each in self._old(place)]
         return max([*ends, self._stale_ends[place]])
 
@@ -474,7 +474,7 @@ class Judge:
 
 
 def judge(cluster: ClusterHistory, group: GroupHistory) -> Verdict:
-    """Everything that can be said of one group."""
+    """Return the verdict on one group."""
     return Judge(cluster, group).run()
 
 

@@ -1,4 +1,4 @@
-"""What nodes keep resident while a run of chaos goes on.
+"""Resident memory of nodes during a run of chaos.
 
 In:    running nodes, after each round.  Out: faults in words: a node that grew.
 """
@@ -23,7 +23,7 @@ WARM_S: Final = 120.0
 SHARE: Final = 10
 """The first and the last tenth of a process's time are compared."""
 SAMPLES_MIN: Final = 5
-"""In each of the two; of a process that lived for less nothing is said."""
+"""Samples needed in each of the two; a process that lived for less is not judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Memory:
-    """By node and process: a node that was killed begins anew."""
+    """Samples by node and process: a node that was killed begins anew."""
 
     samples: dict[tuple[int, int], list[Sample]] = field(default_factory=lambda: defaultdict(list))
 
@@ -47,7 +47,7 @@ class Memory:
                 self.samples[number, node.pid].append(Sample(now_s, resident_mib(node.pid)))
 
     def lines(self) -> list[str]:
-        """Of each node the process that lived longest, for people."""
+        """Return a line for each node, on its process that lived longest."""
         longest: dict[int, list[Sample]] = {}
         for (number, _), samples in sorted(self.samples.items()):
             if _lived_s(samples) >= _lived_s(longest.get(number, samples)):

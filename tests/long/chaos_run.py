@@ -1,6 +1,6 @@
 """One run of chaos: nodes, brokers, disks and members are hit in turn, groups go on under load.
 
-In:    a plan, a running cluster of brokers.  Out: what groups and cluster did, as histories.
+In:    a plan, a running cluster of brokers.  Out: histories of groups and cluster.
 All waits have a bound and say what they waited for.
 
 Topics are those of `chaos_topics`. Groups: `own` asks for them by their own names, `lane` by lane
@@ -65,16 +65,16 @@ STUCK_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run does."""
+    """Settings of one run."""
 
     rounds: int
-    """As many, or until `minutes` are over."""
+    """Number of rounds, unless `minutes` are over before."""
     nodes: int
     seed: int
     minutes: float = 0.0
     """0: only rounds count."""
     calm_s: tuple[float, float] = (0.2, 1.0)
-    """Between two hits."""
+    """Seconds between two hits."""
     kinds: tuple[str, ...] = KINDS
     rate: int = 120
     """Records per second, over all topics."""
@@ -96,9 +96,9 @@ class Event:
     """Whether clients found the first group's coordinator at the node that was hit."""
     at_s: float = 0.0
     acted_s: float = 0.0
-    """From the first signal until what was hit served again."""
+    """Seconds from the first signal until the target served again."""
     settled_s: float = 0.0
-    """From the first signal until every lane had moved after the end of the hit."""
+    """Seconds from the first signal until every lane had moved after the end of the hit."""
     all_s: float = 0.0
     lane_s: float = 0.0
     machine_load: float = 0.0
@@ -124,7 +124,7 @@ class ChaosRun:
     # -- histories --------------------------------------------------------------------------
 
     def cluster_history(self) -> ClusterHistory:
-        """What Kafka kept; to be asked when the run is over."""
+        """Return Kafka's records; to be called when the run is over."""
         return ClusterHistory(
             produced=self._producer.produced,
             logs=self._logs,
@@ -145,7 +145,7 @@ class ChaosRun:
         )
 
     def group_histories(self) -> list[GroupHistory]:
-        """What the groups did; to be asked when the run is over."""
+        """Return the groups' events; to be called when the run is over."""
         found = []
         for name, group in self._groups.items():
             history = empty_history(name)
@@ -203,7 +203,7 @@ class ChaosRun:
         create("lone", PARTITIONS["lone"], 1, min_insync_replicas="1")
 
     def _start_nodes(self, stack: ExitStack) -> None:
-        """Nodes tell clients the tap's addresses in place of their own."""
+        """Start nodes that advertise the tap's addresses in place of their own."""
         ports = [find_free_port(in_a_row=BROKER_PORTS) for _ in range(self.plan.nodes)]
         self._nodes = Nodes(
             self._kafka.bootstrap,
@@ -259,7 +259,7 @@ class ChaosRun:
                 group.add(library)
 
     def _kinds(self) -> Iterator[str]:
-        """Without an end, each kind as often as any other, in an order of chance."""
+        """Yield kinds without end, each as often as any other, in random order."""
         while True:
             bag = list(self.plan.kinds)
             self._chance.shuffle(bag)
@@ -301,22 +301,22 @@ class ChaosRun:
         return True
 
     def _coordinator(self) -> int:
-        """The node at which clients find the first group; -1: not told."""
+        """Return the node at which clients find the first group; -1: unknown."""
         try:
             return coordinator_node(self._bootstrap, "own")
         except KafkaException as error:
-            self._say(f"the coordinator is not told: {error}")
+            self._say(f"the coordinator is unknown: {error}")
             return -1
 
     def _recover(self) -> None:
-        """Whatever a broken round left hung or dead goes on."""
+        """Restart or resume each process that a broken round left dead or hung."""
         self._cluster.brokers.resume_all()
         self._kafka.start()
         self._nodes.start()
         self._check_members()
 
     def _settle(self, timeout_s: float) -> None:
-        """All replicas in sync, and each lane handed out what is produced from now on."""
+        """Wait until replicas are in sync, and each lane has handed out a record of now."""
         self._cluster.wait_in_sync(timeout_s=timeout_s)
         first = self._producer.cycle + 1
         wanted = {
@@ -345,7 +345,7 @@ class ChaosRun:
     # -- the end ----------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """All that Kafka holds handed out, all positions asked once more, no lag at Kafka."""
+        """Wait until each record is handed out; ask each position again; expect no lag at Kafka."""
         left = self._producer.stop()
         refused = [each for each in self._producer.refused if each.split(":")[0] in SAFE]
         if left or refused:
@@ -367,7 +367,7 @@ class ChaosRun:
             self.breaches += await_stable_offsets(self._cluster.admin, name, "safe", ends)
 
     def _wait_all_handed_out(self) -> bool:
-        """Whether both groups came to all that Kafka holds."""
+        """Wait; return whether both groups came to all that Kafka holds."""
         wanted = {
             (name, topic, partition, offset)
             for name in ("own", "lane")
@@ -390,7 +390,7 @@ class ChaosRun:
         return self._waiter.wait(is_done, timeout_s=END_S)
 
     def _measure(self) -> None:
-        """How long the group `own` stood still on the safe topic, from event to event."""
+        """Measure how long the group `own` stood still on the safe topic, event by event."""
         if "own" not in self._groups:
             return
         found = sorted(

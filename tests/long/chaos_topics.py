@@ -49,13 +49,13 @@ LANES: Final[Mapping[str, Lanes]] = {
     "lane": Lanes(NAME_LANES),
     "still": Lanes(OWN_LANES),
 }
-"""By group."""
+"""Lanes by group."""
 TOPICS: Final[Mapping[str, tuple[str, ...]]] = {"own": BUSY, "lane": BUSY, "still": ("quiet",)}
 """Kafka's own names, by group."""
 
 
 def empty_history(group: str) -> GroupHistory:
-    """What a group did, to be filled in."""
+    """Return a group's history, to be filled in."""
     return GroupHistory(
         group=group,
         partitions={topic: PARTITIONS[topic] for topic in TOPICS[group]},

@@ -1,4 +1,4 @@
-"""How low, and how far, an answer to OffsetFetch may be, by the commits of its lane.
+"""Lowest and highest answer that OffsetFetch may have, by the commits of its lane.
 
 In:    all commits of one lane, where its log was cut.  Out: the lowest and the farthest offset.
 
@@ -58,7 +58,7 @@ class CommitFloor:
         )
         self._answered_s = [each.answered_s for each in acknowledged]
         self._barriers_s: list[float] = []
-        """By place in `_answered_s`: the latest request of all that were answered until then."""
+        """Latest request time of commits answered until then, by place in `_answered_s`."""
         for each in acknowledged:
             before_s = self._barriers_s[-1] if self._barriers_s else -inf
             self._barriers_s.append(max(before_s, each.asked_s))
@@ -111,7 +111,7 @@ class CommitFloor:
         ]
 
     def _kept(self, commit: Commit, answer: Answer) -> int:
-        """Of a commit, after all cuts that may have come between."""
+        """Return a commit's offset after all cuts that may have come between."""
         cuts = (
             cut.offset
             for cut in self._cuts
@@ -120,7 +120,7 @@ class CommitFloor:
         return min(commit.offset, min(cuts, default=commit.offset))
 
     def _surely_kept(self, commit: Commit, answer: Answer) -> int:
-        """Of a commit, after those cuts only that surely came between."""
+        """Return a commit's offset after only those cuts that surely came between."""
         old_since_s = self._old_since_s(commit)
         cuts = (
             cut.offset
@@ -132,7 +132,7 @@ class CommitFloor:
 
 
 def _over_s(commit: Commit, acknowledged: Sequence[Commit]) -> float:
-    """When an unanswered commit can no longer take effect; inf: it always can."""
+    """Return when an unanswered commit can no longer take effect; inf: it always can."""
     return min(
         (
             later.answered_s

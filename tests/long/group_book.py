@@ -1,6 +1,6 @@
-"""The books of a group under chaos: what its members told, judged; and how long it stood still.
+"""The ledger of a group under chaos: its members' reports, judged, and its stalls.
 
-In:    what members told, with times of one clock.  Out: breaches in words, stalls in seconds.
+In:    members' reports, with times of one clock.  Out: breaches in words, stalls in seconds.
 
 A member that the group has given up without its knowledge (its heartbeats met a hung process) may
 still work on records that it holds, until it learns; Kafka's groups are like that without keylane
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Reported = tuple[float, str, str, Mapping[str, Any]]
-"""(monotonic seconds, member, event, what else it told)."""
+"""(monotonic seconds, member, event, its fields)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Delivery:
     offset: int
     key: str
     number: int
-    """Of the key's values, from 0 without a gap."""
+    """The record's number among the key's values, from 0 without a gap."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was wrong, in words; and what was not wrong but worth telling."""
+    """Breaches in words, and events that are no breach but worth a note."""
 
     breaches: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class _Books:
 
 
 def deliveries(reported: Iterable[Reported]) -> list[Delivery]:
-    """All records that were told, by time."""
+    """Return every reported record, by time."""
     found = [
         Delivery(at_s, member, lane, offset, key, int(value.rpartition(":")[2]))
         for at_s, member, event, what in reported
@@ -133,14 +133,14 @@ def _check_commits(books: _Books, each: Delivery, where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """How long a group stood still within a window."""
+    """Longest times without progress of a group within a window."""
 
     all_s: float
     """The longest time without a record at any member."""
     lane_s: float
     """The longest time without a record of one lane."""
     lane: int
-    """Which lane that was."""
+    """The index of that lane."""
 
 
 def stall(

@@ -1,4 +1,4 @@
-"""Groups, topics and lane names that come and go: what is left of them, in memory and on disk.
+"""Groups, topics and lane names that come and go: their remains in memory and on disk.
 
 `python -m tests.long.growth --groups 10000 --topics 1000 --names 1000`: prints what a node holds
 before, at most, and when Kafka has forgotten them all; how long a start takes, also once Kafka has
@@ -71,7 +71,7 @@ RSS_FACTOR_AT_ONCE: Final = 2.2
 """The same where all lane names are read at once: 2.0 were measured. Half a million lanes with an
 object or more each took 3.4."""
 COMPACTED_FACTOR: Final = 5
-"""Of the records that live: what a start may have to read, once Kafka has compacted the journal."""
+"""Factor of the living records that a start may read, once Kafka has compacted the journal."""
 WAVE_FACTOR: Final = 1.1
 """Of the memory after the first wave: what is kept is used again by the next. And of the memory
 before, for a process that is started when all is over."""
@@ -79,9 +79,9 @@ FORGET_S: Final = 5
 SOON: Final = (f"forget_interval_s={FORGET_S}",)
 """Looks follow each other in seconds."""
 AT_ONCE: Final = ("lane_names_per_principal_max=2000", "lane_name_lanes_max=2000000")
-"""All lane names may be read at the same moment."""
+"""Settings with which all lane names may be read at the same moment."""
 NO_ROOM: Final = int(ErrorCode.topic_authorization_failed)
-"""As many lane names are read as one principal may."""
+"""Error of a lane name beyond those that one principal may read at once."""
 
 
 class Talk:
@@ -141,7 +141,7 @@ class Talk:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a node holds."""
+    """Things that a node holds."""
 
     rss_mib: float
     descriptors: int
@@ -154,11 +154,11 @@ class Held:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """What has to be as it was: all but memory, descriptors and time."""
+        """Return the counts that must be as before: all but memory, descriptors and time."""
         return self.states, self.readers, self.topics, self.journal
 
     def line(self) -> str:
-        """For people."""
+        """Return a line for people."""
         start = f" start {self.start_s:.1f} s" if self.start_s else ""
         return (
             f"{self.rss_mib:.0f} MiB, {self.descriptors} descriptors, {self.states} states, "
@@ -225,7 +225,7 @@ class Growth:
             time.sleep(5)  # the cleaner looks each 15 s
 
     def look(self, start_s: float = 0.0) -> Held:
-        """What the node holds now."""
+        """Return the things that the node holds now."""
         metrics = read_metrics(self.proxy.control)
         return Held(
             rss_mib=resident_mib(self.proxy.pid),
@@ -291,7 +291,7 @@ class Growth:
 
 
 def commit_of(group: str, topic: str, offset: int) -> OffsetCommitRequest:
-    """Of lane 0, by no member."""
+    """Return a commit of lane 0 by no member."""
     entry = OffsetCommitRequestPartition(
         partition_index=i32(0),
         committed_offset=i64(offset),
@@ -334,7 +334,7 @@ def until_known(talk: Talk, names: Sequence[str]) -> None:
 
 
 def make_topics(kafka: str, names: Sequence[str]) -> None:
-    """With one partition each."""
+    """Create topics with one partition each."""
     admin = AdminClient({"bootstrap.servers": kafka})
     for future in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
         future.result()
@@ -392,13 +392,13 @@ def fetch_in_turns(talk: Talk, names: Sequence[str]) -> None:
 
 
 def expect(codes: dict[str, int]) -> None:
-    """All were answered without an error."""
+    """Expect no error in the answers."""
     refused = {name: code for name, code in codes.items() if code}
     assert not refused, refused
 
 
 def chunks(items: list[Any]) -> list[list[Any]]:
-    """In parts of BATCH."""
+    """Return the items in parts of BATCH."""
     return [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
 
 

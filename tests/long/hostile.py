@@ -8,7 +8,7 @@ table and what is wrong; exit code 1 when something is. `--only sockets` leaves 
 
 In:    how many, a seed, minutes.  Out: lines on stdout; findings in tests/fuzz/corpus.
 
-What has to hold: no exception but the declared ones; no input takes a second; the event loop
+These must hold: no exception but the declared ones; no input takes a second; the event loop
 answers /livez within a second (waits for a CPU taken off); memory within `--memory-mib`; no stack
 trace, secret or byte of a client in the log, and no more lines than inputs; as many descriptors
 after it as before.
@@ -42,7 +42,7 @@ SOCKET_SHARE: Final = 50
 LOOP_S_MAX: Final = 1.0
 SETTLE_S: Final = 60.0
 SOCKETS_S_MIN: Final = 60.0
-"""The sockets have so long at least, whatever the decoders and the starts took."""
+"""Seconds that the sockets have at least, whatever the decoders and the starts took."""
 DESCRIPTORS_SLACK: Final = 16 + 2 * sum(TOPICS[rule.partition("=")[0]] for rule in LANES)
 """keylane's own connections to brokers: up to two for each partition whose lanes were read, one
 or two for each lane name in use, and some that are one moment there and not the next."""
@@ -52,7 +52,7 @@ TIMEOUTS: Final = ("beside_others=true", "frame_timeout_s=5", "idle_timeout_s=20
 
 @dataclass(slots=True)
 class Siege:
-    """What the part over sockets came to."""
+    """Result of the part over sockets."""
 
     tally: SocketTally
     looks: dict[str, Look] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def besiege(folder: Path, seed: int, inputs: int, deadline_s: float, memory_mib:
 
 
 def judge_look(name: str, look: Look, memory_mib: float) -> list[str]:
-    """What a while was like must be within the bounds."""
+    """Check the figures of a while against the bounds."""
     found = []
     if look.failed:
         found.append(f"{name}: {look.failed} of {look.probes} probes of /livez failed")
@@ -171,7 +171,7 @@ def render_siege(siege: Siege) -> str:
 
 
 def report(text: str) -> None:
-    """How far it is."""
+    """Print the progress."""
     print(text, flush=True)
 
 

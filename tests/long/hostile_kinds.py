@@ -1,4 +1,4 @@
-"""What hostile clients do: each kind is one connection, made of chance.
+"""Kinds of hostile clients: each kind is one connection, made of chance.
 
 In:    a generator of chance, where to.  Out: how many inputs it was.
 """
@@ -146,7 +146,7 @@ async def requests(rng: random.Random, aim: Aim) -> int:
 
 
 async def share_groups(rng: random.Random, aim: Aim) -> int:
-    """The same with the calls of share groups alone."""
+    """Send calls of share groups after a login, the last of them damaged."""
     return await send_requests(rng, aim, [rng.choice(SHARE_APIS) for _ in range(3)])
 
 
@@ -261,7 +261,7 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """For the table."""
+        """Return the name for the table."""
         return self.play.__name__.replace("_", " ")
 
 
@@ -273,5 +273,5 @@ KINDS: Final = (
 
 
 def choose(rng: random.Random) -> Kind:
-    """By weight."""
+    """Draw a kind by weight."""
     return rng.choices(KINDS, [kind.weight for kind in KINDS])[0]

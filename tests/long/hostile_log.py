@@ -1,4 +1,4 @@
-"""What a log must not hold after hostile clients, and how much of it there may be.
+"""Contents that a log must not have after hostile clients, and its number of lines.
 
 In:    the text of a log, how many connections and inputs there were.  Out: findings.
 """
@@ -19,12 +19,12 @@ CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 LINE_LENGTH_MAX: Final = 1200
 LINES_PER_INPUT_MAX: Final = 1.0
 LINES_BESIDE: Final = 300
-"""Of starts, of the group and of what is told at most once a while."""
+"""Lines of starts, of the group, and those that are logged at most once a while."""
 SHOWN_MAX: Final = 160
 
 
 def judge_log(text: str, *, inputs: int, name: str) -> list[str]:
-    """What is wrong with a log, each kind once, with how often and the first place."""
+    """Return the faults of a log, each kind once, with its count and first place."""
     lines = text.splitlines()
     kinds: Counter[str] = Counter()
     first: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Hostile inputs at keylane's decoders, millions of them, in a process of their own.
+"""Hostile inputs at keylane's decoders, millions of them, in child processes.
 
 In:    a seed, numbers of inputs.  Out: `Tally`: by decoder how many, how long, what was wrong.
 
@@ -26,9 +26,9 @@ from tests.fuzz.targets import TARGETS, run_one
 
 SECONDS_MAX: Final = 1.0
 STUCK_S: Final = 15.0
-"""An input that has come to no end after so long never does."""
+"""Seconds after which an input counts as stuck."""
 RSS_GROWTH_MIB: Final = 300
-"""Of the child, from the first thousand inputs on; a split alone may hold 1 MiB."""
+"""Growth of the child after the first thousand inputs; a split alone may hold 1 MiB."""
 LOG_INTERVAL_S: Final = 60.0
 WARM_INPUTS: Final = 1000
 FINDINGS_MAX: Final = 50
@@ -55,23 +55,23 @@ class Finding:
 
 @dataclass(slots=True)
 class Tally:
-    """What the inputs so far came to."""
+    """Results of the inputs so far."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By decoder and outcome: "read", "refused" or "finding"."""
+    """Counts by decoder and outcome: "read", "refused" or "finding"."""
     seconds: Counter[str] = field(default_factory=Counter)
     worst_s: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     """The first of each kind."""
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By decoder and what was wrong: how often."""
+    """Counts by decoder and kind of finding."""
     rss_mib: float = 0.0
     rss_growth_mib: float = 0.0
     next_number: int = 0
 
     @property
     def inputs(self) -> int:
-        """How many there were."""
+        """Return how many there were."""
         return sum(self.counts.values())
 
     def found(self, finding: Finding) -> None:
@@ -117,7 +117,7 @@ def try_input(tally: Tally, number: int, data: bytes) -> None:
 def run_numbers(
     seed: int, first: int, end: int, *, deadline_s: float, note: Callable[[int], None]
 ) -> Tally:
-    """Inputs of these numbers, in this process. `note` is told each number before it is tried."""
+    """Try inputs of these numbers, in this process. `note` gets each number before it is tried."""
     tally = Tally(next_number=first)
     _warm_up()
     settled_mib = 0.0
@@ -149,7 +149,7 @@ def peak_mib() -> float:
 def run_parsers(
     seed: int, inputs: int, deadline_s: float, reported: Callable[[str], None]
 ) -> Tally:
-    """All inputs, by as many children one after the other as it takes."""
+    """Try all inputs, in as many children, one after the other, as it takes."""
     total, number = Tally(), 0
     while number < inputs and time.monotonic() < deadline_s:
         total.add(_run_child(seed, number, inputs, deadline_s, reported))
@@ -228,7 +228,7 @@ def _work(
 
 
 def fails_alike(finding: Finding) -> Callable[[bytes], bool]:
-    """Whether an input raises the same exception."""
+    """Return whether an input raises the same exception."""
     kind = finding.text.partition(":")[0]
 
     def fails(data: bytes) -> bool:

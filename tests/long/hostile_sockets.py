@@ -26,7 +26,7 @@ OFFSET: Final = 1 << 39
 
 @dataclass(slots=True)
 class SocketTally:
-    """What the connections so far came to."""
+    """Results of the connections so far."""
 
     inputs: Counter[str] = field(default_factory=Counter)
     connections: Counter[str] = field(default_factory=Counter)

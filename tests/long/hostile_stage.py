@@ -3,7 +3,7 @@
 In:    a folder.  Out: `HostileStage`: brokers, users, topics, keylane processes.
 
 alice reads and writes all topics and reads all groups, as a client of a careless set-up does.
-mallory, who attacks, may read `orders`, write `junk`, see `orders2`, and has the group `mine`.
+mallory, the attacker, may read `orders`, write `junk`, see `orders2`, and has the group `mine`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def rule(user: str, operation: str, kind: str = "TOPIC", name: str = "*") -> Acl
 
 
 def rules() -> list[AclBinding]:
-    """What keylane needs among many nodes, and what the two users may do."""
+    """Return the rights that keylane needs among many nodes, and those of the two users."""
     found = [rule("keylane", "READ")]
     for name in SERVICE_TOPICS:
         operations = ("CREATE", "WRITE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
@@ -147,7 +147,7 @@ class HostileStage:
     def keylane(
         self, *settings: str, node: int | None = None, lanes: tuple[str, ...] = LANES
     ) -> KeylaneProcess:
-        """A keylane of its own log, which is not started yet."""
+        """Return a keylane with its own log, which is not started yet."""
         common = [
             "login_mechanism=SCRAM-SHA-256",
             "login_username=keylane",

@@ -23,7 +23,7 @@ from keylane.wire.messages import write_message
 
 CONNECT_S: Final = 20.0
 ANSWER_S: Final = 0.15
-"""What has not come by then is not waited for: a hostile client need not be answered."""
+"""Seconds to wait for an answer, which a hostile client need not get."""
 LOGIN_S: Final = 20.0
 RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER: closing sends RST."""
@@ -33,7 +33,7 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """Where hostile bytes go."""
+    """Targets of hostile bytes."""
 
     plain: tuple[str, int]
     """A Kafka listener without TLS."""
@@ -69,7 +69,7 @@ class Talk:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     async def send(self, data: bytes) -> bool:
-        """Whether the bytes have left; not, where the other side has closed."""
+        """Send bytes; return whether they have left, which fails when the other side has closed."""
         try:
             self.writer.write(data)
             async with asyncio.timeout(CONNECT_S):
@@ -79,7 +79,7 @@ class Talk:
         return not self.is_closed
 
     async def read(self, *, seconds: float = ANSWER_S) -> bytes:
-        """What comes next, b"" where nothing does."""
+        """Read the next bytes; b"" where none come."""
         try:
             async with asyncio.timeout(seconds):
                 data = await self.reader.read(CHUNK)
@@ -108,7 +108,7 @@ class Talk:
             raise ConnectionError("no answer") from error
 
     async def log_in(self, user: str, password: str) -> None:
-        """By PLAIN. Raises: ConnectionError."""
+        """Log in by PLAIN. Raises: ConnectionError."""
         await self.ask(SASL_HANDSHAKE, 1, handshake_body("PLAIN"))
         token = f"\0{user}\0{password}".encode()
         await self.ask(SASL_AUTHENTICATE, 1, token_body(token))

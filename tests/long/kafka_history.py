@@ -1,4 +1,4 @@
-"""What the brokers keep of a run: the journal's producers, and how offsets went, over time.
+"""History in the brokers' files after a run: the journal's producers, and offsets over time.
 
 In:    brokers' data folders, a bootstrap address.  Out: breaches in words.
 Source: Kafka's record batch v2 (KIP-98); `OffsetCommitKey` and `OffsetCommitValue` messages.
@@ -36,13 +36,13 @@ LENGTH_END: Final = 12
 """The length counts from here."""
 NO_PRODUCER: Final = -1
 HASH_POINTS: Final = 96
-"""Where positions are looked at; the lanes of the tests are fewer."""
+"""Hashes at which positions are compared; the lanes of the tests are fewer."""
 READ_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who wrote a batch, and where."""
+    """The producer of a batch, and the batch's place."""
 
     offset: int
     producer_id: int
@@ -50,7 +50,7 @@ class Writer:
 
 
 def read_writers(folder: Path) -> Iterator[Writer]:
-    """All batches with a producer in the segments of one partition, by offset."""
+    """Yield the batches with a producer in the segments of one partition, by offset."""
     for path in sorted(folder.glob("*.log")):
         data = path.read_bytes()
         place = 0
@@ -169,7 +169,7 @@ def judge_group_offsets(
 def _committed_over_time(
     journal: Iterable[Message], group: str
 ) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """By topic and partition: (ms, the lowest commit of all lanes until then), ascending."""
+    """Return (ms, lowest commit of all lanes until then), ascending, by topic and partition."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for message, key, value in states_over_time(journal):
         if key.group != group:
@@ -240,7 +240,7 @@ def judge_positions(messages: Iterable[Message]) -> tuple[list[str], int]:
 
 
 def _at_points(value: PositionsValue) -> list[int]:
-    """Where hash points spread over the hash space count as committed up to."""
+    """Return the committed offset at hash points spread over the hash space."""
     found = []
     for number in range(HASH_POINTS):
         point = HASH_MAX // HASH_POINTS * number + 1

@@ -77,7 +77,7 @@ def compare_block(seed: str, forms: list[str], counts: Counter[str]) -> None:
 def _compare_lying_records(
     rng: random.Random, block: list[bytes], limits: np.ndarray, counts: Counter[str]
 ) -> None:
-    """Damage the records of one batch and seal it again, so that only the walk can tell."""
+    """Damage the records of one batch and seal it again, so that only the walk can find it."""
     index = rng.randrange(len(block))
     batch = bytearray(block[index])
     if batch[22] & 7:

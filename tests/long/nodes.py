@@ -74,7 +74,7 @@ def run(plan: Plan, folder: Path) -> dict[str, Any]:
             chaos.play()
         except AssertionError as error:
             breaches.append(f"stuck: {error}")
-        except Exception:  # noqa: BLE001  a run that broke still tells what it saw until then
+        except Exception:  # noqa: BLE001  a run that broke still reports its findings until then
             breaches.append(f"broke: {traceback.format_exc()}")
         breaches += chaos.breaches
         if plan.minutes:
@@ -104,7 +104,7 @@ def run(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def judge_history(bootstrap: str, history: dict[str, Any]) -> list[str]:
-    """What Kafka's own topics say of the groups' offsets over time."""
+    """Judge the groups' offsets over time, by Kafka's own topics."""
     breaches = []
     journal = read_topic(bootstrap, "__individual_commit_offsets")
     offsets = read_topic(bootstrap, "__consumer_offsets")
@@ -132,14 +132,14 @@ def judge_groups(
 
 
 def keep(chaos: ChaosRun, path: Path) -> None:
-    """Write what happened to a file, for a judge of later."""
+    """Write the histories to a file, to be judged later."""
     cluster = chaos.cluster_history()
     events = {each.group: each.events for each in chaos.group_histories()}
     path.write_bytes(pickle.dumps((cluster.produced, cluster.logs, cluster.seen, events)))
 
 
 def judge_again(path: Path) -> int:
-    """Judge what `keep` wrote, with nothing started; the exit code."""
+    """Judge a file of `keep`, with nothing started; return the exit code."""
     produced, logs, seen, events = pickle.loads(path.read_bytes())  # noqa: S301  our own file
     cluster = ClusterHistory(produced=produced, logs=logs, seen=seen, safe_topics=SAFE)
     groups = [empty_history(name) for name in events]
@@ -155,7 +155,7 @@ def judge_again(path: Path) -> int:
 
 
 def summarise(events: list[Event]) -> dict[str, dict[str, float]]:
-    """By kind of event: how many, and median and maximum of the time without progress."""
+    """Return count, median and maximum of the time without progress, by kind of event."""
     kinds: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if not event.settled_s:
@@ -205,7 +205,7 @@ def render(report: dict[str, Any]) -> str:
 
 
 def show(name: str, texts: Sequence[str], kinds: Counter[str]) -> Iterable[str]:
-    """How many of each kind, and the first ones of each."""
+    """Yield the count of each kind, and the first ones of each."""
     if kinds:
         yield f"{name} kinds: {dict(kinds)}"
     shown: Counter[str] = Counter()

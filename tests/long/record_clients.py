@@ -1,4 +1,4 @@
-"""Record what stock clients send: `tests/transcript/client_frames.txt`, made anew by hand.
+"""Record frames of stock clients: `tests/transcript/client_frames.txt`, made anew by hand.
 
 In:    a folder for data, folders with the built Go program and with KafkaJS.
 Out:   one line per client, API, version and shape: `client key version request answer`, the
@@ -99,7 +99,7 @@ class Recorder:
         return b"".join(clamp(asked, SIZE.pack(len(answer)) + answer, SERVED))[SIZE.size :]
 
     def lines(self) -> list[str]:
-        """What the file holds."""
+        """Return what the file holds."""
         return sorted(
             f"{client} {key} {version} {_text(request)} {_text(answer)}"
             for (client, key, version), shapes in self.kept.items()

@@ -37,15 +37,15 @@ SHARE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """What one minute was like."""
+    """Figures of one minute."""
 
     latency_ms: list[float]
-    """From the producer's call to the news of the record here."""
+    """Times from the producer's call to the member's report of the record."""
     rss_mib: list[float]
-    """By node, at its end."""
+    """Resident memory by node, at the minute's end."""
 
     def line(self, number: int) -> str:
-        """For people."""
+        """Return a line for people."""
         p50, p99 = quantile(self.latency_ms, 0.5), quantile(self.latency_ms, 0.99)
         rss = " ".join(f"{each:.0f}" for each in self.rss_mib)
         count = len(self.latency_ms)
@@ -53,7 +53,7 @@ class Minute:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Of a list in any order; 0 for none."""
+    """Return a quantile of a list in any order; 0 for none."""
     return sorted(values)[int(share * (len(values) - 1))] if values else 0.0
 
 
@@ -152,7 +152,7 @@ def run(minute_count: int, node_count: int, records_per_s: float, folder: Path) 
 
 
 def judge(minutes: list[Minute]) -> list[str]:
-    """What is not flat."""
+    """Return the figures that are not flat."""
     share = max(1, len(minutes) // SHARE)
     first, last = minutes[1 : 1 + share], minutes[-share:]
     faults = []

@@ -1,9 +1,9 @@
-"""A tap between clients and keylane: forwards bytes, and notes offsets that are asked and told.
+"""A tap between clients and keylane: forwards bytes, and notes offsets in requests and answers.
 
 In:    ports to listen on, ports of keylane's listeners.  Out: events by group, in `events`.
 
 A request is noted when its last byte has come and before it is passed on, an answer likewise: so
-an answer that was noted before a request was sent before that request, whoever asked.
+an answer that was noted before a request was sent before that request, on any connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FrameCutter:
 
 
 class Tap:
-    """Listens on ports and forwards to others, in a thread of its own, until `stop`."""
+    """Listens on ports and forwards to others, in its own thread, until `stop`."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Tap:
         """
         self._ports = dict(ports)
         self.events: dict[str, list[Event]] = {}
-        """By group; fetches and resets by the client id, which is the member's."""
+        """Events by group; fetches and resets by the client id, which is the member's."""
         self.faults: list[str] = []
-        """What could not be read: the tap has seen less than all then."""
+        """Frames that could not be read: the tap has not seen everything then."""
         self._book = TapBook(self._note, topic_of, followed)
         self._loop = asyncio.new_event_loop()
         self._started = threading.Event()

@@ -1,4 +1,4 @@
-"""Reads what the tap sees: positions asked and told, commits, and where members fetch.
+"""Reads the tap's frames: positions in requests and answers, commits, and offsets of fetches.
 
 In:    frames of one connection, with times.  Out: events by group or member.
 Source: OffsetCommit, OffsetFetch, ListOffsets, Fetch and Metadata messages of Apache Kafka 4.3.
@@ -50,7 +50,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class TapBook:
-    """What all connections have in common."""
+    """State that all connections share."""
 
     note: Callable[[str, Event], None]
     """Takes an event and its owner: a group, or a client id where the request names no group."""
@@ -58,9 +58,9 @@ class TapBook:
     followed: frozenset[str] = frozenset()
     """Topics of which all offsets that members fetch from are noted."""
     names: dict[bytes, str] = field(default_factory=dict)
-    """Topics by id, as metadata has told them."""
+    """Topics by id, from metadata."""
     fetched: dict[tuple[str, Place], int] = field(default_factory=dict)
-    """By member and lane: the offset of its latest Fetch since it was answered a position."""
+    """Offset of the latest Fetch since an answered position, by member and lane."""
 
     def open(self) -> TapConnection:
         """A new connection."""
@@ -196,7 +196,7 @@ class TapConnection:
 
 
 def _id_bytes(topic_id: Any) -> bytes:
-    """Of a topic id as either codec shows it."""
+    """Return the bytes of a topic id of either codec."""
     if topic_id is None:
         return bytes(16)
     return bytes(topic_id) if isinstance(topic_id, bytes | memoryview) else topic_id.bytes

@@ -1,4 +1,4 @@
-"""A process that looks at a keylane from beside: does it answer, how late, how large is it.
+"""A process that measures a keylane from outside: its answers, their delays, its memory.
 
 In:    its process id and control port.  Out: `Look`: the worst of a while.
 
@@ -40,9 +40,9 @@ class Look:
     """Slowest answer without the waits for a CPU."""
     loop_delay_s: float = 0.0
     loop_delay_own_s: float = 0.0
-    """Without keylane's waits for a CPU."""
+    """The loop's delay without keylane's waits for a CPU."""
     prober_late_s: float = 0.0
-    """How much later than asked for the prober itself woke up."""
+    """Seconds by which the prober itself woke up late."""
     rss_mib: float = 0.0
     rss_start_mib: float = 0.0
     descriptors_max: int = 0
@@ -88,7 +88,7 @@ class Watch:
             self._child.join()
 
     def cut(self) -> Look:
-        """What was seen since the last time."""
+        """Return the worst figures since the last call."""
         self._pipe.send("cut")
         found = self._pipe.recv()
         assert isinstance(found, Look)

@@ -1,4 +1,4 @@
-"""A live page without a Kafka: made-up states of any size, served as the proxy serves real ones.
+"""A live page without a Kafka: made-up states of any size, served in the proxy's way.
 
 In:    topics, members.  Out: an aiohttp application with the real page and made-up events.
 """
@@ -21,7 +21,7 @@ Topic = tuple[str, int, int]
 
 
 def made_up_layout(topics: Sequence[Topic]) -> list[dict[str, Any]]:
-    """Equal ranges."""
+    """Return a layout with equal key ranges."""
     return [
         {
             "name": name,

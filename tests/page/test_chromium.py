@@ -27,7 +27,7 @@ MEMBERS = 12
 
 @dataclass(slots=True)
 class Looker:
-    """A browser tab on the page, and what went wrong in it."""
+    """A browser tab on the page, and the errors in it."""
 
     page: Page
     next_state: asyncio.Semaphore
@@ -63,7 +63,7 @@ async def looking(
         looker = Looker(page, next_state)
         page.on("console", lambda message: looker.errors.append(message.text))
         page.on("pageerror", lambda error: looker.errors.append(str(error)))
-        # A page that works without internet asks nobody else.
+        # A page that works without internet asks no other server.
         page.on(
             "request",
             lambda asked: (
@@ -82,7 +82,7 @@ async def looking(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1200])
-async def test_nothing_hides_and_everybody_can_read_it(scheme, width) -> None:
+async def test_the_page_fits_and_is_accessible(scheme, width) -> None:
     """On a phone and a screen, light and dark: no sideways scroll, no finding of axe-core."""
     async with looking(color_scheme=scheme, viewport={"width": width, "height": 900}) as looker:
         wide = await looker.page.evaluate("document.documentElement.scrollWidth")
@@ -92,7 +92,7 @@ async def test_nothing_hides_and_everybody_can_read_it(scheme, width) -> None:
         assert found.violations_count == 0, found.generate_report()
 
 
-async def test_it_shows_who_reads_what() -> None:
+async def test_it_shows_the_member_of_each_lane() -> None:
     """Three topics, twelve members, lags, loads and moves; a further state replaces the last."""
     async with looking() as looker:
         assert await looker.page.locator(".topic").count() == len(TOPICS)
@@ -128,7 +128,7 @@ async def test_it_works_by_keyboard() -> None:
 
 
 async def test_a_lane_is_found_by_pointing_at_it() -> None:
-    """The lane under the pointer is told with its range, member, load and lag."""
+    """The lane under the pointer is shown with its range, member, load and lag."""
     async with looking() as looker:
         box = await looker.page.locator("canvas").first.bounding_box()
         assert box is not None

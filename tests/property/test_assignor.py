@@ -107,7 +107,7 @@ def same_topic_group(count: int, first: int = 0) -> list[Member]:
 def test_s004_81_every_plan_covers_without_overlap(
     group: tuple[list[Member], list[LaneTopic], dict[Lane, float]],
 ) -> None:
-    """Each lane of a subscribed topic is at one subscriber; who does not share has whole ones."""
+    """Each lane of a subscribed topic has one subscriber; without sharing they are whole."""
     plan = plan_sticky(*group)
 
     assert find_faults(plan, group[0], group[1]) == []
@@ -147,7 +147,7 @@ def test_a_plan_is_kept_when_nothing_changes(
 def test_the_board_keeps_its_invariants(
     group: tuple[list[Member], list[LaneTopic], dict[Lane, float]],
 ) -> None:
-    """After each step loads are the sums of what is held, and nobody has what it may not have."""
+    """After each step loads are the sums of what is held, and no member has too much."""
     known, described, loads = group
     board = set_up_board(known, described, weigh_lanes(described, loads))
     board.check()
@@ -161,10 +161,10 @@ def test_the_board_keeps_its_invariants(
 
 
 @given(groups())
-def test_polishing_moves_what_nobody_owned_and_makes_nobody_worse(
+def test_polishing_moves_units_without_an_owner_and_makes_no_member_worse(
     group: tuple[list[Member], list[LaneTopic], dict[Lane, float]],
 ) -> None:
-    """The busiest is no busier, the lightest no lighter, who had none of a partition gets none."""
+    """The busiest is no busier, the lightest no lighter; none gets of another partition."""
     known, described, loads = group
     board = set_up_board(known, described, weigh_lanes(described, loads))
     free = {unit for unit, holder in enumerate(board.holder) if holder == NO_MEMBER}
@@ -273,7 +273,7 @@ def test_the_moves_bound_holds_for_even_lanes(
 def test_removing_members_one_by_one_never_piles_up(
     count: int, lanes: int, chance: random.Random
 ) -> None:
-    """Nobody is ever above twice the mean, but by one lane that cannot be cut (pulsar#6791)."""
+    """No member is above twice the mean, but by one lane that cannot be cut (pulsar#6791)."""
     topic = LaneTopic(name="a", partition_count=3, lane_count=lanes)
     loads = {("a", i): chance.paretovariate(1.1) for i in range(topic.index_count)}
     weights = weigh_lanes([topic], loads)

@@ -2,7 +2,7 @@
 
 After any order of pushes, appends, lost answers and deaths each lane stands where it was last
 committed: never above what was processed or asked for, never below an acknowledged commit that
-nobody has reset. A node that takes over at this moment says the same as the one that is there.
+no member has reset. A node that takes over at this moment says the same as the one that is there.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CrashWindows(RuleBasedStateMachine):
     def transaction(
         self, lanes: set[int], offset: int, fault: Fault | None, *, commits: bool
     ) -> None:
-        """Offsets in a transaction, which its producer commits if it was told that they are in."""
+        """Offsets in a transaction, which its producer commits if they are in by the answer."""
         self._all_arrive()
         entries = [
             {"partition_index": 2 * lane, "committed_offset": offset} for lane in sorted(lanes)
@@ -170,7 +170,7 @@ class CrashWindows(RuleBasedStateMachine):
     @invariant()
     def anybody_says_the_same(self) -> None:
         """A node that has the journal and Kafka only, at this moment."""
-        # Of its own, as it writes: a node that was not replaced is not fenced here.
+        # Another one, as it writes: a node that was not replaced is not fenced here.
         kafka = replace(self.kafka, log=[*self.kafka.log], late=[*self.kafka.late])
         self._run(self._check(self._run(Node(kafka).start())))
 

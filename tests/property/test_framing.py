@@ -33,7 +33,7 @@ def test_any_chunking_gives_the_same_frames(sizes, chunks, eager) -> None:
 
     while position < len(stream):
         free = reader.free()
-        # Small chunks only for so long: a megabyte in single bytes proves nothing more.
+        # Small chunks only up to here: a megabyte in single bytes proves nothing more.
         wanted = chunks[turn] if turn < len(chunks) else CHUNK_BYTES // 3
         count = min(len(free), len(stream) - position, wanted)
         free[:count] = stream[position : position + count]

@@ -36,7 +36,7 @@ def put(value: int, _lo: int, _hi: int, _old: int) -> int:
 
 @given(edits=edits)
 def test_range_set_holds_what_a_set_holds(edits):
-    """After every edit the ranges hold the same integers, and the edit tells the difference."""
+    """After every edit the ranges hold the same integers, and the edit returns the difference."""
     tested, twin, reported = RangeSet(), set[int](), set[Range]()
     for name, bounds in edits:
         if name == "add":

@@ -143,7 +143,7 @@ def singles(draw: st.DrawFn) -> Batch:
 def test_one_record_alone_is_split_as_by_the_twin(
     single: Batch, limits: np.ndarray, data: st.DataObject
 ) -> None:
-    """Of any codec, also where nobody has its interval; and the kernels are not asked."""
+    """Of any codec, also where no output has its interval; and the kernels are not asked."""
     owners = data.draw(st.sampled_from([None, np.arange(limits.size, dtype=np.int16)]))
     if owners is not None and limits.size > 1:
         owners[data.draw(st.integers(0, limits.size - 2))] = -1
@@ -175,7 +175,7 @@ def test_small_batches_of_one_producer_are_joined_as_by_the_twin(
 
 
 @given(stream=streams(), limits=even_limits, data=st.data())
-def test_damage_in_a_small_batch_is_told_at_its_own_place(
+def test_damage_in_a_small_batch_is_reported_at_its_own_place(
     stream: list[bytes], limits: np.ndarray, data: st.DataObject
 ) -> None:
     """Joining hides no bad record, and the batches before it are still served."""
@@ -194,7 +194,7 @@ def test_damage_in_a_small_batch_is_told_at_its_own_place(
 def test_intervals_are_dealt_to_owners_as_by_the_twin(
     block: list[bytes], limits: np.ndarray, data: st.DataObject
 ) -> None:
-    """An owner of many intervals gets all of them in one slice; what nobody owns is dropped."""
+    """An owner of many intervals gets all of them in one slice; what has no output is dropped."""
     count = data.draw(st.integers(1, limits.size))
     drawn = data.draw(
         st.lists(st.integers(-1, count - 1), min_size=limits.size, max_size=limits.size)

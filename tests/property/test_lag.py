@@ -52,7 +52,7 @@ def join(batches: list[Batch], joined_max: int) -> Iterator[Batch]:
 
 
 def block_of(batches: list[Batch]) -> ScannedBlock:
-    """What a reader tells of neighbouring batches."""
+    """Neighbouring batches as a reader publishes them."""
     lanes: tuple[Any, ...] = tuple(Part(lane, batches) for lane in range(LANES))
     return ScannedBlock(
         topic="t",

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.broker_log import BrokerLog, LaneClient
 from tests.virtual_time import InlineExecutor, run_virtual
@@ -20,7 +21,7 @@ LAYOUT = LaneLayout(1, LANES)
 TOPIC_ID = uuid.UUID(int=7)
 ROUNDS_MAX = 2_000
 READS_S = 0.5
-"""On virtual time a read takes 1 ms; so many in a row nobody should have to wait for."""
+"""On virtual time a read takes 1 ms; no fetch should have to wait for so many in a row."""
 
 
 def fill(log: BrokerLog, random: Random, batch_count: int) -> None:

@@ -2,7 +2,7 @@
 
 In:    seeds.  Out: verdicts.
 A simulated group reads one log per lane, commits now and then, and is killed at random moments.
-Faults are then put into what it told.
+Faults are then put into what it reported.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_an_honest_group_passes(seed: int) -> None:
 
 @given(seeds)
 def test_a_lost_record_is_found(seed: int) -> None:
-    """Orders that nobody processed are lost, exactly as many as are missing."""
+    """Orders that no member processed are lost, exactly as many as are missing."""
     group = play_group(seed)
     at = group.draw.choice([i for i, e in enumerate(group.events) if isinstance(e, Delivered)])
     del group.events[at]
@@ -191,7 +191,7 @@ def test_a_delivery_after_commit_is_found(seed: int) -> None:
 
 @given(seeds)
 def test_a_member_that_reads_what_is_not_its_own_is_found(seed: int) -> None:
-    """A batch told by a member that does not own the lane is a breach."""
+    """A batch reported by a member that does not own the lane is a breach."""
     group = play_group(seed)
     at = group.draw.choice([i for i, e in enumerate(group.events) if isinstance(e, Delivered)])
     stolen = group.events[at]

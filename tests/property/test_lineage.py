@@ -1,4 +1,4 @@
-"""Where two logs part, against replicas that lead in turn: exact for who has read all of it."""
+"""Where two logs part, against replicas that lead in turn: exact for a reader of all of it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compared(lineage: Lineage, log: Replica) -> int | None:
 
 
 def starts_of(epochs: list[int], first: int) -> list[tuple[int, int]]:
-    """As a reader is told them of the records from `first` on."""
+    """Epochs as a reader gets them with the records from `first` on."""
     found: list[tuple[int, int]] = []
     for offset, epoch in enumerate(epochs, first):
         if not found or found[-1][0] != epoch:
@@ -88,7 +88,7 @@ def test_a_reader_that_has_all_finds_the_exact_place(seed) -> None:
 
 @given(seed=st.integers(0, 2**32))
 def test_a_reader_with_gaps_keeps_nothing_of_another_log(seed) -> None:
-    """Who has read here and there keeps only what the leader has as well."""
+    """A reader that has read here and there keeps only what the leader has as well."""
     random = Random(seed)
     world, lineage = Replicas([Replica() for _ in range(REPLICAS)]), Lineage()
     seen: dict[int, int] = {}

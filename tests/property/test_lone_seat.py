@@ -130,7 +130,7 @@ class Seats(RuleBasedStateMachine):
         self.node(place).break_links()
 
     # A coordinator stores no member before the first generation: what was held before it is known
-    # to nobody after a fail-over, and the journal's epoch alone keeps two apart (decision 030).
+    # to no node after a fail-over, and the journal's epoch alone keeps two apart (decision 030).
     @precondition(lambda self: not any(each.group._lease.is_assumed for each in self.world.nodes))
     @rule(load_s=st.sampled_from([0.0, 0.5, 5.0]))
     def move_coordinator(self, load_s: float) -> None:

@@ -14,12 +14,12 @@ from tests.reference.node_world import IC_PARTITIONS, SESSION_S, Node, World
 NODES_MAX = 4
 STEP_S = 0.1
 PAUSE_S_MAX = 4.0
-"""Two rebalances: one without the dead one, one with who comes back; each a heartbeat long."""
+"""Two rebalances: one without the dead one, one with its return; each a heartbeat long."""
 PLACES = st.integers(0, NODES_MAX - 1)
 
 
 class Nodes(RuleBasedStateMachine):
-    """Nodes over a simulated coordinator; after each step of each, who holds what is checked."""
+    """Nodes over a simulated coordinator; after each step of each, holders are checked."""
 
     @initialize(count=st.integers(1, 3))
     def begin(self, count: int) -> None:
@@ -107,7 +107,7 @@ class Nodes(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(place=PLACES)
     def rejoin(self, place: int) -> None:
-        """What a node tells the others has changed."""
+        """A node's message to the others has changed."""
         node = self.node(place)
         node.control += "x"
         node.deliver(node.group.rejoin)

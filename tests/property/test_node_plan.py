@@ -59,7 +59,7 @@ def test_a_node_that_leaves_gives_only_its_own_away(numbers, count, data) -> Non
 
 @given(numbers=st.sets(NUMBERS, min_size=2, max_size=12), count=st.integers(1, 70), data=st.data())
 def test_a_node_that_joins_gets_its_share_and_nothing_else_moves(numbers, count, data) -> None:
-    """No more moves than its share, rounded down: who has most keeps one more."""
+    """No more moves than its share, rounded down: the node with most keeps one more."""
     joiner = data.draw(st.sampled_from(sorted(numbers)))
     before = plan_owners({number: OwnershipClaim() for number in numbers - {joiner}}, count)
     claims = claims_of(before, numbers - {joiner}) | {joiner: OwnershipClaim()}
@@ -70,7 +70,7 @@ def test_a_node_that_joins_gets_its_share_and_nothing_else_moves(numbers, count,
 
 
 @given(numbers=st.sets(NUMBERS, min_size=1, max_size=12), count=st.integers(1, 70))
-def test_nothing_moves_when_nobody_comes_or_goes(numbers, count) -> None:
+def test_nothing_moves_when_no_node_comes_or_goes(numbers, count) -> None:
     """A node whose address has changed makes all join again."""
     before = plan_owners({number: OwnershipClaim() for number in numbers}, count)
 

@@ -127,7 +127,7 @@ class OffsetHistory(RuleBasedStateMachine):
 
     @rule(at=fractions, fresh=st.lists(atoms_or_holes, max_size=12), forgets=st.booleans())
     def log_is_replaced(self, at: int, fresh: list[int | None], *, forgets: bool) -> None:
-        """A new leader has another log from some offset on; who stood beyond goes back to there."""
+        """A new leader has another log from an offset on; a position beyond goes back."""
         end = self._at(at)
         self.twin.cut(end, fresh)
         self.scan.truncate(end)

@@ -61,7 +61,7 @@ def may(acls: list[Acl], kind: int, name: str, principal: str, host: str, operat
 
 
 @given(acls=st.lists(ACLS, max_size=12))
-def test_who_may_is_named_and_who_may_not_is_not(acls: list[Acl]) -> None:
+def test_principals_that_may_are_named_and_others_are_not(acls: list[Acl]) -> None:
     """Each right of a user from a host, by the very rule that gives it, or by that of all users."""
     found = find_open_rights(acls, principals={KEYLANE})
 
@@ -84,7 +84,7 @@ def test_who_may_is_named_and_who_may_not_is_not(acls: list[Acl]) -> None:
                         assert shown, request
     assert not any(right.acl.principal == KEYLANE for right in found)
     for right in found:
-        # By somebody whom no rule of his own denies it: the user, or any other one.
+        # By a principal without a rule that denies it: the user, or any other one.
         client = right.acl.principal if right.acl.principal != ALL else "User:somebody"
         where = right.acl.host if right.acl.host != "*" else "10.9.9.9"
         for operation in right.operations:

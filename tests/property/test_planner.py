@@ -70,7 +70,8 @@ def test_a_plan_is_whole_and_survives_its_file(
     plan, _ = plan_ranges(profile, lane_count, is_cut_alike=is_cut_alike)
 
     for number, load in enumerate(profile.partitions):
-        ranges = [plan.key_range(number, lane) for lane in range(lane_count)]
+        ranges = plan.layout().key_split(number).key_ranges()
+        assert len(ranges) == lane_count
         assert (ranges[0].lo, ranges[-1].hi) == (0, 2**63 - 1)
         assert all(low.hi + 1 == high.lo for low, high in pairwise(ranges))
         assert sum(plan.predicted[number]) == sum(load.size_bytes)

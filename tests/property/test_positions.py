@@ -28,7 +28,7 @@ PIECES = split_even(6)
 SPLITS = (
     even_split(8),
     even_split(5),
-    owners_split([(PIECES[0], PIECES[3]), (PIECES[1],)]),  # and nobody has the rest
+    owners_split([(PIECES[0], PIECES[3]), (PIECES[1],)]),  # and no client has the rest
 )
 lanes = st.sampled_from(COUNTS).flatmap(
     lambda count: st.integers(0, count - 1).map(even_split(count).key_range)

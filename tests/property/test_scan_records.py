@@ -1,4 +1,4 @@
-"""proxy/scans/records.py: what is told is what is read, and hostile bytes are only refused."""
+"""proxy/scans/records.py: what is sent is what is read, and hostile bytes are only refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ topics = st.sampled_from(["orders", "payments", "größe"])
 
 @st.composite
 def scans(draw: st.DrawFn) -> Scan:
-    """Any scan that a node could tell."""
+    """Any scan that a node could publish."""
     split = draw(splits)
     start = draw(st.integers(0, 2**40) | st.integers(0, OFFSET_MAX - 1))
     length = draw(st.integers(1, min(2**33, OFFSET_MAX - start)))
@@ -86,7 +86,7 @@ def read_all(packets: list[bytes], book: SplitBook) -> list[Packet]:
 
 
 @given(reported=news)
-def test_what_is_read_is_what_was_told(reported: list[News]) -> None:
+def test_what_is_read_is_what_was_sent(reported: list[News]) -> None:
     """Scans and cuts, in order, whatever the split; and the sender is seen without a full look."""
     packets = list(write_packets(SENDER, reported, lambda _: False))
 
@@ -98,8 +98,8 @@ def test_what_is_read_is_what_was_told(reported: list[News]) -> None:
 
 
 @given(first=scans(), second=scans())
-def test_a_split_that_was_told_is_named_by_its_digest(first: Scan, second: Scan) -> None:
-    """Who has read the first packet can read the second; who has not skips its scans."""
+def test_a_split_that_was_sent_is_named_by_its_digest(first: Scan, second: Scan) -> None:
+    """A reader of the first packet can read the second; any other skips its scans."""
     second.key_split, second.columns = first.key_split, first.columns
     second.start, second.end, second.holes = first.start, first.end, ()
     (whole,) = write_packets(SENDER, [first], lambda _: False)

@@ -1,4 +1,4 @@
-"""Scans of partitions that client ids share: no position ever passes a record of its own keys."""
+"""Scans of partitions that client ids share: no position ever passes a record of its keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logs = st.lists(st.none() | st.sampled_from(INTERVALS), min_size=1, max_size=30)
 def test_a_position_stops_at_the_next_record_of_its_own_keys(
     dealt: list[int], log: list[int | None], ends: set[int], offset: int
 ) -> None:
-    """Whoever owns what; and keys of nobody were not looked at, so only holes are passed (G-05)."""
+    """With any owners; keys without an output were not looked at, so only holes are passed."""
     names = sorted(set(dealt) - {NO_OUTPUT})
     outputs = tuple(NO_OUTPUT if owner == NO_OUTPUT else names.index(owner) for owner in dealt)
     split = KeySplit(CUTS, outputs)

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from keylane.cache.lane_log import Block, Claim, LaneLog, Taken
+from keylane.cache.lane_log import LaneLog
+from keylane.cache.lane_values import Block, Claim, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
@@ -54,7 +55,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(reader=st.sampled_from(READERS), share=st.floats(0, 1), size=st.integers(1, 1500))
     def read(self, reader, share, size) -> None:
-        """A read from anywhere in the log; nobody waits for it."""
+        """A read from anywhere in the log; no fetch waits for it."""
         offset = int(share * self.broker.end)
         self._read(offset, size)
 

@@ -1,6 +1,6 @@
 """Transactions on lanes of one partition among nodes that come and go, against a model of Kafka.
 
-Whoever serves the group sees no end of a transaction. After any order of commits, ends, losses and
+The node of the group sees no end of a transaction. After any order of commits, ends, losses and
 restarts each lane stands where its last committed transaction left it, and nowhere else.
 """
 
@@ -107,12 +107,12 @@ class Turns(RuleBasedStateMachine):
         self.node = Node(self.coordinator)
         self.expected = [START] * LANES
         self.open: dict[int, dict[int, int]] = {}
-        """By producer: what its open transaction was told to have taken, by lane."""
+        """By producer: what its open transaction has taken by its answers, by lane."""
         self.top = START
 
     @rule(producer=PRODUCERS, lanes=SOME_LANES)
     def commit(self, producer: int, lanes: set[int]) -> None:
-        """A producer puts offsets into its transaction; told to abort, it does."""
+        """A producer puts offsets into its transaction; where it has to abort, it does."""
         self.top += 1
         entries = [
             {"partition_index": 2 * lane, "committed_offset": self.top} for lane in sorted(lanes)
@@ -177,7 +177,7 @@ class Turns(RuleBasedStateMachine):
 
     @rule()
     def lanes_stand_where_committed_transactions_left_them(self) -> None:
-        """Whoever looks when nothing is pending; by a node of its own, which changes nothing."""
+        """A look when nothing is pending, by a separate node, which changes nothing."""
         if self.coordinator.pending or self.coordinator.late:
             return
         looking = Node(self.coordinator, self.node.groups.journal)

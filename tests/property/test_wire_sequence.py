@@ -128,7 +128,7 @@ class World:
         else:
             assert code in (45, 47, 59), code
             self.reported[code] += 1
-            if code == 47:  # the producer gives up on this one, and tells the application
+            if code == 47:  # the producer gives up on this one, and reports it
                 self.failed.add((batch.lane, batch.number))
                 lane.batches.remove(batch)
             self.bump(lane)
@@ -236,7 +236,7 @@ def test_a_partition_that_goes_from_node_to_node_loses_nothing(
 
 
 def assert_nothing_is_lost(world: World, lane_count: int) -> None:
-    """But what may be lost and is told, and nothing twice but what was at risk; in order."""
+    """But what may be lost and is reported, and nothing twice but what was at risk; in order."""
     for index in range(lane_count):
         counts = Counter(appended(world, index))
         lost = {(index, number) for number in expected_log(world)[index] if number not in counts}

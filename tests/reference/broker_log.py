@@ -18,7 +18,7 @@ from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.lineage import EpochEnd
 from keylane.proxy.lanes.read_memory import ReadRoom
-from keylane.proxy.lanes.reader import RawFetch
+from keylane.proxy.lanes.split_io import RawFetch
 from keylane.proxy.net.framing import CHUNK_BYTES
 from tests.reference.batches import Batch, Record, control_batch, write_batch, write_record
 from tests.reference.kernel import _Batch, _read_batch, lane_of
@@ -131,7 +131,7 @@ class BrokerLog:
         self.log_start = offset
 
     def wake(self) -> None:
-        """Tell long polls."""
+        """End the waits of long polls."""
         for future in self.waiters:
             if not future.done():
                 future.set_result(None)

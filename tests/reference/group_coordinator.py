@@ -82,7 +82,7 @@ class GroupTwin:
             self._restart_session(member_id)
 
     def fail_over(self, load_s: float) -> None:
-        """Lose all that is not stored; nobody who waits is answered."""
+        """Lose all that is not stored; members that wait get no answer."""
         self._life += 1
         self.is_loading = True
 
@@ -302,7 +302,7 @@ class GroupTwin:
             if self.members.get(member_id) is not member or member.beat != beat:
                 return
             if member.join_reply is not None or member.sync_reply is not None:
-                return  # who waits for us is not silent
+                return  # a member that waits for an answer is not silent
             self._remove(member_id)
 
         self._at(member.session_s, expired)

@@ -3,7 +3,7 @@
 In:    the bytes of a block, lane limits, bounds.  Out: what every lane gets, or the bad place.
 The twin shares no code with keylane: its own varints, xxhash, the reference CRC library. Only the
 assertions at the end call the kernel.
-Source: Kafka documentation, "Record Batch" and "Record"; keylane's DESIGN decision 3.
+Source: Kafka documentation, "Record Batch" and "Record".
 """
 
 from __future__ import annotations
@@ -418,7 +418,7 @@ def assert_same_block(actual: Any, expected: Block | None) -> None:
         assert getattr(actual, name) == getattr(expected, name), name
     assert list(actual.abort_markers) == expected.abort_markers
     assert list(actual.holes) == expected.holes
-    # A bad batch that would not have fitted anyway may be told already or in the next block.
+    # A bad batch that would not have fitted anyway may be reported already or in the next block.
     if not expected.is_full:
         reported = actual.error.position if actual.error else None
         assert reported == expected.bad_position

@@ -1,7 +1,4 @@
-"""A lane fetcher on one broker log, on virtual time, with what it told.
-
-In:    a `BrokerLog`.  Out: answers, counters, scanned blocks.
-"""
+"""A lane fetcher on one broker log, on virtual time, with its reports."""
 
 from __future__ import annotations
 
@@ -12,8 +9,9 @@ from typing import Any
 
 from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetcher, LaneFetchRequest
-from keylane.proxy.lanes.reader import ScannedBlock
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
+from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.broker_log import BrokerLog, keys_of_lane, read_batches, records_of
 from tests.virtual_time import InlineExecutor
@@ -116,7 +114,7 @@ def next_offset_of(answer: LaneAnswer) -> int:
 
 
 def interleaved_log(count: int = 11, base: int = 40, *, per_batch: int = 1) -> BrokerLog:
-    """D-CACHE with interleaved keys: even offsets are of lane 0, odd ones of lane 1."""
+    """A log with interleaved keys: even offsets are of lane 0, odd ones of lane 1."""
     log = BrokerLog(end=base, log_start=base)
     pairs = [(A if (base + i) % 2 == 0 else B, b"v") for i in range(count)]
     for start in range(0, count, per_batch):

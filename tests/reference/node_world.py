@@ -1,6 +1,6 @@
 """A made-up world for `NodeGroup`: nodes with clocks of their own, a network, one coordinator.
 
-In:    what shall go wrong.  Out: who holds what at each moment, checked after each step.
+In:    faults.  Out: the holder of each partition at each moment, checked after each step.
 
 A node that is hung (SIGSTOP) is not turned, while its clock goes on; what came for it meanwhile is
 there when it wakes up. Requests that a node gave up arrive all the same.
@@ -112,7 +112,7 @@ class World:
         self.check()
 
     def check(self) -> None:
-        """Nobody holds what another holds, and no term spans what another held."""
+        """Check that no two nodes hold a partition, and that no term spans another holder's."""
         for partition in range(IC_PARTITIONS):
             holders = [node for node in self.nodes if node.holds(partition)]
             assert len(holders) <= 1, f"{holders} hold {partition} at {self.now_s:.3f}"
@@ -129,7 +129,7 @@ class World:
             self._holders[partition] = holder
 
     def move(self, load_s: float) -> None:
-        """The other broker becomes the coordinator; who waits at this one is told so."""
+        """Make the other broker the coordinator; requests that wait at this one get its error."""
         waiting, self.group_answers = self.group_answers, []
         self.coordinator_id = 3 - self.coordinator_id
         self.group.fail_over(load_s)
@@ -342,7 +342,7 @@ class Node:
 
     async def _travel(self) -> None:
         if self.is_isolated:
-            await asyncio.get_running_loop().create_future()  # until whoever waits gives up
+            await asyncio.get_running_loop().create_future()  # until the caller gives up
         await asyncio.sleep(self.request_s + self.answer_s)
 
     # Ends.

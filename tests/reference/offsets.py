@@ -33,7 +33,7 @@ class OffsetTwin:
     """A log of records, each of one atom, and which of them were committed.
 
     `done` is the truth that no stable position may pass: records that somebody committed, and
-    that nobody has asked for again since.
+    that no consumer has asked for again since.
     """
 
     scan_lanes: tuple[KeyRange, ...]

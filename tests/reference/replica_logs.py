@@ -1,6 +1,6 @@
 """Replicas of one partition that lead in turn, and a reader: KRaft's rules, the slow way.
 
-In:    elections, appends, followers that copy.  Out: who has which batch, ends of epochs.
+In:    elections, appends, followers that copy.  Out: the batches of each replica, ends of epochs.
 Shares no code with keylane.
 Source: KIP-101, KIP-279; ReplicaFetcherThread.truncate, LeaderEpochFileCache.endOffsetFor.
 """

@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def kinds(outcome: Outcome) -> set[str]:
-    """What was wrong, without the particulars."""
+    """Return the kinds of breaches, without the particulars."""
     return {breach.split(":")[0].split(" ")[-1] for breach in outcome.breaches}
 
 

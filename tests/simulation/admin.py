@@ -1,4 +1,4 @@
-"""What operators do to groups, through keylane and past it; and a tool that watches their lag.
+"""Operators' changes to groups, through keylane and past it; and a tool that watches their lag.
 
 In:    the stage, a `Fault`.  Out: requests as tools send them, and a note of each for the judge.
 Source: Kafka's `ConsumerGroupCommand` (--reset-offsets, --delete-offsets, --delete), KIP-496.
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 AGAIN = {14, 15, 16, 88}
 EXPIRES_S = 1.2 * LATE_S
-"""Kafka's least is a minute: what had no answer has come until then."""
+"""Seconds until offsets expire (Kafka's least is a minute): late writes have come until then."""
 PAUSE_S = 0.1
 STARTED_S = 5.0
-"""Until members have joined, and fetch."""
+"""Seconds until members have joined, and fetch."""
 TRIES_S = 60.0
 Work = Callable[["Tool"], Awaitable[None]]
 Ask = Callable[[dict[int, int]], Awaitable[list[int]]]
@@ -51,12 +51,12 @@ class Tool:
 
     @property
     def lanes(self) -> list[int]:
-        """All of the topic."""
+        """Return every lane of the topic."""
         return list(range(self._stage.lanes[self.topic.name] * self.topic.partitions))
 
     @property
     def name(self) -> str:
-        """What it calls the topic."""
+        """Return the topic's name for this tool."""
         return self.plan.lane_topic(self._stage.lanes[self.topic.name])
 
     def places(self, lane: int) -> list[Place]:
@@ -65,7 +65,7 @@ class Tool:
         return parts_of(place, self.topic.partitions, parts)
 
     def read_to(self, lane: int) -> int:
-        """How far the group was handed a lane, in the log as it is now."""
+        """Return the offset up to which the group was handed a lane, in the log as it is now."""
         judgement, members = self._stage.judgement, self._stage.members
         return min(judgement.read_to(self.plan, part, members) for part in self.places(lane))
 
@@ -75,7 +75,7 @@ class Tool:
         return await connection.ask(key, version, **values)
 
     async def offsets(self) -> bool:
-        """Ask where all lanes stand, and note it; False: not all of them could be told.
+        """Ask for the offsets of all lanes, and note them; False: some had no answer.
 
         Raises: Lost.
         """
@@ -104,7 +104,7 @@ class Tool:
                 self.world.report(f"{self.process}: {error}")
 
     async def until_reported(self) -> None:
-        """Ask until all lanes are told."""
+        """Ask until every lane has an answer."""
         while True:
             try:
                 if await self.offsets():

@@ -47,12 +47,12 @@ ALL_OPERATIONS = 0x1FF8
 PORT = 9092
 WORK_S = 0.0003
 HELD_S = 1.0
-"""Requests that took less are not remembered."""
+"""Seconds of a request below which it is not remembered."""
 
 
 @cache
 def own_topic_id(name: str) -> uuid.UUID:
-    """Of one of keylane's own topics."""
+    """Return the id of one of keylane's own topics."""
     return uuid.uuid5(uuid.NAMESPACE_DNS, name)
 
 
@@ -143,10 +143,10 @@ class Broker:
         self.connections: dict[_Connection, None] = {}
         self.requests: dict[int, int] = {}
         self.lost_answers: dict[int, int] = {}
-        """By API: so many answers to come get lost, with their connection."""
+        """Number of answers, by API, that will get lost with their connection."""
         self.group_handlers = GROUP_HANDLERS
         self.late_commits = 0
-        """So many commits to come are answered with an error, and written some time later."""
+        """Number of commits that will be answered with an error, and written some time later."""
         self.world.network.open(self, PORT)
 
     # The network's side.
@@ -158,7 +158,7 @@ class Broker:
         self.connections[_Connection(self, end)] = None
 
     def loses_answer(self, api_key: int) -> bool:
-        """Whether this one gets lost."""
+        """Return whether this one gets lost."""
         left = self.lost_answers.get(api_key, 0)
         if left:
             self.lost_answers[api_key] = left - 1
@@ -167,7 +167,7 @@ class Broker:
 
     # Faults.
     def hang(self, seconds: float) -> None:
-        """As SIGSTOP and SIGCONT."""
+        """Stop the broker for a while, as by SIGSTOP and SIGCONT."""
         self.is_hung = True
 
         def wake() -> None:
@@ -376,7 +376,7 @@ class Broker:
             return _no_records(wanted.partition, NOT_LEADER)
         if wanted.last_fetched_epoch >= 0 and wanted.fetch_offset >= log.log_start:
             end = log.end_of_epoch(wanted.last_fetched_epoch)
-            if end.epoch < 0:  # as Partition.readRecords: it cannot be told
+            if end.epoch < 0:  # as Partition.readRecords: it is not known
                 return _no_records(wanted.partition, OUT_OF_RANGE)
             if end.epoch < wanted.last_fetched_epoch or end.end < wanted.fetch_offset:
                 tags = b"\x01\x00\x0d" + struct.pack(">iq", end.epoch, end.end) + b"\0"

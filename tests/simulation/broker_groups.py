@@ -1,4 +1,4 @@
-"""What brokers answer about groups, their offsets and transactions, at their coordinators.
+"""Answers of brokers about groups, their offsets and transactions, at their coordinators.
 
 In:    requests as kio entities.  Out: answers as plain values, at once or later.
 Source: Apache Kafka 4.3, `GroupCoordinatorService`, `OffsetMetadataManager`,
@@ -36,20 +36,20 @@ LOADING, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, UNSTABLE = 14, 15, 16, 88
 INVALID_EPOCH, INVALID_TXN_STATE, CONCURRENT, NON_EMPTY_TOPIC, FENCED = 47, 48, 51, 86, 90
 NON_EMPTY_GROUP, NO_SUCH_GROUP = 68, 69
 STORE_S = 0.001
-"""How long a write to the log of offsets, or of transactions, takes."""
+"""Seconds that a write to the log of offsets, or of transactions, takes."""
 MARKERS_S_MAX = 0.02
 Reply = Callable[[dict[str, Any]], None]
 
 
 def group_error(broker: Broker, group: str) -> int:
-    """Why a broker does not speak for a group; 0: it does."""
+    """Return the error of a broker that does not coordinate the group; 0: it does."""
     if broker.cluster.coordinator(group) != broker.broker_id:
         return NOT_COORDINATOR
     return LOADING if broker.cluster.group(group).twin.is_loading else 0
 
 
 def grouped(key: int, broker: Broker, request: Any, reply: Reply) -> None:
-    """What the group's own coordinator answers."""
+    """Return the answer of the group's own coordinator."""
     name = str(request.group_id)
     code = group_error(broker, name)
     if code:
@@ -82,7 +82,7 @@ def describe_groups(broker: Broker, request: Any, reply: Reply) -> None:
 
 
 def offset_commit(broker: Broker, request: Any, reply: Reply) -> None:
-    """Offsets of a member, or of nobody where the group has none."""
+    """Take offsets of a member, or of no member where the group has none."""
     name = str(request.group_id)
     member_id = str(getattr(request, "member_id", ""))
     group = broker.cluster.group(name)
@@ -158,7 +158,7 @@ def write_late(broker: Broker, name: str, written: dict[tuple[str, int], Committ
 
 
 def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
-    """Of one group; from v8 on of many."""
+    """Answer OffsetFetch for one group; from v8 on for many."""
     is_stable = bool(getattr(request, "require_stable", False))
     if hasattr(request, "groups"):
         reply({"groups": [
@@ -292,7 +292,7 @@ def add_offsets(broker: Broker, request: Any, reply: Reply) -> None:
 
 
 def time_out(broker: Broker, name: str, transaction: Transaction, number: int) -> None:
-    """Abort a transaction that nobody has ended, and fence its producer."""
+    """Abort a transaction whose producer has not ended it, and fence the producer."""
     is_open = bool(transaction.groups) and not transaction.is_ending
     if is_open and transaction.number == number:
         broker.cluster.next_epoch(name)

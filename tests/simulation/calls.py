@@ -1,7 +1,7 @@
 """A script of calls that a real broker and the simulated one must answer alike.
 
-In:    something to ask.  Out: what was answered, by step, without ids and times.
-Source: whatever a run of the simulation asks of its brokers, and what they refuse.
+In:    a connection.  Out: answers by step, without ids and times.
+Source: requests and refusals that occur in runs of the simulation.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Script:
         self.member_ids: list[str] = []
 
     async def play(self) -> list[Line]:
-        """All of it."""
+        """Play the whole script; return its lines."""
         talk, other = await self._open(), await self._open()
         await self._records(talk)
         await self._commits_without_members(talk)
@@ -147,7 +147,7 @@ class Script:
         self._note(f"delete {step}", answer.error_code, code)
 
     async def _commits_without_members(self, talk: Talk) -> None:
-        await self._commit(talk, "of nobody", "", -1, offset=2, metadata="note")
+        await self._commit(talk, "of no member", "", -1, offset=2, metadata="note")
         await self._stands(talk, "after it")
         await self._commit(talk, "of an unknown topic", "", -1, topic=f"{self.topic}-none")
         await self._commit(talk, "of an unknown member", "somebody", 1)
@@ -195,18 +195,18 @@ class Script:
         await self._describe(talk, "with a member")
         await self._beat(talk, "of a member", member_id, 1)
         await self._beat(talk, "of an older generation", member_id, 0)
-        await self._beat(talk, "of nobody", "nobody", 1)
+        await self._beat(talk, "of an unknown member", "unknown", 1)
         await self._commit(talk, "of a member", member_id, 1, offset=3)
         await self._commit(talk, "of an older generation", member_id, 0)
-        await self._commit(talk, "of nobody beside a member", "", -1)
-        await self._commit(talk, "of an unknown member beside one", "nobody", 1)
+        await self._commit(talk, "of no member beside a member", "", -1)
+        await self._commit(talk, "of an unknown member beside one", "unknown", 1)
         await self._delete(talk, "beside a member")
         await self._delete_groups(talk, "beside a member")
         await self._stands(talk, "of the member")
         await self._second_member(talk, other, member_id)
 
     async def _second_member(self, talk: Talk, other: Talk, member_id: str) -> None:
-        """It joins while the first one is told to, at its heartbeat."""
+        """Join while the first one learns of the rebalance at its heartbeat."""
         second = str((await self._join(other, "")).member_id)
         joining = _Later(self._join(other, second))
         await self._until_rebalance(talk, member_id)
@@ -246,7 +246,7 @@ class Script:
         self._note(f"delete groups {step}", *(codes[name] for name in names))
 
     async def _many_groups(self, talk: Talk) -> None:
-        """As tools ask of many at once, and then delete them."""
+        """Ask for many groups at once, and then delete them, as tools do."""
         found = await talk.ask(
             FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[self.group, "another"]
         )

@@ -41,9 +41,9 @@ class Connection(asyncio.Protocol):
         self.on_end: OnEnd = lambda *_: None
         self.on_silent: Callable[[], None] = lambda: None
         self._asked: dict[int, tuple[int, float]] = {}
-        """By number: API and time of what is not answered, whoever still waits for it."""
+        """API and time of requests without an answer, by number, also when no task waits for it."""
         self._answered = asyncio.Event()
-        """Of anything; for `until_answered`."""
+        """Set at any answer; for `until_answered`."""
 
     @classmethod
     async def open(cls, process: Process, address: Address, client_id: str) -> Connection:
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         return frame, find_response_body(frame, 4, key, version)
 
     async def until_answered(self, key: int) -> None:
-        """Wait for requests of an API that were asked before, though nobody takes their answers.
+        """Wait until earlier requests of an API are answered, though their answers are dropped.
 
         Raises: Lost, when the time of one is over.
         """
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         for future in waiting.values():
             if not future.done():
                 future.set_exception(Lost(reason))
-                future.exception()  # some of them nobody waits for any more
+                future.exception()  # some have no task that waits for them any more
 
     # asyncio calls what follows.
     def connection_made(self, transport: Any) -> None:
@@ -145,17 +145,17 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """What a stock client keeps: metadata, and a connection per broker."""
+    """State of a stock client: metadata, and a connection per broker."""
 
     def __init__(self, process: Process, bootstrap: list[Address], client_id: str) -> None:
         self.process, self.bootstrap, self.client_id = process, bootstrap, client_id
         self.group, self.timeout_s = "", REQUEST_TIMEOUT_S
         self.waits: Waits | None = None
-        """Where each request's wait is noted."""
+        """Book of each request's wait."""
         self._by_address: dict[Address, Connection] = {}
         self.brokers: dict[int, Address] = {}
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
-        """By topic and index: (broker id, leader epoch)."""
+        """(broker id, leader epoch) by topic and index."""
         self.topic_ids: dict[str, Any] = {}
         self._silent: set[str] = set()
         """Hosts that have left a request unanswered: asked when no other answers."""
@@ -186,7 +186,7 @@ class Client:
         ))  # fmt: skip
 
     async def to_any(self) -> Connection:
-        """To any broker. Raises: Lost."""
+        """Return a connection to any broker. Raises: Lost."""
         rng = self.process.world.rng
         addresses = list(dict.fromkeys([*self.brokers.values(), *self.bootstrap]))
         rng.shuffle(addresses)
@@ -218,11 +218,11 @@ class Client:
                 self.leaders[place] = int(each.leader_id), int(each.leader_epoch)
 
     def lanes_of(self, topic: str) -> list[int]:
-        """Indexes that the topic is shown to have."""
+        """Return the indexes of the topic, by metadata."""
         return sorted(index for name, index in self.leaders if name == topic)
 
     async def coordinator(self, group: str, *, key_type: int = 0) -> Connection:
-        """Of a group, or a transactional id (1). Raises: Lost."""
+        """Return the coordinator of a group, or of a transactional id (1). Raises: Lost."""
         connection = await self.to_any()
         answer = await connection.ask(10, 3, key=group, key_type=key_type)
         if answer.error_code != 0:

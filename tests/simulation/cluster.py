@@ -1,6 +1,6 @@
-"""A Kafka cluster in memory: topics, logs, groups, offsets, producer ids; which broker leads what.
+"""A Kafka cluster in memory: topics, logs, leaders, groups, offsets, producer ids.
 
-In:    appends, commits, faults.  Out: what a broker would hold.
+In:    appends, commits, faults.  Out: the state that brokers would hold.
 Source: Apache Kafka 4.3, `GroupMetadataManager`, `OffsetMetadataManager` (commits are checked
 against member and generation; offsets expire), `ReplicaManager`; KIP-98, KIP-101, KIP-320.
 
@@ -114,7 +114,7 @@ class OwnLog:
 
 @dataclass
 class Transaction:
-    """What the coordinator of a transactional id knows of it."""
+    """State of a transactional id at its coordinator."""
 
     producer_id: int
     epoch: int
@@ -132,16 +132,16 @@ class Group:
         self.twin = GroupTwin(world.after)
         self.offsets: dict[tuple[str, int], Committed] = {}
         self.pending: dict[int, dict[tuple[str, int], Committed]] = {}
-        """By producer id: offsets of a transaction that is not over."""
+        """Offsets of transactions that are not over, by producer id."""
 
     @property
     def is_unknown(self) -> bool:
-        """Nobody has joined it, and nothing was committed."""
+        """Return whether it has had neither member nor commit."""
         twin = self.twin
         return not (twin.generation_id or twin.members or twin.pending or self.offsets)
 
     def refusal(self, member_id: str, generation_id: int) -> int:
-        """Why a commit is not taken; 0: it is."""
+        """Return the error of a commit; 0: it is taken."""
         twin = self.twin
         if generation_id == GENERATION_UNKNOWN and not member_id:
             return 0 if not twin.members else 25
@@ -153,7 +153,7 @@ class Group:
 
 
 class Cluster:
-    """What all brokers share."""
+    """State that all brokers share."""
 
     def __init__(self, world: World, broker_count: int) -> None:
         self.world = world
@@ -163,7 +163,7 @@ class Cluster:
         self.own: dict[str, list[OwnLog]] = {}
         self.groups: dict[str, Group] = {}
         self.deleted: list[tuple[str, float]] = []
-        """Groups that were, and when: their generations begin anew."""
+        """Deleted groups, with times: their generations begin anew."""
         self.producer_ids: dict[str, tuple[int, int]] = {}
         self.transactions: dict[str, Transaction] = {}
         self.on_decided: list[Callable[[str, bool], None]] = []

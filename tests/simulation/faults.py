@@ -1,6 +1,6 @@
-"""What may go wrong in a run, by name.
+"""Faults that may occur in a run, by name.
 
-In:    a `Fault`, and the stage.  Out: it happens, and what it troubles is noted for `waits`.
+In:    a `Fault`, and the stage.  Out: it happens, and the hosts in trouble are noted for `waits`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def node_kill(stage: Stage, fault: Fault) -> None:
 
 
 def hang(stage: Stage, process: Process | None, seconds: float, *, asleep: bool = False) -> None:
-    """As SIGSTOP, or as a machine that sleeps."""
+    """Hang a node, as by SIGSTOP, or as on a machine that sleeps."""
     if process is not None and not process.is_dead and not process.is_hung:
         stage.trouble(process.host, seconds)
         (process.suspend if asleep else process.hang)(seconds)
@@ -123,7 +123,7 @@ def outlive(stage: Stage, host: str, fault: Fault) -> None:
 
 
 def late_append(stage: Stage, fault: Fault) -> None:
-    """What a node writes to the journal next is long under way; it dies, and so may its heirs.
+    """Delay a node's next write to the journal; the node dies, and so may its heirs.
 
     A lone node may find the coordinator of its epoch hung when it comes back.
     """
@@ -192,7 +192,7 @@ def lose_disk(stage: Stage, fault: Fault) -> None:
 
 
 def loss_while_down(stage: Stage, fault: Fault) -> None:
-    """All nodes die, and a log loses its end before they are back."""
+    """Kill all nodes, and cut a log before they are back."""
     stage.kill(*stage.node_hosts)
     stage.hold(RESTART_S / 2)
     stage.world.after(RESTART_S / 2, lambda: elect_with_loss(stage, fault))

@@ -1,6 +1,6 @@
-"""How a member reads its lanes: positions, resets, one fetch after the other from each node.
+"""Reading of lanes by a member: positions, resets, one fetch after the other from each node.
 
-In:    lanes and where they stand.  Out: records for the application, and a note of each.
+In:    lanes and their offsets.  Out: records for the application, and a note of each.
 Source: Java's `Fetcher`; KIP-74.
 """
 
@@ -54,7 +54,7 @@ class Handed:
 
 @dataclass(frozen=True)
 class Habits:
-    """How members of a group work."""
+    """Habits of a group's members."""
 
     group: str
     topic: str
@@ -74,12 +74,12 @@ class Habits:
     is_patient: bool = False
     """It keeps its lanes and its generation when it loses its coordinator, as stock clients do."""
     reached: dict[Place, int] = field(default_factory=dict)
-    """How far members of the group have tried to commit."""
+    """Highest offsets that members of the group have tried to commit."""
     waits: Waits | None = None
     says_epochs: bool = False
     """Its fetches name the leader's epoch."""
     parts: int = 1
-    """Of a lane: lanes of the finest layout that the topic ever has."""
+    """Parts of a lane: lanes of the finest layout that the topic ever has."""
     begins: Callable[[Place], int] = lambda _: 0
     """Where the log of a lane begins: an application seeks no further."""
     on_back: Callable[[], None] = lambda: None
@@ -90,7 +90,7 @@ class Habits:
         return self.lane_topic or self.topic
 
     def parts_of(self, place: Place) -> list[Place]:
-        """What a lane consists of."""
+        """Return the parts of a lane."""
         return parts_of(place, self.partition_count, self.parts)
 
 
@@ -102,20 +102,20 @@ class Lane:
     place: Place
     client: LaneClient
     committed: int = NOT_KNOWN
-    """Where the coordinator has said that it stands."""
+    """Offset of the coordinator's last answer."""
     asked: int = NOT_KNOWN
     """The offset in the newest commit of it, answered or not."""
     by_record: bool = False
     given: int = -1
-    """Behind the last record that the application was given; -1: none yet."""
+    """Offset behind the last record that the application was given; -1: none yet."""
     taken: int = 0
     """Records given to the application."""
     fetched: int = NOT_FETCHED
-    """Where it was fetched from last."""
+    """Offset of its last fetch."""
 
     @property
     def done(self) -> int:
-        """What is committed next; -1: nothing."""
+        """Return the offset to commit next; -1: none."""
         if not self.by_record:
             return self.client.position
         return self.committed if self.given < 0 else self.given
@@ -123,8 +123,8 @@ class Lane:
     def lose_position(self) -> None:
         """It is out of range: nothing is committed until it has another one, as in Java.
 
-        What was committed or given was of another log: what is next is said anew, be it the same
-        number.
+        Its commits and records were of another log: the next offset is committed anew, also when
+        it is the same number.
         """
         self.client.position = self.given = -1
         self.committed = self.asked = NOT_KNOWN
@@ -138,7 +138,7 @@ class Fetching:
         self._world, self._name = client.process.world, client.client_id
         self._lanes: dict[int, Lane] = {}
         self._loops: dict[Address, asyncio.Task[None]] = {}
-        """By node: what is fetched from it, again and again."""
+        """Loops of fetches, by node."""
         self._outputs: list[Output] = []
         """Done since the last commit."""
         self.handed: list[Handed] = []
@@ -146,7 +146,7 @@ class Fetching:
 
     @property
     def positions(self) -> dict[int, int]:
-        """By lane: where it is fetched from next; -1: it is to be reset."""
+        """Return the next fetch offset of each lane; -1: it is to be reset."""
         return {lane.index: lane.client.position for lane in self._lanes.values()}
 
     def _note(self, event: Any) -> None:
@@ -192,13 +192,13 @@ class Fetching:
         return await self._client.to(address, "fetch")
 
     def _epoch_of(self, lane: Lane) -> int:
-        """Of the lane's leader, as metadata told it; -1: it is not said (KIP-320)."""
+        """Return the leader epoch in the lane's metadata; -1: fetches name none (KIP-320)."""
         if not self._habits.says_epochs:
             return -1
         return self._client.leaders.get((self._habits.subscribed, lane.index), (-1, -1))[1]
 
     def _address_of(self, lane: Lane) -> Address | None:
-        """Of the node that leads it; None: none is known."""
+        """Return the address of the node that leads it; None: none is known."""
         leader, _ = self._client.leaders.get((self._habits.subscribed, lane.index), (-1, -1))
         return self._client.brokers.get(leader)
 
@@ -225,12 +225,12 @@ class Fetching:
             await asyncio.gather(*loops.values(), return_exceptions=True)
 
     def _left_out(self) -> list[Address]:
-        """Of nodes that lead lanes of ours, as is known now, and that nothing is fetched from."""
+        """Return nodes that lead lanes of ours, as is known now, and that have no fetch loop."""
         led = dict.fromkeys(map(self._address_of, self._lanes.values()))
         return [each for each in led if each is not None and each not in self._loops]
 
     async def _refresh_later(self) -> None:
-        """Ask who leads. Raises: Lost."""
+        """Refresh the leaders after a pause. Raises: Lost."""
         await asyncio.sleep(BACKOFF_S)
         try:
             await self._client.refresh(self._habits.subscribed)
@@ -239,7 +239,7 @@ class Fetching:
                 raise
 
     async def _fetch_from(self, address: Address) -> None:
-        """Until it leads nothing of ours, a leader has moved, or the connection is lost.
+        """Fetch until it leads no lane of ours, a leader has moved, or the connection is lost.
 
         Another leader may have been learnt while a lane was reset.
         """

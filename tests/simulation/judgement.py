@@ -1,6 +1,6 @@
-"""What must hold of a run, by docs/guarantees.md: watched while it runs, and judged at its end.
+"""Judgement of a run by docs/guarantees.md, while it runs and at its end.
 
-In:    what producers wrote, what members noted, what brokers took.  Out: breaches in words.
+In:    producers' records, members' notes, brokers' commits.  Out: breaches in words.
 The judge of chaos on real brokers (`tests.long.chaos_judge`) does most of it.
 """
 
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
 ON_ITS_WAY_S = 0.05
 GONE = -1
-"""What an offset that is deleted stands at."""
+"""Value of an offset that is deleted."""
 WATCHES = "lag-"
-"""How names of tools that look again and again begin."""
+"""Prefix of tools that look again and again."""
 FOLLOWS_AFTER = 2
 """Commits, until Kafka's own offset is not before the log's start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class History(ClusterHistory):
-    """As a real cluster's; but where logs were cut is known, and need not be guessed."""
+    """History of a cluster whose cuts are known, and need not be guessed as a real one's."""
 
     known_cuts: Mapping[tuple[str, int], Sequence[Cut]]
 
@@ -65,7 +65,7 @@ class History(ClusterHistory):
 
 
 class Judgement:
-    """Of one run."""
+    """Judgement of one run."""
 
     def __init__(self, world: World, cluster: Cluster, scenario: Scenario, waits: Waits) -> None:
         self._world, self._cluster, self._scenario = world, cluster, scenario
@@ -74,7 +74,7 @@ class Judgement:
         self._number = 0
         self._produced: list[Produced] = []
         self._records: dict[tuple[str, int], dict[int, tuple[str, int]]] = defaultdict(dict)
-        """Of the log of now."""
+        """Records of the current log, by partition and offset."""
         self._cuts: dict[tuple[str, int], list[Cut]] = defaultdict(list)
         self._aborted: set[int] = set()
         """Numbers of records."""
@@ -84,19 +84,19 @@ class Judgement:
         }
         self._lanes: dict[tuple[str, str], int] = {}
         self._events: dict[str, list[Event]] = defaultdict(list)
-        """By group: of those that are no members."""
+        """Events of clients that are no members, by group."""
         self._expired: list[tuple[str, Place, float, int]] = []
         """Group, place, when it was, and the generation of the nodes then."""
         self._joins = Joins()
         self._were_set: set[str] = set()
-        """Groups that somebody has set back."""
+        """Groups that an admin has set back."""
         self._kafka = KafkaOffsets(cluster)
         self._written_s: dict[int, float] = {}
         """When each record was written."""
         self._reached: dict[str, dict[Place, int]] = defaultdict(dict)
-        """By group: how far its members have tried to commit; an admin as well."""
+        """Highest offsets that members or admins have tried to commit, by group."""
         self._since: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-        """By partition: commits of each group since its log began where it does."""
+        """Commits of each group since the log's start last moved, by partition."""
         self._passed: list[str] = []
         cluster.on_commit.append(self._check_commit)
 
@@ -112,24 +112,24 @@ class Judgement:
         self._written_s[number] = self._world.now_s
 
     def reached(self, group: str) -> dict[Place, int]:
-        """Where the members of a group note how far they try to commit."""
+        """Return the book in which members of a group note the offsets that they try to commit."""
         return self._reached[group]
 
     def events_of(self, group: str) -> list[Event]:
-        """Where others than members note what they do and are told."""
+        """Return the list in which clients other than members note requests and answers."""
         return self._events[group]
 
     def goes_back(self, group: str) -> None:
-        """Somebody of the group goes back on purpose."""
+        """Note that a member of the group goes back on purpose."""
         self._were_set.add(group)
 
     def was_set(self, group: str, place: Place, to: int) -> None:
-        """Somebody sets a lane, or tries."""
+        """Note that an admin sets a lane, or tries."""
         self.goes_back(group)
         self._reached[group][place] = max(to, self._reached[group].get(place, -1))
 
     def has_expired(self, group: str, place: Place) -> None:
-        """Kafka has forgotten what a group without members had committed."""
+        """Note that offsets of a group without members have expired."""
         self.was_set(group, place, GONE)
         self._expired.append((group, place, self._world.now_s, self._generation))
 
@@ -146,9 +146,9 @@ class Judgement:
         return self._cluster.group(NODES).twin.generation_id
 
     def _check_commit(self, group: str, topic: str, partition: int, what: Committed) -> None:
-        """Kafka's own offset of a safe topic passes no record that nobody tried to commit.
+        """Check that Kafka's own offset of a safe topic passes no record without a commit.
 
-        And it goes back only where somebody wanted to.
+        It may go back only where a client asked for that.
         """
         self._since[topic, partition][group] += 1
         plan = next((each for each in self._scenario.groups if each.name == group), None)
@@ -206,7 +206,7 @@ class Judgement:
             self._events[group].append(Commit("admin", at, to, -1, now_s, answered_s))
 
     def is_complete(self, members: Sequence[Member]) -> bool:
-        """All was handed out, and is in the output of those that make one in transactions.
+        """Return whether all was handed out, and is in the output of transactional members.
 
         And Kafka's own offsets stand where they have to come to.
         """
@@ -240,7 +240,7 @@ class Judgement:
         )
 
     def _is_handed_out(self, plan: GroupPlan, members: Sequence[Member]) -> bool:
-        """Whether members were handed all there is; of logs that were cut, are past it."""
+        """Return whether members were handed all there is; of logs that were cut, are past it."""
         handed = self._handed(plan, members)
         partitions = self._cluster.topics[plan.topic].partitions
         group = [member for member in members if member.habits.group == plan.name]
@@ -276,7 +276,7 @@ class Judgement:
                 yield f"stalls: {plan.name} {place} at {stands}, not {wanted} to {end}"
 
     def _is_left(self, group: str, partition: Partition, stands: int, *, is_over: bool) -> bool:
-        """Whether the log begins behind the stable offset, which follows with the second commit.
+        """Return whether the log begins behind the stable offset, which a second commit moves.
 
         is_over: there will be no other; else the first one is waited for.
         """
@@ -302,7 +302,7 @@ class Judgement:
         return not self._handed(plan, members).issuperset(firsts.values())
 
     def _wanted(self, plan: GroupPlan, partition: Partition) -> int | None:
-        """Where the stable offset has to be at last; None: nobody commits anything.
+        """Return the stable offset at the end of the run; None: no client commits.
 
         A lane commits behind the last record that its members see; what was aborted behind it
         counts as a record, and the lane stands somewhere before it. Members that commit by
@@ -359,7 +359,7 @@ class Judgement:
             breaches += self._above(plan, group)
             if plan.is_transactional:
                 breaches += self._not_once(plan, members)
-            if not self._scenario.nodes:  # others hear of a cut a moment later
+            if not self._scenario.nodes:  # others learn of a cut a moment later
                 breaches += stale(plan, topic.partitions, members, self._cuts, self._written_s)
         breaches += self._passed[:1] + self._kafka.back[:1]
         breaches += self._behind(members)
@@ -371,7 +371,7 @@ class Judgement:
         return next(plan for plan in self._scenario.topics if plan.name == name)
 
     def _history(self, plan: GroupPlan) -> History:
-        """As a group's members see it."""
+        """Return the history as a group's members see it."""
         logs = {}
         for topic in self._cluster.topics.values():
             for each in topic.partitions:
@@ -417,7 +417,7 @@ class Judgement:
     def _is_early(self, event: Event) -> bool:
         """Whether a tool that asks for no metadata is answered before anybody can know of a cut.
 
-        Where nobody reads, keylane asks the leader each few seconds.
+        Where no client reads, keylane asks the leader each few seconds.
         """
         if not isinstance(event, Answer) or not event.member.startswith(WATCHES):
             return False
@@ -426,7 +426,7 @@ class Judgement:
         return any(cut.begin_s < event.asked_s < cut.end_s + KNOWN_S for cut in cuts)
 
     def _above(self, plan: GroupPlan, group: GroupHistory) -> list[str]:
-        """Answers beyond records that nobody has committed, of what may stand: a register's.
+        """Return answers beyond uncommitted records, of a register's possible values.
 
         Offsets in transactions are left out, as what becomes of them is known later.
         """
@@ -472,6 +472,6 @@ class Judgement:
 
 
 def _keeps_answers(hosts: Sequence[str]) -> bool:
-    """Whether a client is among these that are in trouble, or it is one node by itself."""
+    """Return whether a client is among these that are in trouble, or it is one node by itself."""
     is_client = any(not host.startswith(("127.", "kafka")) for host in hosts)
     return is_client or (len(hosts) == 1 and hosts[0].startswith("127."))

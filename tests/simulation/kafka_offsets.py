@@ -1,6 +1,6 @@
-"""Kafka's own offsets of groups on safe topics: none goes back unless somebody wants it.
+"""Kafka's own offsets of groups on safe topics: none goes back unless a client asks for it.
 
-In:    what brokers take, in its order.  Out: breaches in words.
+In:    commits that brokers take, in order.  Out: breaches in words.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Key = tuple[str, str, int]
 
 
 class KafkaOffsets:
-    """Of one run.
+    """Kafka's own offsets in one run.
 
     A commit that was answered as failed, and written after that, may be gone again with the next
     one, as with a coordinator whose write timed out: unless an OffsetFetch has shown it, the next
@@ -34,7 +34,7 @@ class KafkaOffsets:
         self._stood: dict[Key, int] = {}
         """Before that."""
         self._pushers: dict[Key, Pusher] = {}
-        """Of each place the last one."""
+        """The last pusher of each place."""
         self.back: list[str] = []
 
     def take(self, key: Key, what: Committed, *, is_back_wanted: bool) -> None:

@@ -1,4 +1,4 @@
-"""The lanes of a topic become more or fewer: what operators do, and how it is judged.
+"""Changes of a topic's lane count: the operators' part, and the judgement.
 
 In:    a `Fault`; events of clients.  Out: groups and nodes with other lanes; events to compare.
 Source: docs/operations.md, "Change what is configured"; docs/guarantees.md, "Another number of
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.1
 PATIENCE_S = 10.0
-"""What has not stopped by then is killed."""
+"""Seconds until a client that has not stopped is killed."""
 STARTED_S = 5.0
-"""Until members have joined, and fetch."""
+"""Seconds until members have joined, and fetch."""
 
 
 def in_parts(
     event: Event, partitions: int, parts: int, place_of: Callable[[Delivery], Place]
 ) -> list[Event]:
-    """What an event of a lane says of the lane's parts; a record is of one of them."""
+    """Return an event of a lane as events of its parts; a record is of one of them."""
     if parts == 1:
         return [event]
     places = parts_of(event.place, partitions, parts)
@@ -50,7 +50,7 @@ class Joins:
 
     def __init__(self) -> None:
         self._joined: dict[str, tuple[list[list[Place]], float]] = {}
-        """By topic: of each lane the parts, and from when on they are one."""
+        """Parts of each lane, and the time from which they are one, by topic."""
 
     def note(self, topic: TopicPlan, lanes: int, now_s: float) -> None:
         """A topic has fewer lanes now than its finest layout."""

@@ -1,4 +1,4 @@
-"""More mistakes: bounds of waits, journals that fail or are cut, what admins do, who serves whom.
+"""More mistakes: bounds of waits, journals that fail or are cut, changes by admins, owners.
 
 In:    nothing.  Out: `MORE`.
 Source: docs/guarantees.md names the promises.
@@ -42,7 +42,7 @@ EVER_S = 1e9
 
 
 def _wait_for_the_lock() -> Sequence[Any]:
-    """Whoever wants a group's lock waits until it is free."""
+    """Each request waits until the group's lock is free."""
     before = GroupOffsets.lock
     return [mock.patch.object(
         GroupOffsets, "lock", lambda self, group, _wait_s=None: before(self, group, None)
@@ -77,7 +77,7 @@ def _take_kafka_for_known() -> Sequence[Any]:
 
 
 def _lose_steps() -> Sequence[Any]:
-    """Of the journal whole records are read, and what changed since is not."""
+    """Whole records of the journal are read, and later steps are not."""
     before = OffsetTable._apply
 
     def apply(self: OffsetTable, partition: int, offset: int, key: Any, value: Any) -> None:
@@ -101,11 +101,11 @@ async def _has_none(*_: Any) -> bool:
 
 
 async def _push_nothing(*_: Any) -> None:
-    """What is late stays so."""
+    """A late offset stays late."""
 
 
 def _lead_on_by_scans(groups: GroupOffsets, led: OffsetState, key: StateKey, view: View) -> None:
-    """Where the log begins is not looked at."""
+    """The start of the log is ignored."""
     led.settle(groups.sure_scan(key, view))
 
 
@@ -119,7 +119,7 @@ def _start_at_the_fastest() -> Sequence[Any]:
 
 
 def _forget_what_lives() -> Sequence[Any]:
-    """What is loaded is forgotten as if Kafka had forgotten it."""
+    """Loaded states are forgotten as if Kafka had forgotten them."""
 
     def find_gone(_self: Forgetting, states: Any, _absent: Any, _suspects: Any) -> Any:
         return dict(states)
@@ -136,7 +136,7 @@ def _count_what_is_sent() -> Sequence[Any]:
 def _ask_the_journal_alone(
     self: Pusher, last: Pusher | None, _owner: OwnerEpoch | None, *, is_back: bool
 ) -> bool:
-    """Of two pushes of an owner that died the older one counts, if it comes last."""
+    """The older of two pushes of a dead owner counts, if it comes last."""
     del is_back
     return self.is_overtaken(last)
 

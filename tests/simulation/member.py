@@ -57,16 +57,16 @@ class Member:
     """Its group is stopped."""
     unwanted: asyncio.Event = field(default_factory=asyncio.Event)
     staged: list[Output] = field(default_factory=list)
-    """In a transaction that may be committed any moment."""
+    """Outputs in a transaction that may be committed any moment."""
     handed: list[list[Handed]] = field(default_factory=list)
-    """By life: what it got."""
+    """Records that it got, by life."""
     make_life: Callable[[Member, Process], Life] | None = None
     """None: a `Life`."""
     life: Life | None = None
     visible: list[Output] = field(default_factory=list)
-    """In the output of transactions that were committed."""
+    """Outputs of transactions that were committed."""
     parts: dict[str, int] = field(default_factory=dict)
-    """By life: of each lane."""
+    """Number of parts of each lane, by life."""
 
     def start(self) -> None:
         """A new process, with a new member id; none while its group is stopped."""
@@ -93,17 +93,17 @@ class Member:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit of this life has no answer yet."""
+        """Return whether a commit of this life has no answer yet."""
         return self._living is not None and self._living.is_committing
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process does nothing any more."""
+        """Return whether its process does nothing any more."""
         return self.process is None or self.process.is_dead or not self.process.tasks
 
     @property
     def positions(self) -> dict[Place, int]:
-        """By part of a lane that it holds: where it fetches next."""
+        """Return the next fetch offset of each part of a lane that it holds."""
         if self._living is None:
             return {}
         return {
@@ -113,7 +113,7 @@ class Member:
         }
 
     def stop(self) -> None:
-        """As a clean end: commit and leave."""
+        """End cleanly: commit and leave."""
         self.is_wanted = False
         if self.process is not None:
             self.process.post(self.unwanted.set)
@@ -136,7 +136,7 @@ class Life(Fetching):
 
     @property
     def is_committing(self) -> bool:
-        """Whether a commit has no answer yet."""
+        """Return whether a commit has no answer yet."""
         return self._committing is not None and not self._committing.done()
 
     # The group.
@@ -337,7 +337,7 @@ class Life(Fetching):
                 lane.committed = NOT_KNOWN
             # A rebalance does not break it off.
             self._committing = asyncio.get_running_loop().create_task(self._commit_lanes(moved))
-            # Another one may have begun by then, and this one be awaited by nobody.
+            # Another one may have begun by then, and no task awaits this one.
             self._committing.add_done_callback(lambda task: task.cancelled() or task.exception())
             await asyncio.shield(self._committing)
 

@@ -69,7 +69,7 @@ def _push_the_fastest() -> Sequence[Any]:
 
 
 def _lead_on_too_far() -> Sequence[Any]:
-    """A scan leads a lane past the first record of its own."""
+    """A scan leads a lane past the lane's first record."""
     many = ScanIndex.effective_many
 
     def further(one: Callable[..., int]) -> Callable[..., int]:
@@ -140,7 +140,7 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     Mutation("a scan leads on too far", "each record at least once", _lead_on_too_far),
     Mutation(
-        "a cut log is not told of",
+        "a cut log is not published",
         "a new leader has a shorter log",
         patch(GroupOffsets, "on_truncated", nothing),
     ),

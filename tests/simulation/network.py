@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 LATENCY_S = 0.0005
 JITTER_S = 0.001
 WINDOW_BYTES = 256 * 1024
-"""What both systems keep between a writer and a reader that does not read."""
+"""Bytes that both systems keep between a writer and a reader that does not read."""
 SPLIT_SHARE = 0.05
-"""So many pieces come in two."""
+"""Share of pieces that come in two."""
 
 
 class Acceptor(Protocol):
-    """Who listens at an address."""
+    """A listener at an address."""
 
     host: str
 
@@ -35,11 +35,11 @@ class Acceptor(Protocol):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether its machine answers."""
+        """Return whether its machine answers."""
 
 
 def _nothing(*_: Any) -> None:
-    """What is called where nobody listens."""
+    """Do nothing, at an address without a listener."""
 
 
 class End:
@@ -55,7 +55,7 @@ class End:
         self._queue: deque[tuple[float, bytes | None]] = deque()
         """What is on its way from here; None: the end of it."""
         self.unread_bytes = 0
-        """Of what was sent from here and is not read yet."""
+        """Bytes that were sent from here and are not read yet."""
         self._is_pumping = False
         self.is_paused = False
         """It does not read."""
@@ -339,7 +339,7 @@ class _Attempt:
 
 
 class Network:
-    """All hosts, and what lies between them."""
+    """The hosts, and the links between them."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -373,7 +373,7 @@ class Network:
 
     @property
     def has_faults(self) -> bool:
-        """Whether something is cut off or slow."""
+        """Return whether something is cut off or slow."""
         return bool(self._cuts or self._slow)
 
     def is_cut(self, first: str, second: str) -> bool:
@@ -395,7 +395,7 @@ class Network:
             del self._listeners[listener.host, port]
 
     def listener(self, host: str, port: int) -> Acceptor | None:
-        """Who listens there."""
+        """Return the listener there."""
         return self._listeners.get((host, port))
 
     def listen(

@@ -28,15 +28,11 @@ if TYPE_CHECKING:
 PORT = 9000
 DESCRIPTORS = 65536
 RESTART_S = 1.0
-"""What supervises a node starts it again so much later when it has ended."""
-AIOKAFKA_IN = (
-    "keylane.journal.store", "keylane.journal.fenced", "keylane.proxy.topics.settings_store",
-    "keylane.proxy.scans.feed",
-)  # fmt: skip
+"""Seconds until a supervisor starts a node again that has ended."""
 
 
 class SimExecutor(InlineExecutor):
-    """In a thread pool's place; takes its arguments."""
+    """Stands for a thread pool, with its arguments."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -84,7 +80,7 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
         "os.urandom": chance.randbytes,
         "keylane.proxy.session.session._numbers": itertools.count(1),
         "keylane.proxy.lanes.fetcher.ThreadPoolExecutor": SimExecutor,
-        "keylane.proxy.session.context.ThreadPoolExecutor": SimExecutor,
+        "keylane.proxy.runtime.turns.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.server.warm_up": nothing,
         "keylane.proxy.server.keep_freed_memory": nothing,
         "keylane.proxy.server.raise_limit": lambda: DESCRIPTORS,
@@ -93,8 +89,9 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
         "keylane.proxy.nodes.lone_seat.make_mark": make_mark,
         "keylane.proxy.startup.node_parts.make_mark": make_mark,
     }
-    for module in AIOKAFKA_IN:
-        replaced |= {f"{module}.{name}": stand_in for name, stand_in in stand_ins.items()}
+    replaced |= {
+        f"keylane.journal.own_topic.{name}": stand_in for name, stand_in in stand_ins.items()
+    }
     patches = [mock.patch(name, new, create=True) for name, new in replaced.items()]
     with ExitStack() as stack:
         for each in patches:

@@ -1,6 +1,6 @@
-"""What must be at one member, or of one log, only: lanes of a generation, records of a node.
+"""Checks that a lane is at one member in a generation, and that a node gives out one log.
 
-In:    what members noted.  Out: breaches in words.
+In:    members' notes.  Out: breaches in words.
 """
 
 from __future__ import annotations

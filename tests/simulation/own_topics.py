@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Process, World
 
 REQUEST_TIMEOUT_S = 40.0
-"""aiokafka's `request_timeout_ms`."""
+"""Seconds of aiokafka's `request_timeout_ms`."""
 RETRY_S = 0.1
 INTENT = 5
 """Kind of a journal record, in the third byte of its key: what a push that goes back is about."""
@@ -43,7 +43,7 @@ class Own:
     def __init__(self, world: World, cluster: Cluster) -> None:
         self.world, self.cluster = world, cluster
         self.lost_acks = 0
-        """So many answers to come get lost."""
+        """Number of answers that will get lost."""
         self.delay_s: Callable[[str, str], float] = lambda _topic, _host: 0.0
         """How much longer the next batch for a topic is under way from a host."""
 
@@ -309,7 +309,7 @@ class _Consumer:
         return self._moved(await self.own.call(read))
 
     def _moved(self, found: dict[Any, Any]) -> dict[Any, Any]:
-        """What was read, with positions behind it."""
+        """Return what was read, with positions behind it."""
         for each, records in found.items():
             self._positions[each] = records[-1].offset + 1
         return found
@@ -317,7 +317,7 @@ class _Consumer:
     def _read(
         self, wanted: Iterable[TopicPartition], news: asyncio.Future[None], process: Process
     ) -> dict[Any, Any]:
-        """What is there; else `news` is set when something comes."""
+        """Return what is there; else `news` is set when something comes."""
 
         def wake() -> None:
             latency_s = self.own.world.network.latency_s(process.host, "kafka1")

@@ -1,9 +1,9 @@
-"""Which node serves which group: one in a generation of the nodes' own group.
+"""Owners of groups: one node in a generation of the nodes' own group.
 
-In:    commits that brokers take, and whose they are.  Out: breaches in words.
+In:    commits that brokers take, and their nodes.  Out: breaches in words.
 Source: docs/decisions/020, 030.
 
-What was sent in time may arrive a moment late; so the first second of a generation is nobody's.
+A commit that was sent in time may arrive late; so the first second of a generation has no owner.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ PUSHES = {"api 8", "api 28"}
 
 
 class Owners:
-    """Of all groups of a run with many nodes."""
+    """Owners of all groups of a run with many nodes."""
 
     def __init__(self, world: World, cluster: Cluster, troubles: Troubles) -> None:
         self._world, self._cluster, self._troubles = world, cluster, troubles
         self._began_s: dict[int, float] = {}
-        """By generation of the nodes."""
+        """Begin of each generation of the nodes."""
         self._owners: dict[tuple[str, int], str] = {}
         self._taken: dict[str, float] = {}
         """When an offset of a group was written last."""
@@ -51,7 +51,7 @@ class Owners:
                 self.breaches.append(f"owners: {now_s:.3f} {said}")
 
     def _is_late(self, host: str, since_s: float) -> bool:
-        """Whether a broker, or the way to one, may have kept the request so long."""
+        """Return whether a broker, or the way to one, may have kept the request that long."""
         return any(
             self._troubles.touch((name,), since_s, self._world.now_s)
             for name in self._troubles.known

@@ -1,6 +1,6 @@
 """Producers that write to Kafka directly: records with and without keys, and transactions.
 
-In:    the plan of a topic.  Out: records in logs, and what the judgement is told of them.
+In:    the plan of a topic.  Out: records in logs, and notes of them for the judgement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TRANSACTIONAL = 0x10
 TRANSACTION_S = 1.5
-"""How long one is open, at most."""
+"""Seconds that a transaction is open, at most."""
 COMMIT_SHARE = 0.6
 
 
@@ -31,7 +31,7 @@ class _Transaction:
 
 
 class Producers:
-    """All of a run."""
+    """The producers of a run."""
 
     def __init__(
         self, world: World, cluster: Cluster, brokers: dict[int, Broker], judgement: Judgement
@@ -43,7 +43,7 @@ class Producers:
 
     @property
     def has_open(self) -> bool:
-        """Whether a transaction is not decided yet."""
+        """Return whether a transaction is not decided yet."""
         return bool(self._open)
 
     def write_on(self, plan: TopicPlan, until_s: float) -> None:

@@ -1,6 +1,6 @@
 """Plays a scenario: starts all that is in it, makes things fail, and lets it come to rest.
 
-In:    a `Scenario`.  Out: an `Outcome`: what was wrong, in words, and the story of the run.
+In:    a `Scenario`.  Out: an `Outcome`: breaches in words, and the story of the run.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.simulation.world import World
 
 FAULT_S_MAX = 90.0
 REST_S = 120.0
-"""By then all is read and committed, whatever has happened before."""
+"""Seconds after the load until every record is read and committed."""
 STEPS_FROM = 2
 """Intervals of a state whose journal has steps."""
 AUDIT_S = 60.0
-"""By then nodes that have died together tell where lanes stand."""
+"""Seconds until nodes that have died together answer every lane's offset."""
 
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """Result of a run."""
 
     scenario: Scenario
     breaches: list[str]
@@ -41,7 +41,7 @@ class Outcome:
     counts: dict[str, int]
     story: list[str]
     fingerprint: str = ""
-    """The same for the same run."""
+    """A hash of the run, equal for equal runs."""
 
 
 class _Lines(logging.Handler):
@@ -106,7 +106,7 @@ def play(scenario: Scenario, *, level: int = logging.ERROR) -> Outcome:
             gc.collect(0)  # futures say now that their failure was noticed by none
             breaches, notes, counts = stage.judgement.conclude(stage.members)
             if not stage.is_audited():
-                breaches.append("audit: nodes that have died do not tell where lanes stand")
+                breaches.append("audit: nodes that have died do not answer offsets of lanes")
         finally:
             world.close()
             logger.removeHandler(handler)

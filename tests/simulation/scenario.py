@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, replace
 
 LOAD_S = 15.0
-"""How long producers write and faults come."""
+"""Seconds in which producers write and faults come."""
 SAFE, UNSAFE = "safe", "unsafe"
 FAULTS = (
     "node_kill", "node_hang", "node_suspend", "node_cut_kafka", "node_cut_broker",
@@ -21,9 +21,9 @@ FAULTS = (
     "admin_delete", "delete_group", "expire_group",
 )  # fmt: skip
 CUTS_SHARE = 0.15
-"""So many of the scenarios about anything."""
+"""Share of the scenarios without an emphasis in which logs are cut."""
 LAYOUTS_SHARE = 0.1
-"""In so many of all scenarios the lanes of a topic become more or fewer."""
+"""Share of all scenarios in which a topic's lane count changes."""
 LANES_LATER = {2: 4, 3: 6, 4: 2}
 MIXED = (3.0, 90.0)
 """Some members look elsewhere while others still wait."""
@@ -33,19 +33,19 @@ CLOCKS = (1.0, 1.0, 0.9, 1.1)
 
 @dataclass(frozen=True)
 class Fault:
-    """Something goes wrong, or somebody does something, at a moment."""
+    """A fault, or an operator's change, at a moment."""
 
     at_s: float
     kind: str
     which: int
-    """Of the nodes, brokers, members or partitions: this one, modulo how many there are."""
+    """Number of the node, broker, member or partition, modulo their count."""
     amount: float
     """Seconds, records, or what the kind makes of it; between 0 and 1."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a scenario is about, beside anything: what goes together is drawn together."""
+    """Emphasis of a scenario: faults that go together are drawn together."""
 
     faults: tuple[str, ...]
     nodes: tuple[int, ...]
@@ -72,7 +72,7 @@ SILENCE = About(
 
 @dataclass(frozen=True)
 class TopicPlan:
-    """A topic, and who writes to it."""
+    """A topic, and its producers."""
 
     name: str
     partitions: int
@@ -81,9 +81,9 @@ class TopicPlan:
     keys: int
     batches_per_s: float
     transactions: float = 0.0
-    """So many batches are in a transaction."""
+    """Share of batches that are in a transaction."""
     lanes_later: int = 0
-    """What `change_lanes` makes of the lanes; 0: they stay."""
+    """Lane count after `change_lanes`; 0: it stays."""
 
     @property
     def lanes_most(self) -> int:
@@ -108,16 +108,16 @@ class GroupPlan:
     """Its members send their offsets to transactions."""
     session_s: float = 10.0
     timeouts_s: tuple[float, ...] = (30.0,)
-    """Of its members' requests, in turns."""
+    """Time-outs of its members' requests, in turns."""
     is_patient: bool = False
     """Its members keep their lanes when they lose their coordinator."""
     says_epochs: bool = False
     """Its members' fetches name the epoch of the leader that they know."""
     watched_s: float = 0.0
-    """So often a tool asks where its lanes stand; 0: never."""
+    """Seconds between a tool's questions for its lanes' offsets; 0: none."""
 
     def lane_topic(self, lanes: int) -> str:
-        """What its members call the topic while it has so many lanes."""
+        """Return what its members call the topic while it has so many lanes."""
         return f"{self.topic}.lanes-{lanes}" if self.by_lane_name else self.topic
 
 
@@ -134,13 +134,13 @@ class Scenario:
     faults: tuple[Fault, ...]
     node_session_s: float = 10.0
     keeps_rights: bool = False
-    """What clients may do is asked once."""
+    """Rights of clients are asked for once."""
     rates: tuple[float, ...] = (1.0,)
-    """Of nodes' clocks, in turns."""
+    """Rates of nodes' clocks, in turns."""
     writes_steps: bool = False
-    """The journal is told what changed, of few lanes too."""
+    """The journal has steps (decision 038), also of groups with few lanes."""
     forget_s: float = 0.0
-    """How often nodes ask what Kafka has forgotten; 0: never in a run."""
+    """Seconds between nodes' questions for expired groups; 0: none in a run."""
 
 
 def draw(seed: int) -> Scenario:
@@ -189,7 +189,7 @@ def draw(seed: int) -> Scenario:
 
 
 def _with_cuts(rng: random.Random, scenario: Scenario) -> Scenario:
-    """The same on logs that lose their ends again and again, while lags are looked at."""
+    """Return the scenario with logs that lose their ends repeatedly, while lags are watched."""
     cuts = tuple(
         Fault(
             round(rng.uniform(0.5, LOAD_S), 3),
@@ -209,7 +209,7 @@ def _with_cuts(rng: random.Random, scenario: Scenario) -> Scenario:
 
 
 def _with_other_lanes(rng: random.Random, scenario: Scenario) -> Scenario:
-    """The same, and a topic that a group reads has another number of lanes from some moment on."""
+    """Return the scenario with another lane count for a topic from some moment on."""
     changed = scenario.groups[0].topic
     fault = Fault(round(rng.uniform(1.0, LOAD_S), 3), "change_lanes", 0, round(rng.random(), 3))
     return replace(

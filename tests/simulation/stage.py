@@ -1,4 +1,4 @@
-"""All that is there in a run: cluster, nodes, members, producers, and who judges them.
+"""The parts of a run: cluster, nodes, members, producers, and the judgement.
 
 In:    a `Scenario`.  Out: a stage on which faults can be made to happen.
 """
@@ -47,9 +47,9 @@ class Stage:
     members: list[Member] = field(default_factory=list)
     tools: list[admin.Tool] = field(default_factory=list)
     groups_changed: set[str] = field(default_factory=set)
-    """By tools, at this moment."""
+    """Groups that tools are changing at this moment."""
     lanes: dict[str, int] = field(default_factory=dict)
-    """Of each topic, by now."""
+    """Current lane count of each topic."""
     judgement: Judgement = field(init=False)
     producers: Producers = field(init=False)
     traps: Traps = field(init=False)
@@ -106,7 +106,7 @@ class Stage:
         self.judgement.has_other_lanes(topic, lanes)
 
     def parts_of(self, topic: TopicPlan) -> int:
-        """Of each lane, by now: lanes of the finest layout that the topic ever has."""
+        """Return the current parts of each lane: lanes of the topic's finest layout."""
         return topic.lanes_most // self.lanes[topic.name]
 
     def topic_of(self, plan: GroupPlan) -> TopicPlan:
@@ -157,7 +157,7 @@ class Stage:
     # What faults ask for.
     @property
     def has_begun(self) -> bool:
-        """Whether nodes had time to start."""
+        """Return whether nodes had time to start."""
         return self.world.now_s > START_S
 
     def node(self, fault: Fault) -> Node:
@@ -198,7 +198,7 @@ class Stage:
 
     # Rest.
     def heal(self) -> None:
-        """All that was hung, cut or dead comes back by itself; the rest is told to."""
+        """Start dead members again; nodes, brokers and links come back by themselves."""
         for member in self.members:
             if member.process is None or member.process.is_dead:
                 member.start()
@@ -218,9 +218,9 @@ class Stage:
         )
 
     def is_at_rest(self) -> bool:
-        """All is read and committed.
+        """Return whether all is read and committed.
 
-        A member that has gone back may have been told just now that its commit has failed.
+        A member that has gone back may have learnt just now that its commit has failed.
         """
         if self.world.now_s < self._looked_s + LOOK_S:
             return False
@@ -248,5 +248,5 @@ class Stage:
         tool.is_done = True
 
     def is_audited(self) -> bool:
-        """All tools have been told."""
+        """Return whether all tools have their answers."""
         return all(tool.is_done for tool in self.tools)

@@ -1,4 +1,4 @@
-"""What the judge of the simulation says of Kafka's own offsets that go back."""
+"""Verdicts of the simulation's judge on Kafka's own offsets that go back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def judge_of(cluster: Cluster) -> Judgement:
 def test_an_offset_that_was_answered_as_failed_may_be_gone_again(
     cluster: Cluster, is_failed: bool, offset: int, is_back: bool
 ) -> None:
-    """What stood before it counts all the same."""
+    """The offset before it counts all the same."""
     judge = judge_of(cluster)
     cluster.commit(*PLACE, Committed(5))
     cluster.commit(*PLACE, Committed(9))
@@ -64,7 +64,7 @@ def test_an_offset_that_was_answered_as_failed_may_be_gone_again(
 def test_a_push_of_a_node_that_was_replaced_may_come_late(
     cluster: Cluster, epoch: int, is_back: bool
 ) -> None:
-    """What the next owner has pushed counts all the same: nothing of that may be gone."""
+    """Pushes of the next owner count all the same: none of them may be gone."""
     judge = judge_of(cluster)
     cluster.commit(*PLACE, pushed(cluster, 5, epoch=1))
     cluster.commit(*PLACE, pushed(cluster, 9, epoch=2))
@@ -122,7 +122,7 @@ def test_a_lane_whose_next_record_was_passed_holds_the_stable_offset(
 def test_a_push_that_an_earlier_one_of_its_offset_is_like_may_be_gone_with_the_next_owner(
     cluster: Cluster, has_failed: bool, epochs: tuple[int, ...], is_back: bool
 ) -> None:
-    """Who takes over takes it for the earlier one, come late. Once answered it counts."""
+    """The next owner takes it for the earlier one, come late. Once answered it counts."""
     judge = judge_of(cluster)
     cluster.commit(*PLACE, pushed(cluster, 5, epoch=1))
     if has_failed:
@@ -138,7 +138,7 @@ def test_a_push_that_an_earlier_one_of_its_offset_is_like_may_be_gone_with_the_n
 
 
 def test_a_group_was_handed_a_lane_as_far_as_the_log_of_now_goes(cluster: Cluster) -> None:
-    """An admin who sets a lane back sets it there at most: a log that was cut has others behind."""
+    """An admin sets a lane back to there at most: a log that was cut has other records behind."""
     judge, partition = judge_of(cluster), cluster.topics["t0"].partitions[0]
     plan = judge._scenario.groups[0]
     for offset in range(3):

@@ -20,7 +20,7 @@ def place(lane: int) -> Place:
 
 @pytest.mark.parametrize("before", LANES_LATER)
 def test_lanes_of_one_layout_are_unions_of_the_other_s(before: int) -> None:
-    """So that what is said of a lane holds for each of its parts."""
+    """Each lane of a layout is a union of parts, so that its events hold for each part."""
     layouts = [
         set(LaneLayout(1, lanes).key_split(0).limits.tolist())
         for lanes in (before, LANES_LATER[before])
@@ -99,7 +99,7 @@ def test_lanes_are_changed_in_some_schedules(by_lane_name: bool) -> None:
 def test_a_part_ahead_stays_as_long_as_the_lane_is_committed_between_its_parts(
     offsets: list[int], first_generation: int, kept: int
 ) -> None:
-    """Of parts at 20 and 45: a commit below both, beyond both, or of no member means both."""
+    """Parts stand at 20 and 45: a commit below both, beyond both, or of no member means both."""
     joins = Joins()
     joins.note(TOPIC, 2, 10.0)
     commits = {

@@ -77,7 +77,7 @@ def test_what_an_unanswered_commit_has_done_is_not_taken_for_known(*, by_record:
 def test_the_late_answer_of_an_older_commit_says_nothing_of_a_newer_one(
     older: int, newer: int, newer_s: float
 ) -> None:
-    """Which of them Kafka has taken last is not known: where the member is, it commits."""
+    """The commit that Kafka took last is not known: the member commits its position again."""
     world = World(0)
     process = Process(world, "m.1")
     life = Life(Member(world, "m", [], Habits("g", "t", 1, is_patient=True)), process)

@@ -1,4 +1,4 @@
-"""What the judge of the simulation takes for two members at one lane in one generation."""
+"""The judge's check for two members at one lane in one generation."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ FOUND_SOON = {
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
 def test_no_promise_is_broken(first: int) -> None:
-    """Of each schedule that fails, the first finding; `--seed N --shrink` tells its story."""
+    """No schedule has a finding; `--seed N --shrink` prints the story of one that fails."""
     failed = {
         seed: outcome.breaches[0]
         for seed in range(first, first + CHUNK)
@@ -46,7 +46,7 @@ def test_no_promise_is_broken(first: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 8, 13])
 def test_one_seed_is_one_run(seed: int) -> None:
-    """To the last line of its story, so that what failed fails again."""
+    """Two runs of a seed have equal stories, so that a failure comes again."""
     first, again = (play(draw(seed), level=logging.INFO) for _ in range(2))
     assert first.story == again.story
     assert first.counts == again.counts
@@ -74,14 +74,14 @@ def test_one_seed_is_one_run_in_each_process(seed: int) -> None:
 
 @pytest.mark.parametrize("name", FOUND_SOON)
 def test_a_mistake_is_found(name: str) -> None:
-    """What breaks a promise breaks a run: the simulation can fail."""
+    """A mistake that breaks a promise breaks a run: the simulation can fail."""
     mutation = next(each for each in MUTATIONS if each.name == name)
     with mutation.apply():
         assert any(play(draw(seed)).breaches for seed in range(FOUND_SOON[name]))
 
 
 def test_a_scenario_that_fails_shrinks() -> None:
-    """To what is needed to fail: here nothing is."""
+    """A failing scenario shrinks to the parts that its failure needs: here, to none."""
     mutation = next(each for each in MUTATIONS if each.name == "two lanes are swapped")
     with mutation.apply():
         wanted = kinds(play(draw(0)))

@@ -1,4 +1,4 @@
-"""When a run of the simulation is at rest."""
+"""A run of the simulation is at rest only when every commit is written."""
 
 from __future__ import annotations
 

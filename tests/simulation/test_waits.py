@@ -12,14 +12,14 @@ FETCH, COMMIT, METADATA = 1, 8, 3
 
 
 def wait(seconds: float, *, key: int = COMMIT, begin_s: float = 10.0, number: int = 1) -> Wait:
-    """A request to the listener of broker 2; each connection has a member of its own."""
+    """Return a request to the listener of broker 2; each connection has its own member."""
     return Wait(f"m{number}", "g", number, NODE, 9003, key, begin_s, begin_s + seconds, True)
 
 
 def judged(
     *waits: Wait, troubles: Sequence[str] = (), held: Sequence[Held] = (), rights: bool = True
 ) -> list[str]:
-    """What is said of these, while hosts were in trouble all the time."""
+    """Return the breaches of these, while hosts were in trouble all the time."""
     all_waits = Waits(BROKERS, is_right_kept=rights)
     for connection in (1, 2):
         all_waits.note(wait(0.0, key=FETCH, number=connection))
@@ -30,7 +30,7 @@ def judged(
     return [each.split(":")[0] for each in all_waits.breaches(held)]
 
 
-def test_a_commit_that_nobody_holds_up_has_thirty_seconds() -> None:
+def test_a_commit_without_a_host_in_trouble_has_thirty_seconds() -> None:
     """Load, lock and answer; what its own broker takes beside is as direct."""
     assert judged(wait(31)) == []
     assert judged(wait(33)) == ["waits"]

@@ -1,6 +1,6 @@
 """A member that consumes, transforms and produces in transactions: offsets go with the output.
 
-In:    as `member`.  Out: what its output holds, for a reader of committed records.
+In:    as `member`.  Out: its output, for a reader of committed records.
 Source: KIP-98, KIP-447; Java's `KafkaProducer.sendOffsetsToTransaction`.
 """
 
@@ -17,7 +17,7 @@ TIMEOUT_MS = 5_000
 FENCED = {47, 90}
 AGAIN = {14, 15, 16, 51}
 REFUSED = 22
-"""Of a commit whose transaction was never committed."""
+"""Error code noted for a commit whose transaction was never committed."""
 
 
 class TransactionalLife(Life):

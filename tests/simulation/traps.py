@@ -1,6 +1,6 @@
 """Faults at a moment: they wait for what a broker is about to answer, and strike before it does.
 
-In:    what brokers have just done, for which host.  Out: what was to be done then, once.
+In:    steps of brokers, with the host that asked.  Out: the strike, once.
 
 A process that dies or hangs does so between two of its awaits; which two decides what is lost.
 """
@@ -34,7 +34,7 @@ class Trap:
 
 
 class Traps:
-    """All of a run."""
+    """The traps of a run."""
 
     def __init__(self, world: World, cluster: Cluster) -> None:
         self._world = world
@@ -46,7 +46,7 @@ class Traps:
 
     @property
     def is_set(self) -> bool:
-        """Whether something may still strike."""
+        """Return whether something may still strike."""
         self._set = [each for each in self._set if each.until_s > self._world.now_s]
         return bool(self._set)
 

@@ -1,11 +1,11 @@
-"""How long clients wait for each answer, against the bounds of docs/guarantees.md.
+"""Clients' waits for answers, against the bounds of docs/guarantees.md.
 
-In:    requests of clients and when they ended; which hosts were in trouble, and when.
+In:    requests of clients with times; hosts in trouble with times.
 Out:   breaches in words.
 Source: docs/guarantees.md, "A broker hangs"; docs/decisions/040.
 
-A wait ends with the answer or the connection, not with the patience of whoever asked. What a client
-asks of the broker that it is connected to may take as long as that broker, as direct.
+A wait ends with the answer or the connection, not with the client's patience. A request that the
+connection's own broker answers may take as long as that broker, as direct.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OTHER_S = 15.0
 """Metadata has 10 s, and comes from another broker after one."""
 SLACK_S = 2.0
 LONG_S = 1.0
-"""What took less is not remembered."""
+"""Seconds below which a wait is not remembered."""
 BOOTSTRAP_PORT = 9000
 AND = " and "
 
@@ -46,7 +46,7 @@ class Wait:
     client: str
     group: str
     connection: int
-    """Of all of a run: a number of its own."""
+    """Number of the connection, unique in the run."""
     host: str
     port: int
     api_key: int
@@ -66,11 +66,11 @@ class Troubles:
     known: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def note(self, name: str, begin_s: float, seconds: float) -> None:
-        """Of a host, or of two: see `between`."""
+        """Note trouble of a host, or of two: see `between`."""
         self.known[name].append((begin_s, begin_s + seconds))
 
     def touch(self, names: Iterable[str], begin_s: float, end_s: float) -> bool:
-        """Whether any of these had trouble then, or a moment before."""
+        """Return whether any of these had trouble then, or a moment before."""
         return any(
             first_s < end_s and last_s + SLACK_S > begin_s
             for name in names
@@ -101,7 +101,7 @@ def between(first: str, second: str) -> str:
 
 @dataclass
 class Waits:
-    """All of a run."""
+    """The waits of a run."""
 
     brokers: Sequence[str]
     is_right_kept: bool = False
@@ -113,7 +113,7 @@ class Waits:
     _answered: set[int] = field(default_factory=set)
     """Connections on which a fetch was answered."""
     _firsts: set[Wait] = field(default_factory=set)
-    """What was asked on others."""
+    """Waits on connections without an answered fetch before them."""
 
     def note(self, wait: Wait) -> None:
         """Remember what took long."""
@@ -126,7 +126,7 @@ class Waits:
             self._answered.add(wait.connection)
 
     def breaches(self, held: Sequence[Held]) -> Iterator[str]:
-        """What was waited for too long, the longest of a kind."""
+        """Yield waits that were too long, the longest of a kind."""
         late = [wait for wait in self.all if wait.seconds > self._bound_s(wait)]
         if late:
             longest = max(late, key=lambda each: each.seconds)
@@ -142,7 +142,7 @@ class Waits:
                 return
 
     def _hosts_of(self, wait: Wait) -> list[str]:
-        """What lies on the way of a request as far as the node."""
+        """Return what lies on the way of a request as far as the node."""
         member = wait.client
         return [member, wait.host, between(member, wait.host)]
 
@@ -156,7 +156,7 @@ class Waits:
         return self.troubles.touch(names, wait.asked_s, wait.ended_s)
 
     def _bound_s(self, wait: Wait) -> float:
-        """How long it may take; inf: as long as direct."""
+        """Return how long it may take; inf: as long as direct."""
         if wait.seconds <= self.fetch_wait_s + FETCH_GRACE_S + SLACK_S:
             return wait.seconds
         if self.troubles.touch(self._hosts_of(wait), wait.asked_s, wait.ended_s):
@@ -174,14 +174,14 @@ class Waits:
         return sum(self._own_bound_s(each) for each in (wait, *before)) + SLACK_S
 
     def _own_bound_s(self, wait: Wait) -> float:
-        """Without what stands before it on its connection."""
+        """Return the bound without earlier requests on its connection."""
         if wait.api_key not in UNDER_LOCK | DELETIONS:
             return OTHER_S
         is_away = self._has_trouble(wait, self.brokers)
         return LOAD_S + LOCK_S + HELD_S + 2 * JOURNAL_S * is_away
 
     def _before(self, wait: Wait) -> list[Wait]:
-        """What was not answered on the connection when it was asked.
+        """Return what was not answered on the connection when it was asked.
 
         Of two requests of one moment the first one is answered first, as all on a connection.
         """

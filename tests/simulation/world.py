@@ -1,6 +1,6 @@
-"""Virtual time: events, and processes with an event loop and clocks of their own.
+"""Virtual time: events, and processes, each with an event loop and clocks.
 
-In:    what shall happen, and when.  Out: the same order of events for the same seed.
+In:    events with times.  Out: the same order of events for the same random seed.
 
 A process that hangs (SIGSTOP) is not turned, while its clocks go on; what came for it meanwhile is
 there when it wakes up. One that is killed is never turned again: wherever it awaits, it ends.
@@ -55,7 +55,7 @@ class _Call(asyncio.TimerHandle):
         self._callback = self._args = self._context = None  # type: ignore[assignment]
 
     def fail(self, error: BaseException) -> None:
-        """Tell what it has raised, as asyncio does."""
+        """Report its exception, as asyncio does."""
         source = format_helpers._format_callback_source(self._callback, self._args)
         said = {"message": f"Exception in callback {source}", "exception": error}
         self._loop.call_exception_handler(said)
@@ -163,7 +163,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class Process:
-    """A process on a host of its own."""
+    """A process on its own host."""
 
     def __init__(self, world: World, host: str, *, name: str = "", rate: float = 1.0) -> None:
         self.world, self.host, self.rate = world, host, rate
@@ -256,7 +256,7 @@ class Process:
 
     # Ends.
     def kill(self) -> None:
-        """As SIGKILL: nothing more of it runs, and its connections are reset."""
+        """Kill it, as by SIGKILL: it runs no more, and its connections are reset."""
         self.is_dead = True
         self._inbox.clear()
         while self._unbegun:
@@ -264,7 +264,7 @@ class Process:
         self.world.network.reset_all(self)
 
     def suspend(self, seconds: float) -> None:
-        """As a machine that is suspended: CLOCK_MONOTONIC stands still meanwhile."""
+        """Suspend its machine: CLOCK_MONOTONIC stands still meanwhile."""
         self.is_hung = True
 
         def resume() -> None:
@@ -274,7 +274,7 @@ class Process:
         self.world.after(seconds, resume)
 
     def hang(self, seconds: float) -> None:
-        """As SIGSTOP and SIGCONT."""
+        """Stop it for a while, as by SIGSTOP and SIGCONT."""
         self.is_hung = True
         self.world.after(seconds, self._wake)
 
@@ -284,7 +284,7 @@ class Process:
         self.world.wake(self)
 
     def note_exception(self, _loop: Any, context: dict[str, Any]) -> None:
-        """What asyncio would log."""
+        """Note an exception that asyncio would log."""
         if not self.is_dead:
             self.world.note_error(f"{self}: {context.get('message')} {context.get('exception')!r}")
 
@@ -323,13 +323,13 @@ class World:
         self.story: list[str] = []
         self._events: list[tuple[float, int, Callable[[], Any]]] = []
         self.woken: dict[Process, None] = {}
-        """Who is turned before time goes on."""
+        """Processes to turn before time goes on."""
         self._numbers = itertools.count()
         self.steps = 0
         self.is_closed = False
         self.network = Network(self)
         self.brokers: dict[str, Broker] = {}
-        """By host."""
+        """Brokers by host."""
 
     def after(self, seconds: float, do: Callable[[], Any]) -> None:
         """Have something done in so many seconds."""

@@ -1,4 +1,4 @@
-"""An audit log of a made-up group, with faults put in on purpose, and what must be found of them.
+"""An audit log of a made-up group, with faults put in on purpose, and the expected findings.
 
 In:    how many records, a seed.  Out: `AuditLog`: input offsets, audit messages, expected findings.
 The same log serves small tests and the benchmark of a million records.
@@ -64,7 +64,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Plan:
-    """What goes wrong where, by (partition, offset)."""
+    """Faults by (partition, offset)."""
 
     lost: set[tuple[int, int]]
     twice: set[tuple[int, int]]
@@ -111,7 +111,7 @@ def make_log(count: int, *, seed: int, keys: int = 2000, faulty: bool = True) ->
 
 
 def _choose(chance: random.Random, keys_at: list[list[bytes]], middle: int, log: AuditLog) -> _Plan:
-    """Places of faults, each a key of its own, all in the quiet first half."""
+    """Choose places of faults, each with its own key, all in the quiet first half."""
     plan = _Plan(set(), set(), {})
     used: set[bytes] = set()
     places: dict[bytes, list[int]] = defaultdict(list)

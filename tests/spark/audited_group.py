@@ -1,6 +1,6 @@
 """A real group on real lanes: stock consumers that report, of which some are killed.
 
-In:    a proxy, topics.  Out: an audit topic full of reports; what the demo's own books say.
+In:    a proxy, topics.  Out: an audit topic full of reports; the counts of the demo's own ledger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keylane.demo.scenario import client_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRun:
-    """Where a group runs, and how long."""
+    """Settings of a group's run."""
 
     kafka: str
     proxy: str
@@ -32,7 +32,7 @@ class GroupRun:
     orders: int = 6000
     rate_per_s: float = 1500.0
     timeout_s: float = 180.0
-    """Of each step."""
+    """Time-out of each step, in seconds."""
 
 
 class AuditedGroup:

@@ -27,7 +27,7 @@ from tests.spark.audited_group import AuditedGroup, GroupRun
 
 def write_log(kafka: str, log: AuditLog, input_topic: str, audit_topic: str) -> None:
     """Fill both topics."""
-    # Idempotent: a retry that overtakes would be a fault of its own, and it is found.
+    # Idempotent: a retry that overtakes would be one more fault, which the audit finds.
     producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
     for partition, end in log.ends.items():
         for _ in range(end):
@@ -77,7 +77,7 @@ def test_a_real_group_with_kills_is_clean(
     assert verdict.status == "clean", render(verdict)
     assert verdict.exit_code == 0
     assert verdict.records >= run.orders
-    # The demo's own books count the same: each told delivery is a report.
+    # The demo's own ledger counts the same: each delivery is a report.
     assert verdict.reports >= ledger.counts.deliveries
     assert verdict.redelivered >= ledger.counts.after_kill
     with SparkGroupOffsets(spark, kafka, f"{orders}-group") as offsets:
@@ -107,7 +107,7 @@ def test_seeded_faults_are_found_through_kafka(
     assert written["counts"] == {kind: len(places) for kind, places in log.expected.items()}
     assert (verdict.status, verdict.exit_code, verdict.reasons) == ("findings", 1, [])
     assert "lost: partition 1 offset" in render(verdict)
-    # The same as a stream: what the group has committed and nobody reported.
+    # The same as a stream: records that the group has committed and no member reported.
     with SparkGroupOffsets(spark, kafka, "followed") as offsets:
         offsets.set(orders, log.ends)
     args = Namespace(bootstrap=kafka, input=orders, audit=audit_topic, out=tmp_path / "follow")
@@ -128,7 +128,7 @@ def test_rows_that_do_not_come_back_are_no_clean_verdict(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What workers wrote to their own disks is not read as nothing: exit code 2 and one line."""
+    """Findings that workers wrote to their own disks are missed: exit code 2 and one line."""
     monkeypatch.setattr(audit_cli, "start_session", lambda *_: nullcontext(spark))
     monkeypatch.setattr(landing.CountedFolder, "read", read_of_another_disk(lost))
     orders, audit_topic = faulty_topics
@@ -220,7 +220,7 @@ def test_offsets_without_a_record_are_no_reason_for_doubt(
     assert (verdict.status, verdict.records, verdict.reasons) == ("clean", 0, [])
 
 
-def test_what_cannot_be_told_is_said(
+def test_reports_that_cannot_be_judged_are_counted(
     spark: SparkSession,
     kafka: str,
     topic: TopicFactory,

@@ -139,7 +139,7 @@ def test_the_command_profiles_a_topic(
 def test_a_profile_is_of_its_range_alone(
     spark: SparkSession, kafka: str, topic: TopicFactory
 ) -> None:
-    """Offsets and times, both ends: what lies outside is not counted, and tasks are told of."""
+    """Offsets and times, both ends: records outside are not counted, and tasks are reported."""
     name = topic(partitions=PARTITIONS, config=KEEP)
     early = fill(kafka, name, 600, time_ms=1_700_000_000_000)
     late = fill(kafka, name, 600, seed=2, time_ms=1_700_000_600_000)
@@ -220,7 +220,7 @@ def test_a_plan_of_another_topic_is_refused(
 def test_a_broker_that_does_not_answer_is_named(
     command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody listens there: one line, in the time that was set."""
+    """An address at which no broker listens: one line, in the time that was set."""
     monkeypatch.setattr(topic_range, "ASK_TIMEOUT_MS", 2_000)
 
     assert command("--bootstrap", "127.0.0.1:1", "--topic", "x", "--out", tmp_path) == 2

@@ -37,7 +37,7 @@ TIMEOUT_S = 120
 
 
 def chain(state: bytes | None, key: bytes, offset: int, value: bytes | None) -> bytes:
-    """A fold whose result tells any other order: the hash of all values so far."""
+    """A fold whose result shows any other order: the hash of all values so far."""
     import xxhash
 
     return xxhash.xxh64_digest(
@@ -55,7 +55,7 @@ def fill(kafka: str, topic: str, first: int, count: int) -> None:
 
 
 def expected_states(count: int) -> dict[tuple[int, bytes], bytes]:
-    """What `chain` comes to when each key's records are taken once, in order."""
+    """Return the result of `chain` when each key's records are taken once, in order."""
     states: dict[tuple[int, bytes], bytes] = {}
     for number in range(count):
         key = number % KEYS

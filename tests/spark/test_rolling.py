@@ -57,10 +57,10 @@ def test_a_rolling_profile_goes_on_where_it_stopped(
     assert newest.records == 800
 
 
-def test_a_failure_in_the_middle_is_told_as_it_is(
+def test_a_failure_in_the_middle_ends_the_query(
     spark: SparkSession, kafka: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """What goes wrong while a batch is written ends the query, and is no stack trace of Spark."""
+    """An error while a batch is written ends the query, without a stack trace of Spark."""
     name = topic(partitions=2, config=KEEP)
     fill(kafka, name, 50)
 

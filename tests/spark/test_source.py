@@ -113,10 +113,10 @@ def test_a_stream_limits_exactly_and_lanes_may_change(
     assert sum(latest[place] - ends[place] for place in latest) == 1500
 
 
-def test_a_broker_without_lanes_and_wrong_options_are_told(
+def test_a_broker_without_lanes_and_wrong_options_are_reported(
     spark: SparkSession, kafka: str, topic: TopicFactory
 ) -> None:
-    """One line that names the option, or asks whether that is a proxy."""
+    """One line names the option, or asks whether the address is a proxy's."""
     orders = topic("orders")
     spark.dataSource.register(KeylaneSource)
     reader = spark.read.format("keylane").option("bootstrap", kafka)

@@ -68,5 +68,5 @@ def lanes_of(raw: bytes) -> tuple[list[tuple[str, int]], bytes | None]:
 
 
 def sticky_data(lanes: Lanes, generation_id: int | None) -> bytes:
-    """What StickyAssignor tells of a member: version 0 ends before the generation."""
+    """User data of StickyAssignor for a member: version 0 ends before the generation."""
     return places(lanes) + (b"" if generation_id is None else struct.pack(">i", generation_id))

@@ -1,4 +1,4 @@
-"""A group at a fake broker: who joins, what the leader syncs, what its members are dealt.
+"""A group at a fake broker: members that join, the leader's sync, the members' parts.
 
 In:    subscriptions by member.  Out: assignments by member, as the broker gets them.
 """
@@ -20,7 +20,7 @@ ORDERS_LANES = [("orders", index) for index in range(8)]
 
 
 class Coordinator:
-    """A group of `FakeContext`: who joins is told to the leader, what it syncs is recorded."""
+    """A group of `FakeContext`: the leader gets the members that join, its sync is recorded."""
 
     def __init__(self, context: FakeContext, *, join_version: int = 5, sync_version: int = 3):
         self.context, self.generation_id = context, 0
@@ -65,7 +65,7 @@ class Coordinator:
         wants = {key: value for key, value in values.items() if key != "protocols"}
         self.context.expect(JOIN, wants if self.join_version > 4 else None, answer)
         reported = await call(self.context, JOIN, self.join_version, values)
-        assert reported["members"], "the leader is told of the members"
+        assert reported["members"], "the leader gets the members"
 
     async def sync(
         self, sent: dict[str, bytes] | None = None, *, generation_id: int | None = None
@@ -79,9 +79,9 @@ class Coordinator:
             "generation_id": self.generation_id if generation_id is None else generation_id,
             "assignments": [{"member_id": name, "assignment": raw} for name, raw in sent.items()],
         }
-        self.context.expect(SYNC, None, {"error_code": 0, "assignment": b"told"})
+        self.context.expect(SYNC, None, {"error_code": 0, "assignment": b"theirs"})
         answer = await call(self.context, SYNC, self.sync_version, values)
-        assert answer["assignment"] == b"told", "the broker's answer passes"
+        assert answer["assignment"] == b"theirs", "the broker's answer passes"
         return {
             entry["member_id"]: entry["assignment"]
             for entry in self.context.world.sent[-1]["assignments"]

@@ -33,7 +33,7 @@ from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.groups.patterns import find_matches
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.runtime.stats import ProxyStats

@@ -26,7 +26,7 @@ from keylane.proxy.topics.range_views import RangeViews
 from keylane.wire.header import write_request
 
 WAIT_S = 10.0
-"""A test that waits for so long hangs."""
+"""A test that waits longer hangs."""
 
 
 class Broker:

@@ -65,7 +65,7 @@ async def test_lane_name_and_own_name(version) -> None:
 
 @pytest.mark.parametrize("version", versions(ADD))
 async def test_lanes_out_of_range(version) -> None:
-    """They are told so; what is there is added all the same."""
+    """They are refused; what is there is added all the same."""
     context = FakeContext()
     context.expect(ADD, asked(("orders", [1])), answered(("orders", {1: 0})))
 

@@ -159,7 +159,7 @@ async def test_a_broker_that_is_taken_out() -> None:
 
 @pytest.mark.parametrize("version", versions(LIST_GROUPS))
 async def test_a_group_is_listed_once(version) -> None:
-    """By the node that serves it; by the first node, while nobody does."""
+    """By the node that serves it; by the first node, while none does."""
     names = [group_of(owner) for owner in (1, 2, NO_NODE)]
     seen = []
     for number in (1, 2):

@@ -45,7 +45,7 @@ async def test_a_member_is_sent_to_the_node_that_serves_its_group(key: int, vers
 
 @pytest.mark.parametrize(("key", "version"), CASES)
 def test_at_its_node_and_at_a_lone_one_it_is_relayed(key: int, version: int) -> None:
-    """As bytes; and so it is while nobody serves the group."""
+    """As bytes; and so it is while no node serves the group."""
     request = make_request(key, version, REQUESTS[key])
 
     for context in (served_by(0), served_by(-1), FakeContext()):
@@ -53,12 +53,12 @@ def test_at_its_node_and_at_a_lone_one_it_is_relayed(key: int, version: int) -> 
 
 
 @pytest.mark.parametrize("version", range(7, 10))
-async def test_librdkafka_is_told_to_ask_again(version: int) -> None:
+async def test_librdkafka_gets_an_error_to_ask_again(version: int) -> None:
     """Any other error leaves its partitions without an offset for good."""
     context = FakeContext()
     context.is_librdkafka = True
 
-    async def refuse(_request: Any, _context: Any) -> Any:
+    async def refuse(_request: Any, _wanted: Any, _context: Any) -> Any:
         raise NotCoordinator("another node's")
 
     topics = [{"name": "orders", "partition_indexes": [1, 2]}]

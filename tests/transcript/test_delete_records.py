@@ -130,7 +130,7 @@ async def test_lane_names_that_differ_are_both_refused() -> None:
     check(results(("shop.lanes-1", {0: twice}), ("shop.lanes-2", {0: twice, 1: twice})), found)
 
 
-async def test_a_client_without_the_right_is_told_no_more(caplog) -> None:
+async def test_a_client_without_the_right_gets_no_more(caplog) -> None:
     """In the place of the reason there is the broker's word; the log is spared."""
     context = FakeContext()
     context.world.denied.add(("orders", Operation.DELETE))

@@ -74,7 +74,7 @@ async def test_a_page_holds_all_lanes_of_its_partitions() -> None:
     check({"next_cursor": {"topic_name": name, "partition_index": 2}}, found)
 
 
-async def test_a_missing_topic_is_told_by_the_name_that_was_asked_for() -> None:
+async def test_a_missing_topic_has_the_name_that_was_asked_for() -> None:
     """And all topics at once are shown as configured."""
     context = FakeContext()
     context.expect(PARTITIONS, request("gone"), {"topics": [topic("gone", None, [], 3)]})
@@ -146,7 +146,7 @@ async def test_configuration_under_a_lane_name(version) -> None:
 
 @pytest.mark.parametrize("version", versions(CONFIGS))
 async def test_configuration_of_a_topic_by_two_names(version) -> None:
-    """Each name gets an answer of its own."""
+    """Each name gets its own answer."""
     context = FakeContext()
     twice = (2, "orders"), (2, "orders")
     context.expect(CONFIGS, resources(*twice), results(*twice))

@@ -158,7 +158,7 @@ async def test_librdkafka_is_known_by_its_name(name, software_version, is_librdk
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767])
-async def test_a_client_from_the_future_is_told_what_there_is(version) -> None:
+async def test_a_client_from_the_future_gets_what_there_is(version) -> None:
     """In v0 with UNSUPPORTED_VERSION, and without the broker, which may answer it only once."""
     context = FakeContext()
     request = make_request(API_VERSIONS, version, b"\xff\x00whatever")

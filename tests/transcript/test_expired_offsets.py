@@ -53,7 +53,7 @@ async def fetched(context: FakeContext) -> dict[int, Any]:
     ],
 )
 async def test_members_that_run_keep_their_lanes(state, kind, positions) -> None:
-    """The coordinator is asked once for all lanes; who comes to an empty group starts anew."""
+    """The coordinator is asked once for all lanes; in an empty group a member starts anew."""
     context = FakeContext()
     await known(context, BEFORE)
     context.expect(FETCH, None, answer(9, one(9, "orders", {0: -1})))

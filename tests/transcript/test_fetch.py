@@ -9,7 +9,7 @@ import pytest
 
 from keylane.config.node import LaneRule
 from keylane.proxy.apis.records.fetch import MIXED_WAIT_MS_MAX
-from keylane.proxy.lanes.fetcher import LaneAnswer
+from keylane.proxy.lanes.fetch_request import LaneAnswer
 from tests.transcript.entities import plain
 from tests.transcript.fake import (
     ORDERS,
@@ -134,7 +134,7 @@ async def test_lanes(version) -> None:
 
 
 @pytest.mark.parametrize("is_librdkafka", [True, False])
-async def test_librdkafka_is_told_of_gaps_as_control_batches(is_librdkafka) -> None:
+async def test_librdkafka_gets_gaps_as_control_batches(is_librdkafka) -> None:
     """Other clients take an empty control batch for damage, librdkafka any other empty one."""
     context = FakeContext()
     context.is_librdkafka = is_librdkafka
@@ -233,7 +233,7 @@ async def test_a_mixed_wait_ends() -> None:
     ],
 )
 async def test_what_a_mixed_fetch_does_not_wait_for(news) -> None:
-    """The broker has something to say other than records: the client hears it now."""
+    """The broker has something to say other than records: the client gets it now."""
     context = FakeContext()
     context.expect(FETCH, None, {"responses": [found(12, "plain", {0: b""}, **news)]})
     context.world.lane_answers.append([lane()])
@@ -330,7 +330,7 @@ async def test_lanes_out_of_range_and_lanes_with_errors(version) -> None:
 
 
 @pytest.mark.parametrize("version", range(13, 18))
-async def test_an_id_that_nobody_knows_goes_to_the_broker(version) -> None:
+async def test_an_unknown_id_goes_to_the_broker(version) -> None:
     """It says UNKNOWN_TOPIC_ID; a lane name's id after a restart is found again by name."""
     context = FakeContext()
     unknown = uuid.UUID(int=0xDEAD)

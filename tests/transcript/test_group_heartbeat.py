@@ -183,7 +183,7 @@ async def test_streams_of_plain_topics_pass() -> None:
 
 
 async def test_streams_of_lanes_are_refused() -> None:
-    """By source name, which the message tells."""
+    """By source name, which the message has."""
     context = FakeContext()
 
     found = await call(context, STREAMS, 0, streams("plain", "orders"))
@@ -194,7 +194,7 @@ async def test_streams_of_lanes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("api_key", "asked"), [(STREAMS, streams(regex=("x", "ord.*"))), (CONSUMER, beat(regex=".*"))]
 )
-async def test_a_refused_pattern_tells_no_name(api_key, asked) -> None:
+async def test_a_refused_pattern_gives_no_name_away(api_key, asked) -> None:
     """The refusal is of the pattern."""
     context = FakeContext()
     context.expect(METADATA, None, SHOWN)

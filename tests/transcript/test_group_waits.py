@@ -13,7 +13,7 @@ from tests.virtual_time import run_virtual
 LOAD_IN_PROGRESS = 14
 
 
-def test_who_waits_for_a_group_is_asked_to_come_again() -> None:
+def test_a_request_that_waits_for_a_group_is_asked_to_come_again() -> None:
     """Nothing of it is sent or counted; once the lock is free, all is as before."""
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Steps back whose outcome is lost: one lane goes back, the others stand, whoever looks."""
+"""Steps back whose outcome is lost: one lane goes back, the others stand."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_a_refused_first_commit_leaves_nothing() -> None:
 
 
 async def test_a_first_push_that_arrives_late_stands_for_the_lanes_that_it_was_made_of() -> None:
-    """Its answer was an error: the others have committed nothing, whoever looks."""
+    """Its answer was an error: the others have committed nothing, for each node that looks."""
     kafka = Kafka()
     node = await started(kafka)
     kafka.begin(fault(AFTER_INTENT, is_done=False, is_late=True, dies=False))

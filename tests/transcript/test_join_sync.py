@@ -76,7 +76,7 @@ async def test_a_follower_passes_as_bytes(version) -> None:
     """Only the leader's SyncGroup carries assignments."""
     context = world()
     request = make_request(SYNC, version, {"group_id": GROUP, "member_id": "b", "generation_id": 1})
-    context.expect(SYNC, bytes(request.body), {"assignment": b"told"})
+    context.expect(SYNC, bytes(request.body), {"assignment": b"theirs"})
 
     await serve(context, request)
 
@@ -84,7 +84,7 @@ async def test_a_follower_passes_as_bytes(version) -> None:
 
 
 async def test_eager_members_keep_their_lanes() -> None:
-    """They tell no owned lanes: what they were given last counts. A new one takes its share."""
+    """They list no owned lanes: what they were given last counts. A new one takes its share."""
     group = Coordinator(world())
     said = subscription("orders")
     before = await group.deal({"a": said, "b": said})
@@ -98,7 +98,7 @@ async def test_eager_members_keep_their_lanes() -> None:
 
 
 @pytest.mark.parametrize("generation_id", [None, 7])
-async def test_sticky_members_tell_what_they_had(generation_id) -> None:
+async def test_sticky_members_say_what_they_had(generation_id) -> None:
     """A proxy that was started since keeps lanes where they are; what cannot be read is left."""
     mine, others = ORDERS_LANES[1:5], [*ORDERS_LANES[5:], ORDERS_LANES[0], ("orders", 99)]
     members = {
@@ -185,7 +185,7 @@ async def test_a_hot_lane_gets_a_member_of_its_own() -> None:
 
 
 async def test_a_lane_of_many_small_records_is_hot_too() -> None:
-    """Work may take its time per record: bytes alone would give lane 3 to who has three others."""
+    """Work may take time per record: bytes alone would give lane 3 to a member with three."""
     context = world()
     context.loads.rates["orders"] = dict.fromkeys(range(8), 1000.0)
     context.loads.record_rates["orders"] = {i: 7000.0 if i == 3 else 1.0 for i in range(8)}
@@ -237,7 +237,7 @@ async def test_a_static_member_that_comes_back_keeps_its_lanes(protocol) -> None
     assert sorted(after["a-2"]) == sorted(mine)
 
 
-async def test_a_leader_that_asks_again_is_told_the_same() -> None:
+async def test_a_leader_that_asks_again_gets_the_same() -> None:
     """The broker may have its first SyncGroup: another plan would be remembered wrongly."""
     context = world()
     group = Coordinator(context)
@@ -371,7 +371,7 @@ async def test_an_assignment_that_cannot_be_read_passes() -> None:
 
 @pytest.mark.parametrize("fault", ["overlap", "gap", "stranger"])
 async def test_a_bad_plan_is_refused(fault, monkeypatch, caplog) -> None:
-    """S004-81: keylane's own mistake is told with its place, and the client's plan is kept."""
+    """keylane's own mistake is logged with its place, and the client's plan is kept."""
     lanes = tuple(ORDERS_LANES)
     plans = {
         "overlap": {"a": lanes, "b": lanes[:1], "c": ()},

@@ -1,4 +1,4 @@
-"""JoinGroup v0-9 of members of lanes: what the broker sees, what clients see, who is refused."""
+"""JoinGroup v0-9 of members of lanes: as the broker and as clients see them, and refusals."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_a_leader_of_a_plain_topic_sees_the_others_as_they_are() -> None:
     [("orders.lanes-4",), ("orders.lanes-8",), ("plain",), ("plain.lanes-8", "shop")],
 )
 async def test_a_newcomer_by_another_name_is_refused(version, said, caplog) -> None:
-    """It is never passed on, so that the running members do not even rebalance; told once."""
+    """It is never passed on, so that the running members do not even rebalance; logged once."""
     context = FakeContext()
     running = {"a": subscription("orders"), "b": FOUR_SEEN}
     context.group_names.note_members(
@@ -279,7 +279,7 @@ async def test_a_static_member_that_comes_back_is_itself() -> None:
 
 
 async def test_members_that_came_in_past_this_node_are_left_out(caplog) -> None:
-    """The leader deals out to the others; who was left out is refused when it asks for its part."""
+    """The leader deals out to the others; a member left out is refused when it asks."""
     context = FakeContext()
     context.group_names.note_generation(
         GROUP, {"m": frozenset({"plain.lanes-4"})}, {"plain": "plain.lanes-4"}, ["m"]
@@ -322,7 +322,7 @@ async def test_a_leader_that_does_not_fit_is_refused_and_leaves() -> None:
 async def test_a_group_that_the_broker_deals_out_is_no_group_for_lanes(
     version, topic, caplog
 ) -> None:
-    """Its partitions would be taken for lanes, and the other lanes be read by nobody."""
+    """Its partitions would be taken for lanes, and the other lanes be read by no member."""
     context = FakeContext()
     context.group_names.note_empty(GROUP)
     leaderless = followed(leader="") | {"generation_id": 5}

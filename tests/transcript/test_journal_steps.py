@@ -1,4 +1,4 @@
-"""Steps of the journal through the real handlers: who may write them, and what a cut one costs."""
+"""Steps of the journal through the real handlers: their writers, and what a cut one costs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from keylane.keyrange.key_split import NO_OUTPUT
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
-from keylane.proxy.lanes.fetcher import LaneAnswer
+from keylane.proxy.lanes.fetch_request import LaneAnswer
 from keylane.proxy.topics.range_table import RangeTable
 from tests.transcript.fake import (
     PLAIN,
@@ -35,7 +35,7 @@ REFUSED, ASK_AGAIN, NO_SESSION = 29, 6, 70
 HALF, QUARTER = 2**62, 2**61
 LOW, HIGH = KeyRange(0, HALF - 1), KeyRange(HALF, HALF + QUARTER - 1)
 LAST = KeyRange(HALF + QUARTER, HASH_MAX)
-"""Nobody has it, unless a test says so."""
+"""No client has it, unless a test says so."""
 
 
 def shared(**config: Any) -> FakeContext:
@@ -77,7 +77,7 @@ def no_history(context: FakeContext, offset: int = -1) -> None:
 
 
 async def commit(context: FakeContext, client: str, offset: int, *, stable: int) -> list[int]:
-    """A consumer in no group commits plain 0; the broker is told `stable` and takes it."""
+    """A consumer in no group commits plain 0; the broker gets `stable` and takes it."""
     context.expect(
         COMMIT,
         {"topics": [pushes(8, {0: stable}, "plain")]},
@@ -93,7 +93,7 @@ async def commit(context: FakeContext, client: str, offset: int, *, stable: int)
 
 @pytest.mark.parametrize("version", versions(FETCH))
 async def test_a_client_fetches_its_ranges_of_a_partition(version) -> None:
-    """All owners are outputs of one split, by client id; what nobody has is dropped."""
+    """All owners are outputs of one split, by client id; keys of no client are dropped."""
     context = shared()
     context.world.lane_answers += [[lane(b"ab"), lane(b"c")], [lane()]]
 
@@ -117,7 +117,7 @@ async def test_a_client_fetches_its_ranges_of_a_partition(version) -> None:
           seen)  # fmt: skip
 
 
-async def test_nobody_elses_fetch_is_looked_at() -> None:
+async def test_fetches_of_other_clients_are_not_looked_at() -> None:
     """Without an assignment a client reads plain, as bytes; so does one with none in any topic."""
     context = shared()
     assign(context, a={0: [LOW]}, c={})
@@ -171,7 +171,7 @@ async def test_where_sharing_is_off_nothing_is_given() -> None:
     assert seen["responses"][0]["partitions"][0]["error_code"] == REFUSED
 
 
-async def test_who_may_not_read_the_topic_gets_no_ranges_of_it() -> None:
+async def test_a_client_without_read_gets_no_ranges_of_the_topic() -> None:
     """The client's own principal counts: the data come from keylane's."""
     context = shared()
     context.world.denied.add("plain")
@@ -256,7 +256,7 @@ async def test_a_topic_that_is_not_known_yet_is_asked_of_the_broker() -> None:
 
 @pytest.mark.parametrize("version", versions(COMMIT))
 async def test_a_commit_means_the_clients_own_ranges(version) -> None:
-    """G-23 and G-05: `a` is at 100; what others have, or nobody, holds the stable offset."""
+    """`a` is at 100; keys of others, or of no client, hold the stable offset."""
     context = shared()
     context.groups.log_starts["plain", 0] = 7
     no_history(context)
@@ -289,7 +289,7 @@ async def test_the_stable_offset_follows_the_last_owner() -> None:
 
 
 async def test_records_of_nobodys_keys_hold_the_offset_though_all_was_scanned() -> None:
-    """G-05: they were dropped unread. What an owner has no record of does not hold it (G-04)."""
+    """They were dropped unread. What an owner has no record of does not hold it."""
     context = shared()
     no_history(context, 0)
     view = context.range_views.view("a", context.registry.topics["plain"])
@@ -301,7 +301,7 @@ async def test_records_of_nobodys_keys_hold_the_offset_though_all_was_scanned() 
     assert positions(context) == [90, 90, 0]
 
 
-async def test_who_takes_over_a_range_resumes_from_its_commits() -> None:
+async def test_a_client_that_takes_over_a_range_resumes_from_its_commits() -> None:
     """`b` is dead at 30; `a` gets its range too, is sent there, and catches up on both."""
     context = shared()
     no_history(context, 0)
@@ -395,7 +395,7 @@ async def test_commits_of_groups_without_such_states_pass_as_bytes() -> None:
 async def offset_fetch(
     context: FakeContext, client: str, partitions: tuple[int, ...] = (0,), committed: int = 0
 ) -> list[tuple[int, int, int]]:
-    """(partition, offset, error) as a client is told; the broker holds `committed`."""
+    """(partition, offset, error) as a client gets it; the broker holds `committed`."""
     entries = [
         {"partition_index": i, "committed_offset": committed, "error_code": 0} for i in partitions
     ]
@@ -415,7 +415,7 @@ async def offset_fetch(
     ]
 
 
-async def test_each_client_is_told_its_own_position() -> None:
+async def test_each_client_gets_its_own_position() -> None:
     """-1 where none of its ranges was committed; refused where it was given nothing."""
     context = shared()
     no_history(context)
@@ -426,7 +426,7 @@ async def test_each_client_is_told_its_own_position() -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
-async def test_all_topics_of_a_group_are_told_as_the_client_has_them(version) -> None:
+async def test_all_topics_of_a_group_are_listed_as_the_client_has_them(version) -> None:
     """Only partitions that it was given, at its own position."""
     context = shared()
     no_history(context)

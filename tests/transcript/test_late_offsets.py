@@ -408,7 +408,7 @@ async def test_a_region_that_is_known_in_part_is_waited_for_on() -> None:
     assert len(context.groups.late) == 0
 
 
-async def test_what_nobody_tells_of_is_read_once_after_a_while() -> None:
+async def test_a_place_without_news_is_read_once_after_a_while() -> None:
     """The node that read it was killed, or it was forgotten at a restart."""
     context = FakeContext()
     await behind(context)
@@ -423,7 +423,7 @@ async def test_what_nobody_tells_of_is_read_once_after_a_while() -> None:
 
 @pytest.mark.parametrize("member", ["", "m1"])
 async def test_commits_that_leave_nothing_behind_are_forgotten(member: str) -> None:
-    """All lanes of the partition stand at one offset; or nobody is there to push as."""
+    """All lanes of the partition stand at one offset; or no member is there to push as."""
     context = FakeContext()
     no_history(context, 0)
     offsets = {0: 5} if not member else dict.fromkeys((0, 2, 4, 6), 5)

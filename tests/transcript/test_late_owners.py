@@ -130,7 +130,7 @@ async def test_each_push_says_of_which_owner_it_is() -> None:
 
 
 async def test_a_journal_without_epochs_makes_no_owners() -> None:
-    """Nothing tells one from the other: notes are as before there were owners."""
+    """Nothing distinguishes one from the other: notes are as before there were owners."""
     kafka, node = await at_1000()
     node.offsets.tables.table("g").owner = None
 

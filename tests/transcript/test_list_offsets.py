@@ -105,7 +105,7 @@ async def test_own_name_lane_name_and_plain_topic(version) -> None:
 
 
 @pytest.mark.parametrize("version", versions(LIST))
-async def test_what_fetch_told_a_moment_ago_is_not_asked_again(version) -> None:
+async def test_what_fetch_answered_a_moment_ago_is_not_asked_again(version) -> None:
     """Latest and earliest of partition 0 are known; of partition 1 and by time they are asked."""
     context = FakeContext()
     context.world.log_ends["orders", 0] = (1000, 50)
@@ -203,7 +203,7 @@ def ends(*topics: tuple[str, dict[int, tuple[int, int]]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", versions(EPOCH))
 async def test_the_end_of_an_epoch(version) -> None:
-    """Lanes of a partition share it, lanes out of range are told so, plain topics pass."""
+    """Lanes of a partition share it, lanes out of range are refused, plain topics pass."""
     context = FakeContext()
     context.expect(
         EPOCH,

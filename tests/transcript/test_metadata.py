@@ -197,7 +197,7 @@ async def test_a_lane_topic_by_its_own_id(version) -> None:
 
 @pytest.mark.parametrize("version", versions(METADATA))
 @pytest.mark.parametrize("error_code", [3, 29, 5])
-async def test_an_error_is_told_under_the_name_that_was_asked_for(version, error_code) -> None:
+async def test_an_error_has_the_name_that_was_asked_for(version, error_code) -> None:
     """A lane name of a topic that is missing or forbidden is not answered with another name."""
     context = FakeContext()
     zero = uuid.UUID(int=0)
@@ -209,7 +209,7 @@ async def test_an_error_is_told_under_the_name_that_was_asked_for(version, error
 
 
 async def test_a_topic_that_is_new_to_keylane() -> None:
-    """Up to v9 the answer has no id, so the cluster is asked; from v10 the answer tells it."""
+    """Up to v9 the answer has no id, so the cluster is asked; from v10 the answer has it."""
     for version in (9, 12):
         context = FakeContext()
         new_id = uuid.UUID(int=0xD4)
@@ -223,7 +223,7 @@ async def test_a_topic_that_is_new_to_keylane() -> None:
 
 
 async def test_a_grown_topic_keeps_its_lanes() -> None:
-    """The broker tells 3 partitions, groups stand on 2: still 8 lanes with indexes 0 to 7."""
+    """The broker shows 3 partitions, groups stand on 2: still 8 lanes with indexes 0 to 7."""
     context = FakeContext()
     context.lanes("orders")
     context.expect(METADATA, None, answer(topic("orders", ORDERS, 3)))

@@ -55,7 +55,7 @@ def group_of(owner: int) -> str:
 
 @pytest.mark.parametrize("version", versions(METADATA))
 async def test_each_pair_is_a_broker(version) -> None:
-    """Own pairs at the own address, others as those nodes told; the controller is here."""
+    """Own pairs at the own address, others as those nodes published; the controller is here."""
     context = among_nodes()
     context.expect(METADATA, None, answer(topic("plain", PLAIN, 3)), version=version)
 
@@ -199,7 +199,7 @@ NOWHERE = {"node_id": -1, "host": "", "port": -1, "error_code": 15}
 @pytest.mark.parametrize("version", versions(FIND))
 @pytest.mark.parametrize(("owner", "expected"), [(1, HERE), (2, THERE), (NO_NODE, NOWHERE)])
 async def test_a_group_is_sent_to_the_node_that_serves_it(version, owner, expected) -> None:
-    """With its real coordinator there; clients ask again while nobody serves it."""
+    """With its real coordinator there; clients ask again while no node serves it."""
     context = among_nodes()
     asked, found = coordinators(version, group_of(owner))
     context.expect(FIND, asked, found)
@@ -254,7 +254,7 @@ async def test_a_share_partition_goes_with_its_group() -> None:
 
 
 async def test_a_coordinator_that_its_node_cannot_reach_yet() -> None:
-    """Is not available, instead of an address that nobody listens on."""
+    """Is not available, instead of an address without a listener."""
     context = among_nodes(node2={1: ("node2", 9001)})
     asked, found = coordinators(6, group_of(2))
     context.expect(FIND, asked, found)
@@ -265,7 +265,7 @@ async def test_a_coordinator_that_its_node_cannot_reach_yet() -> None:
 
 
 def disagreeing(rules: tuple[LaneRule, ...] = (LaneRule(topic="orders", lanes=16),)) -> FakeContext:
-    """Node 2 sees other lanes: of `orders`, of which there are 4 here, unless told."""
+    """Node 2 sees other lanes: of `orders`, of which there are 4 here, unless given."""
     context = among_nodes()
     pattern = context.config.lane_name_pattern or ""
     context.registry.update_nodes(1, {2: LaneMeanings(node_rules(rules, {}), pattern)})
@@ -277,7 +277,7 @@ PLAIN_ELSEWHERE = (LaneRule(topic="orders", lanes=4), LaneRule(topic="plain", la
 
 @pytest.mark.parametrize("version", versions(METADATA))
 async def test_a_topic_that_nodes_do_not_agree_on_is_refused(version) -> None:
-    """By Metadata, with an error that all clients tell; other topics are served."""
+    """By Metadata, with an error that all clients report; other topics are served."""
     context = disagreeing()
     context.expect(METADATA, None, answer(topic("orders", ORDERS, 2), topic("plain", PLAIN, 3)))
     asked = {"topics": [{"name": "orders"}, {"name": "plain"}]}
@@ -300,7 +300,7 @@ async def test_a_plain_topic_that_is_lanes_elsewhere(asked) -> None:
 
 
 async def test_its_records_are_not_relayed_either() -> None:
-    """Who holds metadata of before loses the connection, with the reason in the log."""
+    """A client with metadata of before loses the connection, with the reason in the log."""
     context = disagreeing(PLAIN_ELSEWHERE)
     for version, named in ((12, {"topic": "plain"}), (13, {"topic_id": PLAIN})):
         partitions = [{"partition": 0}]

@@ -1,4 +1,4 @@
-"""Groups that another node serves: who asks here is told to look for the coordinator anew."""
+"""Groups that another node serves: a client that asks here looks for the coordinator anew."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_positions(version) -> None:
 
 @pytest.mark.parametrize("version", [2, 7])
 async def test_positions_of_all_topics(version) -> None:
-    """Which lanes they name only the states tell."""
+    """Only the states show which lanes they name."""
     answer = await call(away(), FETCH, version, {"group_id": NOT_OURS, "topics": None})
 
     assert answer["error_code"] == NOT_COORDINATOR
@@ -162,7 +162,7 @@ async def test_a_commit_that_is_overtaken_before_its_push_sends_none() -> None:
 
 
 async def test_a_push_that_is_answered_after_the_loss_is_not_noted() -> None:
-    """It is in the transaction, and the client is told so; who serves the group asks the broker."""
+    """It is in the transaction, and the answer says so; the node of the group asks the broker."""
     context = FakeContext()
     writer, key = TransactionWriter(9, 1), StateKey(NOT_OURS, ORDERS, 0)
 

@@ -276,7 +276,7 @@ async def test_a_partition_error_reaches_all_its_lanes(version) -> None:
 
 @pytest.mark.parametrize("version", versions(COMMIT))
 async def test_lanes_out_of_range(version) -> None:
-    """Each is told so by itself; the broker sees none of them."""
+    """Each is refused by itself; the broker sees none of them."""
     context = FakeContext()
     no_history(context, 0)
     context.expect(COMMIT, {"topics": [pushes(version, {0: 0})]},
@@ -324,7 +324,7 @@ async def test_a_fenced_member_changes_nothing() -> None:
 
 
 async def test_an_answer_without_the_partition_is_no_success() -> None:
-    """Only what the broker has said yes to is kept and told."""
+    """Only what the broker has said yes to is kept and answered."""
     context = FakeContext()
     no_history(context, 0)
     context.expect(COMMIT, None, {"topics": []})
@@ -346,7 +346,7 @@ async def test_a_group_with_direct_history_starts_where_it_stood() -> None:
 
 
 async def test_a_journal_that_fails_is_made_up_for_by_the_next_commit() -> None:
-    """Kafka took the stable offset: the client is told to try again, and then all is written."""
+    """Kafka took the stable offset: the client tries again, and then all is written."""
     context = FakeContext()
     no_history(context, 0)
     await committed(context, {4: 5}, {0: 0})
@@ -366,7 +366,7 @@ async def test_a_journal_that_fails_is_made_up_for_by_the_next_commit() -> None:
 
 
 async def test_what_is_not_known_of_a_group_is_not_guessed() -> None:
-    """The coordinator is loading: its lanes are told so, and nothing is pushed."""
+    """The coordinator is loading: its lanes get that error, and nothing is pushed."""
     context = FakeContext()
     entries = [{"partition_index": 0, "committed_offset": -1, "error_code": 14}]
     context.expect(FETCH, None, {"topics": [{"name": "orders", "partitions": entries}]})
@@ -489,7 +489,7 @@ async def test_two_commits_of_a_group_take_turns() -> None:
     wanted = [request(topic("orders", {index: 10 + index})) for index in (0, 2)]
     requests = [make_request(COMMIT, 8, each) for each in wanted]
     await context.groups.lock(GROUP).__aenter__()
-    both = [spawn(handle_offset_commit(one, context), "commit") for one in requests]
+    both = [spawn(handle_offset_commit(one, one.decode(), context), "commit") for one in requests]
     await asyncio.sleep(0)  # not a pause: one turn of the loop takes both up to the lock
     assert context.events == []
 

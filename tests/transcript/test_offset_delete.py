@@ -141,7 +141,7 @@ async def test_an_error_of_the_whole_group() -> None:
 
 
 async def test_plain_topics_and_lanes_out_of_range() -> None:
-    """Plain ones ride along; a lane that does not exist is told so."""
+    """Plain ones ride along; a lane that does not exist is refused."""
     context = FakeContext()
     await known(context, {0: 100})
     context.expect(

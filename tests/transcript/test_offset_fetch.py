@@ -109,7 +109,7 @@ async def test_each_lane_has_its_own_position(version) -> None:
 
 @pytest.mark.parametrize("version", versions(FETCH))
 async def test_an_unsure_state_answers_what_members_said(version) -> None:
-    """While the partition's leader is away nothing that a scan has led to is told for sure."""
+    """While the partition's leader is away nothing that a scan has led to is answered as sure."""
     context = FakeContext()
     scan = context.groups.scan(context.lanes("orders"), 0)
     scan.add(0, 500, np.array([499, 99, 499, 499], np.int64))

@@ -1,4 +1,4 @@
-"""Keylane's own topics and transactional ids are changed by who may alter the cluster, only."""
+"""Keylane's own topics and transactional ids change only by clients that may alter the cluster."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ async def test_nothing_is_asked_where_all_is_refused(api_key: int, version: int)
 
 
 @pytest.mark.parametrize(("api_key", "version"), CHANGES)
-async def test_who_may_alter_the_cluster_is_let_through(api_key: int, version: int) -> None:
+async def test_a_client_that_may_alter_the_cluster_is_let_through(
+    api_key: int, version: int
+) -> None:
     """As is everybody where brokers have no authorizer. Others are not even looked up."""
     context = stranger()
     context.world.may_alter_cluster = True
@@ -143,7 +145,7 @@ async def test_who_may_alter_the_cluster_is_let_through(api_key: int, version: i
 
 
 async def test_a_topic_is_not_deleted_by_its_id_either() -> None:
-    """The name is not told, as a broker tells none to who may not see it."""
+    """The name is not given, as a broker gives none to a client that may not see it."""
     context = stranger()
     wanted = {
         "topics": [{"name": None, "topic_id": each} for each in (PLAIN, OWN_ID)],
@@ -223,7 +225,7 @@ async def test_records_are_refused_and_those_of_other_topics_go_on(version: int)
 
 
 @pytest.mark.parametrize("version", versions(PRODUCE))
-async def test_records_of_who_may_alter_the_cluster_pass_as_bytes(version: int) -> None:
+async def test_records_of_a_client_that_may_alter_the_cluster_pass_as_bytes(version: int) -> None:
     """So does a batch for another topic, without a question."""
     context = stranger()
     context.world.may_alter_cluster = True
@@ -303,7 +305,7 @@ TRANSACTIONS = [(key, v) for key in (INIT, ADD, OFFSETS, END, COMMIT) for v in v
 async def test_an_own_transactional_id_is_refused(
     api_key: int, version: int, transactional_id: str
 ) -> None:
-    """Its next epoch would lock a node out of its own journal."""
+    """Its next epoch would lock a node out of its journal."""
     context = stranger()
 
     found = await call(context, api_key, version, transaction(api_key, version, transactional_id))

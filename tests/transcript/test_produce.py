@@ -137,7 +137,7 @@ async def test_lanes_of_one_partition_go_in_turns(version) -> None:
 
 @pytest.mark.parametrize("version", versions(PRODUCE))
 async def test_a_lane_name(version) -> None:
-    """The broker is told the topic's own name or id."""
+    """The broker gets the topic's own name or id."""
     context = FakeContext()
     view = context.lanes("plain.lanes-2")
     context.expect(
@@ -158,7 +158,7 @@ async def test_a_lane_name(version) -> None:
 
 @pytest.mark.parametrize("version", versions(PRODUCE))
 async def test_lanes_out_of_range(version) -> None:
-    """They are told so; the others are written. Alone, nothing is sent."""
+    """They are refused; the others are written. Alone, nothing is sent."""
     context = FakeContext()
     context.expect(
         PRODUCE,

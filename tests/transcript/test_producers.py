@@ -68,7 +68,7 @@ async def test_what_is_no_lane_is_not_asked_for() -> None:
 
 @pytest.mark.parametrize("operation", list(Operation))
 async def test_the_broker_judges_the_right(operation) -> None:
-    """keylane says nothing out of its own memory."""
+    """keylane says nothing from its memory."""
     context = FakeContext()
     context.world.denied.add(("orders", operation))
     context.expect(PRODUCERS, wanted(("orders", [0])), producers(("orders", {0: None})))

@@ -29,8 +29,8 @@ def planned() -> FakeContext:
 
 
 @pytest.mark.parametrize("version", versions(METADATA))
-async def test_metadata_tells_clients_that_they_get_nothing(version) -> None:
-    """An error that all clients tell their application; other topics are there."""
+async def test_metadata_shows_clients_that_they_get_nothing(version) -> None:
+    """An error that all clients report to their application; other topics are there."""
     context = planned()
     context.expect(METADATA, {}, answer(topic("orders", ORDERS, 2), topic("plain", PLAIN, 3)))
 
@@ -41,7 +41,7 @@ async def test_metadata_tells_clients_that_they_get_nothing(version) -> None:
     assert reported == [("orders", REFUSED, 0), ("plain", 0, 3)]
 
 
-async def test_a_description_tells_the_same() -> None:
+async def test_a_description_says_the_same() -> None:
     """DescribeTopicPartitions, which kafka-topics asks."""
     context = planned()
     entry = {"name": "orders", "topic_id": ORDERS, "error_code": 0, "partitions": []}
@@ -71,7 +71,7 @@ async def test_all_offsets_of_a_group_leave_it_out(version) -> None:
     assert [one.get("name", one.get("topic_id")) for one in shown] in (["plain"], [PLAIN])
 
 
-async def test_whoever_names_it_all_the_same_is_not_relayed() -> None:
+async def test_a_request_that_names_it_all_the_same_is_not_relayed() -> None:
     """The session ends with the reason in its log line; the broker is not asked."""
     context = planned()
     partitions = [{"partition_index": 0, "timestamp": -1}]

@@ -1,4 +1,4 @@
-"""What keylane answers out of its own memory is the client's to know; else it is refused."""
+"""What keylane answers from memory is the client's to know; else it is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.groups.heartbeat import refresh_offsets
 from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.commits.refreshes import Beat
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from tests.reference.batches import Batch, Record, write_batch
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 from tests.transcript.test_transactions import EPOCH, PID, UNSTABLE, note, stands, takes
@@ -54,7 +54,7 @@ async def test_log_ends_need_describe(version) -> None:
 
 @pytest.mark.parametrize("version", versions(LEADER_EPOCH))
 async def test_epochs_need_describe(version) -> None:
-    """Not even which lanes there are is told."""
+    """Not even the lanes that there are."""
     context = FakeContext()
     context.world.denied.add(("orders", Operation.DESCRIBE))
     lanes = [{"partition": i, "leader_epoch": 1} for i in (0, 99)]

@@ -14,7 +14,7 @@ LANES = LaneRule(topic="orders", lanes=4)
 @pytest.mark.parametrize("join_version", versions(JOIN))
 @pytest.mark.parametrize("sync_version", versions(SYNC))
 async def test_the_time_from_join_to_sync_is_noted(join_version, sync_version) -> None:
-    """Requests of all versions pass untouched, and their group is told apart."""
+    """Requests of all versions pass untouched, and their group is known."""
     context = FakeContext(LANES)
     join = make_request(JOIN, join_version, {"group_id": "g", "member_id": "m"})
     sync = make_request(SYNC, sync_version, {"group_id": "g", "member_id": "m"})

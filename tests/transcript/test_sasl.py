@@ -80,7 +80,7 @@ def test_a_token_that_no_broker_takes() -> None:
 @pytest.mark.parametrize("version", versions(AUTHENTICATE))
 @pytest.mark.parametrize("error_code", [0, 58])
 async def test_a_name_counts_when_the_broker_took_the_login(version, error_code) -> None:
-    """And not before: whoever is refused is nobody."""
+    """And not before: a client that is refused has no name."""
     context = FakeContext()
     context.expect(HANDSHAKE, None, {"error_code": 0, "mechanisms": ["PLAIN"]})
     await call(context, HANDSHAKE, 1, {"mechanism": "PLAIN"})

@@ -30,8 +30,8 @@ def beat(*names: str, epoch: int = 0) -> dict[str, Any]:
     }
 
 
-async def test_a_member_of_a_lane_name_is_told_why_it_gets_nothing() -> None:
-    """It would wait for ever: the broker takes the name for a topic that may come."""
+async def test_a_member_of_a_lane_name_gets_the_reason() -> None:
+    """It would wait without end: the broker takes the name for a topic that may come."""
     found = await call(FakeContext(), HEARTBEAT, 1, beat("plain", "orders.lanes-8"))
 
     check({"error_code": INVALID_REQUEST, "assignment": None, "member_id": "m"}, found)

@@ -21,7 +21,7 @@ from tests.transcript.fake import FakeContext
 
 
 async def test_a_member_may_say_that_it_does_not_share() -> None:
-    """S004-121, G-17: `allowKeyShare` false in its user data: a whole partition, not a part."""
+    """`allowKeyShare` false in its user data: a whole partition, not a part."""
     group = Coordinator(world())
     alone = subscription("orders", user_data=SHARE_MARK + b"\x00")
     said = subscription("orders", user_data=SHARE_MARK + b"\x01")
@@ -35,7 +35,7 @@ async def test_a_member_may_say_that_it_does_not_share() -> None:
 
 
 async def test_a_switch_may_say_that_a_client_does_not_share() -> None:
-    """S004-62: known by the client id that the broker made the member id of."""
+    """Known by the client id that the broker made the member id of."""
     group = Coordinator(world(refuse_individual_commit=("audit-*",)))
     said = subscription("orders")
     audit = f"audit-1-{uuid.UUID(int=5)}"
@@ -49,7 +49,7 @@ async def test_a_switch_may_say_that_a_client_does_not_share() -> None:
 
 @pytest.mark.parametrize("protocol", ["range", COOPERATIVE])
 async def test_a_topic_that_is_not_split_goes_in_whole_partitions(protocol) -> None:
-    """S004-61: with `accept.range.fetch` off a member has all lanes of a partition, or none."""
+    """With `accept.range.fetch` off a member has all lanes of a partition, or none."""
     rule = GroupRule(group="billing-*", assignor="key-range")
     lanes = LaneRule(topic="orders", lanes=4, accept_range_fetch=False)
     group = Coordinator(FakeContext(lanes, groups=(rule,)))
@@ -80,7 +80,7 @@ async def test_members_read_what_is_led_in_their_rack() -> None:
 
 
 async def test_load_comes_before_racks() -> None:
-    """All partitions are led in one rack: who is in another one gets as many lanes."""
+    """All partitions are led in one rack: a member in another one gets as many lanes."""
     context = world()
     context.world.racks["orders"] = ("east", "east")
     group = Coordinator(context)

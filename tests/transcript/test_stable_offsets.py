@@ -1,4 +1,4 @@
-"""Offsets of transactions that have just ended: who waits for the markers, and how long."""
+"""Offsets of transactions that have just ended: requests wait for the markers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.transcript.test_transactions import (
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_who_cannot_ask_for_stable_offsets_waits_for_the_markers(version) -> None:
+async def test_a_client_that_cannot_ask_for_stable_offsets_waits_for_the_markers(version) -> None:
     """Kafka answers EndTxn before them. The next owner of a lane must not start before its end."""
     context = FakeContext()
     stands(context, 100)
@@ -38,7 +38,7 @@ async def test_who_cannot_ask_for_stable_offsets_waits_for_the_markers(version) 
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-async def test_who_cannot_ask_for_stable_offsets_is_told_to_come_later(version) -> None:
+async def test_a_client_that_cannot_ask_for_stable_offsets_has_to_come_later(version) -> None:
     """A transaction that goes on may still commit: what stands before it is not given out."""
     context = FakeContext()
     stands(context, 100)
@@ -60,7 +60,7 @@ async def test_who_cannot_ask_for_stable_offsets_is_told_to_come_later(version) 
     assert shown == [(-1, BUSY), (60, 0), (-1, BUSY)]
 
 
-async def test_who_asks_for_stable_offsets_is_told_to_ask_again() -> None:
+async def test_a_client_that_asks_for_stable_offsets_has_to_ask_again() -> None:
     """From v7 on the broker's answer is the client's; nothing is asked besides."""
     context = FakeContext()
     stands(context, 100)

@@ -1,4 +1,4 @@
-"""The switches: what a client is told while one is off (S004-60..63, K-01b), and after."""
+"""The switches: answers to a client while one is off, and after."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keylane.config.node import GroupRule, LaneRule
-from keylane.proxy.lanes.fetcher import LaneAnswer
+from keylane.proxy.lanes.fetch_request import LaneAnswer
 from tests.transcript.consumer_protocol import assignment, lanes_of, subscription
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 
@@ -58,7 +58,7 @@ async def test_lanes_of_a_refused_topic_are_denied_until_it_is_allowed_again(ver
 
 
 async def test_plain_topics_beside_refused_lanes_are_served() -> None:
-    """A plain fetch is unaffected, also in the same request (S004-61)."""
+    """A plain fetch is unaffected, also in the same request."""
     context = FakeContext()
     set_topic(context, "orders", is_on=False)
     entry = {"partition_index": 1, "records": b"plain data", "error_code": 0}
@@ -163,7 +163,7 @@ def key_range_group() -> FakeContext:
 
 
 async def test_a_refused_topic_is_dealt_out_in_whole_partitions() -> None:
-    """S004-61: the next generation obeys the switch, and the one after it is on again shares."""
+    """The next generation obeys the switch, and the one after it is on again shares."""
     context = key_range_group()
     members = ("a" + ID_OF, "b" + ID_OF, "c" + ID_OF)
     set_topic(context, "orders", is_on=False)
@@ -178,7 +178,7 @@ async def test_a_refused_topic_is_dealt_out_in_whole_partitions() -> None:
 
 
 async def test_a_client_that_does_not_share_gets_a_whole_partition() -> None:
-    """S004-62, G-17: it is known by its client id, or its instance id; others share the rest."""
+    """It is known by its client id, or its instance id; others share the rest."""
     context = key_range_group()
     members = ("alone" + ID_OF, "b" + ID_OF, "c" + ID_OF)
     current = context.switches.current

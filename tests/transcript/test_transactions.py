@@ -265,7 +265,7 @@ async def test_one_transaction_commits_twice() -> None:
 
 
 async def test_transactions_of_a_group_take_turns() -> None:
-    """D-EOS: B commits [45-49] first, A [40-44]; then S is 49, and both had only their own."""
+    """B commits [45-49] first, A [40-44]; then S is 49, and both had only theirs."""
     context = FakeContext()
     scan = context.groups.scan(context.lanes("orders"), 0)
     scan.add(40, 50, np.array([44, 49, 48, 47]))
@@ -317,7 +317,7 @@ async def test_the_transaction_ends_while_its_commit_waits() -> None:
 
 @pytest.mark.parametrize("version", versions(TXN_COMMIT))
 async def test_pending_offsets_from_before_the_start(version, caplog) -> None:
-    """They may be the client's own, and nobody knows which lanes they name: it has to abort."""
+    """They may be the client's own, and no node knows which lanes they name: it has to abort."""
     context = FakeContext()
     context.world.wait_s = 1.5
     for _ in range(2):
@@ -377,7 +377,7 @@ async def test_the_broker_refuses() -> None:
 
 
 async def test_errors_of_single_lanes() -> None:
-    """A lane out of range, and a partition that the broker does not tell of."""
+    """A lane out of range, and a partition that the broker leaves out."""
     context = FakeContext()
     entries = [
         {"partition_index": 0, "committed_offset": 7, "metadata": "", "error_code": 0},
@@ -392,7 +392,7 @@ async def test_errors_of_single_lanes() -> None:
 
 
 async def test_plain_topics_ride_along() -> None:
-    """In the same request; the broker's answers are told apart."""
+    """In the same request; the broker's answers are not mixed up."""
     context = FakeContext()
     stands(context, 7)
     context.expect(
@@ -472,7 +472,7 @@ async def test_the_journal_is_down() -> None:
 
 
 async def test_a_group_without_offsets() -> None:
-    """Lanes that nobody has committed stay uncommitted; the position is the log start."""
+    """Lanes that were not committed stay uncommitted; the position is the log start."""
     context = FakeContext()
     context.groups.log_starts["orders", 0] = 30
     stands(context, -1)

@@ -1,4 +1,4 @@
-"""A broker for which keylane has no listener: clients are not told of it, by no answer."""
+"""A broker for which keylane has no listener: no answer names it."""
 
 from __future__ import annotations
 

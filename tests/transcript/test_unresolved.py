@@ -88,7 +88,7 @@ async def test_a_topic_that_is_not_ready(version) -> None:
 
 @pytest.mark.parametrize("version", BY_NAME)
 async def test_a_topic_that_is_not_shown_to_the_client(version) -> None:
-    """The missing right is said, which clients tell their application."""
+    """The missing right is said, which clients report to their application."""
     context = FakeContext()
     context.registry.forget("orders")
     context.world.hidden.add("orders")
@@ -122,7 +122,7 @@ async def test_a_topic_whose_plan_does_not_fit(version) -> None:
     assert [topic["name"] for topic in topics] == ["plain"]
 
 
-async def test_an_id_that_nobody_knows() -> None:
+async def test_an_unknown_id() -> None:
     """v10: it may be that of lanes; the code is the one that a broker has for it."""
     context = FakeContext()
     context.expect(FETCH, nothing_asked(10), reported(10, []))

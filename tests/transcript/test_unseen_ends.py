@@ -73,7 +73,7 @@ async def test_one_transaction_commits_twice_among_nodes() -> None:
 
 
 async def test_with_an_epoch_per_transaction_nothing_is_taken_for_the_next_ones_own() -> None:
-    """Since KIP-890 the epoch tells transactions of one producer apart, whoever sees their ends."""
+    """Since KIP-890 the epoch separates transactions of one producer, without their ends."""
     context = among_nodes()
     stands(context, 100)
     takes(context, 100, note(100, {1: 120}))
@@ -91,7 +91,7 @@ async def test_with_an_epoch_per_transaction_nothing_is_taken_for_the_next_ones_
 
 
 async def test_a_transaction_whose_group_was_away_meanwhile_has_to_abort() -> None:
-    """Another node may have put commits into it; what they were nobody here knows."""
+    """Another node may have put commits into it; what they were is not known here."""
     context = among_nodes()
     stands(context, 100)
     takes(context, 100, note(100, {1: 120}))
@@ -111,7 +111,7 @@ def generation(number: int) -> Joined:
 
 
 @pytest.mark.parametrize("version", versions(TXN_COMMIT))
-async def test_who_waits_across_a_rebalance_without_naming_his_generation(version) -> None:
+async def test_a_commit_that_waits_across_a_rebalance_without_its_generation(version) -> None:
     """Its lanes may be another's by now; later versions leave that to the broker."""
     context = FakeContext()
     context.generations.note_joined("g", generation(3))

@@ -237,7 +237,7 @@ def test_a_client_that_goes_below_its_answer_is_noted_only() -> None:
 
 
 def test_a_commit_without_an_answer_may_count_until_the_next_one() -> None:
-    """Its outcome is open, but not for ever: a later commit of the group settles it."""
+    """Its outcome is open until a later commit of the group settles it."""
     begin = answer(1, -1), *handed(2, 0, 1, 2, 3)
     open_ = commit(3, 2, answered_s=inf)
     later = commit(4, 4, "b", generation=2)
@@ -309,7 +309,7 @@ def test_records_that_a_kept_commit_passes_are_not_lost() -> None:
 
 
 def test_a_commit_behind_records_of_other_lanes_in_a_log_that_was_cut_is_kept() -> None:
-    """Its member has read none of its own there, but came by, and says so after the cut."""
+    """Its member has read no record of its lane there, but came by, and says so after the cut."""
     read = answer(1, -1), *handed(6, 0, 1)
     kept = run(cut_cluster(), *read, Fetched("a", LANE, 4, 7), commit(22, 4), answer(30, 4, "b"))
     never_there = run(cut_cluster(), *read, commit(22, 4), answer(30, 4, "b"))
@@ -374,7 +374,7 @@ def test_a_reset_of_a_position_that_is_in_the_log_is_a_breach() -> None:
     assert kinds(verdict) == {"refused"}
 
 
-def test_who_goes_back_behind_the_start_of_the_log_is_refused_by_right() -> None:
+def test_a_member_that_goes_back_behind_the_log_start_is_refused_by_right() -> None:
     """Its own wish has it read again what is left; a member that stays is no such case."""
     read = [answer(1, 3), *handed(2, 3, 4, 5), commit(3, 6)]
     away = [OutOfRange("a", LANE, 0, 5), Reset("a", LANE, 6), *handed(7, 3, 4, 5)]
@@ -385,7 +385,7 @@ def test_who_goes_back_behind_the_start_of_the_log_is_refused_by_right() -> None
     assert kinds(run(cluster(6, start=3), *read, *away)) == {"refused"}
 
 
-def test_a_record_that_was_handed_out_unacknowledged_tells_of_a_cut() -> None:
+def test_a_record_that_was_handed_out_unacknowledged_shows_a_cut() -> None:
     """Its producer was never answered, and the log has another one there."""
     kept = cut_cluster()
     produced = [each for each in kept.produced if each not in OLD]
@@ -397,7 +397,7 @@ def test_a_record_that_was_handed_out_unacknowledged_tells_of_a_cut() -> None:
 
 
 def test_a_position_of_the_old_log_passes_new_records_as_direct() -> None:
-    """A client without leader epochs goes on where it was; that is told, and no breach."""
+    """A client without leader epochs goes on where it was; that is noted, and no breach."""
     verdict = run(cut_cluster(), *OLD_READ, Fetched("a", LANE, 4, 7.5))
 
     assert verdict.breaches == [] and notes(verdict) == {"passed"}

@@ -31,7 +31,7 @@ def test_a_handover_after_a_commit_is_clean() -> None:
 
 
 def test_uncommitted_records_may_come_again() -> None:
-    """A repeat before a commit is told, and is no breach."""
+    """A repeat before a commit is noted, and is no breach."""
     verdict = judge(
         [A_HOLDS, A_READS, reported(4, "b", "assigned", lanes=[0]), records(5, "b", (10, 0))]
     )
@@ -47,7 +47,7 @@ def test_uncommitted_records_may_come_again() -> None:
         ([records(5, "a", (14, 3))], "out of order"),
     ],
 )
-def test_breaches_are_told(more, said) -> None:
+def test_breaches_are_reported(more, said) -> None:
     """Committed and seen again; back in one assignment; a number left out."""
     verdict = judge([A_HOLDS, A_READS, A_COMMITS, *more])
 
@@ -55,7 +55,7 @@ def test_breaches_are_told(more, said) -> None:
 
 
 def test_a_member_that_was_given_up_is_late_only() -> None:
-    """It held the lane before another member committed, and was told of no rebalance."""
+    """It held the lane before another member committed, and got no rebalance."""
     b_commits = reported(4, "b", "committed", offsets={"0": 15})
     verdict = judge([A_HOLDS, A_READS, b_commits, records(5, "a", (12, 2))])
 

@@ -119,7 +119,7 @@ def test_a_commit_without_an_answer_is_noted_at_the_end() -> None:
 
 @pytest.mark.parametrize("version", [5, 7])
 def test_answers_of_one_group_are_noted(version) -> None:
-    """Each lane that was told without an error; other topics are not looked at."""
+    """Lanes that were answered without an error are noted; other topics are not looked at."""
     wire = Wire()
     reported = lanes(_0={"committed_offset": 7}, _5={"committed_offset": -1, "error_code": 14})
 

@@ -26,7 +26,7 @@ def test_a_task_gives_its_result() -> None:
 
 
 def test_a_task_survives_the_garbage_collector() -> None:
-    """Nobody but `spawn` refers to the task, and it still ends."""
+    """The task ends though only `spawn` refers to it."""
 
     async def main() -> bool:
         done = asyncio.Event()
@@ -44,7 +44,7 @@ def test_a_task_survives_the_garbage_collector() -> None:
 
 
 def test_a_failure_is_logged_once_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    """An exception of a task that nobody awaits is not lost."""
+    """An exception of a task without a waiter is not lost."""
 
     async def main() -> None:
         async def work() -> None:
@@ -145,4 +145,4 @@ def test_after_a_good_run_the_pause_is_short_again(caplog: pytest.LogCaptureFixt
         run_virtual(main)
 
     assert [later - earlier for earlier, later in pairwise(starts)] == [101.0] * 3
-    assert "task ended, and is begun anew name=follower" in caplog.text
+    assert "task ended: restarting name=follower" in caplog.text

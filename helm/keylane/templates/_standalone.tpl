@@ -1,6 +1,6 @@
 {{/*
-Start of range k of n in the hash space: k * (2^63 - 1) / n, rounded down, as keylane cuts it
-(D-SPLIT). 2^63 - 1 = q * n + r, so that no product passes 64 bits.
+Start of range k of n in the hash space: k * (2^63 - 1) / n, rounded down, as keylane cuts it.
+2^63 - 1 = q * n + r, so that no product passes 64 bits.
 */}}
 {{- define "keylane.rangeStart" -}}
 {{- $n := int64 .n -}}

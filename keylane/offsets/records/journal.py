@@ -1,6 +1,5 @@
 """Records of the individual commit journal: keys and values of `__individual_commit_offsets`.
 
-In:    positions, offset ranges, pinned layouts.  Out: key and value bytes; and back.
 Source: docs/decisions/005, 006, 022, 027, 038, 042.
 
     key   = int16 version, int8 kind, then
@@ -41,8 +40,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from keylane.config.own_names import JOURNAL_TOPIC
-from keylane.keyrange.lane import LANE_COUNT_MAX
-from keylane.keyrange.space import HASH_MAX
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.records.journal_parts import (
     INTERVAL_BYTES_MIN,
@@ -66,7 +64,7 @@ from keylane.wire.primitives import Buffer, Reader, Writer
 
 TOPIC_NAME: Final = JOURNAL_TOPIC
 FORMAT: Final = 1
-"""What nodes say to each other that they can read: 1 has steps, 0 has not."""
+"""Format that nodes announce to each other as readable: 1 has steps, 0 has not."""
 KEY_VERSION: Final = 0
 CUT_LAYOUT_VERSION: Final = 1
 BASE_VERSION: Final = 1
@@ -98,7 +96,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StateKey:
-    """Whose progress, and where. The hash is taken once: a commit looks things up by one key."""
+    """Group and partition of a state. Hashed once: a commit looks things up by one key."""
 
     group: str
     topic_id: uuid.UUID
@@ -140,7 +138,7 @@ class IntentKey:
 
     state: StateKey
     offset: int | None
-    """What is about to be pushed; None: the offset is about to be deleted."""
+    """Offset that is about to be pushed; None: the offset is about to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ class EpochKey:
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """What a state's positions have become since its whole record, one step of several."""
+    """One step of several: a state's positions since its whole record."""
 
     state: StateKey
     number: int
@@ -193,7 +191,7 @@ class RangeValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutValue:
-    """What the lane indexes of a view mean for as long as anybody's commits stand on them."""
+    """Meaning of a view's lane indexes while any commits stand on them."""
 
     timestamp_ms: int
     topic_id: uuid.UUID
@@ -208,7 +206,7 @@ class IntentValue:
     """A state as it is once its push has reached Kafka, `after.pushed` being what was pushed."""
 
     before: int | None
-    """What the state's record says was pushed before; it counts beside that record only."""
+    """Offset pushed before, by the state's record; it counts beside that record only."""
     after: PositionsValue
 
 
@@ -222,7 +220,7 @@ class EpochValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PusherValue:
-    """Which owner's push Kafka took last; the time is that of the push."""
+    """Owner whose push Kafka took last; the time is that of the push."""
 
     timestamp_ms: int
     owner: OwnerEpoch

@@ -1,7 +1,4 @@
-"""What values of journal records are made of: versions, offsets, intervals of the hash space.
-
-In:    offsets, positions.  Out: bytes; and back.
-"""
+"""Parts of values of journal records: versions, offsets, intervals of the hash space."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ T = TypeVar("T")
 def read_bounded(
     data: Buffer, read: Callable[[Reader], T], place: str, bytes_max: int = VALUE_BYTES_MAX
 ) -> T:
-    """What `read` makes of all of `data`. Raises: JournalInvalid, with the place."""
+    """Return the value that `read` makes of all `data`. Raises: JournalInvalid, with the place."""
     if len(data) > bytes_max:
         raise JournalInvalid(f"{place}: {len(data)} bytes, at most {bytes_max} are read")
     try:

@@ -1,6 +1,5 @@
-"""Records of steps: what a state's positions have become since the step or whole record before.
+"""Records of steps: changes of a state's positions since the step or whole record before.
 
-In:    `StepValue`.  Out: value bytes; and back.
 Source: docs/decisions/038; the key is in `offsets.journal`.
 
     value = int16 version, int64 timestamp in ms, int64 base (that of the whole record it follows),
@@ -29,7 +28,7 @@ from keylane.offsets.values import POSITION_COUNT_MAX
 from keylane.wire.primitives import Buffer, Reader, Writer
 
 HEAD: Final = struct.Struct(">hqqqqqi")
-"""All of a value before its changes."""
+"""Head of a value, before its changes."""
 
 
 class StepValue(NamedTuple):

@@ -1,6 +1,5 @@
-"""What a load has read of one state of the journal so far, in whatever order it came.
+"""Records of one state that a load has read so far, in whatever order they came.
 
-In:    keys and values of records.  Out: positions, ranges, epochs, intents; what is of no state.
 Source: docs/decisions/005, 038.
 """
 
@@ -82,7 +81,7 @@ class Loading:
         return walked(self.positions, self.steps, is_moving=is_moving)
 
     def orphans(self, key: StateKey) -> set[OrphanKey]:
-        """What is there without positions to stand beside."""
+        """Return entries without positions to stand beside."""
         found: set[OrphanKey] = {RangeKey(key, *bounds) for bounds in self.ranges}
         found |= {StepKey(key, number) for number in self.steps}
         if self.epoch is not None:

@@ -23,7 +23,7 @@ from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
 LITERAL: Final = 3
-"""A pattern type; a prefix is of names that brokers know, whatever else it fits."""
+"""A pattern type; a prefix is of names that brokers know, whatever else it matches."""
 
 
 async def handle_create_acls(request: Request, context: Context) -> Buffers:

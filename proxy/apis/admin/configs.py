@@ -54,7 +54,7 @@ async def handle_describe_configs(request: Request, context: Context) -> Buffers
 
 
 async def handle_alter_configs(request: Request, context: Context) -> Buffers:
-    """AlterConfigs, IncrementalAlterConfigs: change what the name stands for."""
+    """Change the target of each name: AlterConfigs, IncrementalAlterConfigs."""
     wanted = request.decode()
     targets = [await _topic_target(resource, context) for resource in wanted.resources]
     asked = [
@@ -84,7 +84,7 @@ async def handle_alter_configs(request: Request, context: Context) -> Buffers:
 
 
 async def _topic_target(resource: Any, context: Context) -> TopicTarget | None:
-    """The meaning of a kio config resource that is a topic; None for other kinds."""
+    """Return the target of a kio config resource that is a topic; None for other kinds."""
     if int(resource.resource_type) != TOPIC_RESOURCE:
         return None
     name = resource.resource_name
@@ -103,7 +103,7 @@ def _names_throttled(resource: Any) -> bool:
 
 
 def _own_name(resource: Any, target: TopicTarget | None, context: Context) -> str:
-    """The brokers' name of a resource."""
+    """Return the brokers' name of a resource."""
     if target is None:
         return real_name(resource, context)
     return context.registry.physical_name(resource.resource_name)
@@ -117,7 +117,7 @@ def _renamed(resources: Any, names: list[str]) -> list[Any]:
 
 
 def partition_of(target: TopicTarget, index: int) -> int:
-    """The broker's partition of an index; what is no lane stays, and means nothing to it."""
+    """Return the broker's partition of an index; an index without a lane stays as it is."""
     view = target.view
     return index if view is None or view.error_of(index) else view.partition_of(index)
 
@@ -131,7 +131,7 @@ def _to_lanes(target: TopicTarget, pair: Pair) -> list[Pair]:
 def _with_values(
     resource: Any, target: TopicTarget | None, translate: Callable[[TopicTarget, Pair], list[Pair]]
 ) -> Any:
-    """A kio resource with each pair of throttled replicas translated; others as they are."""
+    """Return a kio resource with each pair of throttled replicas translated; others stay."""
     if target is None or not any(config.name in THROTTLED for config in resource.configs):
         return resource
     configs = tuple(
@@ -144,7 +144,7 @@ def _with_values(
 
 
 def translated(value: str | None, translate: Callable[[Pair], list[Pair]]) -> str | None:
-    """A list of throttled replicas in other numbers, each once; one that is none stays."""
+    """Return throttled replicas in other numbers, each once; text without a pair stays."""
     parts = [] if value is None else [part.split(":") for part in value.split(",")]
     if not parts or not all(len(part) == 2 and all(map(_is_number, part)) for part in parts):
         return value

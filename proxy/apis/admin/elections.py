@@ -30,7 +30,7 @@ from keylane.proxy.net.response_order import Buffers
 
 
 async def handle_elect_leaders(request: Request, context: Context) -> Buffers:
-    """Ask for partitions, answer for lanes; the broker is asked always, it judges the right."""
+    """Ask for partitions, answer for lanes; the broker is always asked, it judges the right."""
     wanted = request.decode()
     if wanted.topic_partitions is None and not shows_lanes(context):
         return await relay(request, context)

@@ -89,7 +89,7 @@ async def _present(topic: Any, context: Context) -> Any:
 
 
 def _parts(entries: tuple[Any, ...], target: TopicTarget) -> tuple[Any, ...]:
-    """Entries of lanes with their part of the partition's size."""
+    """Return entries of lanes with their part of the partition's size."""
     view = target.view
     if view is None:
         return entries
@@ -100,13 +100,13 @@ def _parts(entries: tuple[Any, ...], target: TopicTarget) -> tuple[Any, ...]:
 
 
 def part_of(size_bytes: int, entry: Any, view: View) -> int:
-    """Bytes of a lane, of its partition's; what is left over is the first lane's."""
+    """Return a lane's bytes of its partition's; the remainder is the first lane's."""
     lane, count = view.output_of(int(entry.partition_index)), view.layout.lane_count
     return size_bytes // count + (size_bytes % count if lane == 0 else 0)
 
 
 async def handle_alter_replica_log_dirs(request: Request, context: Context) -> Buffers:
-    """Move the partitions of lanes; the broker is asked always, since it judges the right."""
+    """Move the partitions of lanes; the broker is always asked, since it judges the right."""
     wanted = request.decode()
     named = [(folder, topic) for folder in wanted.dirs for topic in folder.topics]
     targets = await find_targets((topic.name for _, topic in named), context)
@@ -122,7 +122,7 @@ async def handle_alter_replica_log_dirs(request: Request, context: Context) -> B
 
 
 def _folders(wanted: Any, asked: Mapping[str, Mapping[int, str]]) -> tuple[Any, ...]:
-    """Folders with their topics, from folders by topic and partition."""
+    """Return folders with their topics, from folders by topic and partition."""
     named = [topic for folder in wanted.dirs for topic in folder.topics]
     topics: dict[str, list[Any]] = {}
     for name, paths in asked.items():

@@ -40,11 +40,11 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 
 Replicas = tuple[Any, ...] | None
-"""Target replicas; None cancels what is under way."""
+"""Target replicas; None cancels a reassignment under way."""
 
 
 async def handle_alter_reassignments(request: Request, context: Context) -> Buffers:
-    """Move the partitions of lanes; the broker is asked always, since it judges the right."""
+    """Move the partitions of lanes; the broker is always asked, since it judges the right."""
     wanted = request.decode()
     targets = await find_targets((topic.name for topic in wanted.topics), context)
     if all(target.is_plain for target in targets):
@@ -65,7 +65,7 @@ async def handle_alter_reassignments(request: Request, context: Context) -> Buff
 def equal_replicas(
     view: View, partition: int, wishes: Mapping[int, Replicas]
 ) -> Replicas | RefusalReason:
-    """The replicas that all lanes of a partition are to have."""
+    """Return the replicas that all lanes of a partition are to have."""
     first = next(iter(wishes.values()))
     if all(replicas == first for replicas in wishes.values()):
         return first
@@ -122,7 +122,7 @@ async def handle_list_reassignments(request: Request, context: Context) -> Buffe
     shown = tuple(
         module.OngoingTopicReassignment(name=target.name, partitions=entries)
         for target, entries in wishes.answers(found)
-        if entries  # brokers say nothing of topics without a reassignment, known or not
+        if entries  # brokers leave out topics without a reassignment, known or not
     )
     return request.answer_entity(replace(answer, topics=shown))
 
@@ -135,7 +135,7 @@ async def _present(topic: Any, context: Context) -> Any:
 
 
 def _placed(answer: Any, context: Context) -> list[Any]:
-    """The topics of an answer, with replicas as Metadata shows them."""
+    """Return the topics of an answer, with replicas as Metadata shows them."""
     topics = []
     for topic in answer.topics:
         counts = (int(entry.partition_index) + 1 for entry in topic.partitions)
@@ -148,7 +148,7 @@ def _placed(answer: Any, context: Context) -> list[Any]:
 
 
 def _with_real_ids(topic: Any, context: Context) -> Any:
-    """A kio topic entry with replicas by the brokers' own ids; None, which cancels, stays."""
+    """Return a kio topic entry with replicas by the brokers' own ids; None (cancel) stays."""
     partitions = tuple(
         entry
         if entry.replicas is None

@@ -5,7 +5,7 @@ a name that would mean lanes of another one: INVALID_TOPIC_EXCEPTION. A topic is
 own name, or by its own id; a lane name, or its id, is refused with POLICY_VIOLATION, since the
 topic is also that of clients that use other names. A topic whose lanes the client sees is given
 no more partitions: POLICY_VIOLATION, since the client counts lanes, and lanes stay on the
-partitions that they have (decision 006). All refusals say why. Among many nodes replicas that
+partitions that they have (docs/decisions/006). All refusals say why. Among many nodes replicas that
 the client chose are brokers by the id of any pair.
 Not done: nothing.
 
@@ -81,7 +81,7 @@ async def handle_delete_topics(request: Request, context: Context) -> Buffers:
 async def _lane_target(
     name: str | None, topic_id: uuid.UUID | None, context: Context
 ) -> TopicTarget | None:
-    """The target of a lane name, or of its id; None where a topic is meant itself."""
+    """Return the target of a lane name, or of its id; None where the topic itself is meant."""
     if name:
         is_lanes = context.registry.physical_name(name) != name
         return await find_target(name, context) if is_lanes else None
@@ -104,7 +104,7 @@ async def _refused_deletion(
     assert refusal is not None, "a lane name has a view, or a reason why not"
     if refusal.message is not None and request.api_version < MESSAGE_VERSION:
         log.warning(
-            "DeleteTopics refused topic=%s session_id=%s reason=%s",
+            "DeleteTopics entry refused topic=%s session_id=%s reason=%s",
             target.name, context.session_id, refusal.message,
         )  # fmt: skip
     return refused_entry(request, entry, refusal.code, refusal.message, name=name)
@@ -154,7 +154,7 @@ async def _refused_growth(topic: Any, context: Context) -> RefusalReason | None:
 
 
 def _with_real_ids(topic: Any, context: Context) -> Any:
-    """A kio topic entry with the replicas that the client chose by the brokers' own ids."""
+    """Return a kio topic entry with the chosen replicas by the brokers' own ids."""
     if context.placement.is_alone or not topic.assignments:
         return topic
     assignments = tuple(

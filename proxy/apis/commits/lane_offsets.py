@@ -25,7 +25,6 @@ from keylane.offsets.txn_metadata import LaneCommit, apply_commit
 from keylane.offsets.values import NO_LEADER_EPOCH
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.unresolved import resolve_view
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.topics.view import View
@@ -74,25 +73,6 @@ class Draft:
     def __post_init__(self) -> None:
         self.key = state_key(self.group, self.view.topic_id, self.partition)
         self.place = self.view.topic, self.partition
-
-
-async def find_views(
-    topics: Iterable[Any], context: Context, client_id: str | None = None
-) -> list[View | None]:
-    """The view of each kio topic entry, by its id where it has one, else by its name.
-
-    None: the topic is plain for certain. What cannot be resolved is a view that refuses all.
-    client_id: of the request; without, a client's key ranges do not count.
-    """
-    views: list[View | None] = []
-    for topic in topics:
-        if not hasattr(topic, "topic_id"):
-            views.append(await resolve_view(client_id, str(topic.name), None, context))
-        elif topic.topic_id is None:  # the zero id, which the broker refuses
-            views.append(None)
-        else:
-            views.append(await resolve_view(client_id, None, topic.topic_id, context))
-    return views
 
 
 async def open_drafts(

@@ -49,7 +49,6 @@ from keylane.proxy.apis.commits.lane_offsets import (
     NONE,
     UNKNOWN_PARTITION,
     Draft,
-    find_views,
     open_drafts,
 )
 from keylane.proxy.apis.commits.late_offsets import note_late
@@ -59,6 +58,7 @@ from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
@@ -75,12 +75,14 @@ from keylane.wire.offset_commit import (
 )
 
 
-async def handle_offset_commit(request: Request, context: Context) -> Buffers:
+async def handle_offset_commit(
+    request: Request, wanted: CommitRequest, context: Context
+) -> Buffers:
     """Apply lanes' commits to drafts, push stable offsets, save, answer."""
-    wanted: CommitRequest = request.decode()
     check_partitions(wanted.topics)
     views = await find_views(wanted.topics, context, request.header.client_id)
-    group, topics, by_id = wanted.group_id, wanted.topics, request.api_version >= TOPIC_ID_FROM
+    group, topics = wanted.group_id, wanted.topics
+    by_id = request.api_version >= TOPIC_ID_FROM
     moved = moved_states(group, topics, views, context)
     if not any(views):
         return await relay_moving(request, group, Operation.READ, moved, context)

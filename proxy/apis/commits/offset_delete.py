@@ -40,7 +40,6 @@ from keylane.proxy.apis.commits.lane_offsets import (
     UNKNOWN_PARTITION,
     UNSTABLE,
     Draft,
-    find_views,
     note_unknown_start,
     open_drafts,
     own_commit,
@@ -53,6 +52,7 @@ from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.refusals import expect_right, refuse_groups
 from keylane.proxy.apis.shared.relay import ask_rounds
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
@@ -62,13 +62,12 @@ from keylane.proxy.topics.view import View
 log = logging.getLogger("keylane.offset_delete")
 
 
-async def handle_delete_groups(request: Request, context: Context) -> Buffers:
+async def handle_delete_groups(request: Request, wanted: Any, context: Context) -> Buffers:
     """Relay, then forget the states of groups that are gone.
 
     Groups of another node are refused before the broker is asked, which would delete them; so is
     the nodes' own.
     """
-    wanted = request.decode()
     check_entries(len(wanted.groups_names))
     own = {OWN_GROUP} & {str(name) for name in wanted.groups_names}
     refused = own | await _of_other_nodes(wanted.groups_names, context)
@@ -103,9 +102,8 @@ async def _of_other_nodes(names: Iterable[Any], context: Context) -> set[str]:
     return refused
 
 
-async def handle_offset_delete(request: Request, context: Context) -> Buffers:
+async def handle_offset_delete(request: Request, wanted: Any, context: Context) -> Buffers:
     """Ask the broker for each partition once, forget the lanes that it agreed to."""
-    wanted = request.decode()
     check_partitions(wanted.topics)
     views = await find_views(wanted.topics, context)
     group = str(wanted.group_id)

@@ -34,7 +34,6 @@ from keylane.proxy.apis.commits.lane_offsets import (
     NO_OFFSET,
     NONE,
     UNSTABLE,
-    find_views,
     known_offset,
     note_unknown_start,
 )
@@ -62,6 +61,7 @@ from keylane.proxy.apis.shared.refusals import (
 )
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
@@ -106,9 +106,8 @@ class GroupQuestion:
         return view.topic_id if self.by_id else view.topic
 
 
-async def handle_offset_fetch(request: Request, context: Context) -> Buffers:
+async def handle_offset_fetch(request: Request, wanted: Any, context: Context) -> Buffers:
     """Ask the broker for physical partitions, answer lanes."""
-    wanted = request.decode()
     questions = await _questions(wanted, request, context)
     if all(each.topics is not None and not each.has_views for each in questions):
         return await relay(request, context)

@@ -50,7 +50,6 @@ from keylane.proxy.apis.commits.lane_offsets import (
     UNKNOWN_PARTITION,
     UNSTABLE,
     Draft,
-    find_views,
     open_drafts,
 )
 from keylane.proxy.apis.commits.late_offsets import note_transaction
@@ -59,6 +58,7 @@ from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
@@ -165,9 +165,8 @@ async def handle_end_txn(request: Request, context: Context) -> Buffers:
     return (frame,)
 
 
-async def handle_txn_offset_commit(request: Request, context: Context) -> Buffers:
+async def handle_txn_offset_commit(request: Request, wanted: Any, context: Context) -> Buffers:
     """Put stable positions, and lanes beside them, into the client's transaction."""
-    wanted = request.decode()
     check_partitions(wanted.topics)
     views = await find_views(wanted.topics, context, request.header.client_id)
     if not any(views):

@@ -30,7 +30,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 def names_librdkafka(request: Request) -> bool:
-    """Return whether the client's software is librdkafka or built on it, as far as it says (v3+).
+    """Return whether the client names its software as librdkafka or built on it (v3+).
 
     The body is the software's name and version and nothing else; the builds for Python, .NET,
     Go and others put `rdkafka` into one of both.
@@ -39,10 +39,10 @@ def names_librdkafka(request: Request) -> bool:
 
 
 def clamp(request: Request, frame: Frame, served: Ranges) -> Buffers:
-    """The broker's answer, with only what both sides serve."""
+    """Return the broker's answer, with only the APIs that both sides serve."""
     body = request.answer_body(frame)
     if request.api_version > 0 and bytes(body[:2]) == TOO_NEW:
-        # An older broker answers a version that it does not know in v0, whatever was asked.
+        # An older broker answers a version that it does not know in v0, whatever version was asked.
         refusal = read_response(request.api_key, 0, body)
         api_keys = _clamp_keys(refusal.api_keys, served)
         return request.answer_entity(replace(refusal, api_keys=api_keys))
@@ -51,10 +51,10 @@ def clamp(request: Request, frame: Frame, served: Ranges) -> Buffers:
 
 
 def refuse_version(request: Request, version_max: int) -> Buffers:
-    """Answer a client from the future with the versions of ApiVersions that there are (KIP-511).
+    """Answer a client from the future with the known versions of ApiVersions (KIP-511).
 
-    The broker is not asked: before the login it answers ApiVersions once, and that is the
-    client's.
+    The broker is not asked: before the login it answers ApiVersions once, and closes the connection
+    at the second. The client asks again.
     """
     own = ApiVersion(api_key=i16(request.api_key), min_version=i16(0), max_version=i16(version_max))
     refusal = ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=(own,))

@@ -62,7 +62,7 @@ async def handle_describe_topic_partitions(request: Request, context: Context) -
 async def _present(
     topic: Any, names: dict[str, list[str]], room: AnswerRoom, context: Context
 ) -> list[Shown]:
-    """The topic once per name that the client asked for."""
+    """Return the topic once per name that the client asked for."""
     if topic.name is None:
         return [(topic, None)]
     topic = mark_own(place_topic(topic, context))

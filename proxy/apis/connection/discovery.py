@@ -67,7 +67,7 @@ async def handle_describe_cluster(request: Request, context: Context) -> Buffers
 
 
 def _group_of(wanted: Any, key: str) -> str | None:
-    """The group whose coordinator is asked for; None: no group's, or the lone node is asked."""
+    """Return the group whose coordinator is asked for; None for other keys and the lone node."""
     key_type = GROUP if wanted is None else int(getattr(wanted, "key_type", GROUP))
     if wanted is None or key_type not in (GROUP, SHARE):
         return None

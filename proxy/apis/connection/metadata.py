@@ -44,10 +44,10 @@ from keylane.proxy.net.response_order import Buffers
 log = logging.getLogger("keylane.metadata")
 
 TOPICS_MAX: Final = 50_000
-"""Of one request; a client that wants all topics names none."""
+"""Topics of one request; a client that wants all topics names none."""
 TOPIC_ID_VERSION: Final = 10
 IDS_VERSION: Final = 12
-"""From here on brokers take ids."""
+"""The first version whose ids brokers accept."""
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
 
 
 def _translate(wanted: Any, api_version: int, context: Context) -> tuple[_Asked, Any]:
-    """The client's names and ids, and the request to send; None: as it came.
+    """Return the client's names and ids, and the request to send; None: it stays as it came.
 
     A broker goes by ids alone where any entry has one, whatever names stand beside it: null,
     or "" as Java's client writes them (KafkaApis.handleTopicMetadataRequest).
@@ -109,7 +109,7 @@ def _translate(wanted: Any, api_version: int, context: Context) -> tuple[_Asked,
 
 
 def _names_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any, ...] | None:
-    """Entries with the broker's names, each topic once; None where no name is a lane name."""
+    """Return entries with the broker's names, each topic once; None without a lane name."""
     entries: dict[str | None, Any] = {}
     is_changed = False
     for entry in wanted.topics:
@@ -126,7 +126,7 @@ def _names_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[An
 
 
 def _ids_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any, ...] | None:
-    """Entries with the broker's ids, each topic once; None where no id is a lane name's."""
+    """Return entries with the broker's ids, each topic once; None without a lane name's id."""
     entries: dict[uuid.UUID | None, Any] = {}
     is_changed = False
     for entry in wanted.topics:
@@ -146,16 +146,16 @@ def _ids_to_physical(wanted: Any, asked: _Asked, context: Context) -> tuple[Any,
 
 
 def _placed(topic: Any, context: Context) -> Any:
-    """The topic, which is noted as the broker shows it, with its partitions at their nodes."""
+    """Note the topic as the broker shows it, and return it with partitions at their nodes."""
     if topic.name is None:
         return topic
     if getattr(topic, "topic_id", None) and topic.error_code == 0:
-        context.learn_topic(topic)  # by the ids of brokers
+        context.learn_topic(topic)  # by the brokers' own ids
     return mark_own(place_topic(topic, context))
 
 
 async def _present(topic: Any, asked: _Asked, room: AnswerRoom, context: Context) -> list[Shown]:
-    """The placed topic as the client is to see it, once per name that it asked for."""
+    """Return the placed topic as the client is to see it, once per name that it asked for."""
     topic_id = getattr(topic, "topic_id", None)
     if topic.name is None:
         ids = dict.fromkeys(asked.ids.get(topic_id, [topic_id])) if topic_id else [topic_id]
@@ -166,7 +166,7 @@ async def _present(topic: Any, asked: _Asked, room: AnswerRoom, context: Context
 async def show_names(
     topic: Any, names: Sequence[str], room: AnswerRoom, context: Context
 ) -> list[Shown]:
-    """A kio topic entry once per name, with the lanes that the name stands for."""
+    """Return a kio topic entry once per name, with the lanes that the name stands for."""
     shown: list[Shown] = []
     for name in dict.fromkeys(names):
         view = None
@@ -186,7 +186,7 @@ async def show_names(
     if any(found.error_code == ErrorCode.invalid_topic_exception for found, _ in shown):
         # Not as a warning: any client could fill the log with it.
         log.debug(
-            "lane names refused, one answer has room for %d lanes under them session_id=%s "
+            "lane names refused: name fewer in one request lanes_max=%d session_id=%s "
             "topic=%s names=%d",
             LANE_NAME_ENTRIES_MAX, context.session_id, topic.name, len(shown),
         )  # fmt: skip
@@ -194,7 +194,7 @@ async def show_names(
 
 
 def mark_own(topic: Any) -> Any:
-    """A kio topic entry that is internal, as Kafka's own topics are, where it is keylane's.
+    """Return a kio topic entry, marked as internal where the topic is keylane's.
 
     Java, aiokafka and kafka-python leave internal topics out of patterns (KIP-4).
     """
@@ -203,9 +203,9 @@ def mark_own(topic: Any) -> Any:
 
 
 def refused_topic(topic: Any, name: str) -> Any:
-    """A kio topic entry that stops clients: its lanes are not served, for a reason in the log.
+    """Return a kio topic entry that stops clients: its lanes are not served (the log says why).
 
-    Of the codes that clients know here this is the one that all report to their application.
+    All clients report this code to their application, of the codes that they know here.
     """
     code = ErrorCode.topic_authorization_failed
     return replace(topic, name=type(topic.name)(name), partitions=(), error_code=code)

@@ -2,12 +2,13 @@
 
 Behaviour: mechanisms, tokens and answers pass as bytes, also when a client logs in again before
 its session ends (KIP-368); keylane keeps neither passwords nor tokens. Between a handshake
-and the last token a broker takes nothing else, so a handshake waits until keylane has answered
-what the client asked before, and asks nothing more for it. Where keylane logs in itself, or has a
-certificate of its own for the brokers, a client's first requests must be its login.
-The name in a token counts as the client's once the broker has said that the login is over, and
-for bounds only (`login_watch`).
-Not done: SaslHandshake v0, whose tokens have no request header; every client since 2018 has v1.
+and the last token a broker accepts nothing else, so a handshake waits until keylane has answered
+the client's earlier requests, and asks nothing more for it. Where keylane logs in itself, or has
+its own certificate for the brokers, a client's first requests must be its login: otherwise every
+client would have keylane's rights. The name in a token counts as the client's once the broker has
+ended the login, and for bounds only (`login_watch`).
+Not done: SaslHandshake v0: its tokens have no request header and would be read as frames. Every
+client since 2018 has v1.
 
 Source: KIP-43, KIP-152, KIP-368.
 """
@@ -29,9 +30,9 @@ TOKEN_BYTES_MAX: Final = 512 * 1024
 
 
 async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
-    """Relay once nothing of keylane's own can come between it and the tokens.
+    """Relay a handshake once no request of keylane itself can come between it and the tokens.
 
-    Nor anything of the client's: no token of an earlier login can be taken for one of this.
+    Nor one of the client's: no token of an earlier login can be taken for one of this.
     """
     await context.others_done()
     await context.caught_up()
@@ -40,9 +41,9 @@ async def handle_sasl_handshake(request: Request, context: Context) -> Buffers:
 
 
 def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
-    """See whether the broker took a token, and whether the login is over by that.
+    """Note whether the broker accepted a token, and whether that ended the login.
 
-    It takes tokens on a listener with SASL only, and there nothing else until the last one.
+    A broker accepts tokens on a listener with SASL only, and there nothing else until the last one.
     """
     start = request.answer_position(frame)
     if len(frame) < start + ERROR_CODE.size:
@@ -61,6 +62,6 @@ def note_login(request: Request, frame: Frame, context: Context) -> Buffers:
 
 
 def lifetime_ms_of(answer: Any) -> int:
-    """Lifetime of the login in ms; 0: as long as the connection, or not over."""
+    """Return the lifetime of the login in ms; 0: that of the connection, or not over."""
     lifetime = getattr(answer, "session_lifetime", None)  # from v1 on
     return 0 if lifetime is None else int(lifetime.total_seconds() * 1000)

@@ -36,10 +36,10 @@ REASON: Final = (
 UNREADABLE: Final = "keylane: the pattern cannot be compared with topics that have lanes: {reason}"
 BUSY_TEXT: Final = "keylane: too many patterns are being compared, ask again"
 PATTERNS_MAX: Final = 100
-"""Of one topology."""
+"""Bound of one topology."""
 
 OF_PATTERN: Final = "of the pattern"
-"""Not its name: the refusal is of the pattern, whichever topics it matches."""
+"""Shown in the place of a topic's name: the refusal is of the pattern, whatever it matches."""
 
 
 def _of_topic(topic: str) -> RefusalReason:
@@ -92,7 +92,7 @@ def _first_lane_topic(names: Iterable[str], context: Context) -> str | None:
 async def _find_refusal(
     group: str, patterns: Sequence[str], context: Context
 ) -> RefusalReason | None:
-    """The reason to refuse patterns of a group's member; None: the broker is to be asked.
+    """Return the reason to refuse a member's patterns; None: the broker is to be asked.
 
     A client without the right to the group is left to the broker before anything is compared.
     """
@@ -116,7 +116,7 @@ async def _find_refusal(
 
 
 async def _first_shown(topics: Sequence[str], context: Context) -> str | None:
-    """The first of these topics that the client may describe.
+    """Return the first of these topics that the client may describe.
 
     Brokers leave the others out of what a pattern means as well, and that they are there must not
     show (Kafka 4.3, `GroupMetadataManager.refreshRegularExpressions`).

@@ -24,7 +24,7 @@ from keylane.wire.group_members import (
 
 
 def without_hidden_names(request: Request, frame: Frame, context: Context) -> Buffers:
-    """The answer as clients see it. Raises: FrameInvalid."""
+    """Return the answer as clients see it. Raises: FrameInvalid."""
     flexible = request.api_version >= DESCRIBE_FLEXIBLE_VERSION
     body = request.answer_body(frame)
     physical_name = context.registry.physical_name

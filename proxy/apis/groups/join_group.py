@@ -1,4 +1,4 @@
-"""JoinGroup v0-9: members whose topics have lanes, and what the coordinator answers to them.
+"""JoinGroup v0-9: members whose topics have lanes, and the coordinator's answers to them.
 
 Behaviour: a member that names lanes (`orders.lanes-8`) is made known to the broker as subscribed
 to the topic behind them as well: the broker keeps offsets of subscribed topics only, and refuses
@@ -75,9 +75,9 @@ log = logging.getLogger("keylane.groups")
 
 STREAMS: Final = "stream"
 INCONSISTENT: Final = ErrorCode.inconsistent_group_protocol
-"""All stock clients raise it; it is what brokers say to a member that does not fit a group."""
+"""Error that all stock clients raise; brokers answer it to a member that does not fit a group."""
 LATER: Final = ErrorCode.coordinator_load_in_progress
-"""All stock clients join again after it."""
+"""Error after which all stock clients join again."""
 REMEDY: Final = "stop the whole group first, or give the new members another group id"
 
 
@@ -90,7 +90,7 @@ class Asked:
 
     @property
     def identity(self) -> str:
-        """The member, as `GroupNames` knows it; a new one has no name yet."""
+        """Return the member for `GroupNames`; a new one has no name yet."""
         join = self.join
         if not join.member_id and join.instance_id is None:
             return f"new {id(self)}"
@@ -98,7 +98,7 @@ class Asked:
 
 
 class PhysicalNames(dict[str, str]):
-    """The broker's name of each name, looked up once."""
+    """Return the broker's name of each name, looked up once."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class PhysicalNames(dict[str, str]):
 
 
 def read_asked(request: Request) -> Asked | None:
-    """The JoinGroup of a consumer; None: it is another client's, or the broker's to refuse."""
+    """Return the JoinGroup of a consumer; None: of another client, or the broker refuses it."""
     try:
         join = read_join_request(request.body, request.api_version)
     except FrameInvalid:
@@ -122,7 +122,7 @@ def read_asked(request: Request) -> Asked | None:
 
 
 def look_join_group(request: Request, context: Context) -> Handler | None:
-    """Relay where neither the member nor, as far as is known, its group has to do with lanes."""
+    """Return whether to relay: neither the member nor, as far as known, its group has lanes."""
     asked = read_asked(request)
     if asked is None or not _may_have_lanes(asked, context):
         return None
@@ -136,14 +136,14 @@ def _may_have_lanes(asked: Asked, context: Context) -> bool:
     try:
         return not context.groups.topics_of(group).isdisjoint(asked.names)
     except NotCoordinator:
-        return False  # not loaded yet; what the leader is answered shows the group's names
+        return False  # not loaded yet; the leader's answer shows the group's names
 
 
 async def handle_join_group(request: Request, context: Context, asked: Asked) -> Buffers:
     """Refuse a member that does not fit, else pass it on; judge the answer."""
     note_joining(request, context)
     group = asked.join.group_id
-    # Else the names of a stranger, whose broker may be long in refusing it, would keep members out.
+    # Otherwise names of a stranger, whose broker may refuse it late, would keep members out.
     code = ErrorCode(await context.group_error(group, Operation.READ))
     if code == ErrorCode.none:
         code = await _find_refusal(asked, context)
@@ -161,19 +161,19 @@ async def handle_join_group(request: Request, context: Context, asked: Asked) ->
 
 
 def judge_relayed_join(request: Request, frame: Frame, context: Context) -> Buffers:
-    """The answer to a member whose request was relayed; it is read again for few of them."""
+    """Change the answer to a relayed member; it is read again for few members."""
     return _judge(request, frame, context, lambda: read_asked(request))
 
 
 def _judge(
     request: Request, frame: Frame, context: Context, find_asked: Callable[[], Asked | None]
 ) -> Buffers:
-    """The answer to a member: without the names that keylane has added, or a refusal."""
+    """Return the answer to a member: without the names that keylane has added, or a refusal."""
     try:
         answer = read_join_answer(request.answer_body(frame), request.api_version)
     except FrameInvalid as error:
-        # The client may well read it: what cannot be judged is left to its own assignor.
-        log.warning("JoinGroup not read session_id=%s reason=%s", context.session_id, error)
+        # The client may be able to read it: its own assignor then decides.
+        log.warning("JoinGroup not read: relayed session_id=%s error=%s", context.session_id, error)
         return (frame,)
     is_follower = answer.leader and not answer.members
     asked = None if answer.error_code != 0 or is_follower else find_asked()
@@ -185,7 +185,7 @@ def _judge(
 
 
 async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
-    """The reason to refuse a member: `INCONSISTENT`, or `LATER` while that cannot be said."""
+    """Return the reason to refuse a member: `INCONSISTENT`, or `LATER` while it is unknown."""
     names, physical = context.group_names, PhysicalNames(context).__getitem__
     group = asked.join.group_id
     clash = own_clash(asked.names, physical)
@@ -207,7 +207,7 @@ async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
 
 
 async def _is_brokers(asked: Asked, context: Context) -> bool:
-    """Return whether the broker deals out the group's partitions, as the last answer has shown.
+    """Return whether the broker deals out the group's partitions, by its last answer.
 
     The members that it deals out to are then not even rebalanced by one that comes again and again.
     """
@@ -220,14 +220,14 @@ async def _is_brokers(asked: Asked, context: Context) -> bool:
 
 
 async def _learn_members(asked: Asked, context: Context) -> bool:
-    """Ask the coordinator for the group's members; False: a new member has to wait for that.
+    """Ask the coordinator for the group's members; False: a new member has to wait for them.
 
-    While a group rebalances, a coordinator names its members and not what they subscribe to.
+    While a group rebalances, a coordinator names its members and not their subscriptions.
     """
     names, group = context.group_names, asked.join.group_id
     found = await ask_group_state(group, context)
     if found.error_code != ErrorCode.none:
-        return True  # the coordinator says the same to the JoinGroup
+        return True  # the coordinator refuses the JoinGroup, too
     if not found.has_members:
         names.note_empty(group)
         return True
@@ -254,14 +254,14 @@ def _refuse(asked: Asked, clash: Clash, context: Context) -> None:
 def _log_clash(group: str, member: str, clash: Clash, context: Context) -> None:
     if context.group_names.log_once(group, clash):
         log.warning(
-            "member refused, its group reads the topic by another name group=%s member_id=%s "
+            "member refused: its group reads the topic by another name group=%s member_id=%s "
             "topic=%s running=%s refused=%s; %s",
             group, member, clash.topic, clash.name, clash.other, REMEDY,
         )  # fmt: skip
 
 
 def _with_hidden_names(request: Request, join: JoinRequest, context: Context) -> bytes:
-    """The request with the topics behind lane names beside them, in all protocols."""
+    """Return the request with the topics behind lane names added, in all protocols."""
     flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
     physical = PhysicalNames(context).__getitem__
     changed = [(span, add_hidden_names(span.data, physical)) for _, span in join.protocols]
@@ -272,7 +272,7 @@ def _with_hidden_names(request: Request, join: JoinRequest, context: Context) ->
 
 
 def _member_of(request: Request, frame: Frame, asked: Asked) -> str | None:
-    """The member that an answer has let in; None: none, or a leader, which is judged."""
+    """Return the member that an answer has let in; None: none, or a leader, judged elsewhere."""
     try:
         answer = read_join_answer(request.answer_body(frame), request.api_version)
     except FrameInvalid:
@@ -284,7 +284,7 @@ def _member_of(request: Request, frame: Frame, asked: Asked) -> str | None:
 def _judge_leaderless(
     request: Request, frame: Frame, asked: Asked, answer: JoinAnswer, context: Context
 ) -> Buffers:
-    """Of a group whose partitions the broker deals out: nothing for a member of lanes."""
+    """Refuse a member of lanes in a group whose partitions the broker deals out."""
     if not _lane_names(asked, context):
         return (frame,)
     _note_brokers(asked, context)
@@ -298,20 +298,20 @@ def _note_brokers(asked: Asked, context: Context) -> None:
     topic = _lane_names(asked, context)[0]
     if names.log_once(join.group_id, Clash(topic, "", topic)):
         log.warning(
-            "member refused, the broker deals out partitions in its group group=%s member_id=%s "
-            "topic=%s; stop the members with group.protocol=consumer, which connect to brokers "
+            "member refused: the broker deals out partitions in its group group=%s member_id=%s "
+            "topic=%s; stop the members with group.protocol=consumer that connect to brokers "
             "directly, or give them another group id",
             join.group_id, identity_of(join.member_id, join.instance_id), topic,
         )  # fmt: skip
 
 
 def _lane_names(asked: Asked, context: Context) -> list[str]:
-    """Topics of a member that are lanes to it, in order."""
+    """Return the member's topics that are lanes to it, in order."""
     return sorted(name for name in asked.names if context.registry.rule_of(name) is not None)
 
 
 def _refuse_member(request: Request, asked: Asked, answer: JoinAnswer, context: Context) -> Buffers:
-    """Answer with the refusal, and have the member leave: nothing is to be dealt out to it."""
+    """Answer with the refusal, and have the member leave: it must not be dealt any lanes."""
     context.aside(partial(_leave, asked.join, answer.member_id, context))
     return request.answer_entity(refusal(request, INCONSISTENT, member_id=answer.member_id))
 
@@ -321,14 +321,16 @@ async def _leave(join: JoinRequest, member_id: str, context: Context) -> None:
     try:
         await context.ask(LeaveGroupRequest(group_id=GroupId(join.group_id), members=(member,)))
     except KeylaneError as error:
-        # The broker misses the member by its session time-out.
-        log.info("member did not leave group=%s reason=%s", join.group_id, error)
+        # The broker drops the member at its session time-out.
+        log.info(
+            "member did not leave: its session times out group=%s error=%s", join.group_id, error
+        )
 
 
 def _judge_leader(
     request: Request, frame: Frame, asked: Asked, answer: JoinAnswer, context: Context
 ) -> Buffers:
-    """The answer to a leader: members by their own names, without those that do not fit."""
+    """Return a leader's answer: members by their own names, without those that do not fit."""
     flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
     physical = PhysicalNames(context).__getitem__
     metadata: dict[str, bytes] = {}
@@ -363,7 +365,7 @@ def _note_names(
     physical: PhysicalName,
     context: Context,
 ) -> frozenset[str]:
-    """Take note of a generation that has lanes; member ids that go by another name."""
+    """Note a generation that has lanes; return member ids that go by another name."""
     names = context.group_names
     has_lanes = any(
         context.registry.rule_of(name) is not None for name in NO_NAMES.union(*members.values())

@@ -24,7 +24,7 @@ def is_alone(_request: Request, context: Context) -> bool:
 
 
 async def handle_unregister_broker(request: Request, context: Context) -> Buffers:
-    """UnregisterBroker v0: the broker, whichever node its id is of."""
+    """Relay UnregisterBroker v0 with the broker's own id."""
     wanted = request.decode()
     broker_id = context.placement.real_id(int(wanted.broker_id))
     changed = replace(wanted, broker_id=type(wanted.broker_id)(broker_id))
@@ -32,7 +32,7 @@ async def handle_unregister_broker(request: Request, context: Context) -> Buffer
 
 
 async def handle_list_groups(request: Request, context: Context) -> Buffers:
-    """ListGroups v0-5: clients ask every pair, and some count a group as often as it is listed."""
+    """Answer ListGroups v0-5: each group at one node, since clients ask every pair and add up."""
     answer = request.decode_answer(await forward(request, context))
     groups = tuple(entry for entry in answer.groups if context.placement.lists(entry.group_id))
     return request.answer_entity(replace(answer, groups=groups))

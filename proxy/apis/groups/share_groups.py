@@ -9,7 +9,7 @@ records without end, is refused in heartbeats with INVALID_REQUEST and in offset
 POLICY_VIOLATION, each with a message. Its topic id is unknown to brokers, which say so.
 Not done: share groups in the order of keys.
 
-Source: KIP-932; decision 028 (docs/decisions).
+Source: KIP-932; docs/decisions/028.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _is_asked(target: TopicTarget, index: int, refused: Mapping[int, RefusalReas
 async def _refused_offsets(
     target: TopicTarget, offsets: Mapping[int, int], context: Context
 ) -> dict[int, RefusalReason]:
-    """By index, why a start offset is not set."""
+    """Return by index the reasons why a start offset is not set."""
     view = target.view
     if view is None:
         return {} if target.refusal is None else dict.fromkeys(offsets, target.refusal)
@@ -111,7 +111,7 @@ async def _refused_offsets(
 
 
 def beyond(view: View, index: int, offsets: Mapping[int, int]) -> RefusalReason | None:
-    """The reason why a lane beyond the partitions is not its partition; None: it is."""
+    """Return the reason to refuse a lane beyond the partitions; None: it is its partition."""
     count = view.layout.partition_count
     if index < count:
         return None

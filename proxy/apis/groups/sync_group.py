@@ -12,7 +12,7 @@ whose `allow.individual.commit` is off, by a switch or by their own word, get wh
 only.
 Members that say their rack (KIP-881) get lanes of partitions that are led there, where nothing
 more important speaks against it.
-A member that goes by another name of a topic than its group is refused (see `apis.joining`).
+A member that goes by another name of a topic than its group is refused (see `join_group`).
 Followers' requests, other groups' and those without an assignment pass as bytes.
 Not done: fencing; an unknown member, a late leader, an old generation are the broker's.
 
@@ -60,7 +60,7 @@ from keylane.wire.primitives import Reader
 log = logging.getLogger("keylane.assignor")
 
 EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
-"""Their members own nothing while they join, whatever they say. Of others we believe it."""
+"""Protocols whose members own nothing while they join. Members of others are believed."""
 STICKY: Final = "sticky"
 COOPERATIVE_STICKY: Final = "cooperative-sticky"
 GENERATION: Final = struct.Struct(">i")
@@ -74,7 +74,7 @@ class Deal:
 
     joined: Joined
     subscriptions: Sequence[Subscription]
-    """One per member, in order."""
+    """Subscriptions, one per member, in order."""
     topics: tuple[LaneTopic, ...]
     loads: Mapping[Lane, float]
     previous: Planned | None
@@ -83,7 +83,7 @@ class Deal:
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """The members and topics that a target is for."""
+        """Return the members and topics that a target is for."""
         members = zip(self.joined.members, self.subscriptions, strict=True)
         return (
             self.topics,
@@ -93,14 +93,14 @@ class Deal:
 
 
 class PlanRefused(Exception):
-    """A plan has an overlap or a gap: a mistake of ours, which must not reach a group."""
+    """A plan with an overlap or a gap: a mistake of keylane, which must not reach a group."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("; ".join(faults[:FAULTS_SHOWN]))
 
 
 def look_sync_group(request: Request, context: Context) -> Handler | None:
-    """Relay where keylane has no part in the group's assignment."""
+    """Return whether to relay: keylane has no part in the group's assignment."""
     if is_left_out(request, context):
         return refuse_left_out
     return None if planned_group(request, context) is None else handle_sync_group
@@ -111,7 +111,7 @@ def is_left_out(request: Request, context: Context) -> bool:
     try:
         group, _, member_id = read_member(request)
     except FrameInvalid:
-        return False  # the broker says so
+        return False  # the broker refuses it
     return context.group_names.is_refused(group, member_id)
 
 
@@ -135,7 +135,7 @@ async def handle_sync_group(request: Request, context: Context) -> Buffers:
 
 
 async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, ...] | None:
-    """The assignments to send; None: the client's own."""
+    """Return the assignments to send; None: the client's own."""
     group, generation_id = str(wanted.group_id), int(wanted.generation_id)
     joined = context.generations.joined(group, generation_id)
     if joined is None or joined.leader_id != wanted.member_id:
@@ -158,10 +158,10 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
         _warn(context, group, generation_id, str(error))
         return None
     except Exception as error:
-        # A mistake of ours must not stop a group.
+        # A mistake of keylane must not stop a group.
         context.stats.assignments_refused += 1
         log.error(
-            "plan refused, the client's is kept group=%s generation_id=%d faults=%s",
+            "plan refused: the client's is kept group=%s generation_id=%d faults=%s",
             group, generation_id, error, exc_info=None if isinstance(error, PlanRefused) else error,
         )  # fmt: skip
         return None
@@ -175,14 +175,14 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
 
 
 def read_subscriptions(members: Iterable[JoinedMember]) -> list[Subscription]:
-    """The subscription of each member. Raises: FrameInvalid."""
+    """Return the subscription of each member. Raises: FrameInvalid."""
     return [read_subscription(member.metadata) for member in members]
 
 
 async def find_lane_views(
     subscriptions: Iterable[Subscription], context: Context
 ) -> dict[str, View]:
-    """Lane topics that at least one member subscribes to, by name. Raises: UpstreamLost."""
+    """Return lane topics that a member subscribes to, by name. Raises: UpstreamLost."""
     names = sorted({name for one in subscriptions for name in one.topics})
     found = {name: await context.find_view(name) for name in names}
     return {name: view for name, view in found.items() if view is not None}
@@ -195,7 +195,7 @@ def make_deal(
     views: Mapping[str, View],
     context: Context,
 ) -> Deal:
-    """Put together what the plan is made from."""
+    """Put together the input of a plan."""
     rule = context.config.group_rule(group)
     is_co_partitioned = rule is not None and rule.co_partitioned
     topics = []
@@ -241,7 +241,7 @@ def make_deal(
 
 
 def client_of(member: JoinedMember) -> str:
-    """The name that a switch knows a member by: its instance id, else its client id.
+    """Return a member's name for switches: its instance id, else its client id.
 
     A leader does not learn client ids. But a broker makes member ids of them, with a UUID behind
     (GroupMetadata.generateMemberId), since clients no longer may (KIP-394).
@@ -284,7 +284,7 @@ def deal_out(deal: Deal) -> Planned:
 
 
 def _held_before(claimed: Sequence[Member], deal: Deal) -> Mapping[str, tuple[Lane, ...]]:
-    """By identity, the lanes of the generation before; by the members' word after a restart."""
+    """Return former lanes by identity; by the members' word after a restart."""
     if deal.previous is not None:
         return deal.previous.lanes
     return {
@@ -295,7 +295,7 @@ def _held_before(claimed: Sequence[Member], deal: Deal) -> Mapping[str, tuple[La
 def _without(
     lanes: Mapping[str, tuple[Lane, ...]], others: Mapping[str, tuple[Lane, ...]]
 ) -> dict[str, tuple[Lane, ...]]:
-    """By name, the lanes that are not in `others` under the same name; none is left out."""
+    """Return lanes by name that are not in `others` under the same name; no name is left out."""
     found = {}
     for name, mine in lanes.items():
         theirs = set(others.get(name, ()))
@@ -311,7 +311,7 @@ def _check(faults: Sequence[str]) -> None:
 
 
 def members_of(deal: Deal) -> list[Member]:
-    """The members with the lanes that they hold at this moment, by their own word."""
+    """Return the members with the lanes that they hold now, by their own word."""
     protocol = deal.joined.protocol_name
     counts = {topic.name: topic.index_count for topic in deal.topics}
     return [
@@ -329,10 +329,10 @@ def members_of(deal: Deal) -> list[Member]:
 
 
 def _generation_of(said: Subscription, protocol: str) -> int:
-    """The generation of the owned lanes."""
+    """Return the generation of the owned lanes."""
     is_old = said.generation_id == NO_GENERATION and protocol == COOPERATIVE_STICKY
     if is_old and len(said.user_data) >= GENERATION.size:
-        # Before version 2 it stood at the end of the assignor's own data (KIP-429).
+        # Before version 2 it stood at the end of the assignor's user data (KIP-429).
         return int(GENERATION.unpack(said.user_data[-GENERATION.size :])[0])
     return said.generation_id
 
@@ -342,10 +342,10 @@ def _existing(lanes: Iterable[Lane], counts: Mapping[str, int]) -> tuple[Lane, .
 
 
 def _with_history(claimed: Sequence[Member], deal: Deal) -> list[Member]:
-    """Members without a lane are taken to own what they had last: lanes stay put.
+    """Give members without a lane their last lanes to own: lanes stay put.
 
-    That is all members of an eager protocol, and a static member that was started again. What
-    members of the sticky assignor say of themselves comes before what we remember of them.
+    These are all members of an eager protocol, and a static member that was started again. The own
+    word of members of the sticky assignor comes before keylane's memory.
     """
     held = {lane for member in claimed for lane in member.owned}
     counts = {topic.name: topic.index_count for topic in deal.topics}
@@ -367,9 +367,9 @@ def _with_history(claimed: Sequence[Member], deal: Deal) -> list[Member]:
 
 
 def read_sticky_data(data: bytes) -> tuple[tuple[Lane, ...], int]:
-    """The lanes that a member of the eager `sticky` assignor had, and their generation.
+    """Return the lanes of a member of the eager `sticky` assignor, and their generation.
 
-    Nothing, when it cannot be read: a group plans without it as well.
+    Return none when they cannot be read: a group plans without them as well.
     Source: Kafka's StickyAssignor, user data versions 0 and 1; aiokafka's and kafka-python's.
     """
     lanes: list[Lane] = []
@@ -386,7 +386,7 @@ def read_sticky_data(data: bytes) -> tuple[tuple[Lane, ...], int]:
 def _count_moved(
     target: Mapping[str, Sequence[Lane]], members: Sequence[Member], deal: Deal
 ) -> int:
-    """Lanes that go to another member than had them, as far as that is known."""
+    """Return the number of lanes that go to another member than before, as far as known."""
     names = {one.member_id: one.identity for one in deal.joined.members}
     before = deal.previous.lanes if deal.previous else {}
     owners = {lane: name for name, lanes in before.items() for lane in lanes}
@@ -399,7 +399,7 @@ def _count_moved(
 
 
 def merge(assignments: Sequence[Any], deal: Deal, planned: Planned) -> list[tuple[str, bytes]]:
-    """The plan's lanes and the client's plain topics: (member id, assignment) of each member.
+    """Return (member id, assignment) of each member: planned lanes and the client's plain topics.
 
     A member that is not known here keeps its plain topics. Raises: FrameInvalid.
     """
@@ -427,7 +427,7 @@ def _log(context: Context, group: str, deal: Deal, planned: Planned, took_s: flo
     stats.lanes_moved += 0 if is_repeated else planned.moved_count
     stats.lanes_withheld += 0 if is_repeated else planned.withheld_count
     log.info(
-        "dealt out group=%s generation_id=%d protocol=%s members=%d lanes=%d moved=%d "
+        "lanes dealt out group=%s generation_id=%d protocol=%s members=%d lanes=%d moved=%d "
         "withheld=%d took_ms=%.1f",
         group, planned.generation_id, deal.joined.protocol_name, len(deal.joined.members),
         sum(map(len, planned.lanes.values())), planned.moved_count, planned.withheld_count,
@@ -438,6 +438,6 @@ def _log(context: Context, group: str, deal: Deal, planned: Planned, took_s: flo
 def _warn(context: Context, group: str, generation_id: int, reason: str) -> None:
     if context.generations.warn_once(group):
         log.warning(
-            "the client's assignment is kept group=%s generation_id=%d reason=%s",
+            "plan not made: the client's assignment is kept group=%s generation_id=%d reason=%s",
             group, generation_id, reason,
         )  # fmt: skip

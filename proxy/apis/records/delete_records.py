@@ -7,7 +7,7 @@ lowest of their offsets, and each lane is answered the new log start. An offset 
 watermark, above all others. Topics without lanes pass as they are.
 Not done: nothing.
 
-Source: KIP-107; decision 028 (docs/decisions).
+Source: KIP-107; docs/decisions/028.
 """
 
 from __future__ import annotations

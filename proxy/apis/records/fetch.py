@@ -32,11 +32,10 @@ from kio.schema.errors import ErrorCode
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import with_own_endpoints
-from keylane.proxy.apis.shared.lane_topics import are_plain, find_shared
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
-from keylane.proxy.apis.shared.unresolved import unresolved_lanes
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.apis.shared.views import are_plain, find_shared, unresolved_lanes
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD
@@ -57,15 +56,15 @@ from keylane.wire.leader_hints import show_fetch_ids
 from keylane.wire.primitives import NO_TAGS
 
 ZSTD_VERSION: Final = 10
-"""Clients that ask in an earlier one know no zstd (KIP-110)."""
+"""First version with zstd: clients that ask in an earlier one do not know it (KIP-110)."""
 SESSIONLESS_EPOCH: Final = -1
 MIXED_WAIT_MS_MAX: Final = 100
-"""Lanes and plain topics in one request are waited for in turns of this length."""
+"""Turns in which a request waits for lanes and for plain topics."""
 
 
 @dataclass(slots=True)
 class FetchPlan:
-    """A fetch request taken apart."""
+    """The parts of a fetch request."""
 
     plain: list[FetchTopic] = field(default_factory=list)
     """Topics that the broker answers."""
@@ -77,7 +76,7 @@ class FetchPlan:
 
 
 def look_fetch(request: Request, context: Context) -> Handler | None:
-    """Relay a request of which no topic has lanes, for all that is known."""
+    """Return whether to relay: no topic is known to have lanes."""
     wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
     has_ranges = context.range_views.has_ranges(request.header.client_id)
     if not has_ranges and are_plain(wanted.topics, context.registry):
@@ -124,7 +123,7 @@ async def plan_fetch(
         view = await find_shared(client_id, topic.name, topic_id, context)
         hidden = unresolved_lanes(topic.name, context) if view is None else None
         if hidden is not None:
-            # Relayed, a broker that learns of the topic now would give whole partitions for lanes.
+            # Relayed to a broker that learns of the topic now, it would bring whole partitions.
             refused = [_refused(e.partition, hidden.error_code) for e in topic.partitions]
             plan.answered.append((topic, list(refused)))
             plan.views.append(hidden)
@@ -155,7 +154,7 @@ async def plan_fetch(
 
 
 def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
-    """Note where a client reads that was given lanes just now (see `steps_back`)."""
+    """Note the positions of a client that was given lanes just now (see `steps_back`)."""
     if client_id not in context.gained_lanes.by_client:
         return
     for (topic, _), view in zip(plan.answered, plan.views, strict=True):
@@ -166,7 +165,7 @@ def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
 def lane_request(
     wanted: FetchRequest, plan: FetchPlan, context: Context, max_wait_ms: int
 ) -> LaneFetchRequest:
-    """The request for lanes; its answer is bounded whatever the client allows."""
+    """Return the request for lanes; its answer is bounded whatever the client allows."""
     return LaneFetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=wanted.min_bytes,
@@ -180,7 +179,7 @@ def lane_request(
 
 
 def build_lane_topics(plan: FetchPlan, lanes: Sequence[LaneAnswer]) -> tuple[FetchTopicAnswer, ...]:
-    """Answers of the lane topics, in the order of the request."""
+    """Return the answers of lane topics, in the order of the request."""
     return tuple(
         FetchTopicAnswer(
             name=topic.name,
@@ -203,13 +202,13 @@ async def _fetch_lanes(
 
 
 async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
-    """Give nothing to a client that lost the right to read while it waited: a wait may be long.
+    """Withhold records from a client that lost the right to read during a long wait.
 
     A client that was given other ranges meanwhile asks again, for those.
     """
     for number, ((topic, places), view) in enumerate(zip(plan.answered, plan.views, strict=True)):
         if not any(isinstance(place, int) for place in places):
-            continue  # nothing is given
+            continue  # it has no records
         error_code = await context.fetch_error(view)
         if view.lanes is None and not context.range_views.is_current(view):
             error_code = ErrorCode.not_leader_or_follower
@@ -257,7 +256,7 @@ def _plain_frame(request: Request, wanted: FetchRequest, plan: FetchPlan, wait_m
 
 
 def _has_news(topic: FetchTopicAnswer) -> bool:
-    # Tags name a diverging epoch or a new leader, a preferred replica where to go instead.
+    # Tags name a diverging epoch, a new leader or a preferred replica: clients would leave keylane.
     return any(
         answer.error_code
         or answer.preferred_read_replica >= 0
@@ -268,7 +267,7 @@ def _has_news(topic: FetchTopicAnswer) -> bool:
 
 
 def _chosen_name(view: View) -> str:
-    """The lane name, where it is the client that has chosen how many lanes there are; else none."""
+    """Return the lane name where the client has chosen the number of lanes, else none."""
     is_even = view.lanes is not None and view.lanes.cuts is None
     return view.name if view.is_renamed and is_even else ""
 

@@ -35,7 +35,7 @@ THROTTLE_VERSION: Final = 2
 
 
 async def handle_list_offsets(request: Request, context: Context) -> Buffers:
-    """Answer lanes from fresh knowledge where there is; ask the broker for the rest."""
+    """Answer lanes from fresh knowledge where there is any; ask the broker for the rest."""
     wanted = request.decode()
     check_partitions(wanted.topics)
     views = [await context.find_view(topic.name) for topic in wanted.topics]
@@ -90,7 +90,7 @@ async def handle_offset_for_leader_epoch(request: Request, context: Context) -> 
 async def _refusals(
     view: View | None, indexes: Sequence[int], context: Context
 ) -> dict[int, ErrorCode]:
-    """Lane index -> why it is refused; all lanes, when the client may not know of the topic."""
+    """Return refusals by lane index; all lanes, when the client may not know of the topic."""
     if view is None:
         return {}
     code = await context.right_error(view, Operation.DESCRIBE)
@@ -102,7 +102,7 @@ async def _refusals(
 async def _own_answers(
     api_version: int, wanted: Any, topic: Any, view: View | None, context: Context
 ) -> dict[int, Any]:
-    """Lane index -> answer, for what is known without asking and may be answered."""
+    """Return answers by lane index that are known without asking and are allowed."""
     fresh: dict[int, Any] = {}
     if view is None:
         return fresh

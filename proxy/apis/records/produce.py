@@ -26,10 +26,10 @@ from keylane.producers.resequence import resequence
 from keylane.producers.sequence import UNKNOWN_PRODUCER_LOG_START, SequencedBatch
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.endpoints import show_endpoints, with_own_endpoints
-from keylane.proxy.apis.shared.lane_topics import are_plain, find_view
 from keylane.proxy.apis.shared.own_topics import names_own, refused_topics
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.views import are_plain, find_view
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
@@ -60,7 +60,7 @@ Views = Mapping[tuple[str | None, bytes | None], View]
 
 @dataclass(slots=True)
 class RoundsUnderWay:
-    """Rounds that were sent, and what became of those that are answered."""
+    """The rounds that were sent, and the outcome of those that are answered."""
 
     sent: list[ProduceRound] = field(default_factory=list)
     refused: dict[Place, Refusal] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class RoundsUnderWay:
 
 
 def look_produce(request: Request, context: Context) -> Handler | None:
-    """Relay a request of which no topic has lanes, for all that is known, and that is answered."""
+    """Return whether to relay: it is answered, and no topic is known to have lanes."""
     wanted = read_produce_request(request.frame, request.body_position, request.api_version)
     is_own = names_own(wanted.topics, context.registry)
     if not is_own and wanted.acks != NO_ACKS and are_plain(wanted.topics, context.registry):
@@ -110,8 +110,8 @@ async def handle_produce(request: Request, context: Context, wanted: ProduceRequ
         under_way.sent.append(one)
         under_way.open.append((context.send(frame), batches))
     if wanted.acks == NO_ACKS:
-        if own:  # as a broker ends the connection: there is no answer to say it by
-            raise FrameInvalid("acks=0 for a topic of keylane's own")
+        if own:  # there is no answer for the error; a broker closes, too
+            raise FrameInvalid("acks=0 for a topic of keylane itself")
         return ()
     if not has_sequences:
         context.release()
@@ -121,7 +121,7 @@ async def handle_produce(request: Request, context: Context, wanted: ProduceRequ
 
 
 async def find_views(wanted: ProduceRequest, context: Context) -> Views:
-    """The views of the request's lane topics, by the name or id that it uses."""
+    """Return the views of the request's lane topics, by the name or id that it uses."""
     views = {}
     for topic in wanted.topics:
         view = await find_view(topic, context)
@@ -131,7 +131,7 @@ async def find_views(wanted: ProduceRequest, context: Context) -> Views:
 
 
 async def _denied(views: Views, context: Context) -> dict[str, int]:
-    """Kafka's code by topic, for those that the client may not write to."""
+    """Return Kafka's code by topic, for topics that the client may not write to."""
     topics = {view.topic: view for view in views.values()}
     codes = {
         name: await context.right_error(view, Operation.WRITE) for name, view in topics.items()
@@ -142,7 +142,7 @@ async def _denied(views: Views, context: Context) -> dict[str, int]:
 def to_physical(
     topic: ProduceTopic, entry: ProducePartition, views: Views, denied: Mapping[str, int]
 ) -> Target | Refusal:
-    """The target of a partition of the request."""
+    """Return the target of a partition of the request."""
     view = views.get((topic.name, topic.topic_id))
     if view is None:
         return Target(topic.name, topic.topic_id, entry.partition, entry.records)
@@ -159,7 +159,7 @@ def to_physical(
 def idempotent_batches(
     wanted: ProduceRequest, one: ProduceRound, views: Views
 ) -> dict[Place, SequencedBatch]:
-    """The lane batches of a round that carry sequence numbers."""
+    """Return the lane batches of a round that carry sequence numbers."""
     batches = {}
     for places in one.places:
         for place in places:
@@ -178,7 +178,7 @@ def renumber(
     refused: dict[Place, Refusal],
     context: Context,
 ) -> ProduceRound:
-    """The round with the partitions' sequence numbers; what gets none goes to `refused`."""
+    """Return the round with the partitions' sequence numbers; other batches go to `refused`."""
     if not batches:
         return one
     topics, all_places = [], []
@@ -230,7 +230,7 @@ def _sequenced(view: View, lane_index: int, header: BatchHeader) -> SequencedBat
 
 
 async def _settle_oldest(request: Request, under_way: RoundsUnderWay, context: Context) -> None:
-    """Wait for the first open round; take note of what the broker said to its sequences."""
+    """Wait for the first open round; note the broker's answers to its sequences."""
     pending, batches = under_way.open.popleft()
     frame = await pending
     response = read_produce_response(frame, request.answer_position(frame), request.api_version)
@@ -265,7 +265,7 @@ def _merge(
     def settled(place: Place, answer: ProduceAnswer) -> ProduceAnswer:
         error_code = under_way.error_codes.get(place, answer.error_code)
         if error_code == ErrorCode.unknown_producer_id != answer.error_code:
-            # Ours, not the broker's: without a log start a Java producer retries without end.
+            # An error of keylane: without a log start a Java producer retries without end.
             answer = answer._replace(log_start_offset=UNKNOWN_PRODUCER_LOG_START)
         return answer._replace(error_code=error_code)
 
@@ -276,7 +276,7 @@ def _merge(
 
 
 def _header(entry: ProducePartition) -> BatchHeader | None:
-    """The batch's header; None for what the broker will refuse better than we can."""
+    """Return the batch's header; None where the broker is to refuse the batch."""
     try:
         found = read_batch_header(memoryview((entry.records or (b"",))[0]), 0)
     except BatchCorrupt:

@@ -19,7 +19,7 @@ from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.apis.shared.rights import GroupRights, TopicRights
 from keylane.proxy.commits.group_states import GroupStates
 from keylane.proxy.groups.gained_lanes import MemberLanes
-from keylane.proxy.lanes.fetcher import LaneAnswer, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.net.security.login_watch import LoginWatch

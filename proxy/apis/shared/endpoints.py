@@ -1,7 +1,8 @@
 """Broker addresses in answers that are otherwise relayed: Produce, Fetch, ShareFetch and co.
 
-Behaviour: an answer that names a partition's new leader brings the leader's address along
-(KIP-951); it is replaced by keylane's. An answer without addresses stays as it is. Among many
+Behaviour: an answer that names a partition's new leader has the leader's address beside it
+(KIP-951); keylane's stands in its place, else clients would leave keylane and see partitions in
+the place of lanes. An answer without addresses stays as it is. Among many
 nodes ids are those of this node's pairs, also of the replica that a client is to read from
 (KIP-392): the client came here since the partition is placed here, with its replicas.
 Not done: nothing.
@@ -23,13 +24,13 @@ from keylane.wire.primitives import Buffer
 
 
 def with_own_endpoints(request: Request, answer: Frame, context: Context) -> Buffers:
-    """The answer with keylane's addresses; the frame itself when it has none."""
+    """Return the answer with keylane's addresses; the frame itself when it has none."""
     rewritten = show_endpoints(request, request.answer_body(answer), context)
     return (answer,) if rewritten is None else request.answer(rewritten)
 
 
 def show_endpoints(request: Request, body: Buffer, context: Context) -> Sequence[Buffer] | None:
-    """The body of an answer with keylane's addresses; None when it names no broker."""
+    """Return the body of an answer with keylane's addresses; None when it names no broker."""
     api_key, api_version = request.api_key, request.api_version
     if context.placement.is_alone:
         return rewrite_endpoints(api_key, api_version, body, context.address_of)

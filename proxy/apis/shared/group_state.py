@@ -1,4 +1,4 @@
-"""A group as its coordinator sees it, asked with the client's own connection.
+"""A group in the words of its coordinator, asked over the client's own connection.
 
 Source: Kafka protocol guide, DescribeGroups. Its right, DESCRIBE on the group, comes with the right
 to join it. A group of KIP-848 is Dead to it, as a group that does not exist; ConsumerGroupDescribe
@@ -24,7 +24,7 @@ STABLE: Final = "Stable"
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """The answer of the coordinator."""
+    """The coordinator's answer."""
 
     error_code: ErrorCode
     state: str

@@ -27,27 +27,27 @@ from keylane.wire.refused import refuse, results_of
 log = logging.getLogger("keylane.admin")
 
 REFUSED: Final = ErrorCode.policy_violation
-"""The request is well-formed; as a broker's own policies say it (KIP-108, KIP-133)."""
+"""Error of a well-formed request that a policy refuses (KIP-108, KIP-133)."""
 Wish = TypeVar("Wish")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTarget:
-    """A topic as a request names it."""
+    """A topic named by a request."""
 
     name: str
     view: View | None = None
-    """None: a topic without lanes, or `refusal` says why not."""
+    """The lanes; None: a topic without lanes, or `refusal` has the reason."""
     refusal: RefusalReason | None = None
 
     @property
     def topic(self) -> str:
-        """The broker's name of it."""
+        """Return the broker's name of it."""
         return self.name if self.view is None else self.view.topic
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the name means no lanes: the broker is asked as it stands."""
+        """Return whether the name means no lanes: the broker is asked under it."""
         return self.view is None and self.refusal is None
 
 
@@ -57,7 +57,7 @@ def shows_lanes(context: Context) -> bool:
 
 
 async def find_target(name: str, context: Context) -> TopicTarget:
-    """The target of a name. A name that means lanes is never plain, whatever the broker knows."""
+    """Return the target of a name. A name that means lanes is never plain to a broker."""
     if context.registry.rule_of(name) is None:
         return TopicTarget(name)
     try:
@@ -73,12 +73,12 @@ async def find_target(name: str, context: Context) -> TopicTarget:
 
 
 async def find_targets(names: Iterable[str], context: Context) -> list[TopicTarget]:
-    """Do as `find_target`, for each name."""
+    """Return the targets of names, as `find_target` does."""
     return [await find_target(str(name), context) for name in names]
 
 
 async def _code_of(name: str, context: Context) -> ErrorCode:
-    """The code with which the client's broker hides the topic of a lane name from this client."""
+    """Return the code by which the broker hides the topic of a lane name from this client."""
     answer = await context.ask(
         MetadataRequest(
             topics=(MetadataRequestTopic(name=TopicName(context.registry.physical_name(name))),),
@@ -92,7 +92,7 @@ async def _code_of(name: str, context: Context) -> ErrorCode:
 
 
 def lanes_text(view: View) -> str:
-    """The beginning of an error message about lanes."""
+    """Return the beginning of an error message about lanes."""
     layout = view.layout
     return (
         f"keylane: topic {view.name} is seen as {layout.partition_count} partitions "
@@ -101,7 +101,7 @@ def lanes_text(view: View) -> str:
 
 
 def show_lanes(entries: Iterable[Any], view: View, index_field: str) -> tuple[Any, ...]:
-    """kio entries of a broker's partitions, each once per lane, in the order of lane indexes."""
+    """Return kio entries of partitions, each once per lane, in the order of lane indexes."""
     layout = view.layout
     known = [each for each in entries if _has_lanes(getattr(each, index_field), view)]
     return tuple(
@@ -112,24 +112,24 @@ def show_lanes(entries: Iterable[Any], view: View, index_field: str) -> tuple[An
 
 
 def with_index(entry: Any, index: int, index_field: str) -> Any:
-    """A kio entry under another index."""
+    """Return a kio entry under another index."""
     return replace(entry, **{index_field: type(getattr(entry, index_field))(index)})
 
 
 def lanes_of(partitions: Iterable[int], view: View) -> tuple[int, ...]:
-    """The lanes of some partitions, ascending."""
+    """Return the lanes of some partitions, ascending."""
     known = [number for number in partitions if _has_lanes(number, view)]
     lanes = range(view.layout.lane_count)
     return tuple(sorted(view.layout.lane_index(number, lane) for number in known for lane in lanes))
 
 
 def _has_lanes(partition: int, view: View) -> bool:
-    """Return whether lanes read a partition; they read none that was added (decision 006)."""
+    """Return whether lanes read a partition; none reads an added one (docs/decisions/006)."""
     return 0 <= partition < view.layout.partition_count
 
 
 def any_lane(_view: View, _partition: int, wishes: Mapping[int, Wish]) -> Wish | RefusalReason:
-    """Wish of a partition what is wished of its first lane."""
+    """Return the wish for a partition: that for its first lane."""
     return next(iter(wishes.values()))
 
 
@@ -139,14 +139,14 @@ class _WantedTopic(Generic[Wish]):
 
     target: TopicTarget
     partition_of: dict[int, int] = field(default_factory=dict)
-    """By index, in the order of the request."""
+    """Wishes by index, in the order of the request."""
     wishes: dict[int, Wish] = field(default_factory=dict)
-    """By partition, what is to be asked."""
+    """Wishes by partition, to ask the broker for."""
     refusals: dict[int, RefusalReason] = field(default_factory=dict)
-    """By index."""
+    """Refusals by index."""
 
     def refuse(self, partition: int, refusal: RefusalReason) -> None:
-        """Refuse all that was named of a partition."""
+        """Refuse all indexes of a partition."""
         self.wishes.pop(partition, None)
         found = [index for index, other in self.partition_of.items() if other == partition]
         self.refusals.update(dict.fromkeys(found, refusal))
@@ -166,9 +166,9 @@ class LaneWishes(Generic[Wish]):
         self._count = 0
 
     def add(self, target: TopicTarget, wishes: Iterable[tuple[int, Wish]]) -> None:
-        """Take a topic of the request: each index with what is wished of it.
+        """Take a topic of the request: each index with its wish.
 
-        Raises: FrameInvalid, of more partitions than one request may name.
+        Raises: FrameInvalid, for more partitions than one request may name.
         """
         asked: _WantedTopic[Wish] = _WantedTopic(target)
         self._asked.append(asked)
@@ -196,10 +196,10 @@ class LaneWishes(Generic[Wish]):
                 asked.wishes[partition] = decided
 
     def settle(self) -> dict[str, dict[int, Wish]]:
-        """By physical topic and partition, what the broker is to be asked.
+        """Return by physical topic and partition the wishes for the broker.
 
-        Brokers take a partition once per request. Where names of one topic ask different things
-        of a partition, what was asked of the partition itself stands, and lanes are refused.
+        Brokers accept a partition once per request. Where names of one topic have different wishes
+        for a partition, the wish for the partition itself stands, and lanes are refused.
         """
         places: dict[tuple[str, int], list[_WantedTopic[Wish]]] = {}
         for asked in self._asked:
@@ -222,7 +222,7 @@ class LaneWishes(Generic[Wish]):
         return found
 
     def answer(self, request: Request, answer: Any) -> Any:
-        """The kio answer with a result for each index that was named; None: nothing was asked."""
+        """Return the kio answer with a result for each named index; None: nothing was asked."""
         response = load_response_schema(request.api_key, request.api_version)
         place, of_topic = results_of(response)
         entries, of_entry = results_of(of_topic)
@@ -237,7 +237,7 @@ class LaneWishes(Generic[Wish]):
         return replace(answer, **{place: results})
 
     async def judge(self, operation: Operation, context: Context) -> None:
-        """Put the broker's word before keylane's: a client without the right learns no more."""
+        """Put the broker's error before keylane's: a client without the right learns no more."""
         for asked in self._asked:
             view = asked.target.view
             if view is None or not asked.refusals:
@@ -248,12 +248,12 @@ class LaneWishes(Generic[Wish]):
                 asked.refusals = dict.fromkeys(asked.refusals, denied)
 
     def log_refusals(self, api: str, context: Context) -> None:
-        """Log what is refused, where the answer has no room for a reason: once per topic."""
+        """Log refusals where the answer has no room for a reason: once per topic."""
         for asked in self._asked:
             for refusal in asked.refusals.values():
                 if refusal.message is not None:
                     log.warning(
-                        "%s refused topic=%s indexes=%d session_id=%s reason=%s",
+                        "%s entry refused topic=%s indexes=%d session_id=%s reason=%s",
                         api, asked.target.name, len(asked.refusals), context.session_id,
                         refusal.message,
                     )  # fmt: skip
@@ -265,7 +265,7 @@ class LaneWishes(Generic[Wish]):
         of_entry: Any = None,
         index_field: str = "partition_index",
     ) -> list[tuple[TopicTarget, tuple[Any, ...]]]:
-        """Per topic of the request, an entry per index that was named.
+        """Return per topic of the request an entry per named index.
 
         found: the broker's kio entries by physical topic and partition; what it left out is left
         out here, too. of_entry: the type of those entries; None: refusals are left out.
@@ -296,7 +296,7 @@ def _refusal_of(target: TopicTarget, index: int) -> RefusalReason | None:
 def by_place(
     topics: Sequence[Any], name_field: str, entries_field: str, index_field: str
 ) -> dict[tuple[str, int], Any]:
-    """kio entries of an answer by topic and partition."""
+    """Return kio entries of an answer by topic and partition."""
     return {
         (str(getattr(topic, name_field)), int(getattr(entry, index_field))): entry
         for topic in topics

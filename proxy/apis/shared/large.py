@@ -1,8 +1,8 @@
 """Requests and answers with many entries: read and written beside the event loop, one at a time.
 
-Behaviour: a client chooses lane names, and each of them shows all partitions of a topic as often
-as it has lanes. So a request is given room for so many entries under such names, and what is
-beyond is refused. What an operator's own rules show has no such bound.
+Behaviour: a client chooses lane names, and each of them shows all partitions of a topic once per
+lane. So an answer has room for a number of entries under such names, and further names are refused.
+Names of an operator's rules have no such bound.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from keylane.proxy.topics.view import View
 from keylane.wire.repeated import Repeated
 
 ENTRIES_AT_ONCE: Final = 2_000
-"""So many are made in some 10 ms, for which the loop can be held."""
+"""Entries that are made in some 10 ms, for which the loop can be held."""
 BYTES_AT_ONCE: Final = 64 * 1024
-"""So much is read in as long."""
+"""Bytes that are read in the same time."""
 ENTRIES_MAX: Final = 50_000
 """Partitions, or groups, that one request names."""
 LANE_NAME_ENTRIES_MAX: Final = 100_000
-"""Of one answer under lane names: partitions times lanes, of all names together."""
+"""Entries of one answer under lane names: partitions times lanes, of all names together."""
 
 Shown = tuple[Any, View | None]
 """A kio topic entry, and the lanes to show in the place of its partitions."""
 
 
 def check_entries(count: int) -> None:
-    """Of a request whose entries are gone through one by one. Raises: FrameInvalid."""
+    """Check the count of a request whose entries are read one by one. Raises: FrameInvalid."""
     if count > ENTRIES_MAX:
-        raise FrameInvalid(f"{count} partitions or groups, at most {ENTRIES_MAX} in one request")
+        raise FrameInvalid(f"request has {count} partitions or groups, at most {ENTRIES_MAX}")
 
 
 class AnswerRoom:
-    """The room for lane names in one answer."""
+    """Room for lane names in one answer."""
 
     def __init__(self) -> None:
         self.entries_left = LANE_NAME_ENTRIES_MAX
@@ -59,13 +59,13 @@ class AnswerRoom:
 
 
 def too_many(topic: Any, name: str) -> Any:
-    """A kio topic entry for a lane name for which there is no room. Clients do not ask again."""
+    """Return a kio topic entry for a lane name without room. Clients do not ask again."""
     code = ErrorCode.invalid_topic_exception
     return replace(topic, name=type(topic.name)(name), partitions=(), error_code=code)
 
 
 async def expand_all(shown: Sequence[Shown], context: Context) -> tuple[Any, ...]:
-    """The kio topic entries, with lanes where there are any."""
+    """Return the kio topic entries, with lanes where there are any."""
     count = sum(0 if view is None else view.layout.index_count for _, view in shown)
     if count <= ENTRIES_AT_ONCE:
         return _expand(shown)
@@ -77,7 +77,7 @@ def _expand(shown: Sequence[Shown]) -> tuple[Any, ...]:
 
 
 def expand_topic(topic: Any, view: View) -> Any:
-    """A kio topic entry with one partition per lane, in lane index order."""
+    """Return a kio topic entry with one partition per lane, in lane index order."""
     count = view.layout.partition_count
     partitions = [entry for entry in topic.partitions if entry.partition_index < count]
     expanded = Repeated(partitions, copies=view.layout.lane_count, step=count)
@@ -88,24 +88,24 @@ def expand_topic(topic: Any, view: View) -> Any:
 
 
 async def read_answer(request: Request, frame: Frame, context: Context) -> Any:
-    """Do as `Request.decode_answer`. Raises: FrameInvalid."""
+    """Decode as `Request.decode_answer`, a large one beside the loop. Raises: FrameInvalid."""
     if len(frame) <= BYTES_AT_ONCE:
         return request.decode_answer(frame)
     return await context.in_turn(request.decode_answer, frame)
 
 
 async def write_answer(request: Request, entity: Any, entries: int, context: Context) -> Buffers:
-    """Do as `Request.answer_entity`, for an answer with so many entries."""
+    """Answer as `Request.answer_entity`, with many entries beside the loop."""
     if entries <= ENTRIES_AT_ONCE:
         return request.answer_entity(entity)
     return await context.in_turn(request.answer_entity, entity)
 
 
 def check_partitions(topics: Iterable[Any], field: str = "partitions") -> None:
-    """Do as `check_entries`, for the kio topic entries of a request. Raises: FrameInvalid."""
+    """Check the counts of a request's kio topic entries. Raises: FrameInvalid."""
     check_entries(sum(len(getattr(topic, field)) for topic in topics))
 
 
 def count_partitions(topics: Sequence[Any]) -> int:
-    """Of kio topic entries."""
+    """Return the number of partitions of kio topic entries."""
     return sum(len(topic.partitions) for topic in topics)

@@ -1,4 +1,4 @@
-"""The group and the member that JoinGroup and SyncGroup name.
+"""The group and the member in JoinGroup and SyncGroup requests.
 
 Source: Kafka protocol guide, JoinGroup, SyncGroup; KIP-62, KIP-345.
 """
@@ -22,7 +22,7 @@ FLEXIBLE_VERSIONS: Final[Mapping[int, int]] = {
 
 
 def planned_group(request: Request, context: Context) -> str | None:
-    """The group that a JoinGroup or SyncGroup names, when keylane deals out its lanes.
+    """Return the group of a JoinGroup or SyncGroup, when keylane deals out its lanes.
 
     Raises: FrameInvalid, when there is no group id to be read.
     """
@@ -33,13 +33,13 @@ def planned_group(request: Request, context: Context) -> str | None:
 
 
 def read_group(request: Request) -> str:
-    """The group that a JoinGroup, SyncGroup or Heartbeat names. Raises: FrameInvalid."""
+    """Return the group of a JoinGroup, SyncGroup or Heartbeat. Raises: FrameInvalid."""
     flexible = request.api_version >= FLEXIBLE_VERSIONS[request.api_key]
     return Reader(request.body, flexible=flexible).string()
 
 
 def read_member(request: Request) -> tuple[str, int, str]:
-    """Group, generation, member id of a SyncGroup or Heartbeat. Raises: FrameInvalid."""
+    """Return group, generation, member id of a SyncGroup or Heartbeat. Raises: FrameInvalid."""
     flexible = request.api_version >= FLEXIBLE_VERSIONS[request.api_key]
     reader = Reader(request.body, flexible=flexible)
     return reader.string(), reader.int32(), reader.string()
@@ -48,34 +48,34 @@ def read_member(request: Request) -> tuple[str, int, str]:
 def is_elsewhere(request: Request, context: Context) -> bool:
     """Return whether another node serves the group that a JoinGroup, SyncGroup or Heartbeat names.
 
-    The broker would take it here as well. But a member that joins here asks for its offsets here
-    next, and librdkafka takes nothing but a repetition for an answer to that: so it is sent to
-    the other node before, by what every client knows.
+    The broker would accept the request here as well. But a member that joins here asks for its
+    offsets here next, and librdkafka accepts only a repetition for an answer to that. So the member
+    is sent to the other node before, by a code that every client knows.
     """
     if context.placement.is_alone:
         return False
     try:
         number = context.placement.node_of_group(read_group(request))
     except FrameInvalid:
-        return False  # the broker says so
+        return False  # the broker refuses it
     return number is not None and number != context.placement.number
 
 
 def note_joining(request: Request, context: Context) -> None:
-    """Take note of a member that begins a round."""
+    """Note a member that begins a round."""
     try:
         group = read_group(request)
     except FrameInvalid:
-        return  # the broker says so
+        return  # the broker refuses it
     context.stats.rebalances += context.generations.rounds.joins(group, context.clock())
 
 
 def note_syncing(request: Request, context: Context) -> None:
-    """Take note of how long a member had nothing to read."""
+    """Note the time in which a member had nothing to read."""
     try:
         group = read_group(request)
     except FrameInvalid:
-        return  # the same
+        return  # the broker refuses it
     seconds = context.generations.rounds.syncs(group, context.clock())
     if seconds is not None:
         context.stats.rebalance_seconds.observe(seconds)

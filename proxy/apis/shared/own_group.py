@@ -1,4 +1,4 @@
-"""The nodes' own group, which no client has to do with: refused at keylane's listeners.
+"""Refusals of the nodes' own group at keylane's listeners: no client is a member of it.
 
 Behaviour: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, TxnOffsetCommit,
 AddOffsetsToTxn, OffsetDelete, DeleteGroups, and the heartbeats and offset changes of the newer
@@ -29,7 +29,7 @@ from keylane.wire.primitives import Reader
 SHORT_NAME: Final = len(GROUP).to_bytes(2, "big") + GROUP.encode()
 COMPACT_NAME: Final = bytes([len(GROUP) + 1]) + GROUP.encode()
 LONG_SIZE: Final = 0x80
-"""From here on a size has several bytes, which no name of less than 127 needs, but may have."""
+"""First byte of a size that has several bytes: names of less than 127 may have them, too."""
 FLEXIBLE_FROM: Final[Mapping[int, int]] = {
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.JOIN_GROUP: 6,
@@ -49,7 +49,7 @@ FLEXIBLE_FROM: Final[Mapping[int, int]] = {
 BEHIND_TRANSACTION: Final = frozenset({ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT})
 """APIs that name a transactional id before the group."""
 PRODUCER_BYTES: Final = 10
-"""Producer id and epoch, which stand between."""
+"""Bytes of the producer id and epoch between the two names."""
 
 
 def names_own_group(request: Request) -> bool:
@@ -65,7 +65,7 @@ def names_own_group(request: Request) -> bool:
     try:
         return _read_group(request, is_flexible=is_flexible) == GROUP
     except FrameInvalid:
-        return False  # the broker says so
+        return False  # the broker refuses it
 
 
 def _read_group(request: Request, *, is_flexible: bool) -> str:
@@ -78,7 +78,7 @@ def _read_group(request: Request, *, is_flexible: bool) -> str:
 
 
 def but_own_group(handler: Handler | None, look: Look | None) -> Look:
-    """A look that has the nodes' group refused, and all others treated as `Route` says it."""
+    """Return a look that refuses the nodes' group, and treats all others as `Route` does."""
 
     def looked(request: Request, context: Context) -> Handler | None:
         if names_own_group(request):

@@ -1,10 +1,10 @@
-"""Changes of keylane's own topics and transactional ids: for clients that may alter the cluster.
+"""Changes of keylane's topics and transactional ids: for clients that may alter the cluster.
 
 Source: docs/decisions/034; KIP-430 (authorized operations).
 
-A right to all topics (`*`) is a common one, and was not given with keylane's own in mind: a client
-that can write there sets lanes of any group, and settings. The broker says whether the client may
-ALTER the cluster; where it has no authorizer, each client may. Requests that need that right
+A right to all topics (`*`) is a common one, and was not given for keylane's own topics: a client
+that can write there sets lanes of any group, and settings. The broker decides whether the client
+may ALTER the cluster; where it has no authorizer, each client may. Requests that need that right
 themselves (AlterPartitionReassignments, ElectLeaders, AlterReplicaLogDirs, CreateAcls) are the
 broker's to judge. A client that goes to a broker directly meets the broker's ACLs alone.
 """
@@ -64,9 +64,9 @@ def guarding(handler: Handler) -> Handler:
 
 
 def guarding_id(handler: Handler | None = None, relays: Relays | None = None) -> Look:
-    """A look that refuses transactional ids of keylane's; others are handled, or relayed.
+    """Return a look that refuses keylane's transactional ids; others are handled, or relayed.
 
-    relays: says that a request needs no handler.
+    relays: returns whether a request needs no handler.
     """
 
     async def checked(request: Request, context: Context) -> Buffers:
@@ -87,7 +87,7 @@ def guarding_id(handler: Handler | None = None, relays: Relays | None = None) ->
 
 
 def guarding_partitions(handler: Handler) -> Handler:
-    """AddPartitionsToTxn: a broker adds none of the partitions where one is refused."""
+    """Handle AddPartitionsToTxn: where one partition is refused, a broker adds none."""
 
     async def served(request: Request, context: Context) -> Buffers:
         topics = request.decode().v3_and_below_topics
@@ -107,7 +107,7 @@ def guarding_partitions(handler: Handler) -> Handler:
 
 
 def names_own(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
-    """Return whether a Produce request names a topic of keylane's; cheap: it runs per request."""
+    """Return whether a Produce request names a keylane topic; cheap: it runs per request."""
     own_ids = registry.own_topic_ids
     for topic in topics:  # noqa: SIM110 - `any` with a generator takes twice the time
         if topic.name in OWN_TOPICS or topic.topic_id in own_ids:
@@ -118,7 +118,7 @@ def names_own(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
 async def refused_topics(
     topics: Iterable[NamedTopic], context: Context
 ) -> frozenset[tuple[str | None, bytes | None]]:
-    """Topics of a Produce request that are refused, by the name and id that it uses."""
+    """Return refused topics of a Produce request, by the name and id that it uses."""
     own = [
         (topic.name, topic.topic_id) for topic in topics if names_own((topic,), context.registry)
     ]
@@ -163,7 +163,7 @@ async def _by_resource(entry: Any, context: Context) -> str | None:
 
 
 async def _by_name_or_id(entry: Any, context: Context) -> str | None:
-    """Of DeleteTopics: a name, or from v6 on a name or an id."""
+    """Return the topic of a DeleteTopics entry: a name, or from v6 on a name or an id."""
     if isinstance(entry, str):
         return entry
     if entry.name:
@@ -179,7 +179,7 @@ NAME_OF: Final[Mapping[int, Callable[[Any, Context], Awaitable[str | None]]]] = 
     ApiKey.CREATE_PARTITIONS: _by_name,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _by_resource,
 }
-"""The topic that an entry of a request means, by its own name; None: none that is known."""
+"""Functions that return the topic of a request's entry by its own name; None: unknown."""
 
 
 def _count_refused(request: Request, count: int, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""From what a client asks of lanes to what a broker is asked of partitions, and back.
+"""Questions about lanes as questions about partitions, and the answers back.
 
 A broker refuses a request that names a partition twice, and lanes of one partition may ask
 different things (offsets by time, say). Equal questions are asked once; a different question
@@ -30,9 +30,9 @@ class _AskedTopic:
 
 
 class PhysicalRounds:
-    """Collects partition entries; gives the broker's topics per round, then the answers.
+    """Partition entries of a request; the broker's topics per round, then the answers.
 
-    `index_field` is what the API calls a partition's number, `name_field` the topic's name.
+    `index_field` is the API's name for a partition's number, `name_field` for the topic's name.
     """
 
     def __init__(self, *, index_field: str = "partition_index", name_field: str = "name") -> None:
@@ -42,7 +42,7 @@ class PhysicalRounds:
         self._asked: list[_AskedTopic] = []
 
     def add_topic(self, topic: Any, view: View | None, partitions: Sequence[Any]) -> None:
-        """Take a topic of the request; `partitions` are its entries that the broker is asked."""
+        """Take a topic of the request; `partitions` are its entries to ask the broker for."""
         name = view.topic if view is not None else getattr(topic, self._name_field)
         self._templates.setdefault(name, topic)
         asked = _AskedTopic(template=topic, view=view)
@@ -67,7 +67,7 @@ class PhysicalRounds:
         return len(self._rounds) - 1
 
     def requests(self) -> list[tuple[Any, ...]]:
-        """Topic entries to ask the broker for, one tuple per round."""
+        """Return topic entries to ask the broker for, one tuple per round."""
         return [
             tuple(
                 replace(
@@ -86,7 +86,7 @@ class PhysicalRounds:
         ]
 
     def answers(self, answered: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
-        """Per topic of the request (the answer's topic entry, its partition entries as lanes).
+        """Return per topic of the request the answer's entry and its partition entries as lanes.
 
         `answered` holds the broker's answer per round, each with `.topics`. An entry that the
         broker left out is left out here, too.

@@ -1,4 +1,4 @@
-"""Brokers and partitions as clients are shown them among many nodes, and their ids mapped back.
+"""Brokers and partitions for clients of many nodes, and their ids mapped back.
 
 Behaviour: each pair of a node and a broker is a broker to clients; a partition's leader and
 replicas are those of the node that it is placed on, and so are its lanes'. Ids that clients send
@@ -27,7 +27,7 @@ REPLICA_FIELDS: Final = (
     "adding_replicas",
     "removing_replicas",
 )
-"""Of partitions in any answer; each answer and version has some of them."""
+"""Fields with ids, of partitions in any answer; each answer and version has some of them."""
 BROKER_RESOURCES: Final = (4, 8)
 """BROKER and BROKER_LOGGER; admin clients ask the very broker that is named."""
 ID_DIGITS_MAX: Final = 10
@@ -36,7 +36,7 @@ ID_DIGITS_MAX: Final = 10
 def show_brokers(
     entries: Iterable[Any], context: Context, id_field: str = "node_id"
 ) -> tuple[Any, ...]:
-    """kio broker entries with the addresses of keylane: one per node that has the broker.
+    """Return kio broker entries with keylane's addresses: one per node that has the broker.
 
     A broker that clients reach through no node is left out.
     """
@@ -56,10 +56,10 @@ def are_reached(brokers: Iterable[Any], context: Context) -> bool:
 
 
 def hide_unlistened(topic: Any, context: Context) -> Any:
-    """A placed kio topic entry of Metadata without leaders that clients could not reach.
+    """Return a placed kio topic entry of Metadata without leaders that clients cannot reach.
 
-    As brokers show a leader that has no listener of the name that the client came by
-    (KRaftMetadataCache): no leader, and an error that every client takes for "later".
+    Brokers show a leader without a listener of the client's kind in the same way
+    (KRaftMetadataCache): no leader, and an error on which every client tries again later.
     """
     partitions = tuple(
         entry if _is_reached(int(entry.leader_id), context) else without_leader(entry)
@@ -69,7 +69,7 @@ def hide_unlistened(topic: Any, context: Context) -> Any:
 
 
 def without_leader(entry: Any) -> Any:
-    """A kio partition entry of Metadata whose leader cannot be reached."""
+    """Return a kio partition entry of Metadata whose leader cannot be reached."""
     leader_id = type(entry.leader_id)(-1)
     return replace(entry, leader_id=leader_id, error_code=ErrorCode.leader_not_available)
 
@@ -77,15 +77,15 @@ def without_leader(entry: Any) -> Any:
 def _is_reached(virtual_id: int, context: Context) -> bool:
     number, broker_id = context.placement.split_id(virtual_id)
     if broker_id < 0:
-        return True  # it has no leader, and says so
+        return True  # it has no leader
     own = context.address_of(broker_id)
     return context.placement.reaches(number, broker_id, own)
 
 
 def place_topic(topic: Any, context: Context) -> Any:
-    """A kio topic entry whose partitions are each at the node that they are placed on.
+    """Return a kio topic entry whose partitions are each at the node that they are placed on.
 
-    Goes by the broker's partitions and its name of the topic, before lanes are made of them.
+    The entry has the broker's partitions and name of the topic: lanes are made of it later.
     """
     if context.placement.is_alone or not topic.partitions:
         return topic
@@ -98,22 +98,22 @@ def place_topic(topic: Any, context: Context) -> Any:
 
 
 def real_name(resource: Any, context: Context) -> str:
-    """The brokers' name of a kio config resource: a broker, or its loggers, by its own id."""
+    """Return the brokers' name of a kio config resource: a broker, or its loggers."""
     name = str(resource.resource_name)
     if context.placement.is_alone or int(resource.resource_type) not in BROKER_RESOURCES:
         return name
-    # Of more digits than an int32 is no broker's id; the broker says so.
+    # More digits than those of an int32 are no broker's id; the broker refuses them.
     is_id = name.isascii() and name.isdecimal() and len(name) <= ID_DIGITS_MAX
     return str(context.placement.real_id(int(name))) if is_id else name
 
 
 def real_ids(virtual_ids: Iterable[Any], context: Context) -> tuple[Any, ...]:
-    """The brokers' own ids, of ids that a client sent."""
+    """Return the brokers' own ids for ids that a client sent."""
     return tuple(type(one)(context.placement.real_id(int(one))) for one in virtual_ids)
 
 
 def place_partition(entry: Any, topic: str, partition_count: int, context: Context) -> Any:
-    """A kio partition entry with the virtual ids of the node that it is placed on."""
+    """Return a kio partition entry with the virtual ids of the node that it is placed on."""
     leader_id = int(getattr(entry, "leader_id", -1))
     placement = context.placement
     number = placement.node_of_partition(

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from keylane.errors import GroupDenied, NotCoordinator
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import is_elsewhere
-from keylane.proxy.apis.shared.relay import Handler, Look
+from keylane.proxy.apis.shared.relay import DecodedHandler, Handler, Look
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.header import ApiKey
@@ -26,31 +26,31 @@ log = logging.getLogger("keylane.refusals")
 
 GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 ASK_AGAIN: Final = ErrorCode.unstable_offset_commit
-"""librdkafka asks again for partitions with this error only. With any other one, of the whole
-answer too, they wait without end (rd_kafka_assignment_apply_offsets); meanwhile the answer to its
-next heartbeat says that the coordinator is elsewhere."""
+"""The only error on which librdkafka asks again for partitions. On any other one, of the whole
+answer too, they wait without end (rd_kafka_assignment_apply_offsets). Meanwhile its next heartbeat
+is answered NOT_COORDINATOR."""
 GROUP_ERRORS_VERSION: Final = 8
-"""OffsetFetch from this version on has errors per group."""
+"""First version of OffsetFetch with errors per group."""
 
 
 class RefusalReason(NamedTuple):
-    """The reason why an index, a topic, or a whole request is not passed on."""
+    """The reason for not passing on an index, a topic, or a whole request."""
 
     code: ErrorCode
     message: str | None
 
 
-def refusing(handler: Handler) -> Handler:
-    """The handler, with a refusal when it finds that the group is not ours, or not the client's."""
+def refusing(handler: DecodedHandler) -> Handler:
+    """Return the handler, with a refusal for groups of other nodes or of other clients."""
 
     async def served(request: Request, context: Context) -> Buffers:
         try:
-            return await handler(request, context)
+            return await handler(request, request.decode(), context)
         except GroupDenied:
             return request.answer_entity(refusal(request, GROUP_DENIED))
         except NotCoordinator as error:
             log.info(
-                "group is not served session_id=%s api_key=%d reason=%s",
+                "group refused session_id=%s api_key=%d reason=%s",
                 context.session_id,
                 request.api_key,
                 error,
@@ -64,7 +64,7 @@ def refusing(handler: Handler) -> Handler:
 
 
 def at_coordinator(look: Look | None = None) -> Look:
-    """A look that refuses groups of other nodes, and does as `look`, or relays, for ours."""
+    """Return a look that refuses groups of other nodes; others go to `look`, or are relayed."""
 
     def looked(request: Request, context: Context) -> Handler | None:
         if is_elsewhere(request, context):
@@ -79,7 +79,7 @@ async def _refuse(request: Request, _context: Context) -> Buffers:
 
 
 async def expect_right(group: str, operation: Operation, context: Context) -> None:
-    """Before a group's lock is taken, or anything is noted of it. Raises: GroupDenied."""
+    """Check the right before a group's lock or its state is used. Raises: GroupDenied."""
     if await context.group_error(group, operation):
         raise GroupDenied(f"the client may not {operation.name} the group {group}")
 
@@ -90,14 +90,14 @@ def refusal(
     message: str | None = None,
     **values: Any,
 ) -> Any:
-    """The whole request refused, as a kio entity; values: see `refuse`."""
+    """Return the refusal of the whole request, as a kio entity; values: see `refuse`."""
     response = load_response_schema(request.api_key, request.api_version)
     whole = None
     if code is ASK_AGAIN and request.api_key == ApiKey.OFFSET_FETCH:
         whole = ErrorCode.none
     elif request.api_key == ApiKey.OFFSET_FETCH and request.api_version < GROUP_ERRORS_VERSION:
-        # A top-level error alone would do, as brokers answer it. But aiokafka looks at partitions
-        # only: those that are not named it starts where it starts without a commit.
+        # A top-level error is enough for brokers. But aiokafka looks at partitions only: it starts
+        # those that are not named as if they had no commit.
         whole = code
     if request.api_key == ApiKey.JOIN_GROUP and not values:
         values = {"member_id": request.decode().member_id}
@@ -109,13 +109,13 @@ def refusal(
 def refused_entry(
     request: Request, entry: Any, code: ErrorCode, message: str | None = None, **values: Any
 ) -> Any:
-    """The result of one entry of the request that is refused, as a kio entity."""
+    """Return the refusal of one entry of the request, as a kio entity."""
     _, of_entry = results_of(load_response_schema(request.api_key, request.api_version))
     return refuse(of_entry, entry, code, message, **values)
 
 
 def with_refused(request: Request, answer: Any, refused: Mapping[int, Any]) -> Buffers:
-    """The answer with refusals at their positions in the request, and other results between them.
+    """Return the answer with refusals at their positions, and other results between them.
 
     answer: a kio entity; None: nothing was left to ask.
     refused: results by position. Brokers need not keep the order of a request, and clients go by
@@ -138,7 +138,7 @@ def with_refused(request: Request, answer: Any, refused: Mapping[int, Any]) -> B
 def refuse_groups(
     request: Request, names: Collection[str], code: ErrorCode = ErrorCode.not_coordinator
 ) -> Any:
-    """A DeleteGroups answer that refuses these groups of the request."""
+    """Return a DeleteGroups answer that refuses these groups of the request."""
     wanted = request.decode()
     kept = tuple(name for name in wanted.groups_names if str(name) in names)
     response = load_response_schema(request.api_key, request.api_version)
@@ -146,12 +146,12 @@ def refuse_groups(
 
 
 def refused_offsets(wanted: Any, module: Any, code: ErrorCode) -> tuple[Any, ...]:
-    """The partitions that an OffsetFetch before v8 asks for, each with an error."""
+    """Return the partitions of an OffsetFetch before v8, each with an error."""
     return refused_topics(wanted.topics, module.OffsetFetchResponseTopic, None, code)
 
 
 def refused_topics(
     topics: Any, of_topic: Any, _of_partition: Any, code: ErrorCode
 ) -> tuple[Any, ...]:
-    """Answer entries of OffsetFetch for its topic entries, with one error for all partitions."""
+    """Return answer entries of OffsetFetch for its topics, with one error for all partitions."""
     return tuple(refuse(of_topic, topic, code) for topic in topics or ())

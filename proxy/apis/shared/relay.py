@@ -1,4 +1,4 @@
-"""Requests that go on to the client's broker: as they came, or one per round of partitions."""
+"""Requests that go on to the client's broker: unchanged, or one per round of partitions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 
 Handler = Callable[[Request, Context], Awaitable[Buffers]]
+DecodedHandler = Callable[[Request, Any, Context], Awaitable[Buffers]]
+"""A handler that gets the body of the request beside it, read once."""
 Look = Callable[[Request, Context], Handler | None]
-"""The handler of this very request, with what was read of it; None: it is relayed as bytes."""
+"""The handler of one request, with the parts that were read; None: it is relayed as bytes."""
 Relays = Callable[[Request, Context], bool]
 
 
 def unless(relays: Relays, handler: Handler) -> Look:
-    """A look that relays a request where `relays` says so."""
+    """Return a look that relays a request where `relays` returns True."""
     return lambda request, context: None if relays(request, context) else handler
 
 
 async def forward(
     request: Request, context: Context, entity: Any = None, *, frame: Frame | None = None
 ) -> Frame:
-    """The broker's answer, for which the client's next request need not wait.
+    """Return the broker's answer, for which the client's next request need not wait.
 
     entity, frame: sent in the place of the request's own.
     """
@@ -44,7 +46,7 @@ async def relay(request: Request, context: Context, entity: Any = None) -> Buffe
 
 
 async def ask(request: Request, entity: Any, context: Context) -> Any:
-    """The broker's kio answer to the request with another body."""
+    """Return the broker's kio answer to the request with another body."""
     return request.decode_answer(await forward(request, context, entity))
 
 
@@ -56,9 +58,9 @@ async def ask_rounds(
     *,
     is_judged_whole: bool = False,
 ) -> list[Any]:
-    """The broker's kio answers, one per round; all rounds are sent before the first answer.
+    """Return the broker's kio answers per round; all rounds are sent before the first answer.
 
-    is_judged_whole: the broker has something to say of a request without topics as well.
+    is_judged_whole: the broker is asked about a request without topics as well.
     """
     asked = [topics for topics in rounds.requests() if topics]
     if not asked and is_judged_whole:
@@ -71,7 +73,7 @@ async def ask_rounds(
 
 
 def absent_lanes(view: View | None, indexes: Iterable[int]) -> list[int]:
-    """Those of `indexes` that are no lanes of the view; none for a plain topic."""
+    """Return those of `indexes` that are no lanes of the view; none for a plain topic."""
     if view is None:
         return []
     return [index for index in indexes if view.error_of(index)]

@@ -21,7 +21,7 @@ RESPONSE_HEADER: Final = struct.Struct(">ii")
 TAGS_AT: Final = SIZE.size + 4
 """Position of the tagged fields of an answer's header: behind the correlation id."""
 TAGGED_BODY: Final = TAGS_AT + 1
-"""Position of the body if there are none."""
+"""Position of the body without tagged fields."""
 NO_TAGS: Final = b"\x00"
 
 
@@ -37,32 +37,32 @@ class Operation(enum.IntEnum):
 
 @dataclass(slots=True)
 class Request:
-    """One request as it came, size bytes included."""
+    """One request in its bytes, size included."""
 
     header: RequestHeader
     frame: Frame
     answer_tags: bytes = field(default=NO_TAGS, init=False, repr=False, compare=False)
-    """The tagged fields of the answer's header, raw, as the broker sent them."""
+    """The tagged fields of the answer's header, raw, from the broker."""
     _entity: Any = field(default=None, init=False, repr=False, compare=False)
-    """The body as a kio entity, once it was asked for."""
+    """The body as a kio entity, kept after it was asked for."""
 
     @property
     def api_key(self) -> int:
-        """Kafka API key."""
+        """Return the Kafka API key."""
         return int(self.header.api_key)
 
     @property
     def api_version(self) -> int:
-        """Version of the request's and the answer's body."""
+        """Return the version of the request's and the answer's body."""
         return self.header.api_version
 
     @property
     def body(self) -> memoryview:
-        """The bytes behind the request header."""
+        """Return the bytes behind the request header."""
         return memoryview(self.frame)[SIZE.size + self.header.body_position :]
 
     def decode(self) -> Any:
-        """The body as a kio entity; a commit's as `wire.offset_commit` reads it, by the same names.
+        """Return the body as a kio entity; for a commit that of `wire.offset_commit`, same names.
 
         Raises: FrameInvalid.
         """
@@ -74,29 +74,29 @@ class Request:
         return self._entity
 
     def with_body(self, body: bytes) -> bytes:
-        """A frame with the same header and another body."""
+        """Return a frame with the same header and another body."""
         header = memoryview(self.frame)[SIZE.size : SIZE.size + self.header.body_position]
         return b"".join((SIZE.pack(len(header) + len(body)), header, body))
 
     def with_buffers(self, body: Buffers) -> Buffers:
-        """Do what `with_body` does, without copying the pieces."""
+        """Return the frame of `with_body`, without copying the pieces."""
         header = memoryview(self.frame)[SIZE.size : SIZE.size + self.header.body_position]
         size_bytes = len(header) + sum(map(len, body))
         return (SIZE.pack(size_bytes) + header.tobytes(), *body)
 
     def with_entity(self, entity: Any) -> bytes:
-        """Do what `with_body` does, from a kio entity."""
+        """Return the frame of `with_body`, from a kio entity."""
         return self.with_body(write_message(entity))
 
     @property
     def body_position(self) -> int:
-        """Position of the body in the frame."""
+        """Return the position of the body in the frame."""
         return SIZE.size + self.header.body_position
 
     def answer_position(self, frame: Frame) -> int:
         """Return the position of the body in a broker's answer to this request.
 
-        Takes note of tagged fields in the answer's header, which go to the client as they came.
+        Notes tagged fields in the answer's header, which go to the client unchanged.
         """
         start = find_response_body(frame, SIZE.size, self.api_key, self.api_version)
         if start > TAGGED_BODY:
@@ -104,11 +104,11 @@ class Request:
         return start
 
     def answer_body(self, frame: Frame) -> memoryview:
-        """The body of a broker's answer to this request."""
+        """Return the body of a broker's answer to this request."""
         return memoryview(frame)[self.answer_position(frame) :]
 
     def decode_answer(self, frame: Frame) -> Any:
-        """The answer as a kio entity. Raises: FrameInvalid."""
+        """Return the answer as a kio entity. Raises: FrameInvalid."""
         return read_response(self.api_key, self.api_version, self.answer_body(frame))
 
     def answer(self, buffers: Buffers, *, header_version: int | None = None) -> Buffers:
@@ -120,5 +120,5 @@ class Request:
         return (RESPONSE_HEADER.pack(size_bytes, self.header.correlation_id) + tags, *buffers)
 
     def answer_entity(self, entity: Any) -> Buffers:
-        """Do what `answer` does, from a kio entity."""
+        """Put size and response header before a body from a kio entity."""
         return self.answer((write_message(entity),))

@@ -19,9 +19,9 @@ class Treatment:
     """The treatment of topics by one API; "lane topic" is one that the client sees as lanes."""
 
     lanes: str
-    """Of lanes, under the topic's own name and under lane names."""
+    """Treatment of lanes, under the topic's own name and under lane names."""
     fields: frozenset[str] = frozenset()
-    """Of the request, in any version: topics, partitions, and counts of them."""
+    """Fields of the request, in any version: topics, partitions, and counts of them."""
     plain: str = DIRECT
 
 
@@ -255,4 +255,4 @@ NOT_SERVED: Final = MappingProxyType(
         ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _SHARE_STATE,
     }
 )
-"""By API key: why."""
+"""Reason by API key."""

@@ -15,18 +15,16 @@ from typing import Any, Final, Protocol
 from aiohttp import web
 
 from keylane.errors import AssignmentInvalid, RangesOverlap
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.space import HASH_MAX, WHOLE, KeyRange, merge_ranges
 from keylane.proxy.control.api.models import AssignmentIn, AssignmentsIn, AssignmentsPatch, Part
 from keylane.proxy.control.api.problems import Problem, pointer
 from keylane.proxy.control.api.requests import check_version, entity_tag, read_body, read_name
 from keylane.proxy.control.api.settings import Settings, report
 from keylane.proxy.topics.range_table import (
     CLIENT_ID_MAX,
-    WHOLE,
     Assignment,
     Parts,
     RangeTable,
-    merge_ranges,
 )
 from keylane.proxy.topics.switches import ACCEPT_RANGE_FETCH, ALLOW_INDIVIDUAL_COMMIT
 
@@ -144,7 +142,8 @@ class AssignmentHandlers:
             if part.partition >= count:
                 detail = f"topic {part.topic} has the partitions 0 to {count - 1}"
                 raise _unprocessable(detail, *where, "partition")
-            if merge_ranges([KeyRange(lo, hi) for lo, hi in part.ranges]) != WHOLE:
+            merged = merge_ranges(KeyRange(lo, hi) for lo, hi in part.ranges)
+            if merged not in {(), WHOLE}:
                 self._check_switches(client_id, part.topic, (*where, "ranges"))
 
     def _check_switches(self, client_id: str, topic: str, where: Place) -> None:

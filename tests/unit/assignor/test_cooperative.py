@@ -36,7 +36,7 @@ def test_a_moving_lane_waits_for_its_owner() -> None:
 
 
 def test_lanes_of_a_dead_member_move_at_once() -> None:
-    """Who is not in the group any more gives nothing up."""
+    """A member that has left the group gives nothing up."""
     target = {"a": lanes(0, 1), "b": lanes(2, 3)}
 
     assert first_step(target, [member("a", 0, 1), member("b")]) == target
@@ -61,7 +61,7 @@ def test_an_outdated_claim_does_not_stop_the_owner() -> None:
 
 
 def test_a_lane_with_an_outdated_claim_waits_all_the_same() -> None:
-    """Whoever may still read a lane has to stop first, whatever its generation."""
+    """Any member that may still read a lane has to stop first, whatever its generation."""
     target = {"a": lanes(0), "b": lanes(1, 2, 3)}
 
     step = first_step(target, [member("a", 0, 1, generation_id=2), member("b", 2, 3)])
@@ -69,8 +69,8 @@ def test_a_lane_with_an_outdated_claim_waits_all_the_same() -> None:
     assert step == {"a": lanes(0), "b": lanes(2, 3)}
 
 
-def test_g_17_a_member_that_does_not_share_gets_a_partition_in_one_piece() -> None:
-    """G-17: while one lane of partition 0 is read elsewhere, all of it waits."""
+def test_a_member_that_does_not_share_gets_a_partition_in_one_piece() -> None:
+    """Partition 0 waits as a whole while one of its lanes is read elsewhere."""
     target = {"a": lanes(1, 3), "n": lanes(0, 2)}
     members = [member("a", 1, 2, 3), member("n", shares=False)]
 
@@ -81,8 +81,8 @@ def test_g_17_a_member_that_does_not_share_gets_a_partition_in_one_piece() -> No
     assert first_step(target, [member("a", 1, 3), members[1]], [TOPIC]) == target
 
 
-def test_g_17_a_member_that_stops_sharing_keeps_what_it_reads() -> None:
-    """G-17: its own lane stays, the others of the partition follow when they are free."""
+def test_a_member_that_stops_sharing_keeps_what_it_reads() -> None:
+    """Its own lane stays, the others of the partition follow when they are free."""
     target = {"a": lanes(1, 3), "n": lanes(0, 2)}
 
     step = first_step(target, [member("a", 1, 2, 3), member("n", 0, shares=False)], [TOPIC])
@@ -91,7 +91,7 @@ def test_g_17_a_member_that_stops_sharing_keeps_what_it_reads() -> None:
 
 
 def test_a_topic_that_is_not_split_is_handed_over_whole() -> None:
-    """Nobody gets a part of its partition while another still reads the rest (S004-61)."""
+    """No member gets a part of its partition while another still reads the rest."""
     topic = LaneTopic(name="t", partition_count=1, lane_count=2, is_split=False)
     members = [
         Member(member_id="a", topics=frozenset("t"), owned=(("t", 0),), generation_id=1),

@@ -1,4 +1,4 @@
-"""assignor/{key_range,round_robin,ranges}.py: the seed's worked examples, and stock results."""
+"""assignor/{key_range,round_robin,ranges}.py: worked examples, and stock results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N = HASH_MAX
 LOWER, UPPER, WHOLE = (0, N // 2 - 1), (N // 2, N), (0, N)
 THIRDS = ((0, N // 3 - 1), (N // 3, 2 * N // 3 - 1), (2 * N // 3, N))
 STRATEGIES = pytest.mark.parametrize("strategy", [ROUND_ROBIN, RANGE], ids=lambda s: s.name)
-D_ASSIGN_53 = (
+WORKED_EXAMPLE = (
     '{"by_member": {"M1": [["tp1", 0, 4611686018427387902]],'
     ' "M2": [["tp2", 0, 4611686018427387902]],'
     ' "M3": [["tp3", 0, 9223372036854775807]],'
@@ -28,7 +28,7 @@ D_ASSIGN_53 = (
     ' "M5": [["tp2", 4611686018427387903, 9223372036854775807]]},'
     ' "by_partition": {"tp1": ["M1", "M4"], "tp2": ["M2", "M5"], "tp3": ["M3"]}}'
 )
-"""REQUIREMENTS D-ASSIGN-53, letter by letter but for the spaces."""
+"""The worked example, letter by letter but for the spaces."""
 
 
 def group(count: int, *topics: str, prefix: str = "c") -> list[Member]:
@@ -94,8 +94,8 @@ def plain(plan: Any) -> Any:
     }
 
 
-def test_d_assign_53_byte_for_byte() -> None:
-    """D-ASSIGN-53: five members on three partitions, with the literal split."""
+def test_the_worked_example_byte_for_byte() -> None:
+    """Five members on three partitions, with the literal split."""
     plan = assign(ROUND_ROBIN, {"tp": 3}, group(5, "tp", prefix="M"))
 
     by_member: dict[str, list[list[Any]]] = {}
@@ -109,11 +109,11 @@ def test_d_assign_53_byte_for_byte() -> None:
         "by_member": {member_id: by_member[member_id] for member_id in sorted(by_member)},
         "by_partition": {name: members_of[name] for name in sorted(members_of)},
     }
-    assert json.dumps(reported) == D_ASSIGN_53
+    assert json.dumps(reported) == WORKED_EXAMPLE
 
 
-def test_d_assign_23_range_deals_blocks() -> None:
-    """D-ASSIGN-23: five members on two topics of two and three partitions, as the seed says."""
+def test_range_deals_blocks() -> None:
+    """Five members on two topics of two and three partitions, dealt in blocks."""
     plan = assign(RANGE, {"t1": 2, "t2": 3}, group(5, "t1", "t2"))
 
     assert by_partition(plan) == {
@@ -125,8 +125,8 @@ def test_d_assign_23_range_deals_blocks() -> None:
     }
 
 
-def test_d_assign_23_the_seeds_numbers_are_the_thirds() -> None:
-    """D-ASSIGN-23: the derived ranges of t1p0, digit by digit."""
+def test_the_thirds_are_the_literal_numbers() -> None:
+    """The derived ranges of t1p0, digit by digit."""
     assert THIRDS == (
         (0, 3074457345618258601),
         (3074457345618258602, 6148914691236517203),
@@ -134,8 +134,8 @@ def test_d_assign_23_the_seeds_numbers_are_the_thirds() -> None:
     )
 
 
-def test_d_assign_23_round_robin_deals_in_turn() -> None:
-    """D-ASSIGN-23: what the pseudo-code gives is another deal (C-10)."""
+def test_round_robin_deals_in_turn() -> None:
+    """Members are dealt in turn over all partitions, not in blocks."""
     plan = assign(ROUND_ROBIN, {"t1": 2, "t2": 3}, group(5, "t1", "t2"))
 
     assert {place: list(members) for place, members in by_partition(plan).items()} == {
@@ -148,8 +148,8 @@ def test_d_assign_23_round_robin_deals_in_turn() -> None:
 
 
 @STRATEGIES
-def test_d_algo_condition_1_more_sharers_than_partitions(strategy: Strategy) -> None:
-    """D-ALGO, S004-70: with m = n nothing is split, with m = n + 1 a partition is."""
+def test_a_split_needs_more_sharers_than_partitions(strategy: Strategy) -> None:
+    """Members in the number of partitions split nothing; one more splits a partition."""
     even = by_partition(assign(strategy, {"t": 3}, group(3, "t")))
     more = by_partition(assign(strategy, {"t": 3}, group(4, "t")))
 
@@ -159,8 +159,8 @@ def test_d_algo_condition_1_more_sharers_than_partitions(strategy: Strategy) -> 
 
 @STRATEGIES
 @pytest.mark.parametrize("switch", ["coordinator", "topic"])
-def test_d_algo_conditions_2_and_3_the_switches(strategy: Strategy, switch: str) -> None:
-    """D-ALGO, S004-75: coordinator or topic off alone gives the ordinary assignment."""
+def test_a_split_needs_both_switches(strategy: Strategy, switch: str) -> None:
+    """One switch off, the coordinator's or the topic's, gives the ordinary assignment."""
     plan = assign(strategy, {"t": 3}, group(5, "t"), **{switch: False})
 
     assert all(list(members.values()) == [WHOLE] for members in by_partition(plan).values())
@@ -168,8 +168,8 @@ def test_d_algo_conditions_2_and_3_the_switches(strategy: Strategy, switch: str)
 
 
 @STRATEGIES
-def test_d_algo_only_members_that_share_are_counted(strategy: Strategy) -> None:
-    """D-ALGO: three of five members share three partitions, so nothing is split."""
+def test_only_members_that_share_are_counted(strategy: Strategy) -> None:
+    """Three of five members share three partitions, so nothing is split."""
     members = group(5, "t")
     opted_out = [
         Member(member_id=m.member_id, topics=m.topics, shares=m.member_id not in {"c1", "c4"})
@@ -181,8 +181,8 @@ def test_d_algo_only_members_that_share_are_counted(strategy: Strategy) -> None:
     assert plain(plan) == plain(assign(strategy, {"t": 3}, members, topic=False))
 
 
-def test_g_17_who_does_not_share_gets_nothing_of_a_shared_topic() -> None:
-    """G-17: the seed's rule for these two strategies."""
+def test_a_member_that_does_not_share_gets_nothing_of_a_shared_topic() -> None:
+    """The rule of these two strategies."""
     members = [*group(4, "t"), Member(member_id="n", topics=frozenset({"t"}), shares=False)]
 
     plan = assign(ROUND_ROBIN, {"t": 3}, members)
@@ -190,8 +190,8 @@ def test_g_17_who_does_not_share_gets_nothing_of_a_shared_topic() -> None:
     assert set(plan["t"]) == {"c1", "c2", "c3", "c4"}
 
 
-def test_s004_80_each_topic_decides_for_itself() -> None:
-    """S004-80: five members share a topic of two partitions and not one of eight."""
+def test_each_topic_decides_for_itself() -> None:
+    """Five members share a topic of two partitions and not one of eight."""
     plan = assign(ROUND_ROBIN, {"few": 2, "many": 8}, group(5, "few", "many"))
 
     places = by_partition(plan)
@@ -205,8 +205,8 @@ def test_s004_80_each_topic_decides_for_itself() -> None:
     ids=["roundrobin", "range"],
 )
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 12])
-def test_s004_76_not_shared_equals_stock(strategy: Strategy, assignor: Any, count: int) -> None:
-    """S004-76: without sharing, the result is what a stock client's leader gives."""
+def test_not_shared_equals_stock(strategy: Strategy, assignor: Any, count: int) -> None:
+    """The result without sharing is that of a stock client's leader."""
     partitions = {"a": 4, "b": 1, "c": 9}
     members = [
         Member(
@@ -223,7 +223,7 @@ def test_s004_76_not_shared_equals_stock(strategy: Strategy, assignor: Any, coun
 
 
 @STRATEGIES
-def test_s004_74_the_order_of_members_does_not_matter(strategy: Strategy) -> None:
+def test_the_order_of_members_does_not_matter(strategy: Strategy) -> None:
     """The same members in another order get the same ranges."""
     members = group(9, "t", "u")
 
@@ -232,7 +232,7 @@ def test_s004_74_the_order_of_members_does_not_matter(strategy: Strategy) -> Non
     )
 
 
-def test_topics_nobody_subscribes_to_are_left_out() -> None:
+def test_topics_without_subscribers_are_left_out() -> None:
     """A topic without subscribers, or a group without members, needs no plan."""
     assert assign(ROUND_ROBIN, {"t": 3, "u": 1}, group(1, "u")) == assign(
         ROUND_ROBIN, {"u": 1}, group(1, "u")

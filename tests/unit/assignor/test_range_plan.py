@@ -45,17 +45,17 @@ def test_cuts_are_decimal_strings_in_the_file() -> None:
 
 def test_a_cut_is_the_first_hash_of_the_next_lane() -> None:
     """Ranges are inclusive, from 0 to 2^63-1."""
-    ranges = [PLAN.key_range(0, lane) for lane in range(3)]
+    ranges = [PLAN.layout().key_range(0, lane) for lane in range(3)]
 
     assert ranges == [KeyRange(0, 99), KeyRange(100, HALF - 1), KeyRange(HALF, HASH_MAX)]
-    assert PLAN.key_range(1, 1) == KeyRange(7, 7)
+    assert PLAN.layout().key_range(1, 1) == KeyRange(7, 7)
 
 
 @pytest.mark.parametrize(("partition", "lane"), [(2, 0), (-1, 0), (0, 3), (0, -1)])
 def test_a_lane_that_is_not_there_is_refused(partition: int, lane: int) -> None:
     """Two partitions of three lanes have no others."""
-    with pytest.raises(ValueError, match="no lane"):
-        PLAN.key_range(partition, lane)
+    with pytest.raises(ValueError, match=r"no (lane|interval)"):
+        PLAN.layout().key_range(partition, lane)
 
 
 def test_predicted_bytes_are_loads_by_lane_index() -> None:

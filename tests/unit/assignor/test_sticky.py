@@ -43,7 +43,7 @@ def load_of(plan: Plan, loads: Mapping[Lane, float]) -> dict[str, float]:
 
 
 def test_as_many_members_as_partitions_get_one_each() -> None:
-    """Three members on three partitions: nobody shares one."""
+    """Three members on three partitions share none."""
     plan = plan_sticky(group(3), [topic()], {})
 
     assert [len(partitions_of(lanes)) for lanes in plan.values()] == [1, 1, 1]
@@ -64,8 +64,8 @@ def test_lanes_of_even_weight_are_dealt_within_one() -> None:
 
 
 @pytest.mark.parametrize("counts", [(1, 7, 2, 12), (12, 1, 12), (5, 6, 7, 8)])
-def test_s004_82_a_group_changes_its_size(counts: tuple[int, ...]) -> None:
-    """S004-82: at every size each member has work, the shares differ little."""
+def test_a_group_changes_its_size(counts: tuple[int, ...]) -> None:
+    """Each member has work at every size, and the shares differ little."""
     members: list[Member] = []
     for count in counts:
         members = (members + group(12)[len(members) :])[:count]
@@ -76,8 +76,8 @@ def test_s004_82_a_group_changes_its_size(counts: tuple[int, ...]) -> None:
         assert min(sizes(plan)) >= 0.8 * (24 // count)
 
 
-def test_g_16_a_leaver_moves_only_its_own_lanes() -> None:
-    """G-16: the five that stay keep everything they had."""
+def test_a_leaver_moves_only_its_own_lanes() -> None:
+    """The five that stay keep everything they had."""
     members = group(6)
     plan = plan_sticky(members, [topic()], {})
 
@@ -87,8 +87,8 @@ def test_g_16_a_leaver_moves_only_its_own_lanes() -> None:
         assert set(plan[member.member_id]) <= set(again[member.member_id])
 
 
-def test_g_16_a_newcomer_gets_its_share_and_no_more_moves() -> None:
-    """G-16: from four members to six, eight of 24 lanes move."""
+def test_a_newcomer_gets_its_share_and_no_more_moves() -> None:
+    """Eight of 24 lanes move from four members to six."""
     before = after(plan_sticky(group(4), [topic()], {}), group(4))
 
     plan = plan_sticky([*before, *group(6)[4:]], [topic()], {})
@@ -184,7 +184,7 @@ def test_a_joined_lane_stays_where_most_of_it_is() -> None:
 
 
 def test_members_with_other_topics_get_only_theirs() -> None:
-    """Who subscribes to the second topic alone does more of it."""
+    """A member that subscribes to the second topic alone does more of it."""
     members = [*group(2, "a", "b"), *group(2, "b", prefix="n")]
 
     plan = plan_sticky(members, [topic("a"), topic("b")], {})
@@ -193,8 +193,8 @@ def test_members_with_other_topics_get_only_theirs() -> None:
     assert {name for lanes in (plan["n00"], plan["n01"]) for name, _ in lanes} == {"b"}
 
 
-def test_g_17_a_member_that_does_not_share_gets_a_whole_partition() -> None:
-    """G-17: one partition of three for it, the four others share the rest."""
+def test_a_member_that_does_not_share_gets_a_whole_partition() -> None:
+    """It has one partition of three, the four others share the rest."""
     members = [*group(4), *group(1, shares=False, prefix="n")]
 
     plan = plan_sticky(members, [topic()], {})
@@ -203,8 +203,8 @@ def test_g_17_a_member_that_does_not_share_gets_a_whole_partition() -> None:
     assert len(partitions_of(plan["n00"])) == 1
 
 
-def test_g_17_one_partition_stays_for_members_that_share() -> None:
-    """G-17: of four that do not share two get a partition; the one that shares has the third."""
+def test_one_partition_stays_for_members_that_share() -> None:
+    """Two of four that do not share get a partition; the one that shares has the third."""
     members = [*group(1), *group(4, shares=False, prefix="n")]
 
     plan = plan_sticky(members, [topic()], {})
@@ -213,16 +213,16 @@ def test_g_17_one_partition_stays_for_members_that_share() -> None:
     assert len(plan["m00"]) == 8
 
 
-def test_g_17_a_group_that_does_not_share_gets_whole_partitions() -> None:
-    """G-17: as with a stock assignor, and some get nothing when there are too many."""
+def test_a_group_that_does_not_share_gets_whole_partitions() -> None:
+    """The plan is a stock assignor's, and some get nothing when there are too many."""
     plan = plan_sticky(group(4, shares=False), [topic()], {})
 
     assert sorted(sizes(plan)) == [0, 8, 8, 8]
     assert all(len(partitions_of(lanes)) <= 1 for lanes in plan.values())
 
 
-def test_g_17_a_member_keeps_its_whole_partition() -> None:
-    """G-17: which partition it is does not change when another member joins."""
+def test_a_member_keeps_its_whole_partition() -> None:
+    """Its partition stays the same when another member joins."""
     members = [*group(3), *group(1, shares=False, prefix="n")]
     plan = plan_sticky(members, [topic()], {})
 
@@ -232,7 +232,7 @@ def test_g_17_a_member_keeps_its_whole_partition() -> None:
 
 
 def test_members_near_a_partition_get_it() -> None:
-    """Racks known of both sides: each member reads a partition of its own rack."""
+    """Racks known of both sides: each member reads a partition of its rack."""
     racks = tuple(frozenset({rack}) for rack in ("r0", "r1", "r2"))
     near = replace(topic(), partition_racks=racks)
     members = [replace(m, rack=f"r{(n + 1) % 3}") for n, m in enumerate(group(6))]
@@ -251,7 +251,7 @@ def test_a_rack_without_members_is_no_hindrance() -> None:
 
 
 def test_a_static_member_that_comes_back_has_its_place() -> None:
-    """Without anything owned, instance ids alone decide who gets what."""
+    """Instance ids alone decide the places where nothing is owned."""
     first = [replace(m, instance_id=f"i{n}") for n, m in enumerate(group(3))]
     second = [replace(m, member_id=f"other-{9 - n}") for n, m in enumerate(first)]
 

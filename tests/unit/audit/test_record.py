@@ -23,7 +23,7 @@ def read(value: bytes) -> dict[str, Any]:
     return document
 
 
-def test_a_record_tells_its_physical_partition_and_its_lanes_range() -> None:
+def test_a_record_names_its_physical_partition_and_its_lanes_range() -> None:
     """Lane index 5 of 2 partitions is lane 2 of partition 1; the hash is the key's."""
     book = make_book()
     book.assigned([5], now_us=1, generation=7)
@@ -61,7 +61,7 @@ def test_an_assignment_goes_to_every_audit_partition_and_starts_a_session() -> N
     assert book.assigned([], now_us=5) == []
 
 
-def test_a_commit_tells_ranges_and_positions() -> None:
+def test_a_commit_names_ranges_and_positions() -> None:
     """One message per audit partition, a row per lane."""
     messages = make_book(lanes=1).committed({1: 10, 0: 20}, now_us=1)
 

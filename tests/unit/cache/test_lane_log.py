@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keylane.cache.lane import GAP_COUNT_MAX
-from keylane.cache.lane_log import Block, Claim, LaneLog, Taken
+from keylane.cache.lane_log import LaneLog
+from keylane.cache.lane_values import Block, Claim, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import LaneSlice, split_block
 from keylane.keyrange.lane import LaneLayout
@@ -157,7 +158,7 @@ def test_no_record_is_twice_in_one_answer() -> None:
 
 
 @pytest.mark.parametrize("lane", [0, 1])
-def test_s004_49_a_sent_slice_leaves_only_its_empty_end(lane: int) -> None:
+def test_a_sent_slice_leaves_only_its_empty_end(lane: int) -> None:
     """A client that comes back with its last record + 1 needs no read."""
     broker = broker_of([A, B, B, A, A, A])
     log = log_of(block_of(broker, 0, 6))

@@ -13,7 +13,7 @@ class Piece:
         self.is_evicted = True
 
 
-def test_s004_45_what_waited_longest_goes_first() -> None:
+def test_what_waited_longest_goes_first() -> None:
     """A new entry takes the room of the oldest ones, and of no more than needed."""
     cache = SliceCache(bytes_max=100)
     pieces = [Piece() for _ in range(4)]
@@ -27,7 +27,7 @@ def test_s004_45_what_waited_longest_goes_first() -> None:
     cache.check()
 
 
-def test_what_nobody_waits_for_pushes_nothing_out() -> None:
+def test_a_slice_without_a_waiter_pushes_nothing_out() -> None:
     """Without `may_evict` an entry takes free room only."""
     cache = SliceCache(bytes_max=100)
     first, second, third = Piece(), Piece(), Piece()

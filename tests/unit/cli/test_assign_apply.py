@@ -16,7 +16,7 @@ def part(topic: str, partition: int = 0) -> dict[str, Any]:
     return {"topic": topic, "partition": partition, "ranges": []}
 
 
-def test_who_is_not_in_the_plan_loses_its_topics() -> None:
+def test_a_client_outside_the_plan_loses_its_topics() -> None:
     """Others' parts of the planned topics go, their other topics stay; so do members' own."""
     before = {"a": [part("t"), part("u")], "b": [part("t")], "c": [part("u", 1)], "m": [part("u")]}
 
@@ -46,8 +46,8 @@ def test_a_plan_is_applied_and_applied_again(capsys: pytest.CaptureFixture[str])
         assert owners == [((f"member-{n}", (KeyRange(0, HASH_MAX),)),) for n in range(3)]
 
 
-def test_a_refusal_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown topic, and a port where nobody listens: one line and exit code 1."""
+def test_a_refusal_names_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown topic, and a port without a listener: one line and exit code 1."""
     command = ["assign", "--partitions", "1", "--members", "1", "--topic", "nix", "--apply"]
     with control_port_in_thread() as port:
         address = port.server.address

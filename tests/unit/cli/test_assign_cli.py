@@ -23,7 +23,7 @@ def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_the_table_says_who_has_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_lists_the_parts_of_each_member(capsys: pytest.CaptureFixture[str]) -> None:
     """One line per member and partition; a whole partition says so."""
     lines = run(ROUND_ROBIN, capsys).splitlines()
 
@@ -57,10 +57,10 @@ def test_documents_hold_the_same(form: str, capsys: pytest.CaptureFixture[str]) 
     assert document["members"]["member-2"][0]["ranges"] == []
 
 
-def test_s004_51_pods_are_one_config_map_per_member(
+def test_pods_are_one_config_map_per_member(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """S004-51: a file per member, with what its container needs as environment variables."""
+    """A file per member, with the environment variables that its container needs."""
     folder = tmp_path / "pods"
 
     out = run([*ROUND_ROBIN, "--pods", str(folder)], capsys)
@@ -155,7 +155,7 @@ def test_a_bad_plan_names_file_and_place(
 
 
 def test_a_cluster_that_does_not_answer_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody listens on port 1."""
+    """Port 1 has no listener."""
     argv = ["assign", "--topic", "t", "--bootstrap", "127.0.0.1:1", "--members", "2"]
 
     assert main(argv) == 1

@@ -1,4 +1,4 @@
-"""keylane/cli/control_client.py: where a command asks, what it shows, and whom it trusts."""
+"""keylane/cli/control_client.py: address, credentials, output and trust of a command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_where(control, url, monkeypatch) -> None:
     assert not request.has_header("Authorization")
 
 
-def test_who(monkeypatch) -> None:
+def test_headers_of_a_request(monkeypatch) -> None:
     """The token from the environment, beside the command's own headers."""
     monkeypatch.setenv(TOKEN_VARIABLE, "token-0123456789")
 

@@ -11,7 +11,7 @@ from keylane import __version__
 from keylane.cli.main import build_parser, main
 
 
-def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """`keylane --version` prints the package's version and succeeds."""
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

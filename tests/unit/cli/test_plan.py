@@ -36,7 +36,7 @@ def profile(tmp_path: Path) -> Path:
 def test_a_plan_is_written_and_explained(
     profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cuts are where the bytes are; the report tells busiest, even cut and floor."""
+    """Cuts are where the bytes are; the report has busiest, even cut and floor."""
     target = tmp_path / "plan.json"
 
     assert main(["plan", str(profile), "--lanes", "2", "-o", str(target)]) == 0
@@ -71,7 +71,7 @@ def test_a_second_plan_follows_the_first(
 def test_a_profile_without_keys_has_no_floor(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rolling profile does not tell keys apart, and the report says so."""
+    """A rolling profile does not distinguish keys, and the report says so."""
     path = tmp_path / "profile.json"
     path.write_bytes(write_profile(dataclasses.replace(PROFILE, heavy=(), knows_heavy=False)))
 

@@ -1,4 +1,4 @@
-"""keylane/config/node.py: what a configuration accepts, who wins, and what a refusal names."""
+"""keylane/config/node.py: accepted values, their precedence, and the texts of refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from keylane.config.node import (
-    LANES_MAX,
     GroupRule,
     LaneRule,
     ProxyConfig,
@@ -17,6 +16,7 @@ from keylane.config.node import (
     split_address,
 )
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.space import LANE_COUNT_MAX
 
 UPSTREAM = "127.0.0.1:9092"
 
@@ -49,7 +49,7 @@ def test_every_key_is_documented() -> None:
 
 
 def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
-    """The nearer a value is to the person who starts the proxy, the more it counts."""
+    """A value counts the more, the nearer it is to the command line."""
     text = "bootstrap: file:1\nlisten: file:1\nclient_id: file"
     environment = {"KEYLANE_BOOTSTRAP": "environment:2", "KEYLANE_LISTEN": "environment:2"}
 
@@ -96,7 +96,7 @@ def test_environment_values_have_their_types() -> None:
         ({"bootstrap": UPSTREAM, "lanes": [{"topic": "a b", "lanes": 1}]}, "lanes.0.topic: "),
         ({"bootstrap": UPSTREAM, "lanes": [{"topic": "a", "lanes": 0}]}, "lanes.0.lanes: "),
         (
-            {"bootstrap": UPSTREAM, "lanes": [{"topic": "a", "lanes": LANES_MAX + 1}]},
+            {"bootstrap": UPSTREAM, "lanes": [{"topic": "a", "lanes": LANE_COUNT_MAX + 1}]},
             "lanes.0.lanes: ",
         ),
         ({"bootstrap": UPSTREAM, "lanes": [{"topic": "__x", "lanes": 1}]}, "internal topics"),
@@ -141,7 +141,7 @@ def test_a_file_that_holds_no_keys_is_refused(text: str, tmp_path: Path) -> None
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
-    """A wrong path is the operator's error, told in one line."""
+    """A wrong path is the operator's error, reported in one line."""
     with pytest.raises(ConfigInvalid, match=r"none\.yaml"):
         ProxyConfig.load(path=tmp_path / "none.yaml", environment={}, flags={})
 
@@ -286,7 +286,7 @@ BOUND = 40_000
         ),
     ],
 )
-def test_what_clients_are_told(
+def test_addresses_that_clients_get(
     flags: dict[str, Any], bootstrap: tuple[str, int], broker: tuple[str, int]
 ) -> None:
     """The bound port under the host's name, unless another port or a name leads there."""
@@ -298,7 +298,7 @@ def test_what_clients_are_told(
 
 
 def test_a_broker_beyond_the_last_port_is_refused() -> None:
-    """A port that there is not is never told to a client."""
+    """A port that does not exist is never given to a client."""
     config = load(bootstrap=UPSTREAM, advertise_port=65_000)
 
     with pytest.raises(ValueError, match="65000 \\+ 536 is beyond 65535"):

@@ -81,7 +81,7 @@ def test_what_fits_together(values) -> None:
 
 
 def test_client_certificates_guard_a_control_port() -> None:
-    """Without a token, and with a certificate of its own; names are read as YAML, too."""
+    """A control port without a token has its own certificate; names are read as YAML, too."""
     own = {"control_tls": "true", "control_certificate": "c", "control_key": "k"}
     names = {"control_admins": "['CN=ops,O=Example', 'URI:spiffe://x/ops']"}
 

@@ -180,7 +180,7 @@ def test_events_are_put_in_order_of_time() -> None:
     assert counts == Counts(deliveries=4)
 
 
-def test_who_is_behind() -> None:
+def test_members_that_are_behind() -> None:
     """Three orders wait, and they are those of the member that owns the lane now."""
     ledger = Story().assign(1).read(1, 0, 2).end(1).assign(2).ledger()
 

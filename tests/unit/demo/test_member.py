@@ -1,4 +1,4 @@
-"""A member's progress: told before committed, and never committed for another."""
+"""A member's progress: reported before committed, and never committed for another."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def process(progress: MemberProgress, lane: int, offset: int, customer: int, num
     progress.process(lane, offset, order_key(customer), order_value(customer, number))
 
 
-def test_only_what_was_told_waits_for_a_commit() -> None:
-    """Two orders of lane 7 up to offset 12: position 13 waits once they were told."""
+def test_only_what_was_reported_waits_for_a_commit() -> None:
+    """Two orders of lane 7 up to offset 12: position 13 waits once they were reported."""
     progress, events = make_journal()
     process(progress, 7, 10, 1, 0)
     process(progress, 7, 12, 1, 1)
@@ -44,7 +44,7 @@ def test_only_what_was_told_waits_for_a_commit() -> None:
     assert (batch.first_offset, batch.last_offset, batch.runs) == (10, 12, (OrderRun(1, 0, 2),))
 
 
-def test_nothing_processed_is_nothing_told() -> None:
+def test_nothing_processed_is_nothing_reported() -> None:
     """An empty poll writes no line."""
     progress, events = make_journal()
 
@@ -83,7 +83,7 @@ def test_a_released_lane_is_never_committed() -> None:
 
 
 def test_a_failed_commit_goes_on_waiting() -> None:
-    """A refused commit is told and tried again."""
+    """A refused commit is reported and tried again."""
     progress, events = make_journal()
     process(progress, 7, 0, 1, 0)
     progress.report()
@@ -107,7 +107,7 @@ def test_commits_keep_their_distance() -> None:
 
 
 class FakeReporter:
-    """Notes what it is told beside the events, so that their order can be seen."""
+    """A reporter that notes its calls beside the events, so that their order can be seen."""
 
     def __init__(self, events: list[object]) -> None:
         self.events = events
@@ -126,7 +126,7 @@ class FakeReporter:
 
 
 def test_reports_are_flushed_before_anything_may_be_committed() -> None:
-    """Report, flush, tell, and the commit after it was confirmed."""
+    """Report, flush, deliver, and the commit after it was confirmed."""
     events: list[object] = []
     reporter = FakeReporter(events)
     progress = MemberProgress(events.append, member=4, reporter=cast(AuditReporter, reporter))

@@ -1,4 +1,4 @@
-"""The member on aiokafka: what it tells of its lanes when it leaves the group."""
+"""The member on aiokafka: its report of its lanes when it leaves the group."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_lanes_end_before_the_next_member_can_have_them(
     left_at: list[int] = []
     consumer = FakeConsumer(lambda: left_at.append(len(events)), joins_again=joins_again)
     monkeypatch.setattr(member_aiokafka, "AIOKafkaConsumer", lambda **_: consumer)
-    # A member has a process of its own, and logs nothing there.
+    # A member has its own process, and logs nothing there.
     monkeypatch.setattr(logging, "disable", lambda _level: None)
     turns = iter([False, True])
 

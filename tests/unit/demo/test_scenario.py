@@ -66,8 +66,8 @@ def test_orders_wait_for_the_members() -> None:
     assert scenario.phase is Phase.JOINING
 
 
-def test_no_phase_lasts_for_ever() -> None:
-    """With nobody reading, nothing draining and nobody stopping, the show still ends."""
+def test_no_phase_lasts_without_end() -> None:
+    """The show ends also when no member reads, nothing drains and no member stops."""
     scenario = Scenario(SETTINGS)
     stuck = replace(FACTS, reading=0, waiting_records=5)
     end_s = JOIN_TIMEOUT_S + SETTINGS.seconds + DRAIN_TIMEOUT_S + STOP_TIMEOUT_S + 10.0

@@ -70,7 +70,7 @@ def test_the_verdict_names_failures() -> None:
 
 
 def test_plain_lines_come_now_and_then() -> None:
-    """Two updates within the interval are one line; the story is told at once."""
+    """Two updates within the interval are one line; the story is printed at once."""
     console = Console(file=io.StringIO(), width=40)
     screen: Screen = PlainScreen(console)
 

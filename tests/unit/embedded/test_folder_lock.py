@@ -52,7 +52,7 @@ def test_a_child_keeps_the_lock(tmp_path: Path) -> None:
     other.hold()
 
 
-def test_a_holder_that_has_ended_is_told_apart(tmp_path: Path) -> None:
+def test_a_holder_that_has_ended_is_reported_as_such(tmp_path: Path) -> None:
     """The broker outlives the process that took the lock: try again, nothing is to be stopped."""
     lock = FolderLock(tmp_path)
     lock.hold()

@@ -48,7 +48,7 @@ def test_settings_without_mirrors_have_none() -> None:
 
 
 def quiet(text: str) -> None:
-    """Progress that nobody looks at."""
+    """Drop the progress."""
 
 
 def make_jar(path: Path, content: str) -> LockedJar:

@@ -11,7 +11,7 @@ from keylane.embedded.settings import ClientListener, NodeSettings, build_proper
 
 
 def make_node(node_id: int) -> NodeSettings:
-    """A node with ports that tell its id."""
+    """A node with ports that show its id."""
     return NodeSettings(
         node_id=node_id,
         folder=Path(f"/data/node-{node_id}"),
@@ -37,7 +37,7 @@ def test_replication_fits_the_cluster(node_count: int, replicas: str, in_sync: s
 
 
 def test_clients_and_controllers_have_ports_of_their_own() -> None:
-    """Clients are told the client port; every node votes by its controller port."""
+    """Clients get the client port; every node votes by its controller port."""
     nodes = [make_node(1), make_node(2), make_node(3)]
 
     properties = read_properties(build_properties(nodes[1], nodes, {}))

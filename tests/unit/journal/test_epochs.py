@@ -67,15 +67,15 @@ async def test_it_asks_again_while_a_coordinator_is_not_ready() -> None:
     assert await next_epoch(brokers, "t") == (40, 7)
 
 
-async def test_a_refusal_is_told() -> None:
-    """By the name of the error, and of the id that lacks a right."""
+async def test_a_refusal_is_reported() -> None:
+    """The error has its name, and the id that lacks a right."""
     refused = ErrorCode.transactional_id_authorization_failed
     with pytest.raises(RightMissing, match=r"keylane-ic-4: transactional_id_authorization_failed"):
         await next_epoch(Brokers([ErrorCode.none], [refused]), "keylane-ic-4")
 
 
 async def test_a_coordinator_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last reason is told."""
+    """The last reason is reported."""
     monkeypatch.setattr(epochs, "TIMEOUT_S", 0.01)
     brokers = Brokers([], [])
     brokers.found = deque([ErrorCode.coordinator_not_available] * 1_000_000)

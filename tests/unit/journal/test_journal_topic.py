@@ -66,7 +66,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_broker_that_learns_of_the_topic_later_is_asked_again() -> None:
-    """Any broker may be asked to describe it, also one that has not heard of it: not an error."""
+    """Any broker may be asked to describe it, also one that does not know it yet: not an error."""
     admin = LaggingAdmin(describe_lag=3)
 
     assert await ensure_journal_topic(admin) == 5
@@ -101,7 +101,7 @@ async def test_a_topic_for_news_is_made_and_repaired_as_such() -> None:
     assert admin.altered == [wanted], "the fake's broker made it compacted"
 
 
-async def test_a_refusal_is_told_and_not_waited_out() -> None:
+async def test_a_refusal_is_reported_and_not_waited_out() -> None:
     """A broker that may not be asked ends the start with its reason."""
     with pytest.raises(UpstreamLost, match="describing __consumer_offsets: TopicAuthorization"):
         await ensure_journal_topic(LaggingAdmin(refusal=REFUSED))

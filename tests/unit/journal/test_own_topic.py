@@ -41,7 +41,7 @@ class Consumer:
 
 
 def close(consumer: Any) -> int:
-    """Close it, as a task of its own; how often its client was closed."""
+    """Close it in a separate task, and return how often its client was closed."""
 
     async def main() -> None:
         async with asyncio.timeout(5):

@@ -92,7 +92,7 @@ class World:
 
 
 async def test_callers_share_one_load() -> None:
-    """However many ask while it is under way; and whoever comes later finds it done."""
+    """Callers share it while it is under way; a later caller finds it done."""
     world = World()
 
     holdings = await asyncio.gather(*(world.tables.ready(GROUP) for _ in range(5)))
@@ -115,8 +115,8 @@ async def test_a_caller_that_goes_away_leaves_the_load_to_the_others() -> None:
     assert (await second).journal is world.journals[0] and first.cancelled()
 
 
-async def test_a_failed_load_is_told_and_tried_again() -> None:
-    """All that waited for it are told; the next one tries for himself."""
+async def test_a_failed_load_is_reported_and_tried_again() -> None:
+    """Each caller that waited for it gets the error; the next one tries again."""
     world = World()
     world.error = UpstreamLost("no broker")
     for outcome in await asyncio.gather(
@@ -162,7 +162,7 @@ async def test_a_partition_of_another_node_is_not_touched() -> None:
 
 
 async def test_a_rebalance_is_waited_for() -> None:
-    """Before it is known who owns the partition, nobody is refused."""
+    """No caller is refused before the owner of the partition is known."""
     world = World()
     world.ownership.is_settled.clear()
     world.ownership.is_held = False
@@ -177,7 +177,7 @@ async def test_a_rebalance_is_waited_for() -> None:
 
 
 async def test_a_lease_that_lapses_and_comes_back_costs_no_load() -> None:
-    """Nothing is given out in between; the term is the same, so nobody else has written."""
+    """Nothing is given out in between; the term is the same, so no other node has written."""
     world = World()
     async with world.tables.hold(GROUP, world.lock):
         world.ownership.is_held = False
@@ -193,7 +193,7 @@ async def test_a_lease_that_lapses_and_comes_back_costs_no_load() -> None:
 
 
 async def test_a_new_term_is_a_new_load() -> None:
-    """Who holds a group from before is refused, though the partition is loaded again."""
+    """A caller that holds a group from before is refused, though the partition is loaded again."""
     world = World()
     async with world.tables.hold(GROUP, world.lock):
         world.ownership.number = 2
@@ -280,7 +280,7 @@ async def test_a_stop_closes_everything() -> None:
 
 
 async def test_a_missing_right_is_asked_for_now_and_then(caplog) -> None:
-    """Not at each request; told once in a while; what is granted again counts."""
+    """The refusal is logged once in a while, not at each request; a right granted later counts."""
     world = World()
     world.error = RightMissing("transactional id keylane-ic-0: refused")
     now_s = 0.0
@@ -302,7 +302,7 @@ async def test_a_missing_right_is_asked_for_now_and_then(caplog) -> None:
 
 
 async def test_a_load_that_takes_long_is_not_waited_for_without_end() -> None:
-    """Who waits is told to come again; the load goes on, and who comes later finds it done."""
+    """A caller that waits is asked to come again; the load goes on, and the next finds it done."""
     world = World()
     world.may_load.clear()
     with pytest.raises(GroupBusy):
@@ -349,7 +349,7 @@ def test_loads_that_wait_for_a_broker_hold_up_no_others() -> None:
 
 
 async def test_a_lock_that_is_not_free_in_time() -> None:
-    """It is as it was: held by who holds it, and free when he leaves."""
+    """The lock is as it was: held by its holder, and free when that leaves."""
     world = World()
     await world.tables.ready(GROUP)
     async with world.tables.hold(GROUP, world.lock):
@@ -383,7 +383,7 @@ async def test_a_lock_that_was_given_to_another_is_not_free() -> None:
 
 
 async def test_a_partition_that_is_lost_while_its_lock_is_waited_for() -> None:
-    """Who waits is refused then, and leaves nothing behind."""
+    """A caller that waits is refused then, and leaves nothing behind."""
     world = World()
 
     async def wait_for_it() -> None:
@@ -401,7 +401,7 @@ async def test_a_partition_that_is_lost_while_its_lock_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("turns", range(1, 4))
-async def test_who_gives_up_leaves_the_lock_free(turns: int) -> None:
+async def test_a_caller_that_gives_up_leaves_the_lock_free(turns: int) -> None:
     """However far it has come: its partition is loaded before the lock, and anew behind it."""
     world = World()
     await world.tables.ready(GROUP)

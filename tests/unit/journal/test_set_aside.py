@@ -1,4 +1,4 @@
-"""Records that are set aside: counted once, told within bounds."""
+"""Records that are set aside: counted once, logged within bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_record_counts_once_however_often_it_is_read(caplog: pytest.LogCapture
 
     assert book.counts == {"topic": 2}
     assert caplog.messages[0] == (
-        "record is set aside topic=topic partition=1 offset=7 reason=no JSON"
+        "record set aside topic=topic partition=1 offset=7 reason=no JSON"
     )
     assert len(caplog.messages) == 2
 
@@ -28,7 +28,7 @@ def test_a_record_counts_once_however_often_it_is_read(caplog: pytest.LogCapture
 def test_many_records_cost_few_lines_and_little_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anybody who may write there can write a million; what was not told is counted."""
+    """A client that may write there can write a million; places without a line are counted."""
     monkeypatch.setattr(set_aside, "PLACES_MAX", 50)
     now_s = [0.0]
     book = SetAside(lambda: now_s[0])

@@ -23,7 +23,7 @@ def interval_of(point: int, limits: np.ndarray) -> int:
 
 @pytest.mark.parametrize("lanes", [1, 2, 3, 16, 17, 1_000, 1_024])
 def test_both_ends_of_every_even_lane_are_its_own(lanes: int) -> None:
-    """S004-40: inclusive bounds, exact to the last hash."""
+    """Bounds are inclusive, exact to the last hash."""
     layout = LaneLayout(1, lanes)
 
     for lane in range(lanes):
@@ -62,7 +62,7 @@ def test_a_table_is_built_once() -> None:
 
 @pytest.mark.parametrize("lanes", [[0], [0, 1, 0], [-1, -1], [-2, 0]])
 def test_lanes_that_do_not_fit_the_intervals_are_refused(lanes: list[int]) -> None:
-    """One each, none below -1, and not all dropped: nobody would read such a split."""
+    """One each, none below -1, and not all dropped: no client would read such a split."""
     limits = np.array([5, HASH_MAX + 1], np.uint64)
 
     with pytest.raises(ValueError, match="a lane each"):

@@ -14,7 +14,7 @@ from tests.reference.batches import Batch, Record, write_batch
 
 
 def test_lanes_are_the_same_wherever_they_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All in one buffer, each in one of its own, and both beside each other."""
+    """Lanes have the same bytes in one buffer, in one each, and in both beside each other."""
     records = tuple(Record(at, b"key-%d" % at, b"x" * (1 + at**2)) for at in range(40))
     wire = write_batch(Batch(0, records))
     limits = LaneLayout(1, 64).key_split(0).limits

@@ -59,8 +59,8 @@ def spans(found: LaneSlice) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("form", sorted(CODEC_FORMS))
-def test_s004_42_a_lane_gets_the_records_of_its_key_range_only(form: str) -> None:
-    """S004-42, S004-43: the union over the lanes is all records, in any codec."""
+def test_a_lane_gets_the_records_of_its_key_range_only(form: str) -> None:
+    """The union over the lanes is all records, in any codec."""
     records = tuple(Record(i, b"key-%d" % i, b"value") for i in range(100))
 
     block = split(Batch(0, records, form=form))
@@ -75,8 +75,8 @@ def test_s004_42_a_lane_gets_the_records_of_its_key_range_only(form: str) -> Non
         assert slice_of(block, lane).record_bytes == sum(len(write_record(r)) for r in expected)
 
 
-def test_g_20_a_rebuilt_batch_keeps_what_identifies_its_source() -> None:
-    """G-20: offsets, timestamps, producer, epoch and flag bits stay; codec, count, CRC are new."""
+def test_a_rebuilt_batch_keeps_what_identifies_its_source() -> None:
+    """Offsets, timestamps, producer, epoch and flag bits stay; codec, count, CRC are new."""
     source = Batch(
         1_000,
         (Record(3, key_in(0), b"a", (), 5), Record(7, key_in(1), b"b", ((b"h", b"v"),), 6)),
@@ -118,8 +118,8 @@ def test_a_batch_of_one_lane_is_not_touched() -> None:
     assert bytes(slice_of(split(wire), 2).data) == wire
 
 
-def test_g_03_a_null_key_hashes_its_offset_and_an_empty_key_itself() -> None:
-    """G-03: keyless records spread, an empty key is a key; tombstones are records."""
+def test_a_null_key_hashes_its_offset_and_an_empty_key_itself() -> None:
+    """Keyless records spread, an empty key is a key; tombstones are records."""
     records = tuple(Record(i, None, None) for i in range(40))
     records += (Record(40, b"", b"v"), Record(41, b"", None))
     block = split(Batch(10_000, records))
@@ -196,7 +196,7 @@ def test_holes_are_what_holds_no_data_record() -> None:
     assert block.holes == ((10, 11), (15, 39), (41, 42))
 
 
-def test_the_block_tells_what_it_used() -> None:
+def test_the_block_reports_what_it_used() -> None:
     """Offsets, epoch of the last batch, plain and wire bytes."""
     records = tuple(Record(i, b"key", b"x" * 500) for i in range(10))
     batches = [Batch(5, records, form="zstd"), Batch(100, records, leader_epoch=6)]

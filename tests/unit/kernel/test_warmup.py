@@ -84,8 +84,8 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
 
 
 @compiled
-def test_what_the_compiler_says_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Not only that it failed."""
+def test_the_compilers_message_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error has more than the failure itself."""
     monkeypatch.setattr(library, "PARTS", (("no_such_kernel",),))
 
     with pytest.raises(RuntimeError, match="no_such_kernel"):

@@ -17,31 +17,31 @@ PINNED = {
 
 
 @pytest.mark.parametrize("key", [b"", b"a", b"order-1", b"k" * 31, b"k" * 32, b"k" * 100])
-def test_g_02_a_key_hashes_as_xxh64_of_seed_42_shifted(key: bytes) -> None:
-    """G-02: XXH64(key, 42) >>> 1, inside the hash space."""
+def test_a_key_hashes_as_xxh64_of_seed_42_shifted(key: bytes) -> None:
+    """XXH64(key, 42) >>> 1, inside the hash space."""
     assert key_hash(key) == xxhash.xxh64(key, seed=42).intdigest() >> 1
     assert 0 <= key_hash(key) <= HASH_MAX
 
 
 @pytest.mark.parametrize(("key", "expected"), PINNED.items())
-def test_g_02_the_hash_never_changes(key: bytes, expected: int) -> None:
-    """G-02: literal values, independent of any library."""
+def test_the_hash_never_changes(key: bytes, expected: int) -> None:
+    """Literal values, independent of any library."""
     assert key_hash(key) == expected
 
 
 @pytest.mark.parametrize("offset", [0, 1, 255, 2**31, 2**63 - 1, -1])
-def test_g_03_an_offset_hashes_as_its_eight_little_endian_bytes(offset: int) -> None:
-    """G-03: what Spark's xxhash64 of a long gives, shifted."""
+def test_an_offset_hashes_as_its_eight_little_endian_bytes(offset: int) -> None:
+    """The value of Spark's xxhash64 of a long, shifted."""
     assert offset_hash(offset) == key_hash((offset & (2**64 - 1)).to_bytes(8, "little"))
 
 
-def test_g_03_the_hash_of_an_offset_never_changes() -> None:
-    """G-03: a literal value, independent of any library."""
+def test_the_hash_of_an_offset_never_changes() -> None:
+    """A literal value, independent of any library."""
     assert offset_hash(7) == 0xD84046C3CF69AAF1 >> 1
 
 
-def test_g_03_keyless_records_spread() -> None:
-    """G-03: 10,000 consecutive offsets over 16 lanes, each lane near a sixteenth."""
+def test_keyless_records_spread() -> None:
+    """Each of 16 lanes gets near a sixteenth of 10,000 consecutive offsets."""
     counts = [0] * 16
     for offset in range(10_000):
         counts[offset_hash(offset) * 16 // (HASH_MAX + 1)] += 1

@@ -46,7 +46,7 @@ def test_a_split_knows_its_cuts(cuts: tuple[int, ...], others: tuple[int, ...]) 
 
 @given(cuts=cuts, data=st.data())
 def test_owners_get_their_ranges_back(cuts: tuple[int, ...], data: st.DataObject) -> None:
-    """What an owner brought is what its output stands for; the rest is nobody's."""
+    """An output stands for the ranges that its owner brought; the rest has no owner."""
     ranges = KeySplit(cuts).key_ranges()
     dealt = data.draw(
         st.lists(st.integers(NO_OUTPUT, 3), min_size=len(ranges), max_size=len(ranges))
@@ -75,8 +75,8 @@ def test_a_split_is_two_arrays() -> None:
     assert ScanIndex(split)._lows is split.lows
 
 
-def test_even_lanes_are_the_documents() -> None:
-    """D-SPLIT's literal form; one object per count."""
+def test_even_lanes_are_the_even_ranges() -> None:
+    """The literal form of the cuts; one object per count."""
     assert even_split(5).key_ranges() == split_even(5)
     assert even_split(5) is even_split(5)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keylane.keyrange.lane import LANE_COUNT_MAX, LaneLayout
-from keylane.keyrange.space import HASH_MAX
+from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
 
 
 @pytest.mark.parametrize(("partitions", "lanes"), [(1, 1), (2, 8), (3, 5), (7, 16)])
@@ -40,7 +40,7 @@ def test_limits_are_the_ends_of_the_key_ranges() -> None:
 
 
 def test_limits_are_shared_and_read_only() -> None:
-    """Equal lane counts give one array, which nobody can change under another."""
+    """Equal lane counts give one array, which no holder can change under another."""
     assert LaneLayout(1, 9).key_split(0).limits is LaneLayout(4, 9).key_split(0).limits
     with pytest.raises(ValueError, match="read-only"):
         LaneLayout(1, 9).key_split(0).limits[0] = 1

@@ -1,4 +1,4 @@
-"""Even cuts of the hash space: the seed's worked examples D-SPLIT, and no hash in no range."""
+"""Even cuts of the hash space: worked examples, and a range for every hash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from keylane.keyrange.space import HASH_MAX, KeyRange, split_even
 
-D_SPLIT = {
+EVEN_RANGES = {
     1: [(0, 9223372036854775807)],
     2: [(0, 4611686018427387902), (4611686018427387903, 9223372036854775807)],
     3: [
@@ -32,22 +32,22 @@ D_SPLIT = {
 }
 
 
-@pytest.mark.parametrize("count", D_SPLIT)
-def test_d_split_even_ranges_are_the_worked_example(count: int) -> None:
-    """D-SPLIT: the exact integers for one to five ranges."""
-    assert [(part.lo, part.hi) for part in split_even(count)] == D_SPLIT[count]
+@pytest.mark.parametrize("count", EVEN_RANGES)
+def test_even_ranges_are_the_worked_example(count: int) -> None:
+    """The exact integers for one to five ranges."""
+    assert [(part.lo, part.hi) for part in split_even(count)] == EVEN_RANGES[count]
 
 
-def test_d_split_the_second_of_two_is_larger_by_two() -> None:
-    """D-SPLIT: the literal form of the seed, not the balanced one."""
+def test_the_second_of_two_is_larger_by_two() -> None:
+    """The literal form of the cuts, not the balanced one."""
     first, second = split_even(2)
 
     assert (second.hi - second.lo) - (first.hi - first.lo) == 2
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 16, 1_000, 1_024])
-def test_s004_40_every_hash_is_in_exactly_one_range(count: int) -> None:
-    """S004-40: from 0 to 2**63 - 1 without a gap or an overlap; sizes differ by two at most."""
+def test_every_hash_is_in_exactly_one_range(count: int) -> None:
+    """Ranges go from 0 to 2**63 - 1 without a gap or an overlap; sizes differ by two at most."""
     ranges = split_even(count)
 
     assert ranges[0].lo == 0 and ranges[-1].hi == HASH_MAX

@@ -1,4 +1,4 @@
-"""Intents: what the journal is told of pushes that do not go forward."""
+"""Intents: the journal's records of pushes that do not go forward."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_writer_ends_all_of_his_and_no_others() -> None:
 
 
 def test_kafka_says_that_it_is_over() -> None:
-    """The push is forgotten, whoever ended it."""
+    """The push is forgotten, whatever writer ended it."""
     pushes = Pushes()
     pushes.note_push(ONE, Push(ANN, COMMITS))
 
@@ -97,8 +97,8 @@ def test_an_unanswered_push_may_come_late() -> None:
     assert not pushes.may_still_come(TWO, BOB, 9.0)
 
 
-def test_who_waits_is_told_of_his_end() -> None:
-    """By then his push must not be sent any more."""
+def test_the_end_of_a_writer_ends_its_wait() -> None:
+    """The push of a writer that has ended must not be sent any more."""
     pushes = Pushes()
 
     pushes.wait(ANN)

@@ -47,7 +47,7 @@ def test_blocks_that_touch_are_one_region() -> None:
 
 
 def test_nothing_is_concluded_across_a_gap() -> None:
-    """Between [0, 10) and [20, 30) nobody has looked: a position stops at 10."""
+    """The gap between [0, 10) and [20, 30) was not scanned: a position stops at 10."""
     scan = index_of((0, 10, -1, -1), (20, 30, -1, -1))
 
     assert scan.effective(LANES[0], 5) == 10
@@ -90,7 +90,7 @@ def test_truncation_can_only_hold_back() -> None:
     assert unsure.regions() == [(0, 5)]
 
 
-def test_a_cut_region_that_is_scanned_anew_holds_nobody_back() -> None:
+def test_a_cut_region_that_is_scanned_anew_holds_no_lane_back() -> None:
     """A quiet lane whose last record is at 12 passes the cut, as it would in a log without."""
     scan = index_of((10, 20, 18, 12))
     scan.truncate(15)

@@ -39,14 +39,14 @@ class Attempts:
 
 
 async def test_a_lost_connection_is_tried_again(caplog) -> None:
-    """Each time it is told why."""
+    """Each try logs its reason."""
     lost = KafkaConnectionError("Connection at broker:9092 closed")
 
     assert await tried_again("loading", Attempts(lost, lost, lost)) == 4
     assert caplog.text.count("loading: KafkaConnectionError") == 3
 
 
-async def test_what_another_try_does_not_change_is_told_at_once() -> None:
+async def test_what_another_try_does_not_change_is_reported_at_once() -> None:
     """A missing right by its kind."""
     attempts = Attempts(UnsupportedVersionError("old"))
     with pytest.raises(UpstreamLost, match="loading: UnsupportedVersionError"):

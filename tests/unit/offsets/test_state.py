@@ -31,8 +31,8 @@ FOUR = LaneLayout(partition_count=1, lane_count=4)
 LANES = [FOUR.key_range(0, lane) for lane in range(4)]
 TWO = [LaneLayout(partition_count=1, lane_count=2).key_range(0, lane) for lane in range(2)]
 
-# REQUIREMENTS D-IC-COMMIT; S is inclusive there.
-D_IC_COMMIT: list[dict[str, Any]] = json.loads("""[
+# Worked examples of a commit; the stable offset S is inclusive there.
+COMMIT_CASES: list[dict[str, Any]] = json.loads("""[
   {"n":1,"commit":[[48,49]],"stable":42,"ic":[[45,50]],
    "tombstones":[[45,47],[50,50]],"puts":[[45,50]],"push":null},
   {"n":2,"commit":[[43,44]],"stable":47,"ic":[[50,50]],
@@ -65,9 +65,9 @@ def scan_of(*blocks: tuple[int, int, list[int]], lanes: list[KeyRange] = LANES) 
     return scan
 
 
-@pytest.mark.parametrize("case", D_IC_COMMIT, ids=lambda case: f"case-{case['n']}")
-def test_d_ic_commit_s004_17_18_162_163(case: dict[str, Any]) -> None:
-    """Each worked case gives the S, ranges, appends, push and error of D-IC-COMMIT."""
+@pytest.mark.parametrize("case", COMMIT_CASES, ids=lambda case: f"case-{case['n']}")
+def test_worked_examples_of_a_commit(case: dict[str, Any]) -> None:
+    """Each worked case gives its stable offset, ranges, appends, push and error."""
     state = state_at(42, [[45, 47], [50, 50]])
 
     outcome = state.commit_ranges(pairs(case["commit"]))
@@ -85,7 +85,7 @@ def test_d_ic_commit_s004_17_18_162_163(case: dict[str, Any]) -> None:
         assert list(outcome.puts) == list(changes.puts) == pairs(case["puts"])
 
 
-def test_d_ic_fetch_s004_11_30_31_32() -> None:
+def test_worked_example_of_a_poll() -> None:
     """S=40 with [43-45],[48-49]: poll over [40-50] has 41,42,46,47,50; their commit ends at 50."""
     state = state_at(40, [[43, 45], [48, 49]])
 
@@ -98,7 +98,7 @@ def test_d_ic_fetch_s004_11_30_31_32() -> None:
     assert (state.stable_offset, state.stable_position, state.ranges()) == (50, 51, [])
 
 
-def test_s004_10_state_is_a_stable_offset_and_ranges() -> None:
+def test_state_is_a_stable_offset_and_ranges() -> None:
     """Commit [45-47] and [50-50] on S=42: both stand above S with their gaps."""
     state = OffsetState(committed=43)
 
@@ -107,7 +107,7 @@ def test_s004_10_state_is_a_stable_offset_and_ranges() -> None:
     assert (state.stable_offset, state.ranges()) == (42, [(45, 47), (50, 50)])
 
 
-def test_s004_23_g01_cap_of_individual_commits() -> None:
+def test_cap_of_individual_commits() -> None:
     """With a cap of 10 the 11th gap is refused, changes nothing, and closing a gap is not."""
     state = OffsetState(committed=0, individual_commits_max=10)
     state.commit_ranges([(offset, offset) for offset in range(1, 21, 2)])
@@ -121,7 +121,7 @@ def test_s004_23_g01_cap_of_individual_commits() -> None:
     assert state.commit_ranges([(40, 40)]).error is CommitError.NONE
 
 
-def test_s004_20_size_bound_and_nonsense_are_refused() -> None:
+def test_size_bound_and_nonsense_are_refused() -> None:
     """Too many ranges, negative offsets, reversed ends and huge metadata leave no trace."""
     state = OffsetState(committed=0)
     before = state.copy()
@@ -187,7 +187,7 @@ def test_group_with_direct_history_goes_on_where_it_stood() -> None:
     assert [state.position_of(lane).offset for lane in LANES] == [500] * 4
 
 
-def test_g23_plain_commits_of_lanes_give_the_lowest_as_stable() -> None:
+def test_plain_commits_of_lanes_give_the_lowest_as_stable() -> None:
     """The stable position is the lowest lane's; metadata and leader epoch come back per lane."""
     state = OffsetState(committed=0)
 
@@ -198,7 +198,7 @@ def test_g23_plain_commits_of_lanes_give_the_lowest_as_stable() -> None:
     assert state.position_of(LANES[2]) == LanePosition(offset=30, leader_epoch=30, metadata="m30")
 
 
-def test_g04_all_keys_in_one_lane_bring_the_stable_position_to_the_log_end() -> None:
+def test_all_keys_in_one_lane_bring_the_stable_position_to_the_log_end() -> None:
     """Three lanes without a record in [0, 100) need no commit; the fourth ends at record 96."""
     state = OffsetState(committed=None)
     scan = scan_of((0, 100, [-1, 96, -1, -1]))
@@ -211,7 +211,7 @@ def test_g04_all_keys_in_one_lane_bring_the_stable_position_to_the_log_end() -> 
     assert state.position_of(LANES[0]) == NOT_COMMITTED
 
 
-def test_g04_an_uncommitted_last_record_holds_the_lane_back() -> None:
+def test_an_uncommitted_last_record_holds_the_lane_back() -> None:
     """A lane at its last record, not behind it, does not count through the region."""
     state = OffsetState(committed=0)
     scan = scan_of((0, 100, [-1, 96, -1, -1]))
@@ -222,7 +222,7 @@ def test_g04_an_uncommitted_last_record_holds_the_lane_back() -> None:
     assert state.stable_position == 96
 
 
-def test_g04_stable_position_stays_after_a_restart_with_nothing_scanned() -> None:
+def test_stable_position_stays_after_a_restart_with_nothing_scanned() -> None:
     """What was settled is in the journal: an empty index and the members' commits keep it."""
     state = OffsetState(committed=0, topic_name="orders")
     scan = scan_of((0, 100, [-1, 96, -1, -1]))
@@ -261,7 +261,7 @@ def test_member_going_back_on_purpose_starts_there_again() -> None:
     assert [state.position_of(lane).offset for lane in LANES] == [50, 50, 40, 50]
 
 
-def test_g11_admin_reset_of_all_lanes_lane_by_lane() -> None:
+def test_admin_reset_of_all_lanes_lane_by_lane() -> None:
     """A reset to 30 of lanes that stand apart brings each there, and the stable position."""
     state = OffsetState(committed=0)
     for lane, offset in zip(LANES, (40, 90, 60, 80), strict=True):
@@ -275,7 +275,7 @@ def test_g11_admin_reset_of_all_lanes_lane_by_lane() -> None:
     assert (state.stable_position, state.ranges()) == (30, [])
 
 
-def test_g11_admin_reset_goes_back_into_what_ranges_have_passed() -> None:
+def test_admin_reset_goes_back_into_what_ranges_have_passed() -> None:
     """Members that commit ranges only never say a position; a reset below theirs still holds."""
     state = OffsetState(committed=0)
     state.commit_ranges([(0, 99)])
@@ -325,7 +325,7 @@ def test_direct_commit_keeps_what_was_scanned_ahead_of_it() -> None:
 
 
 def test_merged_lane_whose_lower_part_was_settled_does_not_go_back() -> None:
-    """A member told 20 commits 25 after the scan took the part at 20 far ahead: 40 stays."""
+    """A member sent to 20 commits 25 after the scan took the part at 20 far ahead: 40 stays."""
     state = OffsetState(committed=0)
     for lane, offset in zip(LANES, (40, 20, 60, 60), strict=True):
         state.commit_lane(lane, offset)
@@ -398,7 +398,7 @@ def test_ranges_and_scanned_gaps_lead_on_in_turn() -> None:
         (None, Reconciled.GONE, [-1, -1, -1, -1], []),
     ],
 )
-def test_g11_g14_kafkas_own_offset_was_moved_by_somebody_else(
+def test_kafkas_own_offset_was_moved_by_somebody_else(
     kafka: int | None,
     how: Reconciled,
     positions: list[int],
@@ -433,7 +433,7 @@ def test_delete_lane_forgets_it_alone() -> None:
     assert not state.committed
 
 
-def test_g12_log_start_takes_positions_and_ranges_along() -> None:
+def test_log_start_takes_positions_and_ranges_along() -> None:
     """Retention has deleted up to 70: positions stand there and swallowed ranges are gone."""
     state = OffsetState(committed=20)
     state.commit_ranges([(30, 39), (70, 74), (90, 94)])
@@ -445,7 +445,7 @@ def test_g12_log_start_takes_positions_and_ranges_along() -> None:
     assert (state.stable_position, state.ranges()) == (75, [(90, 94)])
 
 
-def test_failed_write_is_told_again_whichever_way_it_goes() -> None:
+def test_failed_write_is_written_again_whichever_way_it_goes() -> None:
     """A range put by a write that failed gets a tombstone when a reset drops it afterwards."""
     state = OffsetState(committed=20)
     state.commit_ranges([(30, 39)])

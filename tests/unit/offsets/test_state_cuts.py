@@ -27,7 +27,7 @@ def offsets_of(state: OffsetState) -> list[int]:
 
 
 def test_a_lane_that_was_scanned_ahead_goes_back_to_the_cut() -> None:
-    """Its next owner gets the new log's records, which nobody has seen; and commits below count."""
+    """Its next owner gets the new log's unread records; and commits below count."""
     scan = ScanIndex(FOUR)
     state = concluded_state(scan)
     assert offsets_of(state) == [25_000] * 4

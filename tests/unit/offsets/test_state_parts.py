@@ -11,7 +11,7 @@ from keylane.offsets.state import OffsetState
 
 
 def test_an_admins_reset_takes_back_every_part_of_the_range() -> None:
-    """G-11: a reset of the whole to 0 takes back the half at 5 too, beside one at 0."""
+    """A reset of the whole to 0 takes back the half at 5 too, beside one at 0."""
     halves = split_even(2)
     state = OffsetState(committed=None)
     state.commit_lane(halves[0], 5)
@@ -23,7 +23,7 @@ def test_an_admins_reset_takes_back_every_part_of_the_range() -> None:
 
 
 def test_a_lane_without_a_record_is_settled_beside_one_that_has() -> None:
-    """G-04: in one interval of two lanes, the one without a record does not wait for the other."""
+    """The lane without a record does not wait for the other one of its interval."""
     lanes = split_even(2)
     scan = ScanIndex(even_split(2))
     scan.add(0, 10, np.array([3, -1]))

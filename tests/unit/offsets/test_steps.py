@@ -1,4 +1,4 @@
-"""Steps in the journal: what is written when, who can read it, and what is not gone on from."""
+"""Steps in the journal: their order, their readers, and steps that are not gone on from."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_state_with_a_gap_in_its_steps_is_dropped_for_good(at: str) -> None:
         assert again.get(KEY) is None
 
 
-def test_a_gap_beside_somebody_who_writes_is_none() -> None:
+def test_a_gap_beside_a_writer_is_none() -> None:
     """A node that reads layouts only: the step's successor is behind the end that it reads to."""
     table = filled()
     journal = save(table)
@@ -241,7 +241,7 @@ def test_a_gap_beside_somebody_who_writes_is_none() -> None:
 
 
 def test_a_deleted_state_takes_its_steps_along() -> None:
-    """Its positions go before them, so that none is left as of an earlier moment."""
+    """Its positions go before them, so that none is left from an earlier moment."""
     table = filled()
     journal = save(table)
     for lane in range(3):
@@ -338,7 +338,7 @@ def test_a_journal_that_lost_records_or_has_those_of_others_is_found_out() -> No
 
 
 async def test_acks_are_noted_in_the_order_of_the_log() -> None:
-    """Of two appends beside each other the first to be told may be the second in the log."""
+    """The first ack of two appends beside each other may be that of the second in the log."""
     made: list[asyncio.Future[object]] = []
 
     class Producer:

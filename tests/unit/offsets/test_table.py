@@ -61,7 +61,7 @@ def range_record(key: StateKey, first: int, last: int) -> JournalRecord:
     return JournalRecord(partition, write_key(RangeKey(key, first, last)), value)
 
 
-def test_s004_17_merge_appends_two_tombstones_and_one_put() -> None:
+def test_merge_appends_two_tombstones_and_one_put() -> None:
     """[48-49] between [45-47] and [50-50]: exactly three records, the put before the tombstones."""
     table = make_table()
     table.put(KEY, OffsetState(committed=43))
@@ -80,7 +80,7 @@ def test_s004_17_merge_appends_two_tombstones_and_one_put() -> None:
     assert not table.records(KEY, now_ms=2)
 
 
-def test_s004_16_order_of_range_and_positions_records_does_not_matter() -> None:
+def test_order_of_range_and_positions_records_does_not_matter() -> None:
     """Fifty shuffles of the records of one state all give that state."""
     table = make_table()
     table.put(KEY, OffsetState(committed=43, topic_name="orders"))
@@ -96,7 +96,7 @@ def test_s004_16_order_of_range_and_positions_records_does_not_matter() -> None:
         assert not loaded.records(KEY, now_ms=2)
 
 
-def test_g14_crash_anywhere_in_an_append_loses_no_commit_acknowledged_before() -> None:
+def test_crash_anywhere_in_an_append_loses_no_commit_acknowledged_before() -> None:
     """Each prefix of an append loads to a state that holds what was saved before it."""
     table = make_table()
     table.put(KEY, OffsetState(committed=43))
@@ -320,7 +320,7 @@ def test_a_fence_says_nothing() -> None:
     assert (fence.partition, read_key(fence.key, place="")) == (3, None)
 
 
-def test_s004_161_orphan_ranges_are_dropped_and_deleted() -> None:
+def test_orphan_ranges_are_dropped_and_deleted() -> None:
     """A range without positions makes no state; its tombstone is handed out once."""
     loaded = load([range_record(KEY, 5, 9)])
 
@@ -334,7 +334,7 @@ def test_s004_161_orphan_ranges_are_dropped_and_deleted() -> None:
 
 
 @pytest.mark.parametrize("at", ["positions", "range"])
-def test_s004_161_damaged_value_costs_only_itself(at: str) -> None:
+def test_damaged_value_costs_only_itself(at: str) -> None:
     """Damaged positions drop the state, a damaged range drops the range; both are counted."""
     table = make_table()
     table.put(KEY, OffsetState(committed=43))

@@ -1,4 +1,4 @@
-"""pipeline/audit_stream.py: what is lost is told once, below what the group has committed."""
+"""pipeline/audit_stream.py: a loss is reported once, below what the group has committed."""
 
 from __future__ import annotations
 

@@ -171,12 +171,12 @@ def test_a_query_that_went_on_meanwhile_is_not_overwritten(tmp_path: Path) -> No
 
 
 def test_lane_names() -> None:
-    """A lane name tells the topic and the count; a plain name itself."""
+    """A lane name has the topic and the count in it; a plain name is the topic."""
     assert (physical_topic("a.b.lanes-16"), lanes_of_name("a.b.lanes-16")) == ("a.b", 16)
     assert (physical_topic("a.lanes-0"), lanes_of_name("a.lanes-0")) == ("a.lanes-0", None)
 
 
-def test_layouts_may_be_told_apart_from_the_name(tmp_path: Path) -> None:
+def test_layouts_may_be_given_apart_from_the_name(tmp_path: Path) -> None:
     """Lanes under a topic's own name: 4 indexes of `orders` at 2 lanes are 2 partitions."""
     folder = make_checkpoint(tmp_path / "ck", {"orders": {"0": 1, "1": 2, "2": 3, "3": 4}})
 

@@ -19,7 +19,7 @@ from keylane.pipeline.jars import resolve_jars, spark_lock
 
 
 def quiet(text: str) -> None:
-    """Progress that nobody looks at."""
+    """Drop the progress."""
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_an_identical_retry_has_the_number_it_had() -> None:
 
 
 def test_a_retry_of_what_is_written_is_answered_from_memory() -> None:
-    """Error code 0 and the base offset that the broker told."""
+    """The answer is error code 0 and the base offset that the broker gave."""
     one = Harness()
     one.assign(0, 0)
     one.settle(0, 0, at=777)
@@ -192,7 +192,7 @@ def test_a_split_batch_waits_for_those_behind_it() -> None:
 
 
 def test_an_open_outcome_keeps_the_number() -> None:
-    """REQUEST_TIMED_OUT may have been written: nobody else gets its number."""
+    """REQUEST_TIMED_OUT may have been written: no other batch gets its number."""
     one = Harness()
     one.assign(0, 0)
 
@@ -229,7 +229,7 @@ def test_no_more_is_under_way_than_a_broker_remembers() -> None:
     assert one.assign(9, 0) == (50, 0)
 
 
-def test_real_disorder_is_told() -> None:
+def test_real_disorder_is_reported() -> None:
     """OUT_OF_ORDER for the first in line, after others were written, reaches the client."""
     one = Harness()
     one.assign(0, 0)
@@ -391,7 +391,7 @@ def test_a_broker_that_knows_more_moves_the_partitions_epoch(code: int) -> None:
 
 
 def test_a_broker_in_a_later_epoch_is_followed_with_care() -> None:
-    """INVALID_PRODUCER_EPOCH: next epoch, at a number that nobody can have given before."""
+    """INVALID_PRODUCER_EPOCH: next epoch, at a number that no batch can have had before."""
     one = Harness(is_new=True)
     first = one.map.assign(SequencedBatch(PRODUCER, 0, TOPIC, 0, 0, 0, 10))
     assert isinstance(first, Assigned)
@@ -453,7 +453,7 @@ def test_behind_a_transactions_rejected_batch() -> None:
     assert codes == [19, 19, 47]
 
 
-def test_an_answer_that_nobody_waits_for_changes_nothing() -> None:
+def test_an_answer_without_a_waiter_changes_nothing() -> None:
     """Unknown producer, lane, epoch or batch: the code passes as it is."""
     one = Harness()
     one.assign(0, 0)

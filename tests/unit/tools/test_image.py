@@ -1,4 +1,4 @@
-"""Dockerfile, its scripts and the chart agree: what is installed, who runs it, on which ports."""
+"""Dockerfile, its scripts and the chart agree: installed parts, the user, the ports."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_base_image_has_a_digest_or_there_is_no_image() -> None:
 
 
 def test_the_image_runs_as_the_charts_user() -> None:
-    """USER is a number, which Kubernetes can tell from root, and the chart's."""
+    """USER is a number, which Kubernetes can compare with root's, and the chart's."""
     user = re.search(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)
 
     assert user is not None

@@ -62,7 +62,7 @@ def direct(extras: tuple[str, ...]) -> list[Requirement]:
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_entry_is_exact_and_hashed(name: str) -> None:
     """No option, no address, no range: pip installs these files or none."""
-    text = (parts.REQUIREMENTS / f"lock-{name}.txt").read_text(encoding="utf-8")
+    text = (parts.PARTS_FOLDER / f"lock-{name}.txt").read_text(encoding="utf-8")
 
     pins = parts.parse_pins(text)
 
@@ -116,7 +116,7 @@ def test_the_image_has_what_was_tested() -> None:
 
 def test_what_builds_is_what_pyproject_names() -> None:
     """build.in repeats [build-system]; the lock has a version in that range."""
-    lines = (parts.REQUIREMENTS / "build.in").read_text(encoding="utf-8").splitlines()
+    lines = (parts.PARTS_FOLDER / "build.in").read_text(encoding="utf-8").splitlines()
     wanted = [Requirement(line) for line in lines if not line.startswith("#")]
 
     assert wanted == [Requirement(line) for line in PROJECT["build-system"]["requires"]]
@@ -196,7 +196,7 @@ def test_licences_are_what_packages_say() -> None:
 @pytest.mark.parametrize("name", ["image", "jars"])
 def test_lists_are_cyclonedx(name: str) -> None:
     """They are valid, and list what the locks do."""
-    text = (parts.REQUIREMENTS / f"sbom-{name}.cdx.json").read_text(encoding="utf-8")
+    text = (parts.PARTS_FOLDER / f"sbom-{name}.cdx.json").read_text(encoding="utf-8")
 
     faults = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
 
@@ -228,7 +228,7 @@ def test_the_jars_are_of_the_named_versions() -> None:
 def test_an_image_lists_what_it_has(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """What is not installed is left out; what is installed and not listed ends the build."""
     source, target = tmp_path / "all.json", tmp_path / "image.json"
-    document = json.loads((parts.REQUIREMENTS / "sbom-image.cdx.json").read_text(encoding="utf-8"))
+    document = json.loads((parts.PARTS_FOLDER / "sbom-image.cdx.json").read_text(encoding="utf-8"))
     gone = document["components"][0] | {"version": "0.0.1", "bom-ref": "pkg:pypi/x@0.0.1"}
     source.write_text(json.dumps(document | {"components": [*document["components"], gone]}))
 

@@ -97,7 +97,7 @@ def test_a_length_too_small_for_a_header_is_corrupt(length: int) -> None:
 
 @pytest.mark.parametrize(("base", "last"), [(0, 0), (7, 7), (2**40, 2**40 + OFFSET_DELTA_MAX)])
 def test_an_empty_batch_covers_its_offsets(base: int, last: int) -> None:
-    """Header only, a good CRC, nobody's producer, no record."""
+    """Header only, a good CRC, no producer, no record."""
     batch = write_empty_batch(base, last, 4)
     found = read_batch_header(batch, 0)
 

@@ -71,7 +71,7 @@ def has_endpoints(entity: Any) -> bool:
 
 
 @pytest.mark.parametrize(("api_key", "version"), [*FETCHES, *OTHERS])
-def test_ids_are_replaced_where_a_leader_is_told(api_key: ApiKey, version: int) -> None:
+def test_ids_are_replaced_where_a_leader_is_named(api_key: ApiKey, version: int) -> None:
     """The bytes equal what kio writes for the same answer with other ids and addresses."""
     drawn = [random_response(api_key, version, seed) for seed in range(60)]
     for entity in drawn:
@@ -83,8 +83,8 @@ def test_ids_are_replaced_where_a_leader_is_told(api_key: ApiKey, version: int) 
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(ApiKey.FETCH, 11), *FETCHES])
-def test_a_replica_to_read_from_is_told_as_this_node_has_it(api_key: ApiKey, version: int) -> None:
-    """Where the client said its rack, with or without a new leader."""
+def test_a_replica_to_read_from_is_named_as_this_node_has_it(api_key: ApiKey, version: int) -> None:
+    """A client that gave its rack gets it, with or without a new leader."""
     for seed in range(60):
         entity = random_response(api_key, version, seed)
 

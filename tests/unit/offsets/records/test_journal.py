@@ -140,7 +140,7 @@ def test_a_layout_of_equal_ranges_is_written_as_before_there_were_plans() -> Non
     assert write_value(replace(even, fingerprint=bytes(32)))[:2] == b"\0\1"
 
 
-def test_g13_both_ends_of_a_range_are_in_its_key() -> None:
+def test_both_ends_of_a_range_are_in_its_key() -> None:
     """[45-50] and [45-47] are two records: the one does not overwrite the other."""
     assert write_key(RangeKey(STATE, 45, 50)) != write_key(RangeKey(STATE, 45, 47))
 
@@ -166,7 +166,7 @@ def test_keys_on_the_wire_stay_as_they_are() -> None:
         ("connect-cluster", None),
     ],
 )
-def test_s004_14_group_maps_to_kafkas_partition(group: str, java_hash: int | None) -> None:
+def test_group_maps_to_kafkas_partition(group: str, java_hash: int | None) -> None:
     """abs(String.hashCode) mod count, with Integer.MIN_VALUE as 0 and surrogate pairs as two."""
     if java_hash is None:
         java_hash = java_hash_of(group)

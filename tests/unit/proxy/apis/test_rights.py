@@ -80,7 +80,7 @@ async def test_a_revoked_right_ends_with_the_bound() -> None:
 
 
 async def test_a_bound_of_zero_asks_every_time() -> None:
-    """For who wants to know at once."""
+    """A bound for a user that wants changes to count at once."""
     world = World(Operation.READ)
     world.rights = TopicRights(world.ask, ttl_s=0.0, clock=lambda: 0.0)
 
@@ -187,7 +187,7 @@ class Cluster:
         (0b1111_1111_1111_0, True),
     ],
 )
-async def test_who_may_alter_the_cluster(operations: int, may: bool) -> None:
+async def test_the_right_to_alter_the_cluster(operations: int, may: bool) -> None:
     """The right itself: without DESCRIBE on the cluster a broker says 0."""
     assert await Cluster(operations).rights.may_alter_cluster() is may
 

@@ -13,7 +13,8 @@ import pytest
 from keylane.config.node import ProxyConfig
 from keylane.errors import UpstreamLost
 from keylane.proxy.cluster import broker_links
-from keylane.proxy.cluster.broker_links import Address, BrokerLinks
+from keylane.proxy.cluster.broker_links import BrokerLinks
+from keylane.proxy.net.answer_times import Address
 from keylane.proxy.net.hedge import first_answer
 from keylane.proxy.net.security.node_security import Security
 from keylane.proxy.runtime.stats import ProxyStats
@@ -131,7 +132,7 @@ async def test_all_hang(monkeypatch) -> None:
 
 
 async def test_one_connection_is_kept_per_address(monkeypatch) -> None:
-    """Who asks while it is being opened shares it."""
+    """A caller that asks while it is being opened shares it."""
     async with cluster(1, monkeypatch) as world:
         (broker,) = world.brokers
         links = await asyncio.gather(*(world.links.kept(broker.address) for _ in range(5)))
@@ -151,8 +152,8 @@ async def test_clients_that_start_at_once_share_a_question(monkeypatch) -> None:
         assert world.brokers[0].asked == 2 and world.brokers[1].asked == 0
 
 
-async def test_who_answers_nothing_is_counted_by_its_id(monkeypatch) -> None:
-    """And waited for longer the next time."""
+async def test_a_broker_that_does_not_answer_is_counted_by_its_id(monkeypatch) -> None:
+    """It is also waited for longer the next time."""
     async with cluster(1, monkeypatch) as world:
         (broker,) = world.brokers
         link = await world.links.kept(broker.address)

@@ -72,7 +72,7 @@ def cluster(monkeypatch, link) -> Cluster:
 
 
 async def test_start_learns_brokers_and_topics(cluster, link) -> None:
-    """Every broker gets its listener before anybody is told of it."""
+    """Every broker gets its listener before any client gets its address."""
     bound: list[Broker] = []
 
     async def bind(brokers: Iterable[Broker]) -> None:
@@ -101,7 +101,7 @@ async def test_a_partition_is_read_from_the_rack_of_its_leader(cluster, link) ->
 
 
 async def test_a_broker_that_moved_is_asked_where_it_is(cluster) -> None:
-    """Each answer's brokers are told on; FindCoordinator tells no rack, which is no move."""
+    """The brokers of each answer are passed on; FindCoordinator has no rack, which is no move."""
     reported: list[Broker] = []
 
     async def learn(brokers: Iterable[Broker]) -> None:
@@ -121,7 +121,7 @@ async def test_a_broker_that_moved_is_asked_where_it_is(cluster) -> None:
     assert not kept.is_open
 
 
-async def test_who_leads_next_is_learnt_when_a_leader_says_that_it_leads_no_more(
+async def test_the_next_leader_is_learnt_when_a_leader_says_that_it_leads_no_more(
     cluster, link, monkeypatch
 ) -> None:
     """Brokers name the old one for a moment; it is asked for once, however many readers met it."""
@@ -241,7 +241,7 @@ def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     return messages
 
 
-async def test_what_nodes_do_not_agree_on_is_told_once(cluster, link, caplog) -> None:
+async def test_what_nodes_do_not_agree_on_is_logged_once(cluster, link, caplog) -> None:
     """At the membership, not at each answer; and that they agree again."""
     caplog.set_level("INFO", logger="keylane.cluster")
     answer = {"brokers": [node(1)], "topics": [topic("orders", 2), topic("b", 1, uuid.UUID(int=5))]}
@@ -285,7 +285,7 @@ async def test_of_many_topics_some_are_named(cluster, link, caplog) -> None:
 
 
 async def test_other_nodes_keep_to_the_partitions_of_lanes(cluster, link, caplog) -> None:
-    """The fewest that any keeps to; who heard of it does not tell the others again."""
+    """The fewest that any keeps to; a node that learns of it does not notify the others again."""
     joined: list[int] = []
     cluster.on_grown = lambda: joined.append(1)
     link.answers.append({"brokers": [node(1)], "topics": [topic("orders", 4)]})
@@ -297,7 +297,7 @@ async def test_other_nodes_keep_to_the_partitions_of_lanes(cluster, link, caplog
     assert "partitions were added" in caplog.text and "seen=2" in caplog.text
 
 
-async def test_a_topic_that_grows_is_told_to_other_nodes(cluster, link) -> None:
+async def test_a_topic_that_grows_is_reported_to_other_nodes(cluster, link) -> None:
     """Once per count."""
     joined: list[int] = []
     cluster.on_grown = lambda: joined.append(1)
@@ -336,7 +336,7 @@ def pinning(*pins: dict[str, int]) -> Membership:
 
 
 async def test_a_topic_that_is_gone_leaves_nothing(cluster, link, caplog) -> None:
-    """Made anew under the same name it is told of as if it had never been there."""
+    """Made anew under the same name it is reported as if it had never been there."""
     for count in (2, 3):
         link.answers.append({"brokers": [node(1)], "topics": [topic("orders", count)]})
         await cluster.refresh()

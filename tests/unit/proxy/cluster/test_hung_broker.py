@@ -8,10 +8,11 @@ from typing import Any
 
 from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.lanes.fetcher import LaneFetch, LaneFetcher, LaneFetchRequest
+from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.lanes.memory_budget import ByteGate
 from keylane.proxy.lanes.read_memory import ReadRoom
-from keylane.proxy.lanes.reader import RawFetch
+from keylane.proxy.lanes.split_io import RawFetch
 from keylane.proxy.net.framing import CHUNK_BYTES
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.tasks import spawn
@@ -199,7 +200,7 @@ def test_several_that_hang_leave_room_for_one_more() -> None:
 
 
 def test_a_later_leader_is_not_waited_for_at_the_one_before() -> None:
-    """The old one hangs; metadata has told of the new one, and readers go there at once."""
+    """The old one hangs; metadata has named the new one, and readers go there at once."""
 
     class Old(LogSource):
         def __init__(self, log: BrokerLog) -> None:
@@ -233,7 +234,7 @@ def test_a_later_leader_is_not_waited_for_at_the_one_before() -> None:
         assert not asking.done()
         world.fetcher.note_leader((IDS[HUNG], 0), 1)
 
-        assert (await asking)[0] == 0  # told to look for the leader, and back at once
+        assert (await asking)[0] == 0  # sent to look for the leader, and back at once
         size_bytes, took_s = await world.fetch(HUNG, 0, 0)
         assert size_bytes > 0 and took_s < 0.5 and len(sources) == 2
 

@@ -16,7 +16,7 @@ PLAN = RangePlan(topic="orders", lane_count=3, cuts=((5, 9), (7, 8)), epoch=1)
 
 
 def rule(tmp_path: Path, topic: str = "orders", data: bytes | None = None) -> LaneRule:
-    """A rule with a plan file of its own."""
+    """A rule with its own plan file."""
     path = tmp_path / "plan.json"
     path.write_bytes(write_plan(PLAN) if data is None else data)
     return LaneRule(topic=topic, plan=str(path))
@@ -52,7 +52,7 @@ def test_a_plan_may_be_of_a_lane_name_of_the_same_count(tmp_path: Path) -> None:
 def test_a_plan_of_another_topic_is_refused(
     tmp_path: Path, topic: str, pattern: str | None, reason: str
 ) -> None:
-    """The place of the rule, the file and both names are told."""
+    """The error names the place of the rule, the file and both names."""
     rules = (LaneRule(topic="a", lanes=1), rule(tmp_path, topic))
 
     with pytest.raises(ConfigInvalid, match=reason) as caught:
@@ -73,6 +73,6 @@ def test_what_is_no_plan_is_refused_with_its_place(tmp_path: Path) -> None:
 
 
 def test_a_second_plan_of_a_topic_is_refused(tmp_path: Path) -> None:
-    """Nobody could tell which one is meant."""
+    """Two plans leave open which one is meant."""
     with pytest.raises(ConfigInvalid, match=r"lanes\.1\.plan: .* has a plan already"):
         load_plans([rule(tmp_path), rule(tmp_path)], lane_name_pattern=PATTERN)

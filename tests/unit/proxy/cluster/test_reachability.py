@@ -49,7 +49,7 @@ def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-async def test_a_loss_is_told_once_and_its_end_once(world, caplog) -> None:
+async def test_a_loss_is_logged_once_and_its_end_once(world, caplog) -> None:
     """With the broker, why, for how long, and how many clients it has cost."""
     for _ in range(33 * 60):
         await world.fail()
@@ -63,7 +63,7 @@ async def test_a_loss_is_told_once_and_its_end_once(world, caplog) -> None:
     ]
 
 
-async def test_brokers_are_told_apart(world, caplog) -> None:
+async def test_brokers_are_logged_apart(world, caplog) -> None:
     """One that is there does not end the loss of another; an address may have no id yet."""
     await world.fail()
     await world.fail(("bootstrap", 9092))
@@ -76,8 +76,8 @@ async def test_brokers_are_told_apart(world, caplog) -> None:
     ]
 
 
-async def test_a_broker_that_comes_and_goes_is_told_now_and_then(world, caplog) -> None:
-    """As one of two behind a balancer; who was turned away between is in the next line."""
+async def test_a_broker_that_comes_and_goes_is_logged_now_and_then(world, caplog) -> None:
+    """One of two behind a balancer; clients turned away in between are in the next line."""
     for _ in range(300):
         await world.fail()
         await world.succeed()
@@ -88,7 +88,7 @@ async def test_a_broker_that_comes_and_goes_is_told_now_and_then(world, caplog) 
     assert lines[-1].endswith("turned_away=100")
 
 
-async def test_a_loss_soon_after_another_is_told_when_it_lasts(world, caplog) -> None:
+async def test_a_loss_soon_after_another_is_logged_when_it_lasts(world, caplog) -> None:
     """It is not forgotten."""
     await world.fail()
     await world.succeed()

@@ -116,7 +116,7 @@ def test_an_error_is_no_answer(api: int, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [UNSTABLE, TOPIC_DENIED])
-def test_one_partition_that_is_not_told_keeps_the_group(code: int) -> None:
+def test_one_partition_without_an_answer_keeps_the_group(code: int) -> None:
     """A transaction may be about to commit there; or keylane may not see the topic."""
 
     async def test(node: Node) -> None:
@@ -332,7 +332,7 @@ def test_layouts_go_with_their_last_group(is_lone: bool) -> None:
     run(test, is_lone=is_lone)
 
 
-def test_splits_that_nobody_reads_are_forgotten() -> None:
+def test_splits_without_a_reader_are_forgotten() -> None:
     """Not those that were used since the last look, have a reader, or are the operator's."""
 
     async def test(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""States that were loaded, against the logs of now: by epoch, and only what nobody said."""
+"""Loaded states against the logs of now: by epoch, and only what no member committed."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_state_that_is_gone_is_no_longer_waited_for() -> None:
         assert not world.checks.waits(KEY.group)
 
 
-def test_a_log_that_nobody_reads_is_compared_when_a_group_is_asked_for() -> None:
+def test_a_log_without_a_reader_is_compared_when_a_group_is_asked_for() -> None:
     """It was cut, and no metadata has named the new leader; once in a while that is asked."""
     world = World(concluded_state(), SEEN)
     world.answer = EpochEnd(5, 25_000)

@@ -45,7 +45,7 @@ async def test_the_least_of_all_brokers_counts() -> None:
 
 
 async def test_the_turns_of_groups_follow(caplog) -> None:
-    """What brokers do not tell is told once, with the right that lacks and the key to set."""
+    """An unknown retention is logged once, with the right that lacks and the key to set."""
     for cluster, interval_s in ((FakeCluster("60"), 900.0), (FakeCluster(None), 43_200.0)):
         refreshes = Refreshes(43_200.0)
         with caplog.at_level(logging.INFO):

@@ -1,4 +1,4 @@
-"""proxy/control/auth.py: who gets to the control port by a token, and who changes things there."""
+"""proxy/control/auth.py: tokens that open the control port, and those that may change things."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def basic(password: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 async def test_probes_are_open(ask, path) -> None:
-    """A kubelet has no token, and they tell nothing."""
+    """A kubelet has no token, and probes show nothing."""
     assert (await ask(path))[0] == 200
 
 
@@ -148,7 +148,7 @@ async def test_without_tokens_only_this_machines_names(ask_open, host, expected)
 
 
 async def test_a_new_token_needs_no_restart(tmp_path) -> None:
-    """The file is read at each request; one that is gone lets nobody in."""
+    """The file is read at each request; without it no caller gets in."""
     async for ask in asking(guard(tmp_path)):
         (tmp_path / "control_token_file").write_text("another-token-0123456789")
         found = [(await ask("/", bearer(t)))[0] for t in (ADMIN, "another-token-0123456789")]
@@ -183,7 +183,7 @@ def test_a_token_file_that_is_not_there() -> None:
     ],
 )
 def test_headers_that_make_no_sense(tmp_path, method: str, headers: dict[str, str]) -> None:
-    """Refused, and not told as a mistake of keylane."""
+    """The request is refused, and not reported as a mistake of keylane."""
     named = {"Host": "keylane", **headers}
     request = make_mocked_request(method, "/metrics", named, transport=asyncio.Transport())
 

@@ -77,7 +77,7 @@ class Doors(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, 200))
     def time_passes(self, seconds: float) -> None:
-        """Whoever is overdue is not being answered, as all take their answers here."""
+        """Go on in time; no overdue client is being answered, as all take their answers here."""
         self.now_s += seconds
         overdue = {each for each, _ in self.bounds.overdue(self.now_s)}
         assert overdue.isdisjoint(self.answering)
@@ -153,8 +153,8 @@ def test_silence_after_an_answer_ends() -> None:
     assert bounds.overdue(1000.0 + KEEP_ALIVE_S) == [("idle", IDLE)]
 
 
-def test_who_takes_nothing_of_an_answer_is_closed() -> None:
-    """Who takes some of it stays, also a page that is fed for days."""
+def test_a_client_that_takes_nothing_of_an_answer_is_closed() -> None:
+    """A client that takes some of it stays, also a page that is fed for days."""
     bounds = make()
     bounds.enter("page", "a", 0.0)
     bounds.note_request("page")

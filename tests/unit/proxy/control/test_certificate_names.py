@@ -33,7 +33,7 @@ def test_subjects(subject, name) -> None:
 
 
 def test_alternative_names() -> None:
-    """Names, URIs and mail addresses; no addresses, which tell nothing of who it is."""
+    """Names, URIs and mail addresses; no network addresses, which identify no caller."""
     alternatives = (
         ("DNS", "ops.example.com"),
         ("URI", "spiffe://example/ops"),

@@ -1,4 +1,4 @@
-"""The control port over TLS: who gets in by a certificate, and what for; reloading."""
+"""The control port over TLS: certificates that open it, and for what; reloading."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ async def test_a_certificate_needs_no_token_file(tmp_path) -> None:
         assert await stand.ask(None) == [200, 503, 503]
 
 
-async def test_who_has_no_role_is_told_the_names(stand) -> None:
-    """So that one of them can be put into the configuration."""
+async def test_a_client_without_a_role_gets_the_names(stand) -> None:
+    """One of them can then be put into the configuration."""
     certificate = stand.authority.issue("somebody", host="some.example")
     async with stand.client(certificate) as client, client.get("/metrics") as answer:
         problem = await answer.json(content_type=None)

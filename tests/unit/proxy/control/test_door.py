@@ -20,7 +20,7 @@ from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.control_port import ControlPort, control_port
 
 WAIT_S = 20.0
-"""A test that waits for so long hangs."""
+"""A test that waits this long hangs."""
 PROBE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HALF = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-A: "
 TOKEN = "0123456789abcdef"

@@ -41,7 +41,7 @@ def values(samples: list[Sample]) -> dict[tuple[str, ...], float]:
     return {(s.name, *(value for _, value in s.labels)): s.value for s in samples}
 
 
-def test_lag_is_told_by_group_and_topic() -> None:
+def test_lag_is_reported_by_group_and_topic() -> None:
     """Two partitions: stable lags add up, of slowest lane and spread the largest counts."""
     states = [
         (StateKey("billing", TOPIC_ID, 0), make_state(100, 140)),
@@ -103,7 +103,7 @@ def test_a_long_group_id_is_cut() -> None:
 
 
 def test_a_position_beyond_a_known_end_is_no_negative_lag() -> None:
-    """The log end was told before the commit."""
+    """The log end was learnt before the commit."""
     states = [(StateKey("g", TOPIC_ID, 0), make_state(100, 140))]
 
     reported = values(ask(states, {(TOPIC_ID, 0): 90}))

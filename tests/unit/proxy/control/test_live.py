@@ -92,7 +92,7 @@ def test_borders_are_decimal_texts_and_stand_once(views) -> None:
 
 
 def test_lanes_are_lists_by_index(views) -> None:
-    """Owners are places in the list of members; a lane that nobody has is told so."""
+    """Owners are places in the list of members; a lane without an owner is shown as such."""
     lanes = (
         lane("shop", 1, "b", 5),
         lane("shop", 0, "gone", None, lag_is_exact=False),
@@ -111,7 +111,7 @@ def test_lanes_are_lists_by_index(views) -> None:
 
 
 def test_moves_are_counted_where_they_are_known(views) -> None:
-    """A group whose own assignor deals out lanes has none to tell."""
+    """A group whose own assignor deals out lanes has none to show."""
     moved = member("a", lanes_gained=(LaneName(topic="shop", lane_index=1),) * 2, lanes_lost=())
 
     (group,) = state(views, report((moved, member("b")), ()))["groups"]

@@ -1,4 +1,4 @@
-"""The live page's server: files with safe headers, one state for all who look, bounded viewers."""
+"""The live page's server: files with safe headers, one state for all viewers, a bound of them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_path_that_is_no_file_is_not_found() -> None:
                 assert response.status == 404
 
 
-async def test_whoever_looks_gets_layout_and_state() -> None:
+async def test_a_viewer_gets_layout_and_state() -> None:
     """The layout once, then states; two pages cost one look."""
     describer = FakeDescriber()
     async with (
@@ -151,7 +151,7 @@ async def test_a_page_that_takes_nothing_is_closed(monkeypatch, caplog) -> None:
         deaf.close()
 
 
-async def test_nothing_is_looked_at_when_nobody_looks(monkeypatch) -> None:
+async def test_nothing_is_looked_at_without_a_viewer(monkeypatch) -> None:
     """The task ends with its last viewer, and a new one starts it again."""
     monkeypatch.setattr(live_feed, "INTERVAL_S", 0.0)
     describer = FakeDescriber()
@@ -166,7 +166,7 @@ async def test_nothing_is_looked_at_when_nobody_looks(monkeypatch) -> None:
 
 
 async def test_of_many_groups_the_first_are_shown() -> None:
-    """Each costs questions to brokers; how many are left out is told."""
+    """Each costs questions to brokers; the page shows how many are left out."""
     describer = FakeDescriber()
     groups = tuple(f"g{number}" for number in range(GROUPS_MAX + 5))
     async with (

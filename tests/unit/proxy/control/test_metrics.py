@@ -36,7 +36,7 @@ def test_counters_gauges_and_histograms_are_read_back() -> None:
 
 
 def test_every_source_is_asked_for_each_scrape() -> None:
-    """Numbers are as of the scrape."""
+    """Numbers are those at the scrape."""
     stats = ProxyStats()
     exposition = Exposition([stats.samples])
     exposition.text()

@@ -46,7 +46,7 @@ def test_a_seek_of_any_connection_of_the_client_counts() -> None:
 
 
 def test_a_fetch_before_the_answer_counts_too() -> None:
-    """A member that was assigned with offsets of its own, and asks later what is committed."""
+    """A member that was assigned with its own offsets, and asks later what is committed."""
     shared = GainedLanes()
     member = MemberLanes(shared)
     member.note_given("g", "rdkafka", [])

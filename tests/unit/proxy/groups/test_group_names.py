@@ -41,7 +41,7 @@ def test_a_newcomer_by_another_name_is_refused() -> None:
 
 
 def test_a_member_that_is_alone_may_change_its_name() -> None:
-    """Nobody else reads; with others it may not, however the names sort."""
+    """No other member reads; with others it may not, however the names sort."""
     names = GroupNames()
     names.note_members(G, {"a": EIGHT})
     alone = clash(names, "a", FOUR)
@@ -108,7 +108,7 @@ def test_one_member_with_two_names_of_a_topic() -> None:
 
 
 def test_a_generation_of_new_members_began_with_an_empty_group() -> None:
-    """Member ids are given once: with one in common nobody can have been away in between."""
+    """Member ids are given once: with one in common the group was not empty in between."""
     names = GroupNames()
     assert names.may_have_expired(G, PLACE)
     names.note_generation(G, {"a": FOUR, "b": FOUR}, {}, ["a", "b"])
@@ -132,7 +132,7 @@ def test_an_offset_that_was_seen_has_not_expired_later() -> None:
 
 
 def test_the_refused_of_a_generation_are_those_of_the_newest() -> None:
-    """A group that went empty refuses nobody."""
+    """A group that went empty refuses no member."""
     names = GroupNames()
     names.note_generation(G, {"a": FOUR}, {"t": "t.lanes-4"}, ["a", "b"], ["b"])
     before = names.is_refused(G, "a"), names.is_refused(G, "b"), dict(names.chosen(G))

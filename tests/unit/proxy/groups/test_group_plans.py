@@ -53,8 +53,8 @@ def test_a_plan_outlives_the_next_join() -> None:
     assert list(generations.groups()) == ["g"]
 
 
-def test_trouble_is_told_once_per_plan() -> None:
-    """A group that rebalances for ever does not fill the log."""
+def test_trouble_is_logged_once_per_plan() -> None:
+    """A group that rebalances without end does not fill the log."""
     generations = Generations()
 
     reported = [generations.warn_once("g"), generations.warn_once("g")]

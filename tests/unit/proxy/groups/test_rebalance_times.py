@@ -6,7 +6,7 @@ from keylane.proxy.groups.rebalance_times import ABANDONED_S, Rounds
 
 
 def test_members_wait_from_the_first_join_on() -> None:
-    """Each SyncGroup counts from the first JoinGroup of its round, whoever sent that."""
+    """Each SyncGroup counts from the first JoinGroup of its round, by whatever member."""
     rounds = Rounds()
 
     began = [rounds.joins("g", 10.0), rounds.joins("g", 11.0)]
@@ -17,7 +17,7 @@ def test_members_wait_from_the_first_join_on() -> None:
 
 
 def test_a_join_after_a_sync_begins_the_next_round() -> None:
-    """Two rounds of one group are told apart; a late SyncGroup counts for the newer one."""
+    """Two rounds of one group are kept apart; a late SyncGroup counts for the newer one."""
     rounds = Rounds()
     rounds.joins("g", 0.0)
     rounds.syncs("g", 1.0)
@@ -58,7 +58,7 @@ def test_memory_is_bounded() -> None:
     assert rounds.syncs("a", 3.0) == 3.0
 
 
-def test_a_round_that_nobody_ended_is_given_up() -> None:
+def test_a_round_without_an_end_is_given_up() -> None:
     """A lone member that died before its SyncGroup does not make the next round an hour long."""
     rounds = Rounds()
     rounds.joins("g", 0.0)

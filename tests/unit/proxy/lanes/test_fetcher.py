@@ -24,8 +24,8 @@ from tests.reference.lane_bench import (
 from tests.virtual_time import run_virtual
 
 
-def test_s004_44_the_second_lane_costs_no_upstream_fetch() -> None:
-    """D-CACHE: what one pass found for the other lane is served from memory."""
+def test_the_second_lane_costs_no_upstream_fetch() -> None:
+    """The slice that one pass found for the other lane is served from memory."""
 
     async def main() -> None:
         bench = Bench(interleaved_log())
@@ -45,7 +45,7 @@ def test_s004_44_the_second_lane_costs_no_upstream_fetch() -> None:
 
 
 @pytest.mark.parametrize("cache_bytes_max", [0, 3_000])
-def test_s004_45_over_the_bound_lanes_are_still_answered(cache_bytes_max: int) -> None:
+def test_over_the_bound_lanes_are_still_answered(cache_bytes_max: int) -> None:
     """The gauge stays below its bound, and what was evicted is read again."""
 
     async def main() -> None:
@@ -69,7 +69,7 @@ def test_s004_45_over_the_bound_lanes_are_still_answered(cache_bytes_max: int) -
     run_virtual(main)
 
 
-def test_s004_46_a_batch_larger_than_both_bounds_is_served() -> None:
+def test_a_batch_larger_than_both_bounds_is_served() -> None:
     """The cache's bound is not the bound of one batch, and the gate lets it go alone."""
 
     async def main() -> None:
@@ -88,7 +88,7 @@ def test_s004_46_a_batch_larger_than_both_bounds_is_served() -> None:
     run_virtual(main)
 
 
-def test_s004_47_one_produced_batch_is_one_upstream_fetch() -> None:
+def test_one_produced_batch_is_one_upstream_fetch() -> None:
     """Four members that wait at the log end are served by one read."""
 
     async def main() -> None:
@@ -109,8 +109,8 @@ def test_s004_47_one_produced_batch_is_one_upstream_fetch() -> None:
     run_virtual(main)
 
 
-def test_one_read_serves_all_who_have_ranges_and_keeps_nothing_of_nobodys() -> None:
-    """Lanes 0 and 2 of four are one client's, lane 1 another's, lane 3 nobody's."""
+def test_one_read_serves_all_owners_and_keeps_nothing_without_an_owner() -> None:
+    """Lanes 0 and 2 of four are one client's, lane 1 another's; lane 3 has no owner."""
 
     async def main() -> None:
         log = BrokerLog()
@@ -149,7 +149,7 @@ def test_other_ranges_are_another_readers() -> None:
     run_virtual(main)
 
 
-def test_s004_48_without_reserve_only_places_are_kept() -> None:
+def test_without_reserve_only_places_are_kept() -> None:
     """The size of values does not matter to the cache; lanes read for themselves."""
 
     async def main() -> None:
@@ -168,7 +168,7 @@ def test_s004_48_without_reserve_only_places_are_kept() -> None:
     run_virtual(main)
 
 
-def test_s004_49_a_slice_goes_once_it_is_sent() -> None:
+def test_a_slice_goes_once_it_is_sent() -> None:
     """Cache bytes drop by that entry, and a repeat reads upstream again."""
 
     async def main() -> None:
@@ -210,7 +210,7 @@ def test_two_groups_on_a_lane_cost_one_read() -> None:
     run_virtual(main)
 
 
-def test_a_stuck_member_holds_up_nobody() -> None:
+def test_a_stuck_member_holds_up_no_other() -> None:
     """Seven lanes of a partition go on, in bounded memory, while one is never asked again."""
 
     async def main() -> None:
@@ -236,7 +236,7 @@ def test_a_stuck_member_holds_up_nobody() -> None:
     run_virtual(main)
 
 
-def test_g21_other_lanes_data_does_not_wake_a_long_poll() -> None:
+def test_other_lanes_data_does_not_wake_a_long_poll() -> None:
     """It ends at its time with one empty header, so that the position moves."""
 
     async def main() -> None:
@@ -259,7 +259,7 @@ def test_g21_other_lanes_data_does_not_wake_a_long_poll() -> None:
     run_virtual(main)
 
 
-def test_g21_empty_answers_always_advance() -> None:
+def test_empty_answers_always_advance() -> None:
     """A lane with nothing in 1,000 batches reaches the log end in a few answers."""
 
     async def main() -> None:
@@ -279,7 +279,7 @@ def test_g21_empty_answers_always_advance() -> None:
     run_virtual(main)
 
 
-def test_a_lane_of_gaps_is_told_at_once_after_records() -> None:
+def test_a_lane_of_gaps_is_answered_at_once_after_records() -> None:
     """A client that reads up to a known end does not wait for the last header."""
 
     async def main() -> None:
@@ -297,7 +297,7 @@ def test_a_lane_of_gaps_is_told_at_once_after_records() -> None:
     run_virtual(main)
 
 
-def test_a_lane_without_records_up_to_the_end_is_told_once_it_is_read() -> None:
+def test_a_lane_without_records_up_to_the_end_is_answered_once_it_is_read() -> None:
     """Catching up over others' records ends at the log end, not at the end of the wait."""
 
     async def main() -> None:
@@ -470,7 +470,7 @@ def test_a_cancelled_fetch_leaves_nothing_behind() -> None:
     run_virtual(main)
 
 
-def test_stop_answers_who_waits() -> None:
+def test_stop_answers_fetches_that_wait() -> None:
     """Long polls end at once with an error that makes clients look elsewhere."""
 
     async def main() -> None:

@@ -12,7 +12,7 @@ from tests.virtual_time import run_virtual
 
 @pytest.mark.parametrize("codec", [CODEC_LZ4, CODEC_ZSTD])
 def test_compressed_lanes_are_counted_as_they_are_sent(codec: int) -> None:
-    """The cache's bytes are those of the compressed batches; who wants plain ones has a reader."""
+    """The cache has the bytes of the compressed batches; a fetch of plain ones has a reader."""
 
     async def main() -> None:
         log = BrokerLog()

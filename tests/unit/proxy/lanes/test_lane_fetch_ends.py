@@ -11,7 +11,7 @@ from tests.virtual_time import run_virtual
 
 
 def test_claims_end_while_others_listen() -> None:
-    """Who gave a lane up, and goes on with others, holds nothing of it back after half a minute."""
+    """A client that gave a lane up, and reads others, holds none of it half a minute later."""
 
     async def main() -> None:
         log = interleaved_log()
@@ -105,7 +105,7 @@ def test_what_is_left_of_a_closed_reader_is_small() -> None:
 
 
 def test_lanes_beyond_the_bound_are_refused_beside_those_within() -> None:
-    """Refused ones are told when the wait is over, so that nobody asks in a circle."""
+    """Refused lanes are answered when the wait is over, so that no client asks in a circle."""
 
     async def main() -> None:
         log = interleaved_log()

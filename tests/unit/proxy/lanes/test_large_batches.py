@@ -34,7 +34,7 @@ def log_with(value: bytes, form: str) -> BrokerLog:
 def test_a_batch_beyond_its_share_is_refused_once(
     form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Good data first, then CORRUPT_MESSAGE out of memory, however often and whoever asks."""
+    """Good data first, then CORRUPT_MESSAGE out of memory, at every fetch of every client."""
 
     async def main() -> None:
         log = log_with(bytes(80 * 1024), form)
@@ -55,7 +55,7 @@ def test_a_batch_beyond_its_share_is_refused_once(
     with caplog.at_level(logging.WARNING):
         run_virtual(main)
     (record,) = caplog.records
-    assert "batch is refused, its lanes stop there topic=orders partition=0 offset=2" in (
+    assert "batch refused: its lanes stop there topic=orders partition=0 offset=2" in (
         record.message
     )
 

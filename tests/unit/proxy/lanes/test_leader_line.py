@@ -40,7 +40,7 @@ async def values_of(bench: Bench, lane: int, offset: int, **how: int) -> dict[in
 
 
 def test_a_log_that_was_cut_and_has_grown_again_is_cut_at_its_place() -> None:
-    """The high watermark shows nothing of it; who reads behind gets the new log's records only."""
+    """The high watermark shows nothing of it; a reader behind gets the new log's records only."""
 
     async def main() -> None:
         log = led_log()
@@ -87,7 +87,7 @@ def test_a_connection_that_is_opened_again_may_lead_to_another_log(epoch: int) -
 
 
 def test_a_clean_new_leader_costs_nothing() -> None:
-    """Its log has all that was read: nothing is read again, and nothing is told."""
+    """Its log has all that was read: nothing is read again, and no cut is reported."""
 
     async def main() -> None:
         log = led_log()
@@ -121,7 +121,7 @@ def test_a_cut_that_one_isolation_level_meets_is_forgotten_by_the_other() -> Non
         behind = await values_of(bench, 1, 40)
 
         assert {at for at, value in behind.items() if value == b"new"} == set(range(CUT, 60))
-        assert bench.truncated == [CUT], "told once"
+        assert bench.truncated == [CUT], "reported once"
 
     run_virtual(main)
 
@@ -187,7 +187,7 @@ def test_a_broker_that_reports_divergence_is_believed() -> None:
 
 
 def test_a_leader_that_is_over_is_not_read() -> None:
-    """Stale metadata may lead back to it: clients are told to come again, and get nothing old."""
+    """Stale metadata may lead back to it: clients have to come again, and get nothing old."""
 
     async def main() -> None:
         log = led_log(epoch=3)

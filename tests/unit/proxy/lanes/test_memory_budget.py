@@ -52,7 +52,7 @@ def test_what_is_larger_than_the_bound_goes_alone() -> None:
     asyncio.run(main())
 
 
-def test_who_is_cancelled_gives_his_place_up() -> None:
+def test_a_cancelled_waiter_gives_its_place_up() -> None:
     """Neither a place in the row nor bytes just granted are lost."""
 
     async def main() -> None:

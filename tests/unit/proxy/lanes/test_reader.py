@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from keylane.proxy.lanes import reader
-from keylane.proxy.lanes.reader import RawFetch
+from keylane.proxy.lanes.split_io import RawFetch
 from tests.reference.batches import write_batch
 from tests.reference.broker_log import BrokerLog, records_of
 from tests.reference.lane_bench import (
@@ -132,8 +132,8 @@ def test_an_offset_out_of_range_is_that_lanes_error_alone() -> None:
     run_virtual(main)
 
 
-def test_an_error_tells_no_offsets_of_the_log() -> None:
-    """As a broker's: librdkafka would reset to the log start that came with an OUT_OF_RANGE."""
+def test_an_error_has_no_offsets_of_the_log() -> None:
+    """librdkafka would reset to the log start that came with an OUT_OF_RANGE."""
 
     async def main() -> None:
         log = interleaved_log()
@@ -155,7 +155,7 @@ def test_an_error_tells_no_offsets_of_the_log() -> None:
 
 
 def test_a_cut_log_serves_nothing_stale() -> None:
-    """After an unclean leader change the log is read anew, and the scan is told."""
+    """The log is read anew after an unclean leader change, and the scan is notified."""
 
     async def main() -> None:
         log = interleaved_log()
@@ -195,8 +195,8 @@ def test_a_cut_that_one_reader_sees_is_forgotten_by_all() -> None:
     run_virtual(main)
 
 
-def test_a_cut_that_comes_while_who_waits_is_answered_is_not_scanned_over() -> None:
-    """What was scanned is told behind the answers: of a log that is cut just then, not at all."""
+def test_a_cut_that_comes_while_waiters_are_answered_is_not_scanned_over() -> None:
+    """A scan is reported behind the answers: that of a log that is cut just then, not at all."""
 
     async def main() -> None:
         bench = Bench(interleaved_log())
@@ -211,7 +211,7 @@ def test_a_cut_that_comes_while_who_waits_is_answered_is_not_scanned_over() -> N
 
 
 def test_a_log_that_ends_before_what_another_node_has_read_was_cut() -> None:
-    """A reader that has read nothing itself tells the cut; a log that ends just there has none."""
+    """A reader that has read nothing itself reports a cut; a log that ends just there has none."""
 
     async def main() -> None:
         for reported, cuts in ((51, []), (60, [51])):
@@ -305,7 +305,7 @@ def test_a_bad_batch_is_an_error_behind_the_good_data(caplog: pytest.LogCaptureF
     assert "topic=orders partition=0 offset=44" in record.message
 
 
-def test_blocks_that_were_scanned_are_told_once() -> None:
+def test_blocks_that_were_scanned_are_reported_once() -> None:
     """Each offset is covered, with the last record of each lane."""
 
     async def main() -> None:
@@ -313,7 +313,7 @@ def test_blocks_that_were_scanned_are_told_once() -> None:
 
         await bench.fetch({0: 40, 1: 40})
 
-        assert bench.scanned == [], "little data: who waits for it is answered first"
+        assert bench.scanned == [], "little data: clients that wait for it are answered first"
         await asyncio.sleep(0)
         (block,) = bench.scanned
         assert (block.topic, block.start, block.end) == ("orders", 40, 51)

@@ -100,7 +100,7 @@ def test_a_full_node_has_clients_come_again() -> None:
     assert bench.closed == [("t.lanes-16", 0)], "the longest idle of all"
 
 
-def test_a_reader_counts_for_who_still_uses_it() -> None:
+def test_a_reader_counts_for_the_group_that_still_uses_it() -> None:
     """Two groups read by one name; the first of them stops."""
     bench = Bench(lanes_max=4 * 16)
     bench.enter("t.lanes-16", user="a")

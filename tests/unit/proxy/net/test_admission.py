@@ -1,4 +1,4 @@
-"""proxy/net/admission.py: what addresses and principals may use, and who has to go."""
+"""proxy/net/admission.py: bounds of addresses and principals, and connections that have to go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keylane.proxy.net.admission import Admission, find_heavy
 
 
 def test_bounds() -> None:
-    """One too many is refused, with the key that says so; who leaves makes room."""
+    """One too many is refused, with the key that says so; a client that leaves makes room."""
     admission = Admission(connections_max=3, per_address_max=2)
 
     outcomes = [admission.enter(address) for address in ("a", "a", "a", "b", "c")]
@@ -45,7 +45,7 @@ def make(*, per_principal: int = 10, groups: int = 10) -> Admission:
 
 
 def test_connections_of_a_principal() -> None:
-    """From whatever address; others are not touched, and who leaves makes room."""
+    """Addresses do not matter; others are not touched, and a client that leaves makes room."""
     admission = make(per_principal=2)
     for address in ("a", "b", "c", "d"):
         assert admission.enter(address) is None
@@ -56,7 +56,7 @@ def test_connections_of_a_principal() -> None:
     assert outcomes[2] == "connections_per_principal_max 2 is reached by 'User:x'"
     admission.check()
     admission.leave("a", "User:x")
-    admission.leave("c")  # was refused: it is nobody's
+    admission.leave("c")  # was refused: it has no principal
     admission.check()
     assert admission.log_in("User:x") is None
     for address, name in (("b", "User:x"), ("d", "User:y")):
@@ -125,8 +125,8 @@ def test_principals_that_are_remembered(monkeypatch) -> None:
         ([], ""),
     ],
 )
-def test_who_holds_too_much(holdings, gone) -> None:
-    """Ten for each principal, twenty for all: of whom is above it the largest have to go."""
+def test_connections_that_hold_too_much(holdings, gone) -> None:
+    """Ten for each principal, twenty for all: the largest of those above it have to go."""
     found = find_heavy(holdings, per_principal_max=10, in_all_max=20)
 
     left = [each for each in holdings if each[0] not in {connection for connection, _ in found}]

@@ -60,7 +60,7 @@ def test_a_wait_in_vain_doubles_the_next_up_to_a_bound(world) -> None:
     assert world.late == ["1"] * 6
 
 
-def test_who_does_not_answer_is_asked_last(world) -> None:
+def test_a_broker_that_does_not_answer_is_asked_last(world) -> None:
     """Until it answers again; one that was overtaken for a while."""
     patience = world.patience
     patience.timed_out(ONE, 5.0)
@@ -75,7 +75,7 @@ def test_who_does_not_answer_is_asked_last(world) -> None:
     assert not patience.is_late(TWO)
 
 
-def test_silence_is_told_when_it_begins_and_when_it_has_ended(world, caplog) -> None:
+def test_silence_is_logged_when_it_begins_and_when_it_has_ended(world, caplog) -> None:
     """Two lines, however many requests got no answer."""
     caplog.set_level(logging.WARNING)
     for _ in range(5):

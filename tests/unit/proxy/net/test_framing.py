@@ -110,7 +110,7 @@ def test_an_eager_reader_allocates_once() -> None:
     assert len(reader.free()) == BOUND + 4 - CHUNK_BYTES - 1
 
 
-def test_partial_tells_whether_a_frame_has_begun() -> None:
+def test_partial_says_whether_a_frame_has_begun() -> None:
     """It is what the time-out of slow requests looks at."""
     reader = FrameReader(frame_bytes_max=BOUND, eager=False)
 
@@ -124,7 +124,7 @@ def test_partial_tells_whether_a_frame_has_begun() -> None:
 
 
 def test_readers_of_a_thread_take_turns_in_one_chunk() -> None:
-    """What two connections have begun is theirs, whoever receives in between."""
+    """Bytes that two connections have begun are theirs, whichever receives in between."""
     readers = [FrameReader(frame_bytes_max=BOUND, eager=False) for _ in range(2)]
     sent = [frame(300, 1), frame(CHUNK_BYTES - 4, 2)]
     found: list[list[bytes]] = [[], []]

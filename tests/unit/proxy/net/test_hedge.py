@@ -57,7 +57,7 @@ def test_one_that_answers_is_asked_alone() -> None:
 
 
 def test_one_that_hangs_costs_a_second() -> None:
-    """Two that hang cost two; whoever is not needed any more is cancelled."""
+    """Two that hang cost two; a way that is not needed any more is cancelled."""
     ways = Ways(600, 600, 0.5, 0.0)
 
     assert run_virtual(ways.first) == ("way 2", 2.5)
@@ -75,7 +75,7 @@ def test_a_failure_has_the_next_one_begun_at_once() -> None:
 
 
 def test_a_slow_one_may_still_be_the_first() -> None:
-    """Its answer counts, whoever was asked beside it."""
+    """Its answer counts, whatever way was asked beside it."""
     assert run_virtual(Ways(1.5, 600).first) == ("way 0", 1.5)
     assert run_virtual(Ways(5, -0.1).first) == ("way 0", 5.0)
 

@@ -1,4 +1,4 @@
-"""Listeners of brokers: there before a client is told, tried again where a port is taken."""
+"""Listeners of brokers: there before clients get them, tried again where a port is taken."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Ports:
         return "keylane", 9093 + broker_id
 
     async def address_after(self, broker_id: int) -> tuple[str, int] | None:
-        """What a client is told whose answer names the broker."""
+        """The address for a client whose answer names the broker."""
         await self.listeners.learn([broker_id])
         return self.listeners.addresses.get(broker_id)
 
 
 def test_all_that_learn_of_a_broker_wait_for_its_listener() -> None:
-    """One of them binds; nobody is told another address."""
+    """One of them binds; no client gets another address."""
 
     async def main() -> None:
         ports = Ports()
@@ -55,7 +55,7 @@ def test_all_that_learn_of_a_broker_wait_for_its_listener() -> None:
 
 
 def test_a_port_that_is_taken_is_tried_again(caplog) -> None:
-    """Clients are told nothing meanwhile, and do not wait; when it is free, its address."""
+    """Clients get none meanwhile, and do not wait; when it is free, its address."""
     caplog.set_level(logging.ERROR)
 
     async def main() -> None:

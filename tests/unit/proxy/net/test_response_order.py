@@ -21,7 +21,7 @@ def test_an_early_answer_waits_for_those_before_it() -> None:
     assert len(order) == 0
 
 
-def test_a_request_without_an_answer_holds_nobody_up() -> None:
+def test_a_request_without_an_answer_holds_no_other_up() -> None:
     """acks=0: its slot is filled with nothing."""
     order = ResponseOrder()
     silent, second = order.open(), order.open()

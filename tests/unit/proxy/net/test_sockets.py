@@ -1,4 +1,4 @@
-"""What the system is told of connections, and what it tells of bytes that were taken."""
+"""Settings of connections, and the system's counts of bytes that were taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keylane.proxy.net.upstream import UpstreamLink
 from tests.transcript.loopback import running
 
 HEARTBEAT = 12
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells, others do not")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux reports it, others do not")
 
 
 class NoSocket(asyncio.BaseTransport):
@@ -92,7 +92,7 @@ async def test_a_brokers_connection_is_probed() -> None:
 
 
 @on_linux
-async def test_what_the_peer_has_taken_is_told() -> None:
+async def test_what_the_peer_has_taken_is_reported() -> None:
     """All that was sent, once it is acknowledged."""
     async with running() as world:
         world.client.send((12, 1))
@@ -130,7 +130,7 @@ def test_a_system_that_knows_less(monkeypatch) -> None:
 
 
 def test_a_connection_that_is_reset_already() -> None:
-    """Options that it refuses are no error: the transport tells of the loss."""
+    """Options that it refuses are no error: the transport reports the loss."""
 
     class Reset:
         family = socket.AF_INET
@@ -142,8 +142,8 @@ def test_a_connection_that_is_reset_already() -> None:
     assert acknowledged_bytes(NoSocket()) is None
 
 
-def test_a_system_that_does_not_tell_after_all() -> None:
-    """As some sandboxes; who asks once a second for all clients must not end by it."""
+def test_a_system_that_does_not_report_it_after_all() -> None:
+    """Some sandboxes are such; a look once a second for all clients must not end by it."""
 
     class Silent:
         family = socket.AF_INET
@@ -154,7 +154,7 @@ def test_a_system_that_does_not_tell_after_all() -> None:
     assert acknowledged_bytes(NoSocket(Silent())) is None
 
 
-def test_a_system_that_tells_something_else(monkeypatch) -> None:
+def test_a_system_that_reports_something_else(monkeypatch) -> None:
     """Other systems have a TCP_INFO as well, with other fields in it."""
     monkeypatch.setattr(sys, "platform", "freebsd14")
     with socket.socket() as connection:

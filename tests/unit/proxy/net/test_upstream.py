@@ -61,7 +61,7 @@ async def test_a_service_link_knows_what_the_broker_speaks() -> None:
         assert not link.is_open
 
 
-async def test_answers_go_to_who_asked() -> None:
+async def test_answers_go_to_their_callers() -> None:
     """Two requests under way: the first answer is the first one's."""
     async with listening() as (broker, port):
         link = await opened(broker, port)
@@ -145,7 +145,7 @@ async def test_a_closed_port_is_a_lost_broker() -> None:
 
 @pytest.mark.parametrize("data", [struct.pack(">i", -1), struct.pack(">i", 1 << 30)])
 async def test_a_broker_that_sends_nonsense_is_dropped(data) -> None:
-    """A size out of bounds; the owner of the link is told once."""
+    """A size out of bounds; the owner of the link is notified once."""
     async with listening() as (broker, port):
         link = await UpstreamLink.open("127.0.0.1", port, response_bytes_max=1 << 20)
         lost: asyncio.Queue[str] = asyncio.Queue()
@@ -160,7 +160,7 @@ async def test_a_broker_that_sends_nonsense_is_dropped(data) -> None:
         assert lost.empty()
 
 
-async def test_an_answer_to_who_no_longer_waits_is_dropped() -> None:
+async def test_an_answer_to_a_caller_that_no_longer_waits_is_dropped() -> None:
     """The request was cancelled, the order of the others is kept."""
     future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
     future.cancel()
@@ -183,7 +183,7 @@ class Login:
 
 
 async def test_a_login_is_renewed_before_it_ends() -> None:
-    """By whoever asks next; the others wait, and nothing is sent in between."""
+    """The next caller logs in; the others wait, and nothing is sent in between."""
     async with listening() as (broker, port):
         login, now_s = Login(100.0), 0.0
         link = await opened(broker, port)
@@ -231,7 +231,7 @@ async def test_a_login_that_is_refused_when_it_is_renewed() -> None:
 
 
 async def test_a_first_login_that_is_refused_leaves_no_connection() -> None:
-    """Whoever opens a link gets the reason, and nothing to close."""
+    """The caller that opens a link gets the reason, and nothing to close."""
 
     class Refused(Login):
         async def log_in(self, ask: Any) -> float:

@@ -1,4 +1,4 @@
-"""A node among others, one misfortune at a time; the world checks who holds what all along."""
+"""A node among others, one misfortune at a time; the world checks all holders all along."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_a_node_that_stops_is_not_waited_for(world) -> None:
 
 
 def test_a_number_that_is_taken_is_refused(world) -> None:
-    """The one that was there stays; the other is told both addresses."""
+    """The one that was there stays; the other gets both addresses."""
     (a,) = start(world, 4)
 
     twin = Node(world, 4)
     generations = len(a.reported)
     world.run(SESSION_S)
-    assert len(a.reported) == generations, "it looks, and disturbs nobody"
+    assert len(a.reported) == generations, "it looks, and disturbs no other"
     world.run(6.0)
 
     assert isinstance(twin.outcome, ConfigInvalid) and "4 is the number" in str(twin.outcome)
@@ -150,7 +150,7 @@ def test_a_node_that_is_killed_and_comes_back_stops_only_its_own_groups(world) -
 
 
 def test_a_node_comes_back_while_its_hung_self_has_a_lease(world) -> None:
-    """Nobody holds what the hung one would find that it holds; awake, it keeps its number."""
+    """No node holds what the hung one would find that it holds; awake, it keeps its number."""
     a, b = start(world, 0, 1)
     b.is_hung = True
     back = Node(world, 1)
@@ -162,7 +162,7 @@ def test_a_node_comes_back_while_its_hung_self_has_a_lease(world) -> None:
     assert sorted(held(a) + held(b)) == ALL and held(b)
 
 
-def test_who_comes_back_waits_through_a_coordinator_that_moves(world) -> None:
+def test_a_node_that_comes_back_waits_through_a_coordinator_that_moves(world) -> None:
     """The new one counts the dead for a session time-out anew; then all join, as they must."""
     a, b = start(world, 0, 1)
     b.kill()
@@ -176,7 +176,7 @@ def test_who_comes_back_waits_through_a_coordinator_that_moves(world) -> None:
 
 
 def test_a_node_that_hung_holds_nothing_when_it_wakes_up(world) -> None:
-    """By its clock alone; then a heartbeat tells that it was expelled, and it joins as new."""
+    """Its clock alone ends it; then a heartbeat says that it was expelled, and it joins as new."""
     a, b = start(world, 0, 1)
     before, terms = held(b), {b.group.term(p) for p in held(b)}
     b.is_hung = True
@@ -277,8 +277,8 @@ def test_a_coordinator_that_goes_away_costs_nothing_within_the_lease(world, how:
     assert len(a.reported) == reported
 
 
-def test_what_a_node_tells_reaches_the_others(world) -> None:
-    """Soon; and nobody joins again when nothing has changed."""
+def test_news_of_a_node_reach_the_others(world) -> None:
+    """They come soon; and no node joins again when nothing has changed."""
     a, b = start(world, 0, 1)
     arrived(world, 1)
 
@@ -295,7 +295,7 @@ def test_what_a_node_tells_reaches_the_others(world) -> None:
     assert [info.control for info in membership.nodes] == ["", "10.0.0.1:1"]
 
 
-def test_whoever_asks_while_all_join_waits_for_the_end(world) -> None:
+def test_a_caller_waits_for_the_end_while_all_join(world) -> None:
     """At most for a session time-out."""
     a, b = start(world, 0, 1)
     done: list[tuple[float, bool]] = []
@@ -322,7 +322,7 @@ def test_whoever_asks_while_all_join_waits_for_the_end(world) -> None:
     assert waited_s <= SESSION_S and is_held
 
 
-def test_nobody_waits_when_nothing_is_under_way(world) -> None:
+def test_no_caller_waits_when_nothing_is_under_way(world) -> None:
     """The common case is at once."""
     (a,) = start(world, 0)
     done: list[float] = []
@@ -347,7 +347,7 @@ def test_nobody_waits_when_nothing_is_under_way(world) -> None:
     ],
 )
 def test_what_another_try_does_not_change_ends_the_start(world, code: int, reason: str) -> None:
-    """The operator is told what to change."""
+    """The error names what the operator has to change."""
     world.group.handle = lambda _key, _request, reply: reply({"error_code": code})
 
     node = Node(world, 0)
@@ -371,7 +371,7 @@ def test_without_a_coordinator_the_start_gives_up(world) -> None:
 
 
 def test_a_member_that_talks_nonsense_is_no_node(world) -> None:
-    """It is told so; the others share everything."""
+    """It gets the reason; the others share everything."""
     (a,) = start(world, 0)
     answers: list[dict[str, Any]] = []
 
@@ -388,7 +388,7 @@ def test_a_member_that_talks_nonsense_is_no_node(world) -> None:
     given = ask(14, 5, member_id=member_id, generation_id=generation_id)["assignment"]
 
     assert held(a) == ALL
-    assert given, "it is told why"
+    assert given, "it gets the reason"
     membership = a.group.membership
     assert membership is not None and len(membership.nodes) == 1
 

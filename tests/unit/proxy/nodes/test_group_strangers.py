@@ -1,4 +1,4 @@
-"""Nodes beside what is no node, or has another secret: who stays, who holds what, who gives up."""
+"""Nodes beside strangers: those that stay, those that hold, and those that give up."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def held(*nodes: Node) -> list[int]:
 
 
 def test_a_stranger_beside_nodes_is_put_out_and_given_nothing(world) -> None:
-    """At once; the nodes hold all, and are told of no node but themselves."""
+    """It is put out at once; the nodes hold all, and know no node but themselves."""
     a, b = start(world, 0, 1)
     stranger = Stranger(world)
 
@@ -116,7 +116,7 @@ def test_a_copied_hello_makes_no_node(world) -> None:
 
 
 def test_a_stranger_that_was_there_first_only_delays_the_start(world) -> None:
-    """As the leader it is law to nobody; it is put out after the patience of nodes that are new."""
+    """No node obeys it as the leader; it is put out after the patience of nodes that are new."""
     stranger = Stranger(world)
     stranger.join()
     stranger.sync({stranger.member_id: b"mine"})
@@ -152,7 +152,7 @@ def test_a_stranger_that_holds_up_a_rebalance_is_put_out(world) -> None:
     stranger = Stranger(world)
     a.is_hung = b.is_hung = True
     stranger.join()
-    world.group.members[stranger.member_id].join_reply = None  # joined, and hears no more
+    world.group.members[stranger.member_id].join_reply = None  # joined, and receives no more
     a.is_hung = b.is_hung = False
 
     world.run(SESSION_S + 8.0)

@@ -33,7 +33,7 @@ def test_a_lease_lasts_from_when_the_request_was_sent(lease) -> None:
 
 
 def test_a_heartbeat_makes_it_last_and_brings_back_the_same_term(lease) -> None:
-    """Also after it was over: in our generation nobody else can have had it."""
+    """Also after it was over: in our generation no other node can have had it."""
     before = lease.term(1)
 
     lease.renewed(sent_s=150.0)
@@ -43,7 +43,7 @@ def test_a_heartbeat_makes_it_last_and_brings_back_the_same_term(lease) -> None:
 
 
 def test_an_older_heartbeat_does_not_shorten_it(lease) -> None:
-    """Answers tell when their own requests were sent."""
+    """Answers say when their own requests were sent."""
     lease.renewed(sent_s=99.0)
 
     assert lease.is_good(107.9)

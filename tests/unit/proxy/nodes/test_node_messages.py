@@ -1,4 +1,4 @@
-"""What nodes tell each other, as bytes: what is said is read, what is nonsense is refused."""
+"""Messages between nodes, as bytes: sense is read, nonsense is refused."""
 
 from __future__ import annotations
 

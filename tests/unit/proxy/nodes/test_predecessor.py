@@ -1,4 +1,4 @@
-"""Who comes back looks before it joins: what it makes of what it sees."""
+"""A node that comes back looks before it joins: what it makes of what it sees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 13.0
 
 
 def seen(state: str, *metadata: bytes, error_code: ErrorCode = ErrorCode.none) -> SimpleNamespace:
-    """What DescribeGroups tells of the group."""
+    """The group as DescribeGroups shows it."""
     members = [
         SimpleNamespace(member_id=f"m{place}", member_metadata=data)
         for place, data in enumerate(metadata)
@@ -59,7 +59,7 @@ def test_it_waits_only_where_joining_would_cost_the_others(described, is_awaited
 
 
 def test_it_waits_no_longer_than_a_dead_one_can_stay(caplog) -> None:
-    """It is told once who is waited for; after it has joined, the next one is waited for anew."""
+    """The awaited node is logged once; after it has joined, the next one is awaited anew."""
     predecessor, taken = Predecessor(SESSION_S), seen("Stable", hello(3))
 
     def awaited(now_s: float) -> Any:

@@ -29,7 +29,7 @@ def other() -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.kill()
 
 
-def test_a_process_that_runs_is_told_by_its_pid(other) -> None:
+def test_a_process_that_runs_is_known_by_its_pid(other) -> None:
     """This one as well as another one."""
     process, mark = other
 

@@ -38,13 +38,13 @@ def test_all_connections_leave_some_files(limit: int, connections: int, control:
     assert found.clients == 1 or 2 * (found.clients + found.control) <= limit - min(limit // 8, 128)
 
 
-def test_a_limit_that_is_too_low_is_told_with_what_to_do() -> None:
+def test_a_limit_that_is_too_low_is_reported_with_what_to_do() -> None:
     """Before anything is bound."""
     with pytest.raises(ConfigInvalid, match=r"limit is 100, at least 256 .*ulimit -n"):
         budget_of(100, config())
 
 
-def test_a_bound_that_has_no_room_is_lowered_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bound_that_has_no_room_is_lowered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """With both numbers; one that has room is not talked of."""
     assert budget_of(1024, config(connections_max=400)).clients == 400
     assert not caplog.records
@@ -54,7 +54,7 @@ def test_a_bound_that_has_no_room_is_lowered_and_told(caplog: pytest.LogCaptureF
 
 
 def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
-    """In a process of its own, whose limits are its own."""
+    """A separate process has its own limits."""
     code = (
         "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (300, 900));"
         "from keylane.proxy.runtime.descriptors import raise_limit; print(raise_limit());"
@@ -67,7 +67,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
     assert raise_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-async def test_failures_to_accept_are_counted_and_told_once_in_a_while(
+async def test_failures_to_accept_are_counted_and_logged_once_in_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """asyncio reports each of them, hundreds in a second; other errors go where they went."""
@@ -112,7 +112,7 @@ async def test_a_reset_under_a_write_leaves_no_trace(caplog: pytest.LogCaptureFi
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
-def test_uvloop_does_not_tell_so_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uvloop_does_not_report_it_so_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that can be opened is closed again; one that cannot is counted."""
     stats = ProxyStats()
     files = Descriptors(stats, lambda: 0.0)

@@ -8,7 +8,7 @@ import sys
 
 
 def test_glibc_takes_the_settings() -> None:
-    """A value out of its range would be refused; in a process of its own, as it holds for good."""
+    """A value beyond its bounds would be refused; in a separate process, as it holds for good."""
     code = "from keylane.proxy.runtime.heap import keep_freed_memory; print(keep_freed_memory())"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

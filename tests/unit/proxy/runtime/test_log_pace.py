@@ -19,7 +19,7 @@ def test_lines_that_are_left_out_are_counted() -> None:
 
 
 def test_only_lines_about_strangers_are_left_out(caplog) -> None:
-    """What a client does that has logged in is always told."""
+    """Lines about a client that has logged in are always logged."""
     caplog.set_level(logging.INFO, "keylane.session")
     lines = ClosingLines()
     for number in range(3 * LINES_MAX):

@@ -53,8 +53,8 @@ def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.name == "keylane.kafka"]
 
 
-def test_a_loss_is_told_once_and_its_end_once(library, clock, caplog) -> None:
-    """However many clients complain, of whatever; the next loss is told again."""
+def test_a_loss_is_logged_once_and_its_end_once(library, clock, caplog) -> None:
+    """Complaints of any number of clients are one line; the next loss is logged again."""
     for _ in range(20 * 60):
         library.error("Unable connect to node with id %s: %s", 1, "refused")
         library.warning("Cannot send %r to %s", "Fetch", 1)
@@ -74,7 +74,7 @@ def test_a_loss_is_told_once_and_its_end_once(library, clock, caplog) -> None:
     assert len(reported(caplog)) == 3
 
 
-def test_the_end_is_told_late_where_no_timer_ran(library, clock, caplog) -> None:
+def test_the_end_is_logged_late_where_no_timer_ran(library, clock, caplog) -> None:
     """With the next loss, at the latest."""
     library.error("lost")
     clock.due.clear()
@@ -88,7 +88,7 @@ def test_the_end_is_told_late_where_no_timer_ran(library, clock, caplog) -> None
     ]
 
 
-def test_a_missing_right_and_a_bug_are_told_as_they_are(library, clock, caplog) -> None:
+def test_a_missing_right_and_a_bug_are_logged_as_they_are(library, clock, caplog) -> None:
     """Each kind once a minute, with its level and its trace; neither is a loss."""
     for _ in range(3):
         library.warning("Not authorized to read from topic %s.", "orders")
@@ -106,7 +106,7 @@ def test_a_missing_right_and_a_bug_are_told_as_they_are(library, clock, caplog) 
     assert reported(caplog) == [*expected, expected[0]]
 
 
-def test_a_line_that_cannot_be_told_does_not_stop_who_wrote_it(library, capsys, caplog) -> None:
+def test_a_line_that_cannot_be_logged_does_not_stop_its_writer(library, capsys, caplog) -> None:
     """One argument too few: `logging` says so on stderr, aiokafka goes on."""
     record = logging.LogRecord(library.name, logging.ERROR, "x.py", 1, "lost %s of %s", (1,), None)
 

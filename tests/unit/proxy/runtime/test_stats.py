@@ -18,7 +18,7 @@ def test_every_number_is_rendered_with_its_meaning() -> None:
 
 
 def test_a_labelled_counter_has_a_sample_per_label() -> None:
-    """Requests are told apart by their API."""
+    """Requests are counted by their API."""
     stats = ProxyStats()
     stats.requests.update(["Fetch", "Metadata", "Fetch"])
     stats.cache_bytes = 12

@@ -1,4 +1,4 @@
-"""Workers: each is a node with listeners of its own behind one shared bootstrap port."""
+"""Workers: each is a node with its own listeners behind one shared bootstrap port."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_workers_share_the_bootstrap_port_and_nothing_else() -> None:
 def test_a_proxy_of_the_tests_draws_all_ports_of_its_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A port that a worker listens on and nobody drew is another server's of the same tests."""
+    """A port that a worker listens on and no test drew is another server's of the same tests."""
     drawn: set[int] = set()
 
     def draw(*, in_a_row: int = 1) -> int:

@@ -1,4 +1,4 @@
-"""Scans and log starts of partitions, as readers and other nodes tell them."""
+"""Scans and log starts of partitions, as readers and other nodes report them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_log_start_does_not_count_until_the_log_of_a_new_leader_was_compared()
 
 
 def test_a_log_start_outlives_no_cut() -> None:
-    """Another log begins where it does: nobody is moved to where the one before began."""
+    """Another log begins where it does: no position moves to where the one before began."""
     scans = Scans(Lineages())
     scans.note(block(5_000, 6_000, log_start=5_000))
     state = committed(17, 20)
@@ -112,7 +112,7 @@ def test_a_first_commit_where_members_were_assumed_to_start_is_believed() -> Non
 
 
 def test_a_member_that_reads_below_the_log_start_is_believed() -> None:
-    """It was told of another log, then: the member's commit is not moved up, nor is the next."""
+    """It has met another log, then: the member's commit is not moved up, nor is the next."""
     scans = Scans(Lineages())
     scans.note(block(5_000, 6_000, log_start=5_000))
     before, state = committed(10, 10), committed(17, 10)
@@ -198,15 +198,15 @@ def test_a_leader_of_a_log_that_was_never_scanned_is_not_kept() -> None:
     """Metadata names the leaders of all partitions of a cluster."""
     lineages = Lineages()
     scans = Scans(lineages)
-    lineages.of(PLACE)  # is asked for, by who compares states
+    lineages.of(PLACE)  # is asked for, by a comparison of states
 
     scans.note_leader(PLACE, 6)
 
     assert not scans._new_leaders
 
 
-def test_what_was_told_before_the_start_is_of_the_leader_of_then() -> None:
-    """All nodes were down while the log was cut: nobody has met it, and none tells of it."""
+def test_what_was_reported_before_the_start_is_of_the_leader_of_then() -> None:
+    """The log was cut while all nodes were down: no node has met it, and none reports it."""
     lineages = Lineages()
     scans = Scans(lineages)
     scans.note(block(0, 100))

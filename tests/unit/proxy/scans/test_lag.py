@@ -187,7 +187,7 @@ def test_a_batch_that_reaches_into_what_is_known_counts_once() -> None:
 
 
 def test_batches_that_cut_each_other_leave_a_gap() -> None:
-    """Known from 20 in a batch to 50; another one from 10 to 30: what it brings is not told."""
+    """Known from 20 in a batch to 50; another one from 10 to 30: its records are not reported."""
     tallies = LaneTallies()
     scan(tallies, 20, 50, (20, [25, 45]))
 

@@ -58,7 +58,7 @@ class Measured:
         self.loads.on_scanned(block)
 
 
-def test_a_steady_flow_is_told_as_it_is() -> None:
+def test_a_steady_flow_is_reported_as_it_is() -> None:
     """1,000 bytes and 10 records each second, from the first minute on, by lane index."""
     measured = Measured()
 

@@ -77,8 +77,8 @@ def test_long_news_become_packets_that_a_broker_takes() -> None:
     assert read.news[0].holes == scan(UNEVEN, holes=5000).holes[-4096:]
 
 
-def test_the_largest_split_that_is_told_fits_into_a_packet() -> None:
-    """A larger one is not told at all."""
+def test_the_largest_split_that_is_published_fits_into_a_packet() -> None:
+    """A larger one is not published at all."""
     cuts, outputs = module.INTERVALS_PUBLISHED_MAX - 1, module.OUTPUTS_PUBLISHED_MAX
     dealt = (*range(outputs), *([NO_OUTPUT, 0] * outputs))[: cuts + 1]
     large = KeySplit(tuple(range(1, cuts + 1)), dealt)
@@ -131,8 +131,8 @@ def test_a_packet_of_another_version_is_left_alone() -> None:
         (47, b"\7", "flag 7"),
     ],
 )
-def test_what_is_wrong_is_told(place: int, value: bytes, reason: str) -> None:
-    """The text says what of it."""
+def test_what_is_wrong_is_reported(place: int, value: bytes, reason: str) -> None:
+    """The text names the fault."""
     (packet,) = write_packets(SENDER, [scan(UNEVEN)], lambda _: False)
     damaged = packet[:place] + value + packet[place + len(value) :]
 

@@ -71,7 +71,7 @@ def bounds(runs: ScanRuns, now_s: float = 0.0) -> list[tuple[int, int]]:
 
 
 def test_a_scan_is_of_one_leader_epoch() -> None:
-    """Who takes it in knows from which offset on the later leader's log was read."""
+    """A node that takes it in knows from which offset on the later leader's log was read."""
     runs = ScanRuns()
     runs.note(block(0, 10, epoch=1), 0.0)
     runs.note(block(10, 20, epoch=2), 0.0)
@@ -130,7 +130,7 @@ def test_a_cut_goes_first_and_forgets_what_reaches_beyond_it() -> None:
 
 
 def test_what_has_waited_too_long_is_dropped_but_for_cuts() -> None:
-    """A process that was stopped must not tell old news."""
+    """A process that was stopped must not publish old news."""
     runs = ScanRuns()
     runs.note(block(0, 10), 0.0)
     runs.cut(Cut(TOPIC_ID, 1, 50, 3))
@@ -167,10 +167,10 @@ def test_memory_is_bounded_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPat
     lost=st.sets(st.integers(0, 6)),
     takes=st.sets(st.integers(0, 6)),
 )
-def test_no_position_passes_a_record_by_what_was_told(
+def test_no_position_passes_a_record_by_what_was_published(
     log: list[int], ends: set[int], lost: set[int], takes: set[int]
 ) -> None:
-    """Whatever is joined or lost on the way; told all, he knows the same."""
+    """Scans may be joined or lost on the way; a node that gets all knows the same."""
     reader, other, runs, book = ScanIndex(TWO), ScanIndex(TWO), ScanRuns(), SplitBook()
     places = [0, *sorted(end for end in ends if end < len(log)), len(log)]
     packets: list[bytes] = []

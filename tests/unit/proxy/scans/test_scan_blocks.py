@@ -1,4 +1,4 @@
-"""proxy/scans/blocks.py: loads and lag take in what is told as what is read."""
+"""proxy/scans/blocks.py: loads and lag take in published blocks as those that are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""proxy/scans/waits.py: who commits waits for news of his position, but never in a circle."""
+"""proxy/scans/waits.py: a commit waits for news of its position, but never in a circle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VIEW = View(
 
 
 class Node:
-    """Waits with scans of both partitions; counts who has begun to wait."""
+    """Waits with scans of both partitions, and a count of those that have begun."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -71,7 +71,7 @@ class Node:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody gives up."""
+    """No wait is given up."""
     monkeypatch.setattr(module, "WAIT_S", 60.0)
 
 
@@ -127,7 +127,7 @@ async def test_a_wait_in_vain_is_not_repeated_for_the_same_position() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_nobody_waits_for_a_partition_that_there_is_no_news_of() -> None:
+async def test_no_commit_waits_for_a_partition_without_news() -> None:
     """After many waits in vain, until there is."""
     node = Node()
     for offset in range(module.QUIET_MAX + 5):

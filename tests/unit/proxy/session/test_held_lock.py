@@ -13,7 +13,7 @@ from keylane.proxy.session.lock_holders import HeldLock, LockHolders
 
 
 class World:
-    """A lock, and who holds it."""
+    """A lock, and its holder."""
 
     def __init__(self) -> None:
         self.lock, self.holding, self.stats = GroupLock(), LockHolders(lambda _: None), ProxyStats()

@@ -50,7 +50,7 @@ def test_each_has_its_time_whatever_it_sends() -> None:
 
 
 class Coming(RuleBasedStateMachine):
-    """Beside a plain list of what came and was heard."""
+    """Newcomers beside a plain list of what came and was received."""
 
     def __init__(self) -> None:
         super().__init__()

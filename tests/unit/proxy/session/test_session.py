@@ -319,7 +319,7 @@ async def test_an_unknown_api_closes_with_one_log_line(caplog) -> None:
 
 
 async def test_a_version_that_is_not_served_closes() -> None:
-    """Metadata v99: ApiVersions has told better."""
+    """Metadata v99: ApiVersions has offered better ones."""
     async with running() as world:
         world.client.writer.write(write_request(METADATA, 99, 1, "c", b""))
 
@@ -342,7 +342,7 @@ async def test_a_relayed_request_that_cannot_be_read_closes_with_one_log_line(ca
 
 
 async def test_a_handler_that_fails_closes_and_is_logged(serve, caplog) -> None:
-    """Our bug: the client must not wait for ever, and the trace must be there."""
+    """Our bug: the client must not wait without end, and the trace must be there."""
 
     async def broken(request: Request, context: Any) -> Any:
         raise RuntimeError("a bug of ours")
@@ -389,7 +389,7 @@ async def test_a_lost_broker_closes_the_client() -> None:
         await world.client.closed()
 
 
-async def test_an_answer_that_nobody_asked_for_closes() -> None:
+async def test_an_answer_without_a_request_closes() -> None:
     """The broker's stream is out of step: nothing that follows can be trusted."""
     async with running() as world:
         world.client.send((HEARTBEAT, 1))
@@ -402,7 +402,7 @@ async def test_an_answer_that_nobody_asked_for_closes() -> None:
 
 
 async def test_no_broker_turns_the_client_away(caplog) -> None:
-    """Its connection ends, and it is not one that keylane refuses; `reach` tells of the broker."""
+    """Its connection ends, and it is not one that keylane refuses; `reach` logs the broker."""
     async with running() as world:
         world.refuse_broker = True
         with caplog.at_level(logging.INFO, logger="keylane"):
@@ -417,7 +417,7 @@ async def test_no_broker_turns_the_client_away(caplog) -> None:
 
 
 async def test_a_lost_client_closes_the_broker_connection(serve) -> None:
-    """Handlers under way are cancelled; the session tells its server once."""
+    """Handlers under way are cancelled; the session notifies its server once."""
     cancelled = asyncio.Event()
 
     async def endless(request: Request, context: Any) -> Any:
@@ -469,7 +469,7 @@ async def test_a_large_request_may_take_longer() -> None:
 
 
 async def test_a_request_that_we_do_not_read_does_not_time_out(serve) -> None:
-    """Half a request behind one that waits: it is us who do not read on."""
+    """Half a request behind one that waits: keylane itself does not read on."""
     go = asyncio.Event()
 
     async def waits(request: Request, context: Any) -> Any:

@@ -50,7 +50,7 @@ async def test_a_login_opens_the_way(is_taken) -> None:
 
 
 async def test_frames_before_the_login_are_small() -> None:
-    """Who is nobody yet gets little memory; afterwards the usual bound holds."""
+    """A client without a login gets little memory; afterwards the usual bound holds."""
     large = LOGIN_BYTES_MAX + 1
     async with running(is_login_required=True, request_bytes_max=2 * large) as world:
         world.client.send((AUTHENTICATE, 1), size_bytes=large)
@@ -178,8 +178,8 @@ async def log_in(world: World, name: str) -> None:
     world.broker.answer((await world.broker.request())[1], body)
 
 
-async def test_a_principal_is_told_once() -> None:
-    """At the first login; who logs in again is the same, whatever the token says."""
+async def test_a_principal_is_reported_once() -> None:
+    """The first login counts; a client that logs in again is the same, whatever the token says."""
     reported: list[str] = []
     async with running(admit_principal=reported.append) as world:
         for name in ("alice", "bob"):
@@ -190,7 +190,7 @@ async def test_a_principal_is_told_once() -> None:
 
 
 async def test_a_principal_with_too_many_connections() -> None:
-    """Its login is not answered; it belongs to nobody."""
+    """Its login is not answered; it has no principal."""
     async with running(admit_principal=lambda name: f"no {name}") as world:
         await log_in(world, "alice")
 
@@ -218,7 +218,7 @@ async def test_a_token_is_not_taken_for_one_of_the_next_login() -> None:
 
 
 async def test_what_a_connection_holds() -> None:
-    """A request that is on its way, and answers that nobody takes; nothing when both are quick."""
+    """A request that is on its way, and answers that are not taken; nothing when both are quick."""
     size = 1 << 20
     async with running(request_bytes_max=2 * size) as world:
         world.client.send((HEARTBEAT, 1))

@@ -30,7 +30,7 @@ async def settled(world: World) -> None:
     transport, seen = world.session._transport, [-1, -2]
     assert transport is not None
     while len(set(seen[-50:])) > 1:
-        await asyncio.sleep(0.001)  # the system's buffers tell no event
+        await asyncio.sleep(0.001)  # the system's buffers report no event
         seen.append(transport.get_write_buffer_size())
 
 
@@ -56,7 +56,7 @@ async def test_a_client_that_takes_nothing_is_closed(caplog) -> None:
 
 @pytest.mark.parametrize("is_reported", [True, False])
 async def test_a_client_that_takes_a_little_is_kept(is_reported: bool, monkeypatch) -> None:
-    """The time counts from the last byte taken, where the system tells of bytes and elsewhere."""
+    """The time counts from the last byte taken, where the system reports bytes and elsewhere."""
     if not is_reported:
         monkeypatch.setattr(taking, "acknowledged_bytes", lambda _: None)
     async with running() as world:

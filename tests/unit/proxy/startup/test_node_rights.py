@@ -47,8 +47,8 @@ class Brokers:
         pass
 
 
-async def test_who_may_do_all_starts() -> None:
-    """The probe is an id that no node writes with; what is not told counts as granted."""
+async def test_a_login_with_all_rights_starts() -> None:
+    """The probe is an id that no node writes with; a right that is not named counts as granted."""
     brokers = Brokers(journal=-(2**31))
 
     await expect_rights(brokers)
@@ -83,7 +83,7 @@ async def test_ids_that_may_not_be_written_with(is_found: bool) -> None:
 
 
 async def test_a_topic_that_may_not_even_be_seen() -> None:
-    """Brokers tell no operations then, only that it is refused."""
+    """Brokers name no operations then, only the refusal."""
     brokers = Brokers(journal=-(2**31))
     brokers.reported = ErrorCode.topic_authorization_failed
 
@@ -93,7 +93,7 @@ async def test_a_topic_that_may_not_even_be_seen() -> None:
 
 @pytest.mark.parametrize("is_away", [False, True])
 async def test_a_broker_that_fails_otherwise_is_no_missing_right(is_away: bool, caplog) -> None:
-    """A coordinator that is about to move does not end a start; a line tells of it."""
+    """A coordinator that is about to move does not end a start; a line reports it."""
     brokers = Brokers()
     brokers.given = ErrorCode.invalid_transaction_timeout
     brokers.loss = UpstreamLost("b:1: connection refused") if is_away else None
@@ -104,7 +104,7 @@ async def test_a_broker_that_fails_otherwise_is_no_missing_right(is_away: bool, 
     assert ("connection refused" if is_away else "invalid_transaction_timeout") in reported
 
 
-async def test_a_login_that_is_refused_is_told() -> None:
+async def test_a_login_that_is_refused_is_reported() -> None:
     """It will not be taken later either."""
     brokers = Brokers()
     brokers.loss = LoginRefused("b:1: wrong password")

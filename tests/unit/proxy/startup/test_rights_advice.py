@@ -47,7 +47,7 @@ def lines(caplog: Any, level: int) -> list[str]:
 
 
 async def test_others_that_may_are_named_with_what_to_run(caplog) -> None:
-    """One line for all of them; keylane itself, and who is denied, are not in it."""
+    """One line for all of them; keylane itself, and denied principals, are not in it."""
     caplog.set_level(logging.INFO)
     brokers = Brokers(
         (3, "*", LITERAL, "User:alice", READ, ALLOW),
@@ -70,7 +70,7 @@ async def test_others_that_may_are_named_with_what_to_run(caplog) -> None:
     assert [entity.resource_name_filter for entity in brokers.asked] == [own.name for own in OWN]
 
 
-async def test_where_nobody_else_may_the_advice_remains(caplog) -> None:
+async def test_where_no_other_may_the_advice_remains(caplog) -> None:
     """A line for each kind of right, and one that all is as it should be."""
     caplog.set_level(logging.INFO)
 
@@ -85,7 +85,7 @@ async def test_where_nobody_else_may_the_advice_remains(caplog) -> None:
     ("code", "count", "text"),
     [(54, 1, "no authorizer"), (31, 4, "may not ask"), (35, 4, "may not ask")],
 )
-async def test_where_they_are_not_told(caplog, code: int, count: int, text: str) -> None:
+async def test_rights_that_cannot_be_listed(caplog, code: int, count: int, text: str) -> None:
     """One line says so, at INFO."""
     caplog.set_level(logging.INFO)
 
@@ -118,8 +118,8 @@ async def test_so_many_are_named_and_no_more(caplog) -> None:
     assert reported.count("deny-principal") == NAMED_MAX and "and 5 more" in reported
 
 
-def test_who_keylane_is() -> None:
-    """By its user name; a token or a certificate does not say."""
+def test_principals_of_keylane() -> None:
+    """Its user name is one; a token or a certificate does not say."""
     config = SecurityConfig(login_mechanism="PLAIN", login_username="keylane")
 
     assert own_principals(config) == {OWN_NAME}

@@ -21,25 +21,35 @@ PLANS = {"orders": CUTS, "shop.lanes-2": LaneCuts.of([(7,)])}
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["orders", "orders.lanes-2", "shop-a", "shop-a.lanes-8", "shop.lanes-2", "plain", "a.lanes-0",
-     "a.lanes-1025", "a.lanes-1024", "__consumer_offsets", "__offsets.lanes-4", "__shop-a"],
-)  # fmt: skip
+    ("name", "with_pattern", "without"),
+    [
+        ("orders", ("orders", 2), ("orders", 2)),
+        ("orders.lanes-2", ("orders", 2), None),
+        ("shop-a", ("shop-a", 3), ("shop-a", 3)),
+        ("shop-a.lanes-8", ("shop-a", 8), ("shop-a.lanes-8", 3)),
+        ("shop.lanes-2", ("shop", 2), ("shop.lanes-2", 2)),
+        ("a.lanes-1024", ("a", 1024), None),
+        *((name, None, None) for name in ("plain", "a.lanes-0", "a.lanes-1025")),
+        *((name, None, None) for name in ("__consumer_offsets", "__offsets.lanes-4", "__shop-a")),
+    ],
+)
 @pytest.mark.parametrize("pattern", [PATTERN, None])
-def test_a_name_means_to_others_what_it_means_here(name, pattern) -> None:
-    """Reported rules say the same as configured ones: topic, lanes per partition, cuts."""
+def test_a_name_means_the_same_here_and_to_others(name, with_pattern, without, pattern) -> None:
+    """Topic and lanes per partition, by the rules; cuts by the fingerprint of their plan."""
     registry = TopicRegistry(RULES, lane_name_pattern=pattern, plans=PLANS)
 
     meaning = LaneMeanings(node_rules(RULES, PLANS), pattern or "").of(name)
 
-    found = None if meaning is None else (meaning.topic, meaning.lanes)
-    assert found == registry.rule_of(name)
+    expected = without if pattern is None else with_pattern
+    assert registry.rule_of(name) == expected
+    assert (meaning and (meaning.topic, meaning.lanes)) == expected
     if meaning is not None:
-        assert meaning.fingerprint == registry.fingerprint_of(name).hex()
+        cuts = PLANS.get(name)
+        assert meaning.fingerprint == (cuts.fingerprint.hex() if cuts else "")
 
 
-def test_rules_as_they_are_told() -> None:
-    """In their order, plans by their lane count and fingerprint."""
+def test_rules_as_they_are_published() -> None:
+    """Rules in their order, plans by their lane count and fingerprint."""
     assert node_rules(RULES[:2], PLANS) == (
         NodeRule(topic="orders", lanes=2, fingerprint=CUTS.fingerprint.hex()),
         NodeRule(topic="shop-*", lanes=3),
@@ -64,7 +74,7 @@ def test_a_pattern_that_no_node_can_have_names_nothing(pattern) -> None:
 
 
 def test_a_disagreement_names_nodes_and_meanings() -> None:
-    """Nodes that mean the same stand together; who agrees with this node is not named."""
+    """Nodes that mean the same stand together; a node that agrees with this one is not named."""
     here = LaneMeanings([NodeRule(topic="orders", lanes=4)])
     plan = LaneMeanings([NodeRule(topic="orders", lanes=4, fingerprint="ab" * 32)])
     others = {7: LaneMeanings(), 2: plan, 9: plan, 5: here}

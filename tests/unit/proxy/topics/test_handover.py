@@ -48,7 +48,7 @@ def test_only_what_was_elsewhere_and_is_here_is_forgotten() -> None:
 
 
 def test_a_producer_that_comes_back_is_asked_for_a_new_epoch() -> None:
-    """Not told that its sequence is out of order, which ends librdkafka's producer."""
+    """An answer that its sequence is out of order would end librdkafka's producer."""
     sequences = SequenceMap(seed=1)
     sequences.assign(SequencedBatch(7, 0, ORDERS, 0, 3, 0, 5))
 

@@ -48,14 +48,14 @@ def test_virtual_ids_come_apart_again() -> None:
     assert Placement(999).own_id(999_999) < 2**31
 
 
-def test_broker_ids_that_cannot_be_told_among_nodes() -> None:
+def test_broker_ids_that_are_too_large_for_many_nodes() -> None:
     """A clear error instead of another node's broker."""
-    with pytest.raises(ConfigInvalid, match=r"broker id 1000000 .* ids below 1000000 can"):
+    with pytest.raises(ConfigInvalid, match=r"broker id 1000000 is too large .* use ids < 1000000"):
         Placement(1).own_id(1_000_000)
 
 
-def test_a_broker_is_told_once_per_node_that_has_a_listener_for_it() -> None:
-    """This node's own address is the one it has now, not the one it once told."""
+def test_a_broker_is_named_once_per_node_that_has_a_listener_for_it() -> None:
+    """This node's own address is the one it has now, not the one it once published."""
     placement = among(2, info(1, 5, 6), info(2, 5), info(3, 5))
 
     assert placement.endpoints(5, OWN) == [
@@ -67,7 +67,7 @@ def test_a_broker_is_told_once_per_node_that_has_a_listener_for_it() -> None:
 
 
 def test_before_the_first_membership_a_node_knows_itself_only() -> None:
-    """Partitions are here, groups are nobody's."""
+    """Partitions are here, groups have no place."""
     placement = Placement(4)
 
     assert placement.numbers == (4,)
@@ -78,7 +78,7 @@ def test_before_the_first_membership_a_node_knows_itself_only() -> None:
 
 
 def test_a_group_is_where_its_ic_partition_is_owned() -> None:
-    """By the owner's address of the broker; nowhere while nobody, or a stranger, owns it."""
+    """The owner's address of the broker; none while no node, or a stranger, owns it."""
     partition = ic_partition("g", 3)
     owners = [2, 2, 2]
     nodes = info(1, 5), info(2, 5)
@@ -98,7 +98,7 @@ def test_a_group_is_where_its_ic_partition_is_owned() -> None:
 
 
 def test_a_partition_is_never_placed_where_its_leader_cannot_be_reached() -> None:
-    """The same other node for all who ask; here, when nobody has told of the broker yet."""
+    """The same other node for all callers; here, when no node has reported the broker yet."""
     nodes = info(1, 5), info(2, 5, 6), info(3, 5, 6)
     places = [
         [among(own, *nodes).node_of_partition("t", p, 12, 6) for p in range(12)] for own in (1, 2)

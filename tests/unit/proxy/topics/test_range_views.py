@@ -78,8 +78,8 @@ def test_a_view_is_made_once_per_table() -> None:
     assert not made.is_current(view)
 
 
-def test_who_has_no_ranges_reads_plain() -> None:
-    """In the topic, or at all; a client without an id never has any."""
+def test_a_client_without_ranges_reads_plain() -> None:
+    """It has none in the topic, or at all; a client without an id never has any."""
     made, holder = views(a={0: [LOW]})
 
     assert made.view("b", TOPIC) is None
@@ -93,7 +93,7 @@ def test_who_has_no_ranges_reads_plain() -> None:
     assert made.view("a", TOPIC) is None and made.has_ranges("a")
 
 
-def test_refusals_are_told_once_per_table_and_bounded(
+def test_refusals_are_logged_once_per_table_and_bounded(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that asks in a circle fills no log; a new table may have another reason."""

@@ -129,7 +129,7 @@ def test_a_grown_topic_without_lanes_just_grows() -> None:
 
 
 def test_an_old_answer_does_not_shrink_a_topic() -> None:
-    """A broker that lags tells fewer partitions; Kafka never takes any away."""
+    """A broker that lags reports fewer partitions; Kafka never takes any away."""
     registry = make(orders())
     registry.learn("plain", ID, 4)
     before = registry.view("plain.lanes-2")
@@ -142,7 +142,7 @@ def test_an_old_answer_does_not_shrink_a_topic() -> None:
 
 @pytest.mark.parametrize("name", ["orders", "orders.lanes-8", "plain.lanes-4"])
 def test_a_topic_made_anew_forgets_its_old_id(name) -> None:
-    """Data of the new topic must not be served to who asks by the old one's id."""
+    """Data of the new topic must not be served to a client that asks by the old one's id."""
     registry = make(orders())
     topic = name.partition(".")[0]
     registry.learn(topic, ID, 2)
@@ -171,8 +171,8 @@ def test_a_deleted_topic_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "plain.lanes-4"])
-def test_a_pinned_count_outlives_what_the_cluster_tells(name) -> None:
-    """Groups committed on two partitions: four told again and again change nothing."""
+def test_a_pinned_count_outlives_what_the_cluster_reports(name) -> None:
+    """Groups committed on two partitions: four that are reported again and again change nothing."""
     registry = make(orders())
     topic = name.partition(".")[0]
     registry.learn(topic, ID, 4)

@@ -133,8 +133,8 @@ def test_any_history_adds_up_to_the_last_table(history: list[dict[str, Any]], da
         (b'["assignments"]', b"[" * 100_000, "no JSON"),
         (b'["assignments"]', b"[]", "format 1"),
         (b'["assignments"]', b'{"format":2,"version":1}', "newer keylane"),
-        (b'["assignments"]', b'{"format":1,"version":0}', "no positive number"),
-        (b'["assignments"]', b'{"format":1,"version":"1"}', "no positive number"),
+        (b'["assignments"]', b'{"format":1,"version":0}', "not a positive number"),
+        (b'["assignments"]', b'{"format":1,"version":"1"}', "not a positive number"),
         (b'["assignment","a"]', b'{"format":1}', "no assignment"),
         (b'["assignment","a"]', b'{"format":1,"topics":[]}', "no assignment"),
         (b'["assignment","a"]', b'{"format":1,"topics":{"t":{"x":[]}}}', "no assignment"),
@@ -148,7 +148,7 @@ def test_any_history_adds_up_to_the_last_table(history: list[dict[str, Any]], da
         ),
     ],
 )
-def test_what_cannot_be_read_is_told_and_changes_nothing(key: Any, value: Any, text: str) -> None:
+def test_what_cannot_be_read_raises_and_changes_nothing(key: Any, value: Any, text: str) -> None:
     """A record of somebody else, or of a newer version, leaves the state as it was."""
     state = SettingsState()
 
@@ -238,7 +238,7 @@ def test_a_change_of_our_own_does_not_mix_with_what_is_being_read() -> None:
     feed(state, own)
     feed(state, half)
 
-    assert not state.apply_own(own), "it was read before it was told"
+    assert not state.apply_own(own), "it was read before it was reported"
     assert state.apply(*last)
 
     assert state.table == second

@@ -15,8 +15,8 @@ def board(**config: Any) -> SwitchBoard:
     return SwitchBoard(ProxyConfig(bootstrap="kafka:9092", **config))
 
 
-def test_the_defaults_are_the_seeds() -> None:
-    """S004-140, 144, 147: commits yes, clients share; a topic is ranged only as lanes."""
+def test_defaults_of_the_switches() -> None:
+    """Commits yes, clients share; a topic is ranged only as lanes."""
     switches = board(lanes=(LaneRule(topic="orders", lanes=4),))
 
     assert switches.accepts_individual_commit and switches.current.is_empty

@@ -61,7 +61,7 @@ class Client:
 
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
-    """A port of its own for each test; orders has 3 partitions, shop 2, quiet 1."""
+    """A separate port for each test; orders has 3 partitions, shop 2, quiet 1."""
     async with control_port() as port, aiohttp.ClientSession() as session:
         yield Client(port, session)
 
@@ -71,7 +71,7 @@ def part(topic: str = "orders", partition: int = 0, *ranges: Any) -> dict[str, A
 
 
 async def test_halves_by_one_call_and_a_take_over_by_another(client: Client) -> None:
-    """S004-51: two clients get halves at once; a third takes over a dead one's half at once."""
+    """Two clients get halves at once; a third takes over a dead one's half at once."""
     status, reported = await client.put(
         {"a": [part("orders", 0, LOW)], "b": [part("orders", 0, HIGH)]}
     )
@@ -92,7 +92,7 @@ async def test_halves_by_one_call_and_a_take_over_by_another(client: Client) -> 
 
 
 async def test_one_client_is_set_read_and_deleted(client: Client, caplog: Any) -> None:
-    """S004-120: no range is the whole partition; ranges may be numbers, and come back merged."""
+    """No range is the whole partition; ranges may be numbers, and come back merged."""
     caplog.set_level(logging.INFO, "keylane.control")
     parts = [part("orders", 2), part("orders", 1, [5, 9], ["0", "4"])]
 
@@ -177,7 +177,7 @@ async def test_a_version_that_another_node_made_meanwhile_counts(client: Client)
 async def test_an_overlap_is_refused_with_its_place(
     client: Client, *, other_is_in_the_body: bool
 ) -> None:
-    """409 names the entry in the body, and who has these keys."""
+    """409 names the entry in the body, and the client that has these keys."""
     bad = [part("shop", 1), part("orders", 0, ["0", "5"], ["90", "110"])]
     other = [part("orders", 0, ["100", "200"])]
     if other_is_in_the_body:
@@ -287,7 +287,7 @@ async def test_media_types_methods_and_paths(client: Client) -> None:
     assert client.headers["Allow"] == "DELETE,GET,PATCH,PUT"
     assert (await client.call("POST", "/healthz", {}))[0] == 405
     assert (await client.call("GET", "/nothing"))[0] == 404
-    assert (await client.call("GET", "/groups/nobody"))[0] == 404
+    assert (await client.call("GET", "/groups/unknown"))[0] == 404
     assert (await client.call("GET", "/groups/unreachable"))[0] == 503
     assert (await client.call("GET", "/groups/billing"))[1]["state"] == "Stable"
 
@@ -318,7 +318,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
 
 
 @pytest.mark.parametrize(("is_unknown", "outcome"), [(False, "unchanged"), (True, "unknown")])
-async def test_what_kafka_does_not_take_is_told(
+async def test_what_kafka_does_not_take_is_answered(
     client: Client, *, is_unknown: bool, outcome: str
 ) -> None:
     """503 says whether the table is unchanged, or has to be read again."""
@@ -333,7 +333,7 @@ async def test_what_kafka_does_not_take_is_told(
 
 
 async def test_a_cluster_that_cannot_be_asked(client: Client) -> None:
-    """503 when nobody knows the topic's partitions; a mistake of ours is a 500 without a trace."""
+    """503 while the topic's partitions are unknown; a mistake of ours is a 500 without a trace."""
     client.port.topics.is_down = True
     assert (await client.put({"a": [part()]}))[0] == 503
     client.port.topics.is_down = False
@@ -342,7 +342,7 @@ async def test_a_cluster_that_cannot_be_asked(client: Client) -> None:
     assert status == 500 and "secret" not in json.dumps(problem)
 
 
-async def test_the_tables_bounds_are_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bounds_of_the_table(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """More clients or ranges than have room: 422, with the place where there is one."""
     monkeypatch.setattr(range_table, "CLIENTS_MAX", 1)
     status, problem = await client.put({"a": [], "b": []})
@@ -354,7 +354,7 @@ async def test_the_tables_bounds_are_told(client: Client, monkeypatch: pytest.Mo
 
 
 async def test_parts_of_a_topic_need_its_permission(client: Client) -> None:
-    """S004-61: a topic without lanes refuses ranges until it is switched on; whole ones pass."""
+    """A topic without lanes refuses ranges until it is switched on; whole ones pass."""
     status, problem = await client.put({"a": [part("quiet", 0, LOW)]})
 
     assert (status, problem["field"]) == (409, "/assignments/a/0/ranges")
@@ -365,7 +365,7 @@ async def test_parts_of_a_topic_need_its_permission(client: Client) -> None:
 
 
 async def test_parts_for_a_client_need_its_permission(client: Client) -> None:
-    """S004-62: a client that does not share gets whole partitions only."""
+    """A client that does not share gets whole partitions only."""
     client.port.switches.current = Switches(version=1, clients={"a": False})
 
     status, problem = await client.call(

@@ -13,7 +13,7 @@ from tests.reference.control_port import ControlPort, control_port
 
 @pytest.fixture
 async def port() -> AsyncIterator[ControlPort]:
-    """A port of its own for each test."""
+    """A separate port for each test."""
     async with control_port(refuse_individual_commit=("audit-*",)) as opened:
         yield opened
 

@@ -41,8 +41,8 @@ async def test_a_count_is_asked_when_it_is_unknown_or_too_small() -> None:
     assert cluster.asked == ["orders", "orders", "orders", "nix"]
 
 
-def test_lane_names_are_told_from_topics() -> None:
-    """`orders.lanes-4` is no topic of its own; `orders` is, with lanes or without."""
+def test_lane_names_are_no_topics() -> None:
+    """`orders.lanes-4` is no separate topic; `orders` is one, with lanes or without."""
     topics = ClusterTopics(cast("Any", SimpleNamespace(registry=FakeCluster().registry)))
 
     assert topics.is_lane_name("orders.lanes-4")

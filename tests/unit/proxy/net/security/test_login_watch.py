@@ -56,7 +56,7 @@ def test_scram(mechanism) -> None:
     ],
 )
 def test_names_of_scram(token, name) -> None:
-    """Escapes, extensions, delegation tokens; what is written otherwise is nobody."""
+    """Escapes, extensions, delegation tokens; a name that is written otherwise is unknown."""
     steps = (token, 0, b"r=x,s=y"), (FINAL, 0, b"v=z")
 
     assert watch("SCRAM-SHA-256", *steps) == [None, name]
@@ -88,7 +88,7 @@ def test_oauthbearer() -> None:
     ],
 )
 def test_tokens_without_a_name(token) -> None:
-    """Opaque, cut, nested without end: nobody is known, and nothing fails."""
+    """Opaque, cut, nested without end: the name is unknown, and nothing fails."""
     assert watch("OAUTHBEARER", (token, 0, b"")) == [None]
 
 
@@ -128,7 +128,7 @@ def test_when_a_login_is_over(mechanism, exchange, over) -> None:
 
 
 def test_a_login_counts_once() -> None:
-    """What follows without a handshake is nobody's."""
+    """A token that follows without a handshake has no name."""
     token = (b"\0alice\0secret", 0, b"")
 
     assert watch("PLAIN", token, token) == ["User:alice", None]

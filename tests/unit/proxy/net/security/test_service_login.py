@@ -88,7 +88,7 @@ def login(mechanism: str, tmp_path: Any, secret: str = PASSWORD) -> ServiceLogin
 
 
 async def test_plain(tmp_path) -> None:
-    """RFC 4616: nobody else's authorization, user, password."""
+    """RFC 4616: no other authorization, user, password."""
     broker = Broker("PLAIN", lambda _: b"", lifetime_s=3.5)
 
     lifetime_s = await login("PLAIN", tmp_path).log_in(broker.ask)
@@ -110,7 +110,7 @@ async def test_scram(tmp_path, mechanism) -> None:
 
 @pytest.mark.parametrize("mechanism", SCRAM)
 async def test_scram_with_a_wrong_password(tmp_path, mechanism) -> None:
-    """The broker's words, and who was refused; never the password."""
+    """The error has the broker's words, and the refused user; never the password."""
     broker = Broker(mechanism, scram(mechanism, "another"))
 
     with pytest.raises(LoginRefused, match=r"keylane by SCRAM.*invalid credentials") as caught:
@@ -153,7 +153,7 @@ def first_message(text: str) -> Answer:
 @pytest.mark.parametrize("mechanism", SCRAM)
 @pytest.mark.parametrize("count", ["1", "4095", "1000001", "999999999"])
 async def test_iterations_are_bounded(tmp_path, mechanism, count) -> None:
-    """Fewer let who listens guess the password, more keep a processor busy for hours."""
+    """Fewer let a listener guess the password, more keep a processor busy for hours."""
     broker = Broker(mechanism, first_message("r={r}abcdefgh,s={s},i=" + count))
 
     with pytest.raises(LoginRefused, match=f"asks for {count} iterations.*4096 to 1000000"):

@@ -165,7 +165,7 @@ def test_files_that_cannot_be_used_at_the_start(tmp_path, authority) -> None:
 
 
 def test_an_encrypted_key_is_refused(tmp_path, authority) -> None:
-    """Instead of a question on a terminal that nobody sits at."""
+    """No question is asked on a terminal without a user."""
     plain, locked = authority.issue("served"), tmp_path / "locked.pem"
     command = ["openssl", "ec", "-in", plain, "-aes256", "-passout", "pass:x", "-out", locked]
     subprocess.run(command, check=True, capture_output=True)

@@ -159,7 +159,7 @@ def test_a_session_begins_with_the_end_of_the_handshake(run, tmp_path) -> None:
     ],
 )
 def test_refusals(run, tmp_path, caplog, certificate, reason, alert) -> None:
-    """One line with the peer and what is wrong, and the client is told; there is no session."""
+    """One line with the peer and what is wrong, and an alert to the client; there is no session."""
 
     async def check() -> None:
         async with standing(tmp_path) as stand:
@@ -181,7 +181,7 @@ def test_refusals(run, tmp_path, caplog, certificate, reason, alert) -> None:
     assert re.search(reason, line)
 
 
-def test_who_speaks_no_tls_or_nothing(run, tmp_path, caplog) -> None:
+def test_a_client_without_tls_and_a_silent_one(run, tmp_path, caplog) -> None:
     """Plain Kafka, and a client that is silent until its time is over."""
 
     async def check() -> None:
@@ -246,7 +246,7 @@ def test_handshakes_under_way_are_bounded(run, tmp_path, caplog) -> None:
 
 
 def test_one_line_for_each_reason_in_a_while(tmp_path, caplog) -> None:
-    """All of them are counted; what was not told is told with the next line."""
+    """Refusals are all counted; those without a line are in the next one."""
     stand = Stand(tmp_path)
     for number in range(5):
         stand.door.failed(f"10.0.0.{number}:1", "expired")

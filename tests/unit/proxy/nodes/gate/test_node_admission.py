@@ -1,4 +1,4 @@
-"""Who is let in as a node; `tests/property/test_node_plan.py` has the plan of partitions."""
+"""Members that are let in; `tests/property/test_node_plan.py` has the plan of partitions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_all_numbers_differ() -> None:
 
 
 @pytest.mark.parametrize("since", [NO_GENERATION, 8])
-def test_who_was_there_first_keeps_its_number(since: int) -> None:
-    """The other is told both addresses, whatever its member id."""
+def test_the_node_that_was_there_first_keeps_its_number(since: int) -> None:
+    """The other gets both addresses, whatever its member id."""
     admission = admit({"a": hello(1, 9999, since=since), "b": hello(1, 9000, since=7)})
 
     assert admission.members == {1: "b"}
@@ -50,7 +50,7 @@ def test_another_count_of_partitions_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_lone", [True, False])
-def test_nobody_is_let_in_beside_a_lone_node_that_is_there(is_lone: bool) -> None:
+def test_no_node_is_let_in_beside_a_lone_one_that_is_there(is_lone: bool) -> None:
     """Numbered or not, though their numbers differ; both addresses are named."""
     there, new = hello(0, 9000, since=7, lone=True), hello(3, 9999, lone=is_lone)
 
@@ -75,13 +75,13 @@ def test_of_new_lone_nodes_the_leader_is_let_in() -> None:
     assert admission.members == {0: "b"} and list(admission.refused) == ["a"]
 
 
-def test_nobody_is_nobody() -> None:
+def test_no_hello_is_no_member() -> None:
     """No hello could be read."""
     assert not admit({}).members
 
 
 def test_a_plan_needs_a_node() -> None:
-    """Else somebody would have to own what nobody can."""
+    """Some partition would otherwise need an owner that no node can be."""
     with pytest.raises(ValueError, match="needs a node"):
         plan_owners({}, 5)
 

@@ -212,7 +212,7 @@ def test_only_members_for_sure_put_out_what_may_be_a_node(
 
 
 def test_a_lease_is_expected_only_where_one_that_is_new_put_out() -> None:
-    """And led by another: a leader gave nothing to those of its own generation."""
+    """Another led it: a leader gave nothing to members of its generation."""
     for is_leader, is_established, guard_s in (
         (False, False, SESSION_S),
         (True, False, 0.0),
