@@ -108,11 +108,6 @@ def read_allow_key_share(user_data: bytes) -> bool:
     return user_data[: len(SHARE_MARK) + 1] != SHARE_MARK + b"\x00"
 
 
-def write_allow_key_share(*, allowed: bool) -> bytes:
-    """User data that says whether the member takes a part of a partition."""
-    return SHARE_MARK + bytes([allowed])
-
-
 def read_assignment(data: Buffer) -> Assignment:
     """Read what one member was assigned.
 

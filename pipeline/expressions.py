@@ -7,7 +7,6 @@ it returns the seed, so that all records without a key would share a lane: those
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,7 +19,6 @@ from keylane.keyrange.space import HASH_MAX
 HASH_BITS: Final = 63
 BUCKET_BITS: Final = 12
 """4,096 buckets: finer cuts gained nothing on measured topics, a JSON of them is 100 kB."""
-BUCKET_COUNT: Final = 1 << BUCKET_BITS
 
 assert KEY_HASH_SEED == 42  # the seed of Spark's xxhash64, which cannot be set
 
@@ -95,11 +93,6 @@ def lane_of(
         text = _partitions_text(hash_name, partition_name, cuts, 0, len(cuts))
     inside = f"{partition_name} >= 0 AND {partition_name} < {len(cuts)}"
     return F.expr(f"CAST(IF({inside}, {text}, null) AS INT)").alias("lane")
-
-
-def lane_of_hash(cuts: Sequence[int], key_hash: int) -> int:
-    """`lane_of` for one hash, in Python."""
-    return bisect_right(cuts, key_hash)
 
 
 def _partitions_text(

@@ -33,6 +33,38 @@ PRODUCT: Final = ("keylane", "proxy", "cache", "assignor", "pipeline")
 """Top-level folders that are installed; all but the first by way of a link in the first."""
 ENTRY_POINTS: Final = frozenset({"keylane", "keylane.__main__"})
 """Modules that nothing has to import; so are those with a `__name__ == "__main__"` part."""
+_ASYNCIO: Final = "a callback of asyncio"
+_SPARK: Final = "Spark calls it"
+_KAFKA: Final = "a rebalance listener of a stock client"
+_LIBRARY: Final = "the library's own method calls it"
+_RANGES: Final = "commits of offset ranges wait for the native client"
+_EMBEDDED: Final = "of an embedded Kafka, for the programs that start one"
+CALLED_ELSEWHERE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            "connection_made", "connection_lost", "data_received", "eof_received", "get_buffer",
+            "buffer_updated", "pause_writing", "resume_writing",
+        ),
+        _ASYNCIO,
+    ),
+    **dict.fromkeys(
+        (
+            "onQueryStarted", "onQueryProgress", "onQueryIdle", "onQueryTerminated",
+            "streamReader", "initialOffset", "getDefaultReadLimit", "latestOffset",
+            "reportLatestOffset", "prepareForTriggerAvailableNow",
+        ),
+        _SPARK,
+    ),
+    **dict.fromkeys(
+        ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost"), _KAFKA
+    ),
+    **dict.fromkeys(
+        ("do_handshake", "emit", "handle_error", "redirect_request", "wrap_bio"), _LIBRARY
+    ),
+    **dict.fromkeys(("commit_ranges", "uncommitted_ranges"), _RANGES),
+    **dict.fromkeys(("await_end", "bootstrap_of"), _EMBEDDED),
+}  # fmt: skip
+"""Names that the product defines and never uses, each with the reason why it stays."""
 TEXT_SUFFIXES: Final = frozenset(
     {
         "",
@@ -212,6 +244,70 @@ def find_dead_modules(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:
         yield Finding(path, 1, "dead", f"nothing imports {name}")
 
 
+def find_dead_names(trees: Mapping[str, ast.Module]) -> Iterator[Finding]:
+    """Functions, methods, classes and constants of the product that only tests use, or nothing."""
+    names: dict[str, list[tuple[str, int]]] = {}
+    attributes: dict[str, list[tuple[str, int]]] = {}
+    for path, tree in trees.items():
+        if not path.startswith("tests/"):
+            for name, line, is_attribute in _uses_of(tree):
+                names.setdefault(name, []).append((path, line))
+                if is_attribute:
+                    attributes.setdefault(name, []).append((path, line))
+    for path, tree in trees.items():
+        if _top(path) not in PRODUCT:
+            continue
+        for name, node, is_method in _definitions_of(tree):
+            own = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            uses = (attributes if is_method else names).get(name, ())
+            if name in CALLED_ELSEWHERE or name.startswith("__"):
+                continue
+            if all(where == path and line in own for where, line in uses):
+                yield Finding(path, node.lineno, "dead", f"nothing uses {name}")
+
+
+def _uses_of(tree: ast.Module) -> Iterator[tuple[str, int, bool]]:
+    """Names that code reads, with their lines, and whether it reads them of an object.
+
+    A text that is a name counts too: attributes and functions are looked up by it.
+    """
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                yield name, node.lineno, False
+            case ast.Attribute(attr=name, ctx=ast.Load()):
+                yield name, node.lineno, True
+            case ast.alias(name=name):
+                yield name.rpartition(".")[2], node.lineno, False
+            case ast.MatchClass(kwd_attrs=found):
+                yield from ((name, node.lineno, True) for name in found)
+            case ast.Constant(value=str(text)) if id(node) not in prose:
+                words = re.split(r"[.:]", text)
+                yield from ((word, node.lineno, True) for word in words if word.isidentifier())
+
+
+def _definitions_of(tree: ast.Module) -> Iterator[tuple[str, ast.stmt, bool]]:
+    """Functions, classes and module constants, and whether each is a method.
+
+    A function with a decorator that is called (`@field_validator(...)`) is registered by it.
+    """
+    methods = {
+        id(node) for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for node in each.body
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name, node, False
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not any(
+            isinstance(each, ast.Call) for each in node.decorator_list
+        ):
+            yield node.name, node, id(node) in methods
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, node, False
+
+
 def module_name(path: str) -> str:
     """Import name of a file: `proxy/net/framing.py` is `keylane.proxy.net.framing`."""
     parts = list(PurePosixPath(path).with_suffix("").parts)
@@ -279,6 +375,7 @@ def find_all(files: Mapping[str, str]) -> list[Finding]:
             findings += find_wide_functions(path, trees[path])
     findings += find_doubled_classes(trees)
     findings += find_dead_modules(trees)
+    findings += find_dead_names(trees)
     return sorted(findings, key=lambda finding: (finding.path, finding.line, finding.rule))
 
 

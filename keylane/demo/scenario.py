@@ -139,11 +139,6 @@ class Scenario:
         self._beats = list(plan_beats(settings))
         self._phase_began_s = 0.0
 
-    @property
-    def beats_left(self) -> int:
-        """Number of beats that are still to come."""
-        return len(self._beats)
-
     def step(self, facts: Facts) -> tuple[Action, ...]:
         """Return actions to take now. Call it often; it returns each action once."""
         elapsed_s = facts.now_s - self._phase_began_s

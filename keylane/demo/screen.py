@@ -15,8 +15,6 @@ from rich.text import Text
 
 from keylane.demo.ledger import Check, Counts
 
-REFRESH_PER_S: Final = 2
-"""Drawing costs 15 ms; the show shares two cores with Kafka and ten consumers."""
 STORY_LINES: Final = 8
 PLAIN_INTERVAL_S: Final = 2.0
 COLORS: Final = (

@@ -34,12 +34,6 @@ class LockedJar:
     sha256: str
     size_bytes: int
 
-    @property
-    def file_name(self) -> str:
-        """The name of its file in every repository."""
-        _, artifact, version = self.coordinates.split(":")
-        return f"{artifact}-{version}.jar"
-
 
 def read_lock(package: str) -> tuple[LockedJar, ...]:
     """The lock that is part of `package`, such as "keylane.embedded"."""

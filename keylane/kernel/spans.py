@@ -35,7 +35,6 @@ from keylane.wire.batch import (
 
 _I32_VARINT_BYTES: Final = 5
 _I64_VARINT_BYTES: Final = 10
-_I32_MAX: Final = 2**31 - 1
 _OFFSET_LIMIT: Final = 2**63 - 2**32
 """No batch may begin here or above, so that adding a delta never wraps."""
 _CONTROL_KEY_BYTES: Final = 4

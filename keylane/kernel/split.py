@@ -101,11 +101,6 @@ class LaneSlice:
         """(n,) offset of the last data record that is present, -1 if there is none."""
         return self.meta[s.META_LAST_RECORD_OFFSET]
 
-    @property
-    def producer_ids(self) -> Int64Array:
-        """(n,) -1 where the batch has none and for empty headers."""
-        return self.meta[s.META_PRODUCER_ID]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitBlock:

@@ -186,10 +186,6 @@ class ScanIndex:
         highs = [*(low - 1 for low in lows[1:]), key_range.hi]
         return [KeyRange(lo=lo, hi=hi) for lo, hi in zip(lows, highs, strict=True)]
 
-    def start_of_lowest(self) -> int | None:
-        """Return the first offset of the lowest region; None: nothing was scanned."""
-        return self._starts[0] if self._starts else None
-
     def regions(self) -> list[tuple[int, int]]:
         """Return `(start, end)` of every region, ascending; `end` is exclusive."""
         return list(zip(self._starts, self._ends, strict=True))

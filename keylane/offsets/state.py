@@ -284,6 +284,7 @@ class OffsetState:
 
         An entry wholly behind S is answered with TOO_OLD, and the others are taken all the same.
         An entry that was committed before is ignored and reported in `duplicates`.
+        The native client will commit so; nothing else does.
         """
         if len(ranges) > RANGES_PER_COMMIT_MAX:
             return self._refused(CommitError.TOO_MANY_RANGES)

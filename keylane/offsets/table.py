@@ -52,7 +52,6 @@ class LoadReport:
 
     state_count: int
     range_count: int
-    layout_count: int
     damaged_count: int
     damaged: tuple[Damaged, ...]
     """The first of them, with their places."""
@@ -149,7 +148,6 @@ class OffsetTable:
         return LoadReport(
             state_count=len(self),
             range_count=sum(len(state.ranges()) for _, state in self.items()),
-            layout_count=len(self._layouts),
             damaged_count=self._damaged_count,
             damaged=tuple(self._damaged),
             orphan_count=len(self._orphans),
@@ -229,10 +227,6 @@ class OffsetTable:
         if known is None or known.epoch != seen.epoch or seen.start < known.start:
             self._epochs[key] = seen
             self._new_epochs.add(key)
-
-    def pusher_of(self, key: StateKey) -> Pusher | None:
-        """Return the owner whose push Kafka took last; None: it is not known."""
-        return self._pushers.get(key)
 
     def note_taken(self, key: StateKey, offset: int | None, now_s: float, at_s: int) -> None:
         """Kafka took a push of this owner, at `at_s` seconds since 1970."""

@@ -76,11 +76,6 @@ class BatchHeader:
         return self.base_offset + self.last_offset_delta
 
     @property
-    def is_control(self) -> bool:
-        """Return whether the batch holds a transaction marker instead of records."""
-        return bool(self.attributes & CONTROL_BIT)
-
-    @property
     def is_transactional(self) -> bool:
         """Return whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL_BIT)

@@ -39,7 +39,6 @@ ANSWER_UNABORTED: Final = struct.Struct(">ihqqqBi")
 """`ANSWER_HEAD`, the count of aborted transactions in one byte, the preferred replica."""
 ABORTED: Final = struct.Struct(">qq")
 INT32: Final = struct.Struct(">i")
-INT32_TAGLESS: Final = struct.Struct(">i1s")
 
 
 class FetchPartition(NamedTuple):

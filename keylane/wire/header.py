@@ -7,10 +7,8 @@ Apache Kafka 4.3; KIP-482 (tagged fields), KIP-511 (ApiVersions answers in heade
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Final
 
 from keylane.errors import FrameInvalid
@@ -134,15 +132,9 @@ _FLEXIBLE_FROM: Final = (
     0, 0, 0,  # 90 to 92
 )  # fmt: skip
 
-flexible_from: Final[Mapping[ApiKey, int]] = MappingProxyType(
-    dict(zip(ApiKey, _FLEXIBLE_FROM, strict=True))
-)
-"""First flexible version of each API; 32768 where there is none."""
-
 REQUEST_HEADER: Final = struct.Struct(">hhih")  # up to and with the client id's length
 REQUEST_FIXED: Final = struct.Struct(">ihhih")  # the same behind a frame size
 INT: Final = struct.Struct(">i")
-RESPONSE_FIXED: Final = struct.Struct(">ii")
 NO_CLIENT_ID: Final = -1
 
 
@@ -247,25 +239,3 @@ def find_response_body(frame: Buffer, position: int, api_key: int, api_version: 
     if body == position + 4 or (body <= len(frame) and frame[body - 1] == 0):
         return body  # no tagged field, the rule
     return skip_tags(frame, position + 4, len(frame))
-
-
-def read_correlation_id(frame: memoryview | bytes | bytearray, position: int = 0) -> int:
-    """Correlation id of a response.
-
-    Raises:
-        FrameInvalid: the frame is shorter than that.
-    """
-    if position < 0 or len(frame) < position + 4:
-        raise FrameInvalid(f"response of {len(frame)} bytes ends inside its header")
-    correlation_id: int = INT.unpack_from(frame, position)[0]
-    return correlation_id
-
-
-def write_response(
-    api_key: int, api_version: int, correlation_id: int, body: Sequence[Buffer]
-) -> list[Buffer]:
-    """A whole response frame as buffers for `writelines`: size and header, then `body`."""
-    header_bytes = response_body_position(api_key, api_version)
-    size = header_bytes + sum(map(len, body))
-    head = RESPONSE_FIXED.pack(size, correlation_id)
-    return [head + b"\x00" if header_bytes == 5 else head, *body]

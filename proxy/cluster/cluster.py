@@ -110,7 +110,7 @@ class Cluster:
     async def refresh_topic(self, name: str) -> None:
         """Learn one topic by its physical name. Raises: UpstreamLost."""
         async with self._refreshing:
-            await self._learn(await self._metadata(topics=((name, None),)))
+            await self._learn(await self._metadata(topics=(name,)))
 
     def seek_leader(self, topic: str, topic_id: uuid.UUID, partition: int, epoch: int) -> None:
         """Its leader of that epoch leads no more: learn now of the next, and not with a request.
@@ -131,11 +131,6 @@ class Cluster:
                 log.debug("next leader is not known yet topic=%s reason=%s", topic, error)
             if place not in self.leaders or self.leaders[place][1] > epoch:
                 return
-
-    async def refresh_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Learn one topic by id. Raises: UpstreamLost."""
-        async with self._refreshing:
-            await self._learn(await self._metadata(topics=((None, topic_id),)))
 
     async def link_to(self, node_id: int) -> ServiceLink:
         """A new service connection to a broker. Raises: UpstreamLost."""
@@ -196,14 +191,10 @@ class Cluster:
                 return broker.node_id
         return None
 
-    async def _metadata(
-        self, *, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None
-    ) -> Any:
+    async def _metadata(self, *, topics: tuple[str, ...] | None) -> Any:
         return await self.links.ask_any(partial(self._ask_metadata, topics))
 
-    async def _ask_metadata(
-        self, topics: tuple[tuple[str | None, uuid.UUID | None], ...] | None, link: ServiceLink
-    ) -> Any:
+    async def _ask_metadata(self, topics: tuple[str, ...] | None, link: ServiceLink) -> Any:
         version = min(link.version_max.get(ApiKey.METADATA, 0), METADATA_VERSION_MAX)
         if version < METADATA_VERSION_MIN:
             raise ConfigInvalid(
@@ -214,10 +205,7 @@ class Cluster:
         wanted = (
             None
             if topics is None
-            else tuple(
-                topic_schema(topic_id=topic_id, name=TopicName(name) if name else None)
-                for name, topic_id in topics
-            )
+            else tuple(topic_schema(topic_id=None, name=TopicName(name)) for name in topics)
         )
         entity = schema(
             topics=wanted,

@@ -107,10 +107,6 @@ class ByteGate:
             del self._by_origin[origin]
         self._admit()
 
-    def held_for(self, origin: int) -> int:
-        """Return the bytes that wait for an origin."""
-        return self._by_origin.get(origin, 0)
-
     def _fits(self, size_bytes: int) -> bool:
         return self.bytes_used + size_bytes <= self.bytes_max
 

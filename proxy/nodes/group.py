@@ -30,7 +30,7 @@ from keylane.proxy.nodes.coordinator import (
 from keylane.proxy.nodes.gate.gate import Gate
 from keylane.proxy.nodes.gate.seals import NO_TRUST, NodeTrust, Seals
 from keylane.proxy.nodes.gate.verdicts import Received, decide
-from keylane.proxy.nodes.lease import LEASE_SHARE, NEVER, Lease
+from keylane.proxy.nodes.lease import Lease
 from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
 from keylane.proxy.topics.node_values import (
     GROUP,
@@ -108,7 +108,6 @@ class NodeGroup:
         """A generation that we are in, whose leader does not verify; nothing is held."""
         self._is_leader = self._is_withheld = False
         self._predecessor = Predecessor(self._session_s)
-        self._contact_s = NEVER
         self._member_id, self._since = "", NO_GENERATION
         self._is_in_doubt = False
         """True: a JoinGroup of this member was sent and not answered."""
@@ -123,14 +122,6 @@ class NodeGroup:
         """Of the last generation that we have seen; None before the first."""
 
     # What others ask.
-    @property
-    def is_member(self) -> bool:
-        """Return whether we are one of the nodes; also for as long as a rebalance may take."""
-        if self._lease.generation_id == NO_GENERATION:
-            return False
-        share = 2.0 if self._lease.is_joining else LEASE_SHARE
-        return self._clock() < self._contact_s + share * self._session_s
-
     def holds(self, ic_partition: int) -> bool:
         """See `Ownership`."""
         return self._lease.holds(ic_partition, self._clock())
@@ -271,7 +262,7 @@ class NodeGroup:
             await self._end_member()  # brokers deal out a group of a newer kind themselves
             await self._gate.clear()
         elif joined.error_code == ErrorCode.none:
-            self._reached(self._clock())
+            self._reached()
             self._member_id = joined.member_id
             self._predecessor.forget()
             await self._sync(joined, info)
@@ -353,7 +344,7 @@ class NodeGroup:
         if isinstance(verdict, str):
             raise ConfigInvalid(verdict)
         self._expect(verdict)
-        self._reached(sent_s)
+        self._reached()
         self._is_withheld = set(verdict.owners) == {NO_NODE}
         if not self._is_withheld:
             self._since = generation_id if self._since == NO_GENERATION else self._since
@@ -394,7 +385,7 @@ class NodeGroup:
             self._take(answer.error_code)
             return
         self._lease.renewed(sent_s=sent_s)
-        self._reached(sent_s)
+        self._reached()
         if self._is_withheld and self._is_leader and not self._gate.withholds(is_established=False):
             self._suspend()  # and deal out what no node can hold any more
         elif self._is_leader:
@@ -413,7 +404,7 @@ class NodeGroup:
             self._lingers_in = None
             self._take(answer.error_code)
             return
-        self._reached(sent_s)
+        self._reached()
         is_established = self._since != NO_GENERATION
         await self._gate.tend(self._member_id, is_established=is_established, contact_s=sent_s)
 
@@ -430,9 +421,8 @@ class NodeGroup:
             if self._describe() != self._logged:
                 return True
 
-    def _reached(self, sent_s: float) -> None:
+    def _reached(self) -> None:
         """The coordinator answered a request of ours well."""
-        self._contact_s = max(self._contact_s, sent_s)
         self._backoff_s, self._last_reason = BACKOFF_S_MIN, ""
         self._next_beat_s = asyncio.get_running_loop().time() + self._beat_s
 

@@ -14,8 +14,6 @@ from keylane.errors import KeylaneError
 from keylane.offsets.records.journal import FORMAT
 from keylane.proxy.apis.shared.parts import Shared
 from keylane.proxy.cluster.cluster import Cluster
-from keylane.proxy.control.metrics import Source
-from keylane.proxy.control.node_gauges import NodeGauges
 from keylane.proxy.control.server import ControlServer
 from keylane.proxy.nodes.gate.seals import NodeTrust
 from keylane.proxy.nodes.group import NodeGroup
@@ -56,15 +54,6 @@ class NodeParts:
     def share(self, shared: Shared, control: ControlServer | None) -> None:
         """Name the parts that were made after this one."""
         self._shared, self._control = shared, control
-
-    def gauges(self) -> list[Source]:
-        """Of a node with a number."""
-        group, number = self.group, self._config.node
-        if group is None or number is None:
-            return []
-        registry = self._cluster.registry
-        disputes = lambda: registry.disputes.among(registry.topics)  # noqa: E731
-        return [NodeGauges(number, lambda: group.membership, group.holds, disputes).samples]
 
     def _make_group(self) -> NodeGroup:
         return NodeGroup(

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from keylane.assignor.protocol import (
+    SHARE_MARK,
     Subscription,
-    write_allow_key_share,
     write_assignment,
     write_subscription,
 )
@@ -77,7 +77,7 @@ def _assignor_seeds() -> Iterator[bytes]:
         said = Subscription(
             version=version,
             topics=("orders", "t"),
-            user_data=write_allow_key_share(allowed=False) if version % 2 else b"",
+            user_data=SHARE_MARK + b"\x00" if version % 2 else b"",
             owned=lanes,
             generation_id=7,
             rack="r1",

@@ -22,9 +22,10 @@ from keylane.proxy.apis import ROUTES, Route
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 from keylane.proxy.topics.placement import Placement
-from keylane.wire.header import is_flexible, read_request_header, write_response
+from keylane.wire.header import is_flexible, read_request_header
 from keylane.wire.messages import write_message
 from tests.fuzz.entities import random_request, random_response
+from tests.reference.response_frame import write_response
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, chosen_handler, make_request
 
 HANDLED = sorted(key for key, route in ROUTES.items() if route.handler or route.look or route.patch)

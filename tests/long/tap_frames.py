@@ -13,7 +13,6 @@ from keylane.wire.fetch import read_fetch_request, read_fetch_response
 from keylane.wire.header import (
     ApiKey,
     RequestHeader,
-    read_correlation_id,
     read_request_header,
     response_body_position,
 )
@@ -106,7 +105,7 @@ class TapConnection:
 
     def answered(self, frame: bytes, at_s: float) -> None:
         """An answer. Raises: FrameInvalid."""
-        asked = self._pending.pop(read_correlation_id(frame), None)
+        asked = self._pending.pop(int.from_bytes(frame[:4], signed=True), None)
         if asked is None:
             return
         key, version = asked.header.api_key, asked.header.api_version

@@ -8,7 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.offsets.intervals import IntervalMap, Range, RangeSet
+from keylane.offsets.intervals import Range, RangeSet
+from tests.reference.interval_map import IntervalMap
 
 LAST = 30
 points = st.integers(0, LAST)

@@ -175,7 +175,7 @@ class Nodes(RuleBasedStateMachine):
         for node in world.nodes:
             may_be_late = node in self.hung_at_start and isinstance(node.outcome, UpstreamLost)
             assert node.outcome is None or may_be_late or isinstance(node.outcome, ConfigInvalid)
-        members = [node for node in self.living() if node.group.is_member]
+        members = [node for node in self.living() if node.group._lease.is_good(node.time())]
         assert {node.number for node in members} == {node.number for node in self.living()}
         held = [[p for p in range(IC_PARTITIONS) if node.group.holds(p)] for node in members]
         assert sorted(chain.from_iterable(held)) == list(range(IC_PARTITIONS if members else 0))

@@ -18,8 +18,9 @@ from kio.index import load_response_schema
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.records.journal import JournalRecord
-from keylane.wire.header import read_request_header, write_response
+from keylane.wire.header import read_request_header
 from keylane.wire.messages import read_request, write_message
+from tests.reference.response_frame import write_response
 from tests.transcript.entities import build, plain
 from tests.transcript.fake import FakeContext, call
 

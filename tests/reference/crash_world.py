@@ -24,8 +24,9 @@ from keylane.offsets.values import OwnerEpoch
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.log_ends import Question
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.wire.header import read_request_header, write_response
+from keylane.wire.header import read_request_header
 from keylane.wire.messages import read_request, write_message
+from tests.reference.response_frame import write_response
 from tests.transcript.entities import Values, build, plain
 from tests.transcript.fake import ORDERS, FakeContext
 

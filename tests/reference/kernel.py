@@ -22,6 +22,7 @@ import zstandard
 
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel.split import split_block as kernel_split_block
+from keylane.kernel.status import META_PRODUCER_ID
 from tests.reference.batches import write_varint
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -401,7 +402,6 @@ SLICE_LISTS = (
     "ends",
     "record_counts",
     "last_record_offsets",
-    "producer_ids",
 )
 BLOCK_FIELDS = (
     "base_offset", "next_offset", "leader_epoch", "epochs", "record_count", "plain_bytes",
@@ -431,6 +431,7 @@ def assert_same_block(actual: Any, expected: Block | None) -> None:
 def _assert_same_slice(ours: Any, theirs: Slice, lane: int) -> None:
     for name in SLICE_LISTS:
         assert getattr(ours, name).tolist() == getattr(theirs, name), f"lane {lane}: {name}"
+    assert ours.meta[META_PRODUCER_ID].tolist() == theirs.producer_ids, f"lane {lane}: producers"
     assert bytes(ours.data) == theirs.data, f"lane {lane}: data"
     assert ours.size_bytes == len(theirs.data)
     assert ours.record_count == sum(theirs.record_counts)

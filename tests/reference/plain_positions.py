@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.offsets.intervals import IntervalMap
 from keylane.offsets.positions import Change, PositionMap
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import WHOLE, Position
+from tests.reference.interval_map import IntervalMap
 
 
 class PlainPositions:

@@ -20,7 +20,8 @@ from keylane.wire.fetch import (
     FetchTopicAnswer,
     write_fetch_response,
 )
-from keylane.wire.header import read_request_header, write_response
+from keylane.wire.header import read_request_header
+from tests.reference.response_frame import write_response
 from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS, Reply
 from tests.simulation.cluster import Cluster, Held, Partition, Topic
 from tests.simulation.messages import read_fetch, read_question, write_answer

@@ -43,9 +43,9 @@ from keylane.wire.header import (
     read_request_header,
     response_body_position,
     write_request,
-    write_response,
 )
 from keylane.wire.messages import read_request, read_response, write_message
+from tests.reference.response_frame import write_response
 from tests.transcript.differences import check as check  # noqa: PLC0414 - tests take it from here
 from tests.transcript.entities import Values, build, plain
 from tests.transcript.fake_groups import FakeGroups

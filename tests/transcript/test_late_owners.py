@@ -126,7 +126,7 @@ async def test_each_push_says_of_which_owner_it_is() -> None:
 
     assert first is not None and second is not None and first.is_said and second.is_said
     assert first.pusher == Pusher(OwnerEpoch(1000, 1), 1)
-    assert kafka.loaded().pusher_of(KEY) == second.pusher == Pusher(OwnerEpoch(1000, 2), 1)
+    assert kafka.loaded()._pushers[KEY] == second.pusher == Pusher(OwnerEpoch(1000, 2), 1)
 
 
 async def test_a_journal_without_epochs_makes_no_owners() -> None:

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from keylane.assignor.protocol import write_allow_key_share
+from keylane.assignor.protocol import SHARE_MARK
 from keylane.config.node import GroupRule, LaneRule
 from tests.transcript.consumer_protocol import subscription
 from tests.transcript.coordinator import (
@@ -23,8 +23,8 @@ from tests.transcript.fake import FakeContext
 async def test_a_member_may_say_that_it_does_not_share() -> None:
     """`allowKeyShare` false in its user data: a whole partition, not a part."""
     group = Coordinator(world())
-    alone = subscription("orders", user_data=write_allow_key_share(allowed=False))
-    said = subscription("orders", user_data=write_allow_key_share(allowed=True))
+    alone = subscription("orders", user_data=SHARE_MARK + b"\x00")
+    said = subscription("orders", user_data=SHARE_MARK + b"\x01")
 
     dealt = await group.deal({"a": alone, "b": said, "c": subscription("orders")})
 

@@ -14,9 +14,9 @@ from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.runtime.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
 from keylane.proxy.topics.placement import Placement
-from keylane.wire.header import write_response
 from keylane.wire.messages import write_message
 from tests.reference.crash_world import Kafka, Node
+from tests.reference.response_frame import write_response
 from tests.transcript.crashing_node import LANES, at_1000, commit, offsets, transact
 from tests.transcript.entities import build
 from tests.transcript.fake import ORDERS, FakeContext, make_request

@@ -18,11 +18,12 @@ from keylane.wire.fetch import (
     write_fetch_request,
     write_fetch_response,
 )
-from keylane.wire.header import write_request, write_response
+from keylane.wire.header import write_request
 from keylane.wire.messages import write_message
 from tests.long.chaos_history import Answer, Commit, Event, Fetched, OutOfRange, Place, Reset
 from tests.long.tap import FrameCutter
 from tests.long.tap_frames import TapBook
+from tests.reference.response_frame import write_response
 from tests.transcript.entities import build
 
 TOPIC_ID = bytes(range(16))

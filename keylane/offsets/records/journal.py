@@ -69,7 +69,6 @@ KEY_VERSION: Final = 0
 CUT_LAYOUT_VERSION: Final = 1
 BASE_VERSION: Final = 1
 """Of positions that are but a base: a keylane without steps must not take them for all."""
-FINGERPRINT_BYTES: Final = 32
 KEY_HEAD: Final = struct.Struct(">hb")
 """Version, kind."""
 PLACE: Final = struct.Struct(">16si")

@@ -25,7 +25,6 @@ from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 
 ERROR_CODE: Final = struct.Struct(">h")
-LIFETIME_VERSION: Final = 1
 TOKEN_BYTES_MAX: Final = 512 * 1024
 """Kafka's `sasl.server.max.receive.size` default, also of a client that logs in again."""
 

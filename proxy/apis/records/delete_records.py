@@ -27,8 +27,6 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 
 HIGH_WATERMARK: Final = -1
-NO_WATERMARK: Final = -1
-"""Log start in an answer with an error, as brokers have it."""
 
 
 async def handle_delete_records(request: Request, context: Context) -> Buffers:

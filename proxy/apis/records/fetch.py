@@ -55,7 +55,6 @@ from keylane.wire.fetch import (
 from keylane.wire.leader_hints import show_fetch_ids
 from keylane.wire.primitives import NO_TAGS
 
-SESSION_VERSION: Final = 7
 ZSTD_VERSION: Final = 10
 """First version with zstd: clients that ask in an earlier one do not know it (KIP-110)."""
 SESSIONLESS_EPOCH: Final = -1

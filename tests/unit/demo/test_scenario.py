@@ -53,7 +53,7 @@ def test_the_whole_show() -> None:
     assert order == sorted(order)
     assert scenario.phase is Phase.DONE
     assert scenario.drained
-    assert scenario.beats_left == 0
+    assert not scenario._beats
 
 
 def test_orders_wait_for_the_members() -> None:

@@ -180,7 +180,7 @@ def test_a_marker_goes_to_every_lane_as_it_is() -> None:
     for lane in range(4):
         found = slice_of(block, lane)
         assert bytes(found.data).endswith(markers)
-        assert found.producer_ids.tolist() == [9 if lane == 0 else -1, 9, 8]
+        assert found.meta[s.META_PRODUCER_ID].tolist() == [9 if lane == 0 else -1, 9, 8]
         assert found.record_count == (1 if lane == 0 else 0)
 
 

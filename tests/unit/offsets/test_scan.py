@@ -44,7 +44,6 @@ def test_blocks_that_touch_are_one_region() -> None:
     assert scan.effective(LANES[1], 0) == 20
     assert scan.effective(LANES[0], 4) == 4
     assert scan.effective(LANES[0], 16) == 20
-    assert scan.start_of_lowest() == 0
 
 
 def test_nothing_is_concluded_across_a_gap() -> None:

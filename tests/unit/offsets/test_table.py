@@ -189,7 +189,7 @@ def test_the_pusher_of_a_state_comes_back_and_goes_with_it() -> None:
 
     assert [read_key(record.key, place="") for record in first] == [PusherKey(KEY), KEY]
     assert not again
-    assert loaded.pusher_of(KEY) == Pusher(OwnerEpoch(8, 2), 1000)
+    assert loaded._pushers[KEY] == Pusher(OwnerEpoch(8, 2), 1000)
     assert load([*records, *tombstones]).take_orphan_tombstones() == []
     assert load([*records, tombstones[-1]]).take_orphan_tombstones() == tombstones[:1]
 

@@ -28,7 +28,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Pat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     files, locked = {}, []
     for jar in spark_lock():
-        path = tmp_path / jar.file_name
+        path = tmp_path / f"{jar.coordinates}.jar"
         path.write_text(jar.coordinates)
         files[jar.coordinates] = path
         data = path.read_bytes()

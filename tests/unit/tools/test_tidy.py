@@ -155,6 +155,32 @@ def test_dead_modules_are_found() -> None:
     assert [finding.path for finding in findings] == ["proxy/orphan.py"]
 
 
+def test_dead_names_are_found() -> None:
+    """A name that only its own body or a test uses is dead; a text that is a name is a use."""
+    sources = {
+        "proxy/a.py": """
+LIMIT = 1
+SPENT, KEPT = 2, 3
+class Held:
+    @field_validator("x")
+    def checked(self): return LIMIT
+    def again(self): return self.again()
+    def looked_up(self): return used()
+    def local(self): return getattr(self, "looked_up")
+    def data_received(self, data): local = data; return local
+def used(): "See `unused`."
+def unused(): pass
+""",
+        "bench/b.py": "from keylane.proxy.a import Held\nHeld()",
+        "tests/c.py": "from keylane.proxy.a import unused\nunused()\nHeld().again()",
+    }
+
+    findings = tidy.find_dead_names({path: ast.parse(text) for path, text in sources.items()})
+
+    names = [finding.text.rpartition(" ")[2] for finding in findings]
+    assert sorted(names) == ["again", "local", "unused"]
+
+
 def test_text_that_is_no_python_is_a_finding() -> None:
     """A syntax error is listed like any breach; the other files are still looked at."""
     files = {"tools/a.py": "def", "tools/b.py": "x = 1\n"}

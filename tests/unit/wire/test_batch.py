@@ -12,6 +12,7 @@ from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
     CODEC_GZIP,
+    CONTROL_BIT,
     OFFSET_DELTA_MAX,
     read_batch_header,
     write_empty_batch,
@@ -45,7 +46,7 @@ def test_every_field_is_read() -> None:
     assert (header.base_timestamp, header.max_timestamp) == (1_700_000_000_000, 1_700_000_000_999)
     assert header.crc == google_crc32c.value(BATCH[21:])
     assert header.codec == CODEC_GZIP
-    assert header.is_transactional and not header.is_control
+    assert header.is_transactional and not header.attributes & CONTROL_BIT
 
 
 def test_a_marker_is_a_control_batch() -> None:
@@ -53,7 +54,7 @@ def test_a_marker_is_a_control_batch() -> None:
     found = read_batch_header(write_batch(control_batch(5, 11, commit=True)), 0)
 
     assert found is not None
-    assert found[0].is_control and found[0].is_transactional
+    assert found[0].attributes & CONTROL_BIT and found[0].is_transactional
 
 
 @pytest.mark.parametrize("size", [0, 1, BATCH_HEADER_BYTES - 1, BATCH_HEADER_BYTES, len(BATCH) - 1])
@@ -117,7 +118,7 @@ def test_an_empty_control_batch_differs_in_one_bit() -> None:
 
     assert found is not None
     assert other is not None
-    assert found[0].is_control
+    assert found[0].attributes & CONTROL_BIT
     assert replace(found[0], attributes=0, crc=other[0].crc) == other[0]
 
 

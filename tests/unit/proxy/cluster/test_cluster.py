@@ -156,17 +156,6 @@ async def test_a_topic_that_is_gone_is_forgotten(cluster, link) -> None:
     assert link.asked[2]["topics"][0]["name"] == "orders"
 
 
-async def test_a_topic_by_id(cluster, link) -> None:
-    """Asked with the id alone; an unknown id changes nothing."""
-    link.answers += [{"topics": [topic("orders", 2)]}, {"topics": [topic(None, 0, ID, 100)]}]
-
-    await cluster.refresh_topic_id(ID)
-    await cluster.refresh_topic_id(ID)
-
-    assert cluster.registry.view_by_id(ID) is not None
-    assert link.asked[0]["topics"] == [{"topic_id": ID, "name": None}]
-
-
 async def test_a_name_clash_stops_the_start_and_is_logged_later(cluster, link, caplog) -> None:
     """A real topic that is called like lanes: its data would be hidden."""
     answer = {"topics": [topic("x.lanes-4", 1), topic("orders", 2, uuid.UUID(int=9))]}

@@ -159,7 +159,7 @@ def test_a_broker_that_hangs_in_the_middle_of_its_answers_holds_its_share() -> N
         world.hangs_at = "answer"
         asking = await hang(world, 50)
 
-        assert 0 < world.gate.held_for(HUNG) <= GATE_BYTES * 3 // 4
+        assert 0 < world.gate._by_origin[HUNG] <= GATE_BYTES * 3 // 4
         assert max(await healthy_pace(world)) < 0.5
 
         world.hangs_at = None
@@ -171,7 +171,7 @@ def test_a_broker_that_hangs_in_the_middle_of_its_answers_holds_its_share() -> N
         await asyncio.wait(asking)
         await world.fetcher.stop()
         await asyncio.sleep(100)
-        assert world.gate.bytes_used == 0 and world.gate.held_for(HUNG) == 0
+        assert world.gate.bytes_used == 0 and world.gate._by_origin[HUNG] == 0
 
     run_virtual(main)
 
@@ -185,7 +185,7 @@ def test_several_that_hang_leave_room_for_one_more() -> None:
             while gate.take(100, broker) is not None:
                 pass
 
-        assert [gate.held_for(broker) for broker in range(3)] == [500, 300, 100]
+        assert [gate._by_origin[broker] for broker in range(3)] == [500, 300, 100]
         waiting = [spawn(gate.enter(100, 0), f"hung {n}") for n in range(5)]
         await asyncio.sleep(0)
         ticket = await gate.enter(100, 7)
@@ -194,7 +194,7 @@ def test_several_that_hang_leave_room_for_one_more() -> None:
             task.cancel()
         ticket.settle()
         ticket.leave()
-        assert gate.bytes_used == 900 and gate.held_for(7) == 0
+        assert gate.bytes_used == 900 and gate._by_origin[7] == 0
 
     run_virtual(main)
 
