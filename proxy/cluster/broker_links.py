@@ -30,11 +30,11 @@ from keylane.wire.header import ApiKey
 log = logging.getLogger("keylane.cluster")
 
 ANY_ANSWER_S_MAX: Final = 10.0
-"""What all brokers together have for an answer that any of them can give."""
+"""Time of all brokers together for an answer that any of them can give."""
 AWAKE_S: Final = 1.0
 """Time for which a broker that has just answered is taken to be there."""
 CLIENT_REQUEST_MS: Final = 10_000
-"""What keylane's aiokafka clients wait for a broker; their default is 40 s. While one of them waits
+"""Time that keylane's aiokafka clients wait for a broker; their default is 40 s. While one of them waits
 for a connection to a broker, it opens none to others."""
 
 

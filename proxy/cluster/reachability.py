@@ -25,7 +25,7 @@ ADDRESSES_MAX: Final = 1000
 
 @dataclass(slots=True)
 class _State:
-    """What is known of one address; times are the clock's."""
+    """State of one address; times are the clock's."""
 
     since_s: float | None = None
     """Time when it could not be reached any more; None: it can be."""

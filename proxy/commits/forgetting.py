@@ -77,7 +77,7 @@ class Forgetting:
         self._on_freed = on_freed
         self._survey = GroupSurvey(cluster)
         self._suspects: dict[StateKey, object] = {}
-        """What the last round found gone, with what the state was."""
+        """States that the last round found gone, with their contents."""
         self._suspected_topics: set[uuid.UUID] = set()
         self._gone_topics: set[uuid.UUID] = set()
         """That two rounds have found gone."""

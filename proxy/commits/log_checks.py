@@ -32,7 +32,7 @@ AskEnds = Callable[[Iterable[Question]], Awaitable[dict[Question, EpochEnd]]]
 
 
 class LogChecks:
-    """Which states have to be looked at before they are served; used by the event loop alone.
+    """States that have to be looked at before they are served; used by the event loop alone.
 
     Invariant: neither dict has an empty value.
     """

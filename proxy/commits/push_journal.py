@@ -29,7 +29,7 @@ class Pushing(NamedTuple):
     draft: OffsetState
     """The state as it will be, but for `pushed`."""
     offset: int | None
-    """What Kafka's own offset will be; None: it will be deleted."""
+    """Kafka's own offset as it will be; None: it will be deleted."""
     begun: OffsetState | None = None
     """The state before the draft, where the table has none yet: nothing is committed."""
 

@@ -25,7 +25,7 @@ READ_UNCOMMITTED: Final = 0
 
 
 class Ends(Protocol):
-    """What is asked of leaders."""
+    """Questions to leaders."""
 
     async def log_start(self, view: View, partition: int) -> int:
         """The partition's first offset. Raises: UpstreamLost."""

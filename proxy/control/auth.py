@@ -40,7 +40,7 @@ NAMES_SHOWN_MAX: Final = 10
 
 
 class Role(IntEnum):
-    """What somebody may do; a higher one may do what a lower one may."""
+    """Rights of a client; a higher one may do what a lower one may."""
 
     NO_ROLE = 0
     READER = 1

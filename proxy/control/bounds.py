@@ -35,7 +35,7 @@ class _Held:
     is_idle: bool = False
     """It was answered, and may say something again."""
     taken: int | None = None
-    """What its peer had taken when it was last looked at; None: nothing waits for the peer."""
+    """Bytes that its peer had taken at the last look; None: nothing waits for the peer."""
     taken_s: float = 0.0
 
 

@@ -26,7 +26,7 @@ from keylane.proxy.topics.view import View
 
 CONSUMER: Final = "consumer"
 DEAD: Final = "Dead"
-"""What brokers say of groups that they do not know."""
+"""State of groups that brokers do not know."""
 NO_OFFSET: Final = -1
 LANES_AT_ONCE: Final = 256
 """Lanes that are looked at, some 5 ms, before others are served."""

@@ -20,11 +20,11 @@ STOPPING = "stopping"
 
 @dataclass(slots=True)
 class Health:
-    """How far the node is: it starts, serves, stops; never back."""
+    """Progress of the node: it starts, serves, stops; never back."""
 
     state: str = STARTING
     missing: str | None = None
-    """What cannot be served yet, and why; clients get it in Kafka's own words."""
+    """Reason why something cannot be served yet; clients get it in Kafka's own words."""
 
     notes: list[Callable[[], Iterable[str]]] = field(default_factory=list)
     """What does not keep the node from serving, and somebody should look at: lines, when asked."""

@@ -15,7 +15,7 @@ from keylane.proxy.groups.rebalance_times import Rounds
 Lane = tuple[str, int]
 """Topic as the client names it, lane index."""
 Signature = tuple[object, ...]
-"""What a target was made for: it is kept while this stays the same."""
+"""Reason of a target: it is kept while this stays the same."""
 
 COST_MAX: Final = 64 * 1024**2
 """Bytes of all memories: 1,000 groups of 100 members on 1,000 lanes."""
@@ -62,7 +62,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What keylane gave out in one generation."""
+    """Lanes that keylane gave out in one generation."""
 
     generation_id: int
     lanes: Mapping[str, tuple[Lane, ...]]

@@ -26,7 +26,7 @@ MEMORY_BYTES_MAX: Final = 256 * 1024
 MEMBERS_MAX: Final = 10_000
 """Patterns that are kept, 10 MB at most."""
 LITERAL: Final = re.compile(r"[ -\[\]-~]|\\[dDsSwWbBAzQE]|\\[ -/:-@\[-`{-~]")
-"""What a pattern may be made of: ASCII, and escapes that mean ASCII. No \\p, \\x, \\C, \\1."""
+"""Characters of a pattern: ASCII, and escapes that mean ASCII. No \\p, \\x, \\C, \\1."""
 COUNTED: Final = re.compile(r"\{(\d{1,9}),?(\d{0,9})\}")
 
 Member = tuple[str, str]

@@ -19,7 +19,7 @@ from typing import Final
 log = logging.getLogger("keylane.brokers")
 
 ANSWER_S_MIN: Final = 5.0
-"""What a broker has for an answer at first; beside what it is asked to wait."""
+"""Time of a broker for an answer at first; beside the time that it is asked to wait."""
 ANSWER_S_MAX: Final = 30.0
 """Kafka clients' `request.timeout.ms` default: a broker so slow is still served."""
 MARGIN: Final = 3.0

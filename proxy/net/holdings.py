@@ -20,7 +20,7 @@ LOGIN_REASON: Final = "connections without a login hold too much, login_bytes_ma
 
 
 class Held(NamedTuple):
-    """What one connection holds."""
+    """Bytes that one connection holds."""
 
     size_bytes: int
     principal: str | None

@@ -29,7 +29,7 @@ from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.nodes.other_protocols import KINDS, leaving, question
 
 PROTOCOL_TYPE: Final = "consumer"
-"""What Kafka's tools know how to show."""
+"""A protocol type that Kafka's tools know how to show."""
 EXPELLED: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id})
 MOVED: Final = frozenset({ErrorCode.not_coordinator, ErrorCode.coordinator_not_available})
 LOADING: Final = frozenset({ErrorCode.coordinator_load_in_progress})
@@ -40,7 +40,7 @@ REFUSED: Final = {
     ErrorCode.group_authorization_failed: "keylane's principal needs READ on it",
     ErrorCode.group_max_size_reached: "it has as many members as brokers allow (group.max.size)",
 }
-"""What another try does not change; ConfigInvalid at the start."""
+"""Errors that another try does not change; ConfigInvalid at the start."""
 GONE: Final = EXPELLED | {ErrorCode.none}
 
 

@@ -370,7 +370,7 @@ class NodeGroup:
         return decide(joined, received, self._seals, withholds=withholds)
 
     def _expect(self, membership: Membership) -> None:
-        """What else must be so for us to be one of these nodes. Raises: ConfigInvalid."""
+        """Check what else must be so for us to be one of these nodes. Raises: ConfigInvalid."""
 
     # Staying.
     async def _beat(self) -> None:

@@ -16,7 +16,7 @@ NEVER: Final = float("-inf")
 
 
 class Lease:
-    """What one member of the nodes' group holds, and since when without a break.
+    """Partitions of one member of the nodes' group, and since when without a break.
 
     ```
               suspend (JoinGroup is sent)           synced

@@ -23,7 +23,7 @@ KINDS: Final[tuple[tuple[Any, Any], ...]] = (
     (ShareGroupDescribeRequest, ShareGroupHeartbeatRequest),
     (StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest),
 )
-"""What shows the members of a kind, and what ends one."""
+"""Requests that list the members of a kind, and that end one."""
 STREAMS_LISTS: Final = (
     "active_tasks", "standby_tasks", "warmup_tasks", "client_tags", "task_offsets",
     "task_end_offsets",

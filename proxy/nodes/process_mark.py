@@ -21,7 +21,7 @@ STOPPED: Final = frozenset({"T", "t"})
 
 
 class Life(enum.Enum):
-    """What is known of a process."""
+    """State of a process, as far as it is known."""
 
     RUNS = "runs"
     ENDED = "has ended"

@@ -39,7 +39,7 @@ SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOM
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many connections there may be."""
+    """Numbers of connections that there may be."""
 
     clients: int
     control: int
@@ -91,7 +91,7 @@ def is_write_to_closed(error: BaseException | None) -> bool:
 
 
 class Descriptors:
-    """Whether files are left. Use: `watch` once, `probe` once a second."""
+    """State of the files that are left. Use: `watch` once, `probe` once a second."""
 
     def __init__(self, stats: ProxyStats, clock: Callable[[], float]) -> None:
         self._stats, self._clock = stats, clock

@@ -67,7 +67,7 @@ PARTS: Final[Mapping[str, _Part]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """What each part may use."""
+    """Memory that each part may use."""
 
     memory_max: int
     bounds: Mapping[str, int]

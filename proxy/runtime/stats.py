@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 class Histogram:
-    """How often a number of seconds was up to each bound."""
+    """Counts of seconds up to each bound."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         """`bounds` ascend."""

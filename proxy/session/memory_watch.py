@@ -13,7 +13,7 @@ from keylane.proxy.session.session import ClientSession
 
 
 class MemoryWatch:
-    """What all sessions hold, and the bounds of it."""
+    """Bytes that all sessions hold, and their bounds."""
 
     def __init__(self, config: ProxyConfig, plan: MemoryPlan, stats: ProxyStats) -> None:
         """`config` is the one that the plan has made."""

@@ -35,7 +35,7 @@ RESTING = "Failed tasks that wait for their restart."
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What went wrong inside and was survived: for `/readyz`, and for metrics."""
+    """Faults inside that were survived: for `/readyz`, and for metrics."""
 
     set_aside: SetAside
     watched: Watched

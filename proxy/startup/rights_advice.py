@@ -45,7 +45,7 @@ ADVICE: Final = (
 
 
 class AclSource(Protocol):
-    """What is asked; `Cluster` is."""
+    """The source of ACLs; `Cluster` is one."""
 
     async def request(self, entity: Any) -> Any:
         """Ask any broker. Raises: UpstreamLost."""

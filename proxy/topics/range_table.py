@@ -25,7 +25,7 @@ RANGES_MAX: Final = 50_000
 PARTITION_RANGES_MAX: Final = 10_000
 """Ranges that one client may have of one partition."""
 TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
-"""What Kafka accepts as a topic's name."""
+"""A topic's name as Kafka accepts it."""
 
 Assignment = Mapping[str, Mapping[int, Sequence[KeyRange]]]
 """Key ranges by topic and partition; no range is the whole partition."""

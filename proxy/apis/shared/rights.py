@@ -26,7 +26,7 @@ from keylane.proxy.topics.view import View
 
 
 class _Known(NamedTuple):
-    """What the broker said."""
+    """The broker's answer."""
 
     is_shown: bool
     """The client may know that the topic is there."""

@@ -36,7 +36,7 @@ Changes = Mapping[str, Sequence[Part] | None]
 
 
 class Topics(Protocol):
-    """What of the cluster an assignment is checked with."""
+    """Parts of the cluster that an assignment is checked with."""
 
     async def partition_count(self, topic: str, *, at_least: int) -> int | None:
         """Return how many partitions a topic has; None: there is no such topic.

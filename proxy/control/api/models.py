@@ -1,4 +1,4 @@
-"""What goes over the control port, as pydantic models: read at the edge, described in OpenAPI."""
+"""Values of the control port, as pydantic models: read at the edge, described in OpenAPI."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class ControlOperation:
     handler: Handler
     summary: str
     problems: Sequence[HTTPStatus] = ()
-    """What may go wrong, beside 405; where tokens are needed, 401 and 403 as well."""
+    """Problems that it may answer, beside 405; where tokens are needed, 401 and 403 as well."""
     is_open: bool = False
     """True: it needs no token (`control_auth.OPEN`)."""
     body: type[BaseModel] | None = None

@@ -1,4 +1,4 @@
-"""What comes in: bodies within bounds, parameters, preconditions.
+"""Requests: bodies within bounds, parameters, preconditions.
 
 Source: RFC 9110 (13.1.1 If-Match, 8.8.3 ETag), RFC 6585 (428).
 """

@@ -1,4 +1,4 @@
-"""What the control port changes, as its handlers see it."""
+"""Settings that the control port changes, as its handlers see them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What can be changed while running."""
+    """Settings that can be changed while running."""
 
     store: Store
     assignments: RangeTableHolder

@@ -32,7 +32,7 @@ BEARER: Final = re.compile(rb"auth=\w+ +[-\w]+\.([-\w]+)\.[-\w]*\s*")
 
 
 class LoginStep(NamedTuple):
-    """How far a login is by the broker's answer to a token."""
+    """Progress of a login by the broker's answer to a token."""
 
     is_over: bool | None
     """The broker has taken the login; None: its mechanism does not say."""

@@ -25,7 +25,7 @@ from keylane.proxy.net.security.scram import Messages, scram_messages
 from keylane.proxy.net.security.secret_file import read_secret
 
 OAUTH_DISMISS: Final = b"\x01"
-"""What a client says to the reason of a refusal, RFC 7628 3.2.3; the refusal follows."""
+"""Answer of a client to the reason of a refusal, RFC 7628 3.2.3; the refusal follows."""
 
 Ask = Callable[[Any], Awaitable[Any]]
 
@@ -106,7 +106,7 @@ class ServiceLogin:
 
 
 class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    """What aiokafka asks for a token, at every login."""
+    """Source of a token for aiokafka, at every login."""
 
     def __init__(self, login: ServiceLogin) -> None:
         self._login = login

@@ -36,7 +36,7 @@ REASONS_MAX: Final = 100
 """Reasons that are logged one by one; OpenSSL has a few dozen that clients can bring about."""
 
 MakeSession = Callable[[], asyncio.BaseProtocol]
-"""What has the connection when the handshake is done: a session, or one of the control port."""
+"""Owner of the connection when the handshake is done: a session, or one of the control port."""
 
 
 class TlsDoor:

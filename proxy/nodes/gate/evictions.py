@@ -22,7 +22,7 @@ REMEDY: Final = (
     "kafka-acls --add --deny-principal User:NAME --operation Read --operation Delete "
     "--group __keylane_nodes"
 )
-"""What keeps a stranger out for good: brokers refuse it before it is a member."""
+"""The cure that keeps a stranger out for good: brokers refuse it before it is a member."""
 
 
 class Evictions:

@@ -31,7 +31,7 @@ PREPARING: Final = "PreparingRebalance"
 
 
 class Gate:
-    """What a member of the nodes' group does about strangers in it."""
+    """A member's measures against strangers in the nodes' group."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ NO_TRUST: Final = NodeTrust()
 
 
 class Seals:
-    """What members of one group say, with proofs where this node has a secret."""
+    """Messages of members of one group, with proofs where this node has a secret."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ KNOWN_MAX: Final = 10_000
 
 
 class Strangers:
-    """What one node knows of them, and has done. Invariant: KNOWN_MAX bounds what is kept."""
+    """Knowledge of one node of them, and its measures. Invariant: KNOWN_MAX bounds what is kept."""
 
     def __init__(self, session_timeout_s: float) -> None:
         self._session_s = session_timeout_s
