@@ -34,7 +34,7 @@ ANY_ANSWER_S_MAX: Final = 10.0
 AWAKE_S: Final = 1.0
 """Time for which a broker that has just answered is taken to be there."""
 CLIENT_REQUEST_MS: Final = 10_000
-"""Time that keylane's aiokafka clients wait for a broker; their default is 40 s. While one of them waits
+"""Wait of keylane's aiokafka clients for a broker; their default is 40 s. While one of them waits
 for a connection to a broker, it opens none to others."""
 
 
