@@ -61,6 +61,7 @@ class Adoption:
             return known
         if note is not None and note.is_said:
             note = None  # of positions it says no more than the offset does
+        # The base of a fresh group is the log start (docs/decisions/011).
         base = await self._log_start(view, partition) if found is None else 0
         start, is_new = found, self._table_of(group).get(key) is None
         if note is not None and is_new and not self._is_of_this_log(key):

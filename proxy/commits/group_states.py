@@ -257,7 +257,9 @@ class GroupStates:
             self.pushes.unsaved.discard(key)
 
     def concluded_epoch(self, key: StateKey, state: OffsetState) -> EpochStart | None:
-        """The leader epoch before the furthest conclusion of a state; None: it is not known.
+        """Return the leader epoch before the furthest conclusion of a state; None: not known.
+
+        One older than the last batch would be cut for nothing: its end is below the position.
 
         Raises: NotCoordinator.
         """

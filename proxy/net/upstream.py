@@ -426,7 +426,8 @@ class ServiceLink:
         try:
             answer = await future
         except TimeoutError:
-            # A broker that hangs would leave all that is asked behind this, too.
+            # A broker that hangs would leave all that is asked behind this, too; and its late
+            # answer would be taken for that of the next request.
             self._link.close()
             if timeout_s is None:
                 self._watch.timed_out(allowed_s - wait_s)

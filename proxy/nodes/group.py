@@ -433,6 +433,7 @@ class NodeGroup:
     def _take(self, code: ErrorCode) -> None:
         """Draw the consequence of an error. Raises: UpstreamLost, ConfigInvalid."""
         if code == ErrorCode.rebalance_in_progress:
+            # It renews no lease: the coordinator counts the rebalance time-out from before it.
             self._suspend()
         elif code in EXPELLED:
             log.warning("node was expelled member_id=%s error_code=%s", self._member_id, code.name)

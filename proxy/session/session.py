@@ -464,7 +464,10 @@ class ClientSession(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
-        """Read the client only while its requests can be worked on."""
+        """Read the client only while its requests can be worked on.
+
+        Called with each answer too: exactly PIPELINED_MAX may be open with none behind them.
+        """
         pause = (
             bool(self._backlog)
             or self._is_upstream_full
