@@ -234,8 +234,8 @@ class LaneFetcher:
     async def stop(self) -> None:
         """Answer the requests that wait, close every connection, end the threads."""
         self._is_stopped = True
-        # Clients know no NETWORK_EXCEPTION in a Fetch answer, Java throws at it. This one makes them
-        # refresh and come again.
+        # Clients know no NETWORK_EXCEPTION in a Fetch answer, Java throws at it. This code makes
+        # them refresh and come again.
         for poll in list(self._polls):
             poll.fail_all(ErrorCode.not_leader_or_follower)
         for reader in self._readers.values():
