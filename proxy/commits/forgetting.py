@@ -13,6 +13,7 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -44,6 +45,22 @@ Item = TypeVar("Item")
 States = Mapping[StateKey, OffsetState]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptElsewhere:
+    """Parts that keep something of groups and splits as well."""
+
+    splits_read: Callable[[], Collection[PartitionSplit]]
+    """Partitions and splits with a reader."""
+    is_configured: Callable[[PartitionSplit], bool]
+    """Whether the operator has had a topic split so; there are as many as topics."""
+    on_split: Callable[[PartitionSplit], None]
+    """Called with each split that is forgotten."""
+    on_group: Callable[[str], None]
+    """Called with each group that is forgotten."""
+    on_freed: Callable[[], Awaitable[object]]
+    """Called when much of what was kept for long is gone."""
+
+
 class Forgetting:
     """Use: `run`, for as long as the process lives.
 
@@ -55,26 +72,14 @@ class Forgetting:
         cluster: Cluster,
         groups: GroupOffsets,
         stats: ProxyStats,
+        kept: KeptElsewhere,
         *,
         interval_s: float,
-        splits_read: Callable[[], Collection[PartitionSplit]],
-        is_configured: Callable[[PartitionSplit], bool],
-        on_split: Callable[[PartitionSplit], None],
-        on_group: Callable[[str], None],
-        on_freed: Callable[[], Awaitable[object]],
         step_pause_s: float = STEP_PAUSE_S,
     ) -> None:
-        """splits_read: partitions and splits of which there is a reader.
-
-        is_configured: whether the operator has had a topic split so; there are as many as topics.
-        on_split, on_group: are called with each that is forgotten, for what others keep of it.
-        on_freed: is called when much of what was kept for long is gone.
-        """
         self._cluster, self._groups, self._stats = cluster, groups, stats
         self._interval_s, self._step_pause_s = interval_s, step_pause_s
-        self._splits_read, self._is_configured = splits_read, is_configured
-        self._on_split, self._on_group = on_split, on_group
-        self._on_freed = on_freed
+        self._kept = kept
         self._survey = GroupSurvey(cluster)
         self._suspects: dict[StateKey, object] = {}
         """States that the last round found gone, with their contents."""
@@ -93,7 +98,7 @@ class Forgetting:
             splits += self.forget_idle_splits()
             if splits >= SPLITS_MANY:
                 splits = 0
-                await self._on_freed()
+                await self._kept.on_freed()
             step += 1
 
     async def go_round(self) -> None:
@@ -109,17 +114,17 @@ class Forgetting:
         topics = self._stats.topics_forgotten - before[1]
         if states or topics:
             log.info("forgotten what Kafka has forgotten states=%d topics=%d", states, topics)
-            await self._on_freed()
+            await self._kept.on_freed()
 
     def forget_idle_splits(self) -> int:
         """Scans and loads that nothing has asked for since the last call, and no reader fills.
 
         Those of lane names, and of assignments that were changed. Returns how many there were.
         """
-        read = self._splits_read()
-        idle = self._groups.scans.sweep(lambda key: key in read or self._is_configured(key))
+        read = self._kept.splits_read()
+        idle = self._groups.scans.sweep(lambda key: key in read or self._kept.is_configured(key))
         for key in idle:
-            self._on_split(key)
+            self._kept.on_split(key)
         return len(idle)
 
     # Groups.
@@ -194,7 +199,7 @@ class Forgetting:
                 await groups.drop_states(group, keys)
                 if len(keys) == len(here):
                     await groups.drop_group(group)
-                    self._on_group(group)
+                    self._kept.on_group(group)
         except KeylaneError as error:
             log.debug("states stay, until the next round group=%s reason=%s", group, error)
             return
@@ -216,7 +221,7 @@ class Forgetting:
             self._cluster.forget_topics(gone)
             groups.lineages.forget_topics(gone)
             for key in groups.scans.forget_topics(gone):
-                self._on_split(key)
+                self._kept.on_split(key)
         self._gone_topics = gone & self._suspected_topics
         self._suspected_topics = gone
 

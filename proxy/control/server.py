@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 
 from aiohttp import web
@@ -39,36 +39,51 @@ from keylane.proxy.runtime.stats import ProxyStats
 CONNECTIONS_MAX = 256
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Parts that the control port shows."""
+
+    exposition: Exposition
+    health: Health
+    describer: GroupDescriber
+    live: LiveFeed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Bounds and rights of the control port's clients."""
+
+    guard: ControlGuard = field(default_factory=lambda: ControlGuard(SecurityConfig()))
+    door: TlsDoor | None = None
+    """Makes TLS handshakes; None: without TLS."""
+    connections: ControlDoor = field(
+        default_factory=lambda: make_door(
+            ProxyStats(), connections_max=CONNECTIONS_MAX, per_address_max=CONNECTIONS_MAX
+        )
+    )
+    """Bounds what comes after a handshake."""
+
+
 class ControlServer:
     """Serves one proxy. Use: `start`, then `stop`; both are awaited once."""
 
     def __init__(
         self,
         address: str,
-        exposition: Exposition,
-        health: Health,
-        describer: GroupDescriber,
+        shown: Shown,
         settings: Settings,
         topics: Topics,
         *,
-        live: LiveFeed | None = None,
         elsewhere: Callable[[str], str | None] = lambda _group: None,
-        guard: ControlGuard | None = None,
-        door: TlsDoor | None = None,
-        connections: ControlDoor | None = None,
+        access: Access | None = None,
     ) -> None:
-        """`elsewhere` gives the address of the node that serves a group; None: here.
-
-        door: makes TLS handshakes; None: without TLS. connections: bounds what comes after them.
-        """
-        self._connections = connections or make_door(
-            ProxyStats(), connections_max=CONNECTIONS_MAX, per_address_max=CONNECTIONS_MAX
-        )
+        """`elsewhere` gives the address of the node that serves a group; None: here."""
+        access = access or Access()
+        self._connections, self._door = access.connections, access.door
         self._host, self._port = split_address(address)
-        self._door, self._elsewhere = door, elsewhere
-        guard = guard or ControlGuard(SecurityConfig())
-        self._describer, self._live = describer, live
-        self._exposition = exposition
+        self._elsewhere = elsewhere
+        self._describer, self._live = shown.describer, shown.live
+        self._exposition, health, live = shown.exposition, shown.health, shown.live
         probes = {route.path: route.handler for route in health.routes()}
         self.operations: list[ControlOperation] = [
             *status_operations(
@@ -84,7 +99,7 @@ class ControlServer:
         ]
         self._document = describe(self.operations)
         app = web.Application(
-            middlewares=[self._connections.middleware, answer_problems, guard.middleware],
+            middlewares=[self._connections.middleware, answer_problems, access.guard.middleware],
             client_max_size=BODY_BYTES_MAX,
         )
         app.on_response_prepare.append(self._connections.prepare)

@@ -19,6 +19,7 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
@@ -28,7 +29,6 @@ from keylane.cache.lane_values import Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import PartitionSplit
-from keylane.offsets.lineage import Lineages
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.kernel_clock import KernelClock
 from keylane.proxy.lanes.pending_fetch import Cursor, LanePoll, Turn
@@ -39,7 +39,7 @@ from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.lanes.split_io import (
     OpenSource,
     ReaderKit,
-    ScannedBlock,
+    ScanSeams,
     SplitFunction,
 )
 from keylane.proxy.runtime.stats import ProxyStats
@@ -59,56 +59,64 @@ class ReaderKey(NamedTuple):
     codec: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """Bounds of the readers of a process, in bytes where nothing else is said."""
+
+    cache_bytes_max: int
+    filtering_bytes_max: int
+    batch_bytes_max: int
+    read_bytes_max: int
+    gathering_bytes_max: int = sys.maxsize
+    lane_names_max: int = sys.maxsize
+    """Names; see `ReaderRoom`."""
+    lane_name_lanes_max: int = sys.maxsize
+    """Lanes; see `ReaderRoom`."""
+    threads: int = 0
+    """0: as many as processors."""
+
+
 class LaneFetcher:
     """The process's readers, and the requests that wait for them."""
 
     def __init__(
         self,
         open_source: OpenSource,
+        limits: FetchLimits,
+        scans: ScanSeams,
         *,
-        cache_bytes_max: int,
-        filtering_bytes_max: int,
-        batch_bytes_max: int,
-        read_bytes_max: int,
-        gathering_bytes_max: int = sys.maxsize,
-        threads: int,
         clock: Callable[[], float],
-        on_scanned: Callable[[ScannedBlock], None],
         stats: ProxyStats,
-        on_truncated: Callable[[uuid.UUID, int, int], None] | None = None,
-        remote_scanned_end: Callable[[uuid.UUID, int], int] | None = None,
-        lineages: Lineages | None = None,
-        lane_names_max: int = sys.maxsize,
-        lane_name_lanes_max: int = sys.maxsize,
         split: SplitFunction = split_block,
         pool: Executor | None = None,
     ) -> None:
-        """lane_names_max, lane_name_lanes_max: as `ReaderRoom` has them."""
-        stats.cache_bytes_max, stats.filtering_bytes_max = cache_bytes_max, filtering_bytes_max
+        """Open nothing: a reader opens its connections at its first read."""
+        stats.cache_bytes_max = limits.cache_bytes_max
+        stats.filtering_bytes_max = limits.filtering_bytes_max
         self._pool = pool or ThreadPoolExecutor(
-            threads or os.cpu_count() or 1, thread_name_prefix="split"
+            limits.threads or os.cpu_count() or 1, thread_name_prefix="split"
         )
         self._kit = ReaderKit(
             open_source=open_source,
             split=KernelClock(split, stats),
             pool=self._pool,
-            gates=Gates.of(filtering_bytes_max, batch_bytes_max),
+            gates=Gates.of(limits.filtering_bytes_max, limits.batch_bytes_max),
             refused=RefusedBatches(),
-            cache=SliceCache(bytes_max=cache_bytes_max),
+            cache=SliceCache(bytes_max=limits.cache_bytes_max),
             clock=clock,
             stats=stats,
-            on_scanned=on_scanned,
+            on_scanned=scans.on_scanned,
             on_truncated=self._note_cut,
-            remote_scanned_end=remote_scanned_end or (lambda *_: -1),
-            lineages=Lineages() if lineages is None else lineages,
-            read_bytes_max=read_bytes_max,
-            batch_bytes_max=batch_bytes_max,
+            remote_scanned_end=scans.remote_scanned_end,
+            lineages=scans.lineages,
+            read_bytes_max=limits.read_bytes_max,
+            batch_bytes_max=limits.batch_bytes_max,
         )
-        self._on_truncated = on_truncated or (lambda *_: None)
+        self._on_truncated = scans.on_truncated
         self._readers: dict[ReaderKey, PartitionReader] = {}
         self._room = ReaderRoom[ReaderKey](
-            names_max=lane_names_max,
-            lanes_max=lane_name_lanes_max,
+            names_max=limits.lane_names_max,
+            lanes_max=limits.lane_name_lanes_max,
             is_busy=lambda key: self._is_busy(self._readers[key]),
             close=self._close_reader,
         )
@@ -117,7 +125,7 @@ class LaneFetcher:
         """By topic id and partition; an entry lives as long as one of its readers (`siblings`)."""
         self._cursors: dict[str, Cursor] = {}
         self._polls: set[LanePoll] = set()
-        self._gathering_bytes_max = gathering_bytes_max
+        self._gathering_bytes_max = limits.gathering_bytes_max
         self._swept_s = clock()
         self._is_stopped = False
 

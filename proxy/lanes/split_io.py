@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -106,6 +106,19 @@ class ScannedBlock:
 
 SplitFunction = Callable[..., Any]
 OpenSource = Callable[[str, uuid.UUID, int], Awaitable[PartitionSource]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanSeams:
+    """What readers publish, and what they know of the scans of others."""
+
+    on_scanned: Callable[[ScannedBlock], None]
+    on_truncated: Callable[[uuid.UUID, int, int], None] = lambda *_: None
+    """(topic id, partition, new log end)."""
+    remote_scanned_end: Callable[[uuid.UUID, int], int] = lambda *_: -1
+    """Topic id and partition -> how far others have read it; -1: not at all."""
+    lineages: Lineages = field(default_factory=Lineages)
+    """Epochs of logs, as seen here and by other nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from keylane.config.node import ProxyConfig
 from keylane.config.own_names import OWN_TOPICS
 from keylane.journal.set_aside import SetAside
 from keylane.proxy.apis.shared.parts import Shared
+from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.api.settings import Settings
 from keylane.proxy.control.api.topics import ClusterTopics
 from keylane.proxy.control.auth import ControlGuard
@@ -20,7 +21,7 @@ from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition, Source
 from keylane.proxy.control.node_gauges import NodeGauges
-from keylane.proxy.control.server import ControlServer
+from keylane.proxy.control.server import Access, ControlServer, Shown
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.runtime.stats import COUNTER, GAUGE, ProxyStats, Sample
@@ -56,21 +57,30 @@ class Upkeep:
         yield Sample("keylane_tasks_resting", GAUGE, RESTING, (), len(self.watched.resting))
 
 
+@dataclass(frozen=True, slots=True)
+class ControlBase:
+    """Parts of a node that the others stand on, and what its control port shows of them."""
+
+    config: ProxyConfig
+    stats: ProxyStats
+    cluster: Cluster
+    health: Health
+    upkeep: Upkeep
+    connections_max: int
+    """On the control port."""
+
+
 def make_control(
     address: str,
     describer: GroupDescriber,
-    config: ProxyConfig,
+    base: ControlBase,
     shared: Shared,
     settings: SettingsStore,
-    health: Health,
-    upkeep: Upkeep,
-    *,
     nodes: NodeGroup | None,
-    context: ssl.SSLContext | None,
-    connections_max: int,
 ) -> ControlServer:
-    """context: of TLS; None: without. Raises: ConfigInvalid."""
-    stats, cluster = shared.stats, shared.cluster
+    """Return the control server of a node. Raises: ConfigInvalid."""
+    config, stats, cluster = base.config, base.stats, base.cluster
+    context, connections_max = cluster.security.control, base.connections_max
 
     def lane_groups() -> list[str]:
         """Groups that have joined here, then those that have offsets of lanes."""
@@ -86,28 +96,27 @@ def make_control(
         views=cluster.registry.views.values,
         groups=lane_groups,
     )
-    sources: list[Source] = [stats.samples, gauges.samples, upkeep.samples]
+    sources: list[Source] = [stats.samples, gauges.samples, base.upkeep.samples]
     if nodes is not None and config.node is not None:
         registry = cluster.registry
         disputes = lambda: registry.disputes.among(registry.topics)  # noqa: E731
         node_gauges = NodeGauges(config.node, lambda: nodes.membership, nodes.holds, disputes)
         sources.append(node_gauges.samples)
-    health.notes.append(upkeep.lines)
+    base.health.notes.append(base.upkeep.lines)
     return ControlServer(
         address,
-        Exposition(sources),
-        health,
-        describer,
+        Shown(Exposition(sources), base.health, describer, live),
         Settings(settings, shared.assignments, shared.switches),
         ClusterTopics(cluster),
-        live=live,
         elsewhere=shared.placement.control_of_group,
-        guard=ControlGuard(config),
-        door=open_control_door(context, stats, config, connections_max),
-        connections=make_door(
-            stats,
-            connections_max=connections_max,
-            per_address_max=config.control_connections_per_address_max,
+        access=Access(
+            guard=ControlGuard(config),
+            door=open_control_door(context, stats, config, connections_max),
+            connections=make_door(
+                stats,
+                connections_max=connections_max,
+                per_address_max=config.control_connections_per_address_max,
+            ),
         ),
     )
 

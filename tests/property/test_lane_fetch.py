@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
-from keylane.proxy.lanes.fetcher import LaneFetcher
+from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
+from keylane.proxy.lanes.split_io import ScanSeams
 from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.broker_log import BrokerLog, LaneClient
 from tests.virtual_time import InlineExecutor, run_virtual
@@ -129,13 +130,15 @@ def test_every_lane_gets_exactly_its_records(
     async def main() -> None:
         fetcher = LaneFetcher(
             log.open,
-            cache_bytes_max=cache_bytes,
-            filtering_bytes_max=filtering_bytes,
-            batch_bytes_max=2**20,
-            read_bytes_max=read_bytes,
-            threads=1,
+            FetchLimits(
+                cache_bytes_max=cache_bytes,
+                filtering_bytes_max=filtering_bytes,
+                batch_bytes_max=2**20,
+                read_bytes_max=read_bytes,
+                threads=1,
+            ),
+            ScanSeams(on_scanned=lambda block: None),
             clock=asyncio.get_running_loop().time,
-            on_scanned=lambda block: None,
             stats=ProxyStats(),
             pool=InlineExecutor(),
         )

@@ -17,7 +17,7 @@ from keylane.proxy.control.door import ControlDoor
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition
-from keylane.proxy.control.server import ControlServer
+from keylane.proxy.control.server import Access, ControlServer, Shown
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableHolder
@@ -111,17 +111,18 @@ class ControlPort:
         self.store = MemoryStore(self.assignments, self.switches)
         self.topics = FakeTopics()
         self.health = Health()
+        given: dict[str, Any] = {"guard": guard, "door": door, "connections": connections}
         self.server = ControlServer(
             "127.0.0.1:0",
-            Exposition([ProxyStats().samples]),
-            self.health,
-            FakeDescriber(),  # type: ignore[arg-type]  # it asks no broker
+            Shown(
+                Exposition([ProxyStats().samples]),
+                self.health,
+                FakeDescriber(),  # type: ignore[arg-type]  # it asks no broker
+                live,
+            ),
             Settings(self.store, self.assignments, self.switches),
             self.topics,
-            guard=guard,
-            door=door,
-            connections=connections,
-            live=live,
+            access=Access(**{name: part for name, part in given.items() if part is not None}),
         )
 
     @property

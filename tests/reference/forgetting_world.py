@@ -18,7 +18,7 @@ from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.cluster.cluster import Broker, Cluster
-from keylane.proxy.commits.forgetting import Forgetting
+from keylane.proxy.commits.forgetting import Forgetting, KeptElsewhere
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.nodes.lone_seat import LoneSeat
@@ -214,12 +214,14 @@ class Node:
             self.cluster,
             self.groups,
             self.stats,
+            KeptElsewhere(
+                splits_read=lambda: self.read,
+                is_configured=self.cluster.registry.is_configured,
+                on_split=self.split_ends.append,
+                on_group=lambda _group: None,
+                on_freed=self.freed,
+            ),
             interval_s=3600.0,
-            splits_read=lambda: self.read,
-            is_configured=self.cluster.registry.is_configured,
-            on_split=self.split_ends.append,
-            on_group=lambda _group: None,
-            on_freed=self.freed,
         )
 
     async def freed(self) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
-from keylane.proxy.lanes.fetcher import LaneFetcher
-from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
+from keylane.proxy.lanes.split_io import ScannedBlock, ScanSeams
 from keylane.proxy.runtime.stats import ProxyStats
 from tests.reference.broker_log import BrokerLog, keys_of_lane, read_batches, records_of
 from tests.virtual_time import InlineExecutor
@@ -38,21 +38,25 @@ class Bench:
         self.stats = ProxyStats()
         self.scanned: list[ScannedBlock] = []
         self.truncated: list[int] = []
-        how: dict[str, Any] = {
+        limits: dict[str, Any] = {
             "cache_bytes_max": MIB,
             "filtering_bytes_max": MIB,
             "batch_bytes_max": MIB,
             "read_bytes_max": 64 * 1024,
-            "on_scanned": self.scanned.append,
-            "on_truncated": lambda topic_id, partition, end: self.truncated.append(end),
+            "threads": 1,
         } | self.options
+        seams = {name: limits.pop(name) for name in ("remote_scanned_end",) if name in limits}
         self.fetcher = LaneFetcher(
             self.log.open,
-            threads=1,
+            FetchLimits(**limits),
+            ScanSeams(
+                on_scanned=self.scanned.append,
+                on_truncated=lambda topic_id, partition, end: self.truncated.append(end),
+                **seams,
+            ),
             clock=self.now_s,
             stats=self.stats,
             pool=InlineExecutor(),
-            **how,
         )
 
     def now_s(self) -> float:

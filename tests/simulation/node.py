@@ -80,7 +80,7 @@ def simulated(world: World, cluster: Cluster) -> Iterator[Own]:
         "keylane.proxy.runtime.turns.ThreadPoolExecutor": SimExecutor,
         "keylane.proxy.server.warm_up": nothing,
         "keylane.proxy.server.keep_freed_memory": nothing,
-        "keylane.proxy.server.raise_limit": lambda: DESCRIPTORS,
+        "keylane.proxy.startup.build.raise_limit": lambda: DESCRIPTORS,
         "keylane.proxy.runtime.descriptors.Descriptors.probe": nothing,
         "keylane.proxy.nodes.lone_seat.look_up": look_up,
         "keylane.proxy.nodes.lone_seat.make_mark": make_mark,

@@ -9,10 +9,10 @@ from typing import Any
 from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
-from keylane.proxy.lanes.fetcher import LaneFetcher
+from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
 from keylane.proxy.lanes.memory_budget import ByteGate
 from keylane.proxy.lanes.read_memory import ReadRoom
-from keylane.proxy.lanes.split_io import RawFetch
+from keylane.proxy.lanes.split_io import RawFetch, ScanSeams
 from keylane.proxy.net.framing import CHUNK_BYTES
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.tasks import spawn
@@ -37,13 +37,15 @@ class World:
         self.goes_on = asyncio.Event()
         self.fetcher = LaneFetcher(
             self.open,
-            cache_bytes_max=2**20,
-            filtering_bytes_max=GATE_BYTES,
-            batch_bytes_max=2**20,
-            read_bytes_max=READ_BYTES,
-            threads=1,
+            FetchLimits(
+                cache_bytes_max=2**20,
+                filtering_bytes_max=GATE_BYTES,
+                batch_bytes_max=2**20,
+                read_bytes_max=READ_BYTES,
+                threads=1,
+            ),
+            ScanSeams(on_scanned=lambda _: None),
             clock=lambda: asyncio.get_running_loop().time(),
-            on_scanned=lambda _: None,
             stats=ProxyStats(),
             pool=InlineExecutor(),
         )

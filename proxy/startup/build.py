@@ -1,0 +1,287 @@
+"""The parts of a node, made in the order in which they need each other.
+
+Nothing is opened here and nothing is asked of a broker: `server` starts the parts, and stops them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from keylane.config.node import ProxyConfig
+from keylane.errors import KeylaneError
+from keylane.journal.epochs import next_epoch
+from keylane.journal.own_topic import OwnTopicClients
+from keylane.journal.ownership import Alone
+from keylane.journal.set_aside import SetAside
+from keylane.keyrange.key_split import PartitionSplit
+from keylane.proxy.apis.shared.parts import Shared
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.cluster.partition_source import UpstreamSource
+from keylane.proxy.commits.forgetting import Forgetting, KeptElsewhere
+from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.control.describe import GroupDescriber
+from keylane.proxy.control.health import Health
+from keylane.proxy.control.server import ControlServer
+from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
+from keylane.proxy.lanes.split_io import ScannedBlock, ScanSeams
+from keylane.proxy.net.listeners import Listeners
+from keylane.proxy.net.security.tls_listener import TlsDoor
+from keylane.proxy.runtime.descriptors import Descriptors, budget_of, raise_limit
+from keylane.proxy.runtime.heap import give_back
+from keylane.proxy.runtime.memory_limit import fit_memory
+from keylane.proxy.runtime.memory_plan import GATHERING_PART
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.scans.feed import ScanFeed
+from keylane.proxy.scans.lag import LaneTallies
+from keylane.proxy.scans.loads import LaneLoads
+from keylane.proxy.scans.scan_listeners import ScanListeners
+from keylane.proxy.scans.waits import ScanWaits
+from keylane.proxy.session.entrance import Entrance
+from keylane.proxy.session.hooks import SessionHooks
+from keylane.proxy.session.memory_watch import MemoryWatch
+from keylane.proxy.session.session import ClientSession
+from keylane.proxy.startup.control_setup import ControlBase, Upkeep, make_control
+from keylane.proxy.startup.dialer import Dialer
+from keylane.proxy.startup.group_start import GroupStart
+from keylane.proxy.startup.node_parts import NodeParts
+from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.settings_store import SettingsStore
+from keylane.proxy.topics.switches import SwitchBoard
+from keylane.tasks import Watched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCalls:
+    """Calls of the parts to their server."""
+
+    on_failed: Callable[[KeylaneError], None]
+    on_closed: Callable[[ClientSession], None]
+    bind_broker: Callable[[int], Awaitable[tuple[str, int]]]
+    on_bound: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts that `server` starts, asks and stops."""
+
+    base: ControlBase
+    memory: MemoryWatch
+    dialer: Dialer
+    files: Descriptors
+    entrance: Entrance
+    hooks: SessionHooks[ClientSession]
+    door: TlsDoor
+    nodes: NodeParts
+    feed: ScanFeed | None
+    """None: there are no other nodes."""
+    brokers: Listeners
+    shared: Shared
+    settings: SettingsStore
+    forgetting: Forgetting
+    group_start: GroupStart
+    control: ControlServer | None
+    """None: there is no control port."""
+
+
+def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
+    """Make the parts of a node. Raises: ConfigInvalid."""
+    stats, health = ProxyStats(), Health()
+    upkeep = Upkeep(SetAside(time.monotonic), Watched())
+    config, plan = fit_memory(config)
+    cluster = Cluster(config, stats)
+    budget = budget_of(raise_limit(), config)
+    base = ControlBase(config, stats, cluster, health, upkeep, budget.control)
+    memory = MemoryWatch(config, plan, stats)
+    entrance = Entrance(config, stats, connections_max=budget.clients)
+    nodes = NodeParts(config, cluster, stats, on_failed=calls.on_failed)
+    groups = build_groups(base, nodes)
+    loads, tallies = LaneLoads(time.monotonic), LaneTallies()
+    own_topics = own_topic_clients(base)
+    fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
+    brokers = Listeners(calls.bind_broker, stats, on_bound=calls.on_bound)
+    shared = Shared(
+        config=config,
+        addresses=brokers.addresses,
+        cluster=cluster,
+        fetcher=fetcher,
+        groups=groups,
+        loads=loads,
+        stats=stats,
+        admission=entrance.admission,
+        switches=SwitchBoard(config),
+        clock=time.monotonic,
+        placement=Placement(config.node),
+    )
+    settings = SettingsStore(
+        own_topics,
+        assignments=shared.assignments,
+        switches=shared.switches,
+        next_epoch=partial(next_epoch, cluster),
+    )
+    describer = GroupDescriber(cluster, groups, loads, tallies, shared.generations)
+    control = None
+    if config.control is not None:
+        control = make_control(config.control, describer, base, shared, settings, nodes.group)
+    nodes.share(shared, control)
+    return Parts(
+        base=base,
+        memory=memory,
+        dialer=Dialer(config, cluster),
+        files=Descriptors(stats, time.monotonic),
+        entrance=entrance,
+        hooks=entrance.hooks(on_held=memory.note, on_closed=calls.on_closed),
+        door=build_door(base, budget.clients),
+        nodes=nodes,
+        feed=feed,
+        brokers=brokers,
+        shared=shared,
+        settings=settings,
+        forgetting=build_forgetting(shared, tallies),
+        group_start=GroupStart(
+            cluster, groups, settings, lone=nodes.seat, health=health, on_failed=calls.on_failed
+        ),
+        control=control,
+    )
+
+
+def own_topic_clients(base: ControlBase) -> OwnTopicClients:
+    """Clients of keylane's own topics."""
+    return OwnTopicClients(
+        base.config.bootstrap,
+        base.config.client_id,
+        base.cluster.links.client_options,
+        base.upkeep.set_aside,
+        base.upkeep.watched,
+    )
+
+
+def build_groups(base: ControlBase, nodes: NodeParts) -> GroupOffsets:
+    """Offsets of groups, with the right to serve them by the node's seat."""
+    return GroupOffsets(
+        base.config,
+        base.cluster,
+        wall_clock=time.time,  # noqa: TID251
+        clock=time.monotonic,
+        ownership=nodes.group or nodes.seat or Alone(),
+        on_append=base.stats.journaled,
+        set_aside=base.upkeep.set_aside,
+    )
+
+
+def build_door(base: ControlBase, connections_max: int) -> TlsDoor:
+    """Handshakes of clients."""
+    return TlsDoor(
+        base.cluster.security.listener,
+        stats=base.stats,
+        connections_max=connections_max,
+        per_address_max=base.config.connections_per_address_max,
+        timeout_s=base.config.frame_timeout_s,
+        clock=time.monotonic,
+    )
+
+
+def build_readers(
+    base: ControlBase,
+    own_topics: OwnTopicClients,
+    groups: GroupOffsets,
+    loads: LaneLoads,
+    tallies: LaneTallies,
+) -> tuple[LaneFetcher, ScanFeed | None]:
+    """Readers of partitions, and what listens to their scans, here and on other nodes."""
+    here = ScanListeners(
+        (groups.on_scanned, loads.on_scanned, tallies.on_scanned),
+        (groups.on_truncated, loads.on_truncated, tallies.on_truncated),
+    )
+    feed = None
+    of_readers: list[LaneFetcher] = []
+    if base.config.node is not None:
+        # A cut that another node has met is one for this node's readers, too; they come below.
+        def cut_readers(topic_id: uuid.UUID, partition: int, end: int) -> None:
+            for reader in of_readers:
+                reader.forget_cut(topic_id, partition, end)
+
+        cut = ScanListeners((), (cut_readers, *here.truncated))
+        feed = build_feed(base.config.node, own_topics, here, cut, groups, base.cluster)
+        groups.scan_waits = ScanWaits(hurry=feed.hurry)
+        here = ScanListeners(
+            (here.on_scanned, feed.note_scanned), (here.on_truncated, feed.note_truncated)
+        )
+    config, cluster = base.config, base.cluster
+    fetcher = LaneFetcher(
+        partial(UpstreamSource.open, cluster),
+        FetchLimits(
+            cache_bytes_max=config.cache_bytes_max,
+            filtering_bytes_max=config.filtering_bytes_max,
+            batch_bytes_max=config.batch_bytes_max,
+            read_bytes_max=config.read_bytes_max,
+            gathering_bytes_max=config.buffered_bytes_max // GATHERING_PART,
+            lane_names_max=config.lane_names_per_principal_max,
+            lane_name_lanes_max=config.lane_name_lanes_max,
+            threads=config.filter_threads or os.cpu_count() or 1,
+        ),
+        ScanSeams(
+            on_scanned=here.on_scanned,
+            on_truncated=here.on_truncated,
+            remote_scanned_end=(lambda *_: -1) if feed is None else feed.remote_scanned_end,
+            lineages=groups.lineages,
+        ),
+        clock=time.monotonic,
+        stats=base.stats,
+    )
+    of_readers.append(fetcher)
+    cluster.on_leader.append(fetcher.note_leader)
+    return fetcher, feed
+
+
+def build_feed(
+    number: int,
+    own_topics: OwnTopicClients,
+    here: ScanListeners,
+    cut: ScanListeners,
+    groups: GroupOffsets,
+    cluster: Cluster,
+) -> ScanFeed:
+    """Scans of the other nodes."""
+
+    def on_past(block: ScannedBlock) -> None:
+        groups.on_scanned(block)
+        led = cluster.leaders.get((block.topic_id, block.partition))
+        if led is not None:
+            groups.scans.note_past(block, led[1])
+
+    return ScanFeed(
+        own_topics,
+        number=number,
+        on_scanned=here.on_scanned,
+        on_truncated=cut.on_truncated,
+        on_past=on_past,
+        wall_clock=time.time,  # noqa: TID251
+    )
+
+
+def build_forgetting(shared: Shared, tallies: LaneTallies) -> Forgetting:
+    """The end of what Kafka has forgotten."""
+
+    def forget_split(key: PartitionSplit) -> None:
+        shared.loads.forget(key)
+        tallies.forget(key)
+
+    return Forgetting(
+        shared.cluster,
+        shared.groups,
+        shared.stats,
+        KeptElsewhere(
+            splits_read=shared.fetcher.splits_read,
+            is_configured=shared.cluster.registry.is_configured,
+            on_split=forget_split,
+            on_group=shared.refreshes.forget,
+            on_freed=partial(asyncio.to_thread, give_back),
+        ),
+        interval_s=shared.config.forget_interval_s,
+    )
