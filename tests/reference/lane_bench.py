@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from keylane.keyrange.key_split import KeySplit
@@ -45,15 +45,16 @@ class Bench:
             "read_bytes_max": 64 * 1024,
             "threads": 1,
         } | self.options
-        seams = {name: limits.pop(name) for name in ("remote_scanned_end",) if name in limits}
+        seams: dict[str, Any] = {
+            "on_scanned": self.scanned.append,
+            "on_truncated": lambda topic_id, partition, end: self.truncated.append(end),
+        }
+        for name in limits.keys() & {each.name for each in fields(ScanSeams)}:
+            seams[name] = limits.pop(name)
         self.fetcher = LaneFetcher(
             self.log.open,
             FetchLimits(**limits),
-            ScanSeams(
-                on_scanned=self.scanned.append,
-                on_truncated=lambda topic_id, partition, end: self.truncated.append(end),
-                **seams,
-            ),
+            ScanSeams(**seams),
             clock=self.now_s,
             stats=self.stats,
             pool=InlineExecutor(),
