@@ -10,12 +10,12 @@ topics are ASCII. So a pattern is read as bytes and within bounds; one beyond th
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 import re2
 
+from keylane.bounded import BoundedDict
 from keylane.errors import PatternUnreadable
 
 PATTERN_CHARS_MAX: Final = 1024
@@ -77,10 +77,10 @@ class SubscribedPatterns:
     """
 
     def __init__(self) -> None:
-        self._patterns: OrderedDict[Member, str] = OrderedDict()
+        self._patterns: BoundedDict[Member, str] = BoundedDict(MEMBERS_MAX)
         self._topics: tuple[str, ...] = ()
         """The lane topics that `_matches` is of."""
-        self._matches: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._matches: BoundedDict[str, tuple[str, ...]] = BoundedDict(MEMBERS_MAX)
 
     def __len__(self) -> int:
         return len(self._patterns)
@@ -91,11 +91,10 @@ class SubscribedPatterns:
 
     def keep(self, member: Member, pattern: str) -> None:
         """A broker has taken it; "" takes the old one back."""
-        self._patterns.pop(member, None)
         if pattern:
             self._patterns[member] = pattern
-            if len(self._patterns) > MEMBERS_MAX:
-                self._patterns.popitem(last=False)
+        else:
+            self.forget(member)
 
     def forget(self, member: Member) -> None:
         """It leaves its group."""
@@ -106,14 +105,9 @@ class SubscribedPatterns:
         if topics != self._topics:
             self._topics = topics
             self._matches.clear()
-        found = self._matches.get(pattern)
-        if found is not None:
-            self._matches.move_to_end(pattern)
-        return found
+        return self._matches.use(pattern)
 
     def note_matches(self, pattern: str, topics: tuple[str, ...], matches: tuple[str, ...]) -> None:
         """A pattern was compared with lane topics."""
         if topics == self._topics:
             self._matches[pattern] = matches
-            if len(self._matches) > MEMBERS_MAX:
-                self._matches.popitem(last=False)

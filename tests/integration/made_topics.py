@@ -30,3 +30,6 @@ def make_topic(admin: AdminClient, wanted: NewTopic) -> None:
 def _create(admin: AdminClient, wanted: NewTopic) -> None:
     made = admin.create_topics([wanted], operation_timeout=TIMEOUT_S / 2)
     made[wanted.topic].result(TIMEOUT_S)
+    # The controller has it; a broker that has not applied that yet does not name it to clients.
+    while admin.list_topics(wanted.topic, TIMEOUT_S).topics[wanted.topic].error is not None:
+        pass
