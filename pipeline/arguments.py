@@ -17,6 +17,11 @@ def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say where the records are."""
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
     parser.add_argument("--topic", required=True, metavar="NAME")
+    add_option_argument(parser)
+
+
+def add_option_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--option`, which may be given several times."""
     parser.add_argument(
         "--option",
         action="append",

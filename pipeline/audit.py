@@ -32,14 +32,8 @@ VALUE_SCHEMA: Final = (
     "v int, k string, p int, o bigint, h string, m string, g int, s int, lo string, hi string,"
     " t bigint, l array<array<string>>"
 )
-LOST, DUPLICATED, OUT_OF_ORDER, FENCED, OVERLAP = (
-    "lost",
-    "duplicated",
-    "out_of_order",
-    "fenced",
-    "overlap",
-)
-KINDS: Final = (LOST, DUPLICATED, OUT_OF_ORDER, FENCED, OVERLAP)
+KINDS: Final = ("lost", "duplicated", "out_of_order", "fenced", "overlap")
+LOST, DUPLICATED, OUT_OF_ORDER, FENCED, OVERLAP = KINDS
 REDELIVERED: Final = "redelivered"
 FINDING_COLUMNS: Final = (
     "kind string",

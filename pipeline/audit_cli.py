@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from keylane.errors import KeylaneError
-from keylane.pipeline.arguments import add_spark_arguments, read_pairs, start_session
+from keylane.pipeline.arguments import (
+    add_option_argument,
+    add_spark_arguments,
+    read_pairs,
+    start_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,13 +61,7 @@ def add_audit_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser])
     parser.add_argument(
         "--land", type=Path, metavar="DIR", help="keep what was read there (default: nowhere)"
     )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="kafka.NAME=VALUE",
-        help="an option of Spark's Kafka source, for TLS, SASL or kafka.isolation.level",
-    )
+    add_option_argument(parser)
     follow = parser.add_argument_group("while the group runs: coverage as a stream")
     follow.add_argument(
         "--follow", metavar="GROUP", help="report what is lost of what this group has committed"

@@ -9,7 +9,6 @@ alone in which something is missing, which are as many as the group lags behind.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from keylane.files import replacing
 from keylane.pipeline import audit
 from keylane.pipeline.job import SOURCE_OPTIONS
 
@@ -139,6 +139,5 @@ class Follower:
             "repeats": [(p, bucket, count) for (p, bucket), count in self.repeats.items()],
         }
         self.state_path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.state_path.with_name(f".{self.state_path.name}.{os.getpid()}.tmp")
-        partial.write_text(json.dumps(reported), encoding="utf-8")
-        partial.replace(self.state_path)
+        with replacing(self.state_path) as partial:
+            partial.write_text(json.dumps(reported), encoding="utf-8")

@@ -12,7 +12,6 @@ repeats most of the topic without a word.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from keylane.errors import KeylaneError
+from keylane.files import replacing
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import LANE_COUNT_MAX
 
@@ -256,6 +256,5 @@ def _numbers(folder: Path) -> set[int]:
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_text("\n".join(lines), encoding="utf-8")
-    partial.replace(path)
+    with replacing(path) as partial:
+        partial.write_text("\n".join(lines), encoding="utf-8")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, read_plan
-from keylane.errors import ConfigInvalid, KeylaneError
+from keylane.errors import KeylaneError
+from keylane.files import load_file
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.checkpoint import (
     CheckpointRefused,
@@ -100,9 +101,4 @@ def _spell(offsets: list[int]) -> str:
 def _layout(lanes: int | None, plan_path: Path | None) -> LaneLayout | int | None:
     if plan_path is None:
         return lanes
-    with plan_path.open("rb") as file:
-        data = file.read(PLAN_BYTES_MAX + 1)
-    try:
-        return read_plan(data).layout()
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"{plan_path}: {error}") from None
+    return load_file(plan_path, read_plan, PLAN_BYTES_MAX).layout()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from py4j.protocol import Py4JError
 
 from keylane.errors import KafkaUnavailable
-from keylane.pipeline.job import first_line
+from keylane.pipeline.job import client_settings, first_line, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-TIMEOUT_MS: Final = 20_000
-"""A third of Kafka's own default: enough to say that no broker answers."""
 
 
 class SparkGroupOffsets:
@@ -30,18 +26,10 @@ class SparkGroupOffsets:
     ) -> None:
         """Raises KafkaUnavailable when the options cannot be used."""
         self.group = group
-        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the way to it that PySpark has
-        settings = jvm.java.util.HashMap()
-        for key, value in (options or {}).items():
-            if key.startswith("kafka."):
-                settings.put(key.removeprefix("kafka."), value)
-        settings.put("bootstrap.servers", bootstrap)
-        settings.put("client.id", "keylane-spark")
-        settings.put("default.api.timeout.ms", str(TIMEOUT_MS))
-        settings.put("request.timeout.ms", str(TIMEOUT_MS // 2))
-        self._jvm, self._bootstrap = jvm, bootstrap
+        self._jvm, self._bootstrap = jvm_of(spark), bootstrap
+        settings = client_settings(self._jvm, bootstrap, options or {})
         try:
-            self._admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+            self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(settings)
         except Py4JError as error:
             raise KafkaUnavailable(f"{bootstrap}: {first_line(error)}") from None
 
@@ -85,12 +73,7 @@ class SparkGroupOffsets:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _failed(self, error: Py4JError) -> KafkaUnavailable:

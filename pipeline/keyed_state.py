@@ -13,7 +13,6 @@ count may change, when the checkpoint is moved as well (`keylane spark checkpoin
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keylane.files import replacing
 from keylane.keyrange.hash import key_hash
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import KeyRange
@@ -155,9 +155,8 @@ def _write_states(place: Path, batch: int, states: dict[bytes, tuple[int, bytes]
         },
         schema=STATE_SCHEMA,
     )
-    partial = place / f".{batch}.{os.getpid()}.tmp"
-    pq.write_table(table, partial)
-    partial.replace(place / f"{batch}.parquet")
+    with replacing(place / f"{batch}.parquet") as partial:
+        pq.write_table(table, partial)
     for old in sorted(_batches(place))[:-FILES_KEPT]:
         (place / f"{old}.parquet").unlink(missing_ok=True)
 

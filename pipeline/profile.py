@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 
 from keylane.assignor.profile import HeavyKey, LoadProfile, PartitionLoad, write_profile
 from keylane.embedded.resolve import Progress
+from keylane.files import replacing
 from keylane.keyrange.space import HASH_MAX
 from keylane.pipeline import expressions
 from keylane.pipeline.expressions import BUCKET_BITS, HASH_BITS
@@ -193,9 +195,8 @@ def save_profile(profile: LoadProfile, folder: Path) -> None:
             "key": pa.binary(),
         },
     )
-    partial = folder / f"{SUMMARY}.tmp"
-    partial.write_bytes(write_profile(profile))
-    partial.replace(folder / SUMMARY)
+    with replacing(folder / SUMMARY) as partial:
+        partial.write_bytes(write_profile(profile))
 
 
 def describe(profile: LoadProfile) -> str:
@@ -224,13 +225,7 @@ def _bucket_mask(bits: int) -> int:
 
 
 def _with_headers(chosen: TopicRange) -> TopicRange:
-    return TopicRange(
-        bootstrap=chosen.bootstrap,
-        topic=chosen.topic,
-        starts=chosen.starts,
-        ends=chosen.ends,
-        options={**chosen.options, "includeHeaders": "true"},
-    )
+    return replace(chosen, options={**chosen.options, "includeHeaders": "true"})
 
 
 def _heavy_key(row: Mapping[str, Any], names: Mapping[int, bytes]) -> HeavyKey:
@@ -249,6 +244,5 @@ def _write_parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: dict[str
         name: pa.array(column, kind)
         for column, (name, kind) in zip(columns, schema.items(), strict=True)
     }
-    partial = path.with_suffix(".tmp")
-    pq.write_table(pa.table(arrays), partial)
-    partial.replace(path)
+    with replacing(path) as partial:
+        pq.write_table(pa.table(arrays), partial)

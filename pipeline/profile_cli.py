@@ -14,6 +14,7 @@ from keylane.assignor.cut_planner import plan_ranges
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
 from keylane.embedded.resolve import print_progress
 from keylane.errors import ConfigInvalid, KeylaneError
+from keylane.files import load_file
 from keylane.pipeline.arguments import (
     add_kafka_arguments,
     add_spark_arguments,
@@ -139,12 +140,9 @@ def _write(args: argparse.Namespace, profile: LoadProfile, plan: RangePlan | Non
 
 def _load_plan(path: Path, topic: str) -> RangePlan:
     try:
-        with path.open("rb") as file:
-            plan = read_plan(file.read(PLAN_BYTES_MAX + 1))
-    except OSError as error:
-        raise ConfigInvalid(f"--plan {path}: {error.strerror}") from None
+        plan = load_file(path, read_plan, PLAN_BYTES_MAX)
     except ConfigInvalid as error:
-        raise ConfigInvalid(f"--plan {path}: {error}") from None
+        raise ConfigInvalid(f"--plan {error}") from None
     if plan.topic != topic:
         raise ConfigInvalid(f"--plan {path}: is of topic {plan.topic}, not {topic}")
     return plan

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from keylane.assignor.profile import LoadProfile
 from keylane.errors import JobFailed
+from keylane.files import replacing
 from keylane.pipeline import expressions
 from keylane.pipeline.expressions import BUCKET_BITS
 from keylane.pipeline.job import SOURCE_OPTIONS, spark_errors
@@ -88,9 +89,8 @@ class SliceStore:
                 old = pq.read_table(path)
                 kept = old.join(new.select(list(KEYS)), list(KEYS), join_type="left anti")
                 new = pa.concat_tables([kept.select(new.column_names), new])
-            partial = path.with_suffix(".tmp")
-            pq.write_table(new, partial)
-            partial.replace(path)
+            with replacing(path) as partial:
+                pq.write_table(new, partial)
         starts = self._starts()
         for start in starts:
             if start <= starts[-1] - self._slice_count * self.slice_s:

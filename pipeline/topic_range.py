@@ -11,18 +11,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Final, Self
 
 from py4j.protocol import Py4JError
 
 from keylane.errors import ConfigInvalid
-from keylane.pipeline.job import SOURCE_OPTIONS, first_line
+from keylane.pipeline.job import SOURCE_OPTIONS, client_settings, first_line, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ASK_TIMEOUT_MS: Final = 20_000
-"""A third of Kafka's own default: enough to say that no broker answers."""
 _OFFSETS: Final = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 
@@ -180,17 +178,8 @@ class _Admin:
 
     def __init__(self, spark: SparkSession, bootstrap: str, options: Mapping[str, str]) -> None:
         self._bootstrap = bootstrap
-        # All of Spark's own Python reaches the JVM so.
-        self._jvm = cast("Any", spark.sparkContext._jvm)  # noqa: SLF001
-        settings = self._jvm.java.util.HashMap()
-        for key, value in options.items():
-            if key.startswith("kafka."):
-                settings.put(key.removeprefix("kafka."), value)
-        settings.put("bootstrap.servers", bootstrap)
-        settings.put("client.id", "keylane-spark")
-        settings.put("default.api.timeout.ms", str(ASK_TIMEOUT_MS))
-        settings.put("request.timeout.ms", str(ASK_TIMEOUT_MS // 2))
-        self._settings = settings
+        self._jvm = jvm_of(spark)
+        self._settings = client_settings(self._jvm, bootstrap, options)
 
     def __enter__(self) -> Self:
         try:

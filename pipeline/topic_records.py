@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from keylane.errors import JobFailed
-from keylane.pipeline.topic_range import ASK_TIMEOUT_MS, TopicRange
+from keylane.pipeline.job import ASK_TIMEOUT_MS, client_settings, jvm_of
+from keylane.pipeline.topic_range import TopicRange
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,8 +31,7 @@ def partitions_with_records(
     """
     if not partitions:
         return []
-    # All of Spark's own Python reaches the JVM so.
-    jvm = cast("Any", spark.sparkContext._jvm)  # noqa: SLF001
+    jvm = jvm_of(spark)
     with _consumer(jvm, chosen) as consumer:
         return [at for at in partitions if _has_record(jvm, consumer, chosen, at)]
 
@@ -58,17 +58,10 @@ def _has_record(jvm: Any, consumer: Any, chosen: TopicRange, partition: int) -> 
 
 @contextmanager
 def _consumer(jvm: Any, chosen: TopicRange) -> Iterator[Any]:
-    settings = jvm.java.util.HashMap()
-    for key, value in chosen.options.items():
-        if key.startswith("kafka."):
-            settings.put(key.removeprefix("kafka."), value)
-    settings.put("bootstrap.servers", chosen.bootstrap)
-    settings.put("client.id", "keylane-spark")
+    settings = client_settings(jvm, chosen.bootstrap, chosen.options)
     settings.put("enable.auto.commit", "false")
     settings.put("auto.offset.reset", "none")
     settings.put("max.poll.records", "1")
-    settings.put("default.api.timeout.ms", str(ASK_TIMEOUT_MS))
-    settings.put("request.timeout.ms", str(ASK_TIMEOUT_MS // 2))
     bytes_as_they_are = jvm.org.apache.kafka.common.serialization.ByteArrayDeserializer
     consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(
         settings, bytes_as_they_are(), bytes_as_they_are()

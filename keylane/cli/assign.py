@@ -22,6 +22,7 @@ from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
 from keylane.cli.assign_apply import apply_plan
 from keylane.cli.control_client import ControlTrust, add_trust_arguments
 from keylane.errors import ApplyRefused, ConfigInvalid, KafkaUnavailable
+from keylane.files import load_file
 from keylane.keyrange.space import KeyRange
 
 ASK_TIMEOUT_MS: Final = 10_000
@@ -204,14 +205,9 @@ def _write_pods(folder: str, assignment: Assignment) -> int:
 
 def _load_plan(path: Path) -> RangePlan:
     try:
-        with path.open("rb") as file:
-            data = file.read(PLAN_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigInvalid(f"--load {path}: {error.strerror}") from None
-    try:
-        return read_plan(data)
+        return load_file(path, read_plan, PLAN_BYTES_MAX)
     except ConfigInvalid as error:
-        raise ConfigInvalid(f"--load {path}: {error}") from None
+        raise ConfigInvalid(f"--load {error}") from None
 
 
 def _count_partitions(args: argparse.Namespace) -> dict[str, int]:

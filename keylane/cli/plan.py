@@ -14,6 +14,7 @@ from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges
 from keylane.assignor.profile import PROFILE_BYTES_MAX, LoadProfile, read_profile
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
 from keylane.errors import ConfigInvalid
+from keylane.files import load_file
 
 STDOUT: Final = "-"
 SUMMARY_NAME: Final = "profile.json"
@@ -114,27 +115,11 @@ def _times(size: int, report: PlanReport) -> str:
 def _load_profile(path: Path) -> LoadProfile:
     if path.is_dir():
         path /= SUMMARY_NAME
-    data = _read(path, PROFILE_BYTES_MAX)
-    try:
-        return read_profile(data)
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"{path}: {error}") from None
+    return load_file(path, read_profile, PROFILE_BYTES_MAX)
 
 
 def _load_prior(path: Path) -> RangePlan:
-    data = _read(path, PLAN_BYTES_MAX)
     try:
-        return read_plan(data)
+        return load_file(path, read_plan, PLAN_BYTES_MAX)
     except ConfigInvalid as error:
-        raise ConfigInvalid(f"--prior {path}: {error}") from None
-
-
-def _read(path: Path, bytes_max: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(bytes_max + 1)
-    except OSError as error:
-        raise ConfigInvalid(f"{path}: {error.strerror}") from None
-    if len(data) > bytes_max:
-        raise ConfigInvalid(f"{path}: larger than {bytes_max} bytes")
-    return data
+        raise ConfigInvalid(f"--prior {error}") from None

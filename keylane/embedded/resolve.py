@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 
 from keylane.embedded.jar_lock import LockedJar, check_jar, read_lock
 from keylane.errors import KafkaUnavailable
+from keylane.files import replacing
 
 if TYPE_CHECKING:
     from jgo.maven import Artifact, MavenContext
@@ -118,9 +119,8 @@ def _read_listing(listing: Path) -> dict[str, str]:
 def _remember(listing: Path, jars: Sequence[LockedJar], paths: Sequence[Path]) -> None:
     known = _read_listing(listing)
     known |= {jar.sha256: str(path) for jar, path in zip(jars, paths, strict=True)}
-    partial = listing.with_suffix(f".{os.getpid()}.tmp")
-    partial.write_text(json.dumps(known), encoding="utf-8")
-    partial.replace(listing)
+    with replacing(listing) as partial:
+        partial.write_text(json.dumps(known), encoding="utf-8")
 
 
 def _fetch_all(jars: Sequence[LockedJar], name: str, progress: Progress) -> list[Path]:

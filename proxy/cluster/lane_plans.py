@@ -1,6 +1,6 @@
 """Range plans of the configuration: read once at the start, matched with the names they are for.
 
-Source: SPARK section 9 (the format); `assignor.plan` checks it.
+`assignor.range_plan` has the format.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
 from keylane.config.node import LaneRule
 from keylane.errors import ConfigInvalid
+from keylane.files import load_file
 from keylane.keyrange.key_split import LaneCuts
 from keylane.proxy.topics.agreement import compile_lane_names
 
@@ -30,18 +31,12 @@ def load_plans(rules: Sequence[LaneRule], *, lane_name_pattern: str | None) -> d
         if rule.topic in plans:
             raise ConfigInvalid(f"{place}: topic {rule.topic} has a plan already")
         try:
-            plan = read_plan(_read(Path(rule.plan)))
-        except (ConfigInvalid, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ConfigInvalid(f"{place}: {reason}") from None
+            plan = load_file(Path(rule.plan), read_plan, PLAN_BYTES_MAX)
+        except ConfigInvalid as error:
+            raise ConfigInvalid(f"lanes.{number}.plan: {error}") from None
         _check_topic(place, rule.topic, plan, lane_name_pattern)
         plans[rule.topic] = LaneCuts.of(plan.cuts)
     return plans
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(PLAN_BYTES_MAX + 1)  # one more than `read_plan` takes
 
 
 def _check_topic(place: str, name: str, plan: RangePlan, pattern: str | None) -> None:
