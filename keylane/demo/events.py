@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, assert_never
+from typing import Any, Final, NamedTuple
 
 from keylane.demo.orders import OrderRun
 
@@ -42,8 +43,7 @@ class LanesReleased:
     end: SessionEnd
 
 
-@dataclass(frozen=True, slots=True)
-class OrderBatch:
+class OrderBatch(NamedTuple):
     """Records of one lane that were processed together, in order."""
 
     lane: int
@@ -94,7 +94,8 @@ Event = LanesAssigned | LanesReleased | Delivered | Committed | CommitFailed | E
 
 def write_event(event: Event) -> str:
     """One line of JSON without line end; `member` is left out, the pipe says whose it is."""
-    return json.dumps([type(event).__name__, event.at_ns, *_body(event)], separators=(",", ":"))
+    _member, at_ns, *body = (getattr(event, each.name) for each in fields(event))
+    return json.dumps([type(event).__name__, at_ns, *body], separators=(",", ":"))
 
 
 def read_event(member: int, line: str | bytes) -> Event:
@@ -105,47 +106,30 @@ def read_event(member: int, line: str | bytes) -> Event:
     """
     try:
         name, at_ns, *body = json.loads(line)
-        return _build(name, member, at_ns, body)
-    except (TypeError, KeyError, IndexError) as error:
+        kind, readers = _FORMS[name]
+        values = (read(value) for read, value in zip(readers, body, strict=True))
+        return kind(member, at_ns, *values)
+    except (TypeError, KeyError) as error:
         raise ValueError(f"not an event of member {member}") from error
 
 
-def _body(event: Event) -> list[Any]:
-    match event:
-        case LanesAssigned(lanes=lanes):
-            return [lanes]
-        case LanesReleased(lanes=lanes, end=end):
-            return [lanes, end]
-        case Delivered(batches=batches):
-            return [[[b.lane, b.first_offset, b.last_offset, b.runs] for b in batches]]
-        case Committed(positions=positions):
-            return [positions]
-        case CommitFailed(lanes=lanes, reason=reason):
-            return [lanes, reason]
-        case Ended(end=end):
-            return [end]
-        case _:
-            assert_never(event)
+def _read_batches(body: Any) -> tuple[OrderBatch, ...]:
+    return tuple(
+        OrderBatch(lane, first, last, tuple(OrderRun(*run) for run in runs))
+        for lane, first, last, runs in body
+    )
 
 
-def _build(name: str, member: int, at_ns: int, body: list[Any]) -> Event:
-    match name:
-        case "LanesAssigned":
-            return LanesAssigned(member, at_ns, tuple(body[0]))
-        case "LanesReleased":
-            return LanesReleased(member, at_ns, tuple(body[0]), SessionEnd(body[1]))
-        case "Delivered":
-            batches = (
-                OrderBatch(lane, first, last, tuple(OrderRun(*run) for run in runs))
-                for lane, first, last, runs in body[0]
-            )
-            return Delivered(member, at_ns, tuple(batches))
-        case "Committed":
-            positions = tuple((lane, position) for lane, position in body[0])
-            return Committed(member, at_ns, positions)
-        case "CommitFailed":
-            return CommitFailed(member, at_ns, tuple(body[0]), body[1])
-        case "Ended":
-            return Ended(member, at_ns, SessionEnd(body[0]))
-        case _:
-            raise ValueError(f"unknown event {name!r}")
+def _read_positions(body: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((lane, position) for lane, position in body)
+
+
+_FORMS: Final[Mapping[str, tuple[type[Event], tuple[Callable[[Any], Any], ...]]]] = {
+    "LanesAssigned": (LanesAssigned, (tuple,)),
+    "LanesReleased": (LanesReleased, (tuple, SessionEnd)),
+    "Delivered": (Delivered, (_read_batches,)),
+    "Committed": (Committed, (_read_positions,)),
+    "CommitFailed": (CommitFailed, (tuple, str)),
+    "Ended": (Ended, (SessionEnd,)),
+}
+"""Events by name, with what reads each field after `at_ns`."""

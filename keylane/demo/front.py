@@ -1,4 +1,4 @@
-"""Address that the demo's clients connect to: keylane in front of Kafka, or Kafka itself."""
+"""keylane in front of the demo's Kafka."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from keylane.embedded.child import ChildEnded, GuardedChild
 from keylane.embedded.ports import find_free_port
@@ -25,64 +25,8 @@ class FrontFailed(KeylaneError):
     """The proxy did not start, or ended by itself; its last lines follow."""
 
 
-class Front(Protocol):
-    """The address that clients connect to."""
-
-    bootstrap: str
-    """Address for clients, once it was ready."""
-    can_be_killed: bool
-    """True: there is a separate process to kill."""
-
-    def launch(self) -> None:
-        """Start; returns at once."""
-        ...
-
-    def await_ready(self) -> None:
-        """Wait until it serves. Raises FrontFailed when it ends, or takes too long."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Return whether it serves; never waits. Raises FrontFailed when its process has ended."""
-        ...
-
-    def kill(self) -> None:
-        """kill -9."""
-        ...
-
-    def stop(self) -> None:
-        """Stop in order, or kill what does not stop; safe to call twice."""
-        ...
-
-
-class DirectFront:
-    """Kafka without keylane: shows what a group can do without lanes."""
-
-    can_be_killed = False
-
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
-
-    def launch(self) -> None:
-        """Nothing to start."""
-
-    def await_ready(self) -> None:
-        """Kafka is ready before."""
-
-    def is_ready(self) -> bool:
-        """Kafka is ready before."""
-        return True
-
-    def kill(self) -> None:
-        """Nothing to kill."""
-
-    def stop(self) -> None:
-        """Nothing to stop."""
-
-
 class ProxyFront:
     """`keylane proxy` as a child, always on the same port, so that clients find it again."""
-
-    can_be_killed = True
 
     def __init__(self, upstream: str, *, topic: str, lanes: int, folder: Path) -> None:
         self.bootstrap = f"127.0.0.1:{find_free_port(in_a_row=2 + BROKER_ID)}"

@@ -17,8 +17,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 from keylane.audit.record import lane_places
 from keylane.audit.reporter import AuditReporter
@@ -56,6 +57,15 @@ MODULES: Final = {
     "aiokafka": "keylane.demo.member_aiokafka",
     "kafka-python": "keylane.demo.member_kafka_python",
 }
+
+
+class Seat(NamedTuple):
+    """Place of a member: where it reads, and under which name."""
+
+    bootstrap: str
+    topic: str
+    group: str
+    client_id: str
 
 
 class MemberProgress:
@@ -107,6 +117,17 @@ class MemberProgress:
             return False
         self._commit_due_s = now_s + COMMIT_INTERVAL_S
         return True
+
+    @contextmanager
+    def committing(self, refused: type[Exception]) -> Iterator[dict[int, int]]:
+        """Give what waits; it is committed when the block ends, and not when that is `refused`."""
+        wanted = dict(self.waiting)
+        try:
+            yield wanted
+        except refused as error:
+            self.commit_failed(wanted, type(error).__name__)
+        else:
+            self.committed(wanted)
 
     def committed(self, positions: dict[int, int]) -> None:
         """The group has confirmed `positions`."""
@@ -160,14 +181,8 @@ def main(argv: list[str] | None = None) -> int:
     reporter = _make_reporter(args.audit, client_id) if args.audit else None
     progress = MemberProgress(_write_line, member=args.number, reporter=reporter)
     consume = importlib.import_module(MODULES[args.client]).consume
-    consume(
-        progress,
-        bootstrap=args.bootstrap,
-        topic=args.topic,
-        group=args.group,
-        client_id=client_id,
-        is_stopping=stopping.is_set,
-    )
+    seat = Seat(args.bootstrap, args.topic, args.group, client_id)
+    consume(progress, seat, stopping.is_set)
     if reporter is not None:
         reporter.close()
     return 0

@@ -22,23 +22,14 @@ from keylane.demo.member import (
     POLL_MS,
     SESSION_TIMEOUT_MS,
     MemberProgress,
+    Seat,
 )
 
 
-def consume(
-    progress: MemberProgress,
-    *,
-    bootstrap: str,
-    topic: str,
-    group: str,
-    client_id: str,
-    is_stopping: Callable[[], bool],
-) -> None:
-    """Read `topic` as a member of `group` until `is_stopping`; then commit and leave."""
+def consume(progress: MemberProgress, seat: Seat, is_stopping: Callable[[], bool]) -> None:
+    """Read the topic as a member of the group until `is_stopping`; then commit and leave."""
     logging.disable(logging.CRITICAL)  # the show kills servers on purpose
-    member = _Member(progress, topic)
-    settings = {"bootstrap_servers": bootstrap, "group_id": group, "client_id": client_id}
-    asyncio.run(member.run(settings, is_stopping))
+    asyncio.run(_Member(progress, seat).run(is_stopping))
 
 
 class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
@@ -47,22 +38,24 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
     `_leaving`: it reads no more, whatever the group still assigns before it has left.
     """
 
-    def __init__(self, progress: MemberProgress, topic: str) -> None:
-        self._progress, self._topic = progress, topic
+    def __init__(self, progress: MemberProgress, seat: Seat) -> None:
+        self._progress, self._seat = progress, seat
         self._committing = asyncio.Lock()
         self._leaving = False
         self._consumer: Any = None
 
-    async def run(self, settings: dict[str, str], is_stopping: Callable[[], bool]) -> None:
+    async def run(self, is_stopping: Callable[[], bool]) -> None:
         self._consumer = AIOKafkaConsumer(
-            **settings,
+            bootstrap_servers=self._seat.bootstrap,
+            group_id=self._seat.group,
+            client_id=self._seat.client_id,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             partition_assignment_strategy=(RangePartitionAssignor,),
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
         )
-        self._consumer.subscribe([self._topic], listener=self)
+        self._consumer.subscribe([self._seat.topic], listener=self)
         await self._consumer.start()
         while not is_stopping():
             await self._turn()
@@ -101,13 +94,8 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
 
     async def _commit(self) -> None:
         async with self._committing:
-            wanted = dict(self._progress.waiting)
-            if not wanted:
-                return
-            offsets = {TopicPartition(self._topic, lane): at for lane, at in wanted.items()}
-            try:
-                await self._consumer.commit(offsets)
-            except KafkaError as error:
-                self._progress.commit_failed(wanted, type(error).__name__)
-            else:
-                self._progress.committed(wanted)
+            with self._progress.committing(KafkaError) as wanted:
+                topic = self._seat.topic
+                offsets = {TopicPartition(topic, lane): at for lane, at in wanted.items()}
+                if offsets:
+                    await self._consumer.commit(offsets)

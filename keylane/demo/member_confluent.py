@@ -16,24 +16,17 @@ from keylane.demo.member import (
     RECONNECT_BACKOFF_MAX_MS,
     SESSION_TIMEOUT_MS,
     MemberProgress,
+    Seat,
 )
 
 
-def consume(
-    progress: MemberProgress,
-    *,
-    bootstrap: str,
-    topic: str,
-    group: str,
-    client_id: str,
-    is_stopping: Callable[[], bool],
-) -> None:
-    """Read `topic` as a member of `group` until `is_stopping`; then commit and leave."""
+def consume(progress: MemberProgress, seat: Seat, is_stopping: Callable[[], bool]) -> None:
+    """Read the topic as a member of the group until `is_stopping`; then commit and leave."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "client.id": client_id,
+            "bootstrap.servers": seat.bootstrap,
+            "group.id": seat.group,
+            "client.id": seat.client_id,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "partition.assignment.strategy": "range",
@@ -48,11 +41,11 @@ def consume(
 
     def on_revoke(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
         progress.report()
-        _commit(consumer, progress, topic)
+        _commit(consumer, progress, seat.topic)
         progress.released(partition.partition for partition in partitions)
 
     consumer.subscribe(
-        [topic],
+        [seat.topic],
         on_assign=lambda _, partitions: progress.assigned(
             (p.partition for p in partitions), generation=generation_of(consumer)
         ),
@@ -70,7 +63,7 @@ def consume(
             _process(progress, message)
         progress.report()
         if progress.commit_is_due(time.monotonic()):
-            _commit(consumer, progress, topic)
+            _commit(consumer, progress, seat.topic)
     consumer.close()  # revokes, and so commits
 
 

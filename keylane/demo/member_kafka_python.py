@@ -22,24 +22,17 @@ from keylane.demo.member import (
     RECONNECT_BACKOFF_MAX_MS,
     SESSION_TIMEOUT_MS,
     MemberProgress,
+    Seat,
 )
 
 
-def consume(
-    progress: MemberProgress,
-    *,
-    bootstrap: str,
-    topic: str,
-    group: str,
-    client_id: str,
-    is_stopping: Callable[[], bool],
-) -> None:
-    """Read `topic` as a member of `group` until `is_stopping`; then commit and leave."""
+def consume(progress: MemberProgress, seat: Seat, is_stopping: Callable[[], bool]) -> None:
+    """Read the topic as a member of the group until `is_stopping`; then commit and leave."""
     logging.disable(logging.CRITICAL)  # the show kills servers on purpose
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap,
-        group_id=group,
-        client_id=client_id,
+        bootstrap_servers=seat.bootstrap,
+        group_id=seat.group,
+        client_id=seat.client_id,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         partition_assignment_strategy=[RangePartitionAssignor],
@@ -47,7 +40,7 @@ def consume(
         heartbeat_interval_ms=HEARTBEAT_MS,
         reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
     )
-    consumer.subscribe([topic], listener=_Listener(consumer, progress, topic))
+    consumer.subscribe([seat.topic], listener=_Listener(consumer, progress, seat.topic))
     while not is_stopping():
         try:
             batches = consumer.poll(timeout_ms=POLL_MS, max_records=BATCH_RECORDS_MAX)
@@ -60,8 +53,8 @@ def consume(
                 progress.process(partition.partition, record.offset, record.key, record.value)
         progress.report()
         if progress.commit_is_due(time.monotonic()):
-            _commit(consumer, progress, topic)
-    _commit(consumer, progress, topic)
+            _commit(consumer, progress, seat.topic)
+    _commit(consumer, progress, seat.topic)
     consumer.close()
 
 
@@ -73,14 +66,9 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # no typ
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Commit what was processed of the lanes that go."""
-        wanted = dict(self._progress.waiting)
-        if wanted:
-            try:
+        with self._progress.committing(KafkaError) as wanted:
+            if wanted:
                 await self._consumer.commit_async(_offsets(self._topic, wanted))
-            except KafkaError as error:
-                self._progress.commit_failed(wanted, type(error).__name__)
-            else:
-                self._progress.committed(wanted)
         self._progress.released(partition.partition for partition in revoked)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
@@ -94,15 +82,9 @@ class _Listener(AsyncConsumerRebalanceListener):  # type: ignore[misc]  # no typ
 
 
 def _commit(consumer: Any, progress: MemberProgress, topic: str) -> None:
-    wanted = dict(progress.waiting)
-    if not wanted:
-        return
-    try:
-        consumer.commit(_offsets(topic, wanted))
-    except KafkaError as error:
-        progress.commit_failed(wanted, type(error).__name__)
-    else:
-        progress.committed(wanted)
+    with progress.committing(KafkaError) as wanted:
+        if wanted:
+            consumer.commit(_offsets(topic, wanted))
 
 
 def _offsets(topic: str, positions: dict[int, int]) -> dict[TopicPartition, OffsetAndMetadata]:

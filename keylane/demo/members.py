@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -36,26 +36,19 @@ class MemberProcess:
     end: SessionEnd | None = None
 
 
+@dataclass(slots=True, kw_only=True)
 class Members:
     """Children, past and present, by number. Used from one thread."""
 
-    def __init__(
-        self,
-        *,
-        bootstrap: str,
-        topic: str,
-        group: str,
-        folder: Path,
-        audit: Sequence[str] = (),
-    ) -> None:
-        """`audit`: bootstrap address and name of an audit topic, partitions and lanes of `topic`.
-
-        With it each member reports what it does, for `keylane spark audit`.
-        """
-        self._bootstrap, self._topic, self._group, self._folder = bootstrap, topic, group, folder
-        self._audit = audit
-        self._selector = selectors.DefaultSelector()
-        self.by_number: dict[int, MemberProcess] = {}
+    bootstrap: str
+    topic: str
+    group: str
+    folder: Path
+    audit: Sequence[str] = ()
+    """Bootstrap address and name of an audit topic, partitions and lanes of `topic`: with it each
+    member reports what it does, for `keylane spark audit`."""
+    by_number: dict[int, MemberProcess] = field(default_factory=dict)
+    _selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
 
     @property
     def alive(self) -> list[MemberProcess]:
@@ -70,10 +63,10 @@ class Members:
     def start(self, number: int, client: str) -> None:
         """Start a member."""
         command = [sys.executable, "-m", "keylane.demo.member", "--client", client]
-        command += ["--bootstrap", self._bootstrap, "--topic", self._topic]
-        command += ["--group", self._group, "--number", str(number)]
-        command += ["--audit", *self._audit] if self._audit else []
-        log_path = self._folder / f"member-{number}.log"
+        command += ["--bootstrap", self.bootstrap, "--topic", self.topic]
+        command += ["--group", self.group, "--number", str(number)]
+        command += ["--audit", *self.audit] if self.audit else []
+        log_path = self.folder / f"member-{number}.log"
         with open(log_path, "wb") as log:
             process = subprocess.Popen(
                 command,

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from keylane.demo import scenario
 from keylane.demo.events import Event, SessionEnd
-from keylane.demo.front import DirectFront, Front, ProxyFront
+from keylane.demo.front import ProxyFront
 from keylane.demo.ledger import Check, Ledger, build_ledger, judge
 from keylane.demo.members import MemberProcess, Members, last_words
 from keylane.demo.producer import CODECS, CODECS_OF_ALL_CLIENTS, OrderProducer
@@ -80,14 +80,16 @@ def run_demo(settings: DemoSettings, console: Console) -> int:
         stack.callback(kafka.kill)
         kafka.start()
         _create_topic(kafka.bootstrap, settings.partitions)
-        front = _make_front(settings, kafka.bootstrap, folder)
-        if front.can_be_killed:
+        front, bootstrap = None, kafka.bootstrap
+        if not settings.direct:
             say("starting keylane (the first time ever it compiles its kernels)")
-        stack.callback(front.stop)
-        front.launch()
-        front.await_ready()
-        say(f"clients connect to {front.bootstrap}")
-        members = Members(bootstrap=front.bootstrap, topic=TOPIC, group=GROUP, folder=folder)
+            front = ProxyFront(kafka.bootstrap, topic=TOPIC, lanes=settings.lanes, folder=folder)
+            stack.callback(front.stop)
+            front.launch()
+            front.await_ready()
+            bootstrap = front.bootstrap
+        say(f"clients connect to {bootstrap}")
+        members = Members(bootstrap=bootstrap, topic=TOPIC, group=GROUP, folder=folder)
         stack.callback(members.close)
         screen: Screen = PlainScreen(console) if settings.plain else LiveScreen(console)
         stack.callback(screen.close)
@@ -120,7 +122,7 @@ class Show:
         self,
         settings: DemoSettings,
         *,
-        front: Front,
+        front: ProxyFront | None,
         members: Members,
         producer: OrderProducer,
         screen: Screen,
@@ -136,7 +138,7 @@ class Show:
             scenario.ShowSettings(
                 seconds=settings.seconds,
                 members=settings.members,
-                kills_proxy=front.can_be_killed,
+                kills_proxy=front is not None,
             )
         )
 
@@ -200,22 +202,23 @@ class Show:
                 self._members.start(number, client)
             case scenario.KillMember(number=number):
                 self._members.kill(number)
-            case scenario.KillMembers():
+            case scenario.Cue.KILL_MEMBERS:
                 self._members.kill_all()
-            case scenario.KillProxy():
+            case scenario.Cue.KILL_PROXY:
+                assert self._front is not None, "the scenario kills what there is"
                 self._front.kill()
                 self._front.launch()
                 self._front_is_starting = True
-            case scenario.StartProducer():
+            case scenario.Cue.START_PRODUCER:
                 self._producer.start()
-            case scenario.StopProducer():
+            case scenario.Cue.STOP_PRODUCER:
                 self._producer.stop()
-            case scenario.StopMembers():
+            case scenario.Cue.STOP_MEMBERS:
                 self._members.ask_to_stop()
 
     def _watch_processes(self) -> None:
         """Say what happened by itself: keylane is back, a member failed."""
-        if self._front_is_starting and self._front.is_ready():
+        if self._front is not None and self._front_is_starting and self._front.is_ready():
             self._front_is_starting = False
             self._say("keylane serves again")
         failed = self._members.failed
@@ -291,12 +294,6 @@ def _title(settings: DemoSettings) -> str:
     if settings.direct:
         return f"Kafka alone: topic {TOPIC}, {settings.partitions} partitions"
     return f"keylane: topic {TOPIC}, {settings.partitions} partitions x {settings.lanes} lanes"
-
-
-def _make_front(settings: DemoSettings, upstream: str, folder: Path) -> Front:
-    if settings.direct:
-        return DirectFront(upstream)
-    return ProxyFront(upstream, topic=TOPIC, lanes=settings.lanes, folder=folder)
 
 
 def _printer(console: Console) -> Callable[[str], None]:

@@ -33,28 +33,18 @@ class KillMember:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class KillProxy:
-    """kill -9 of keylane, and start it again."""
+class Cue(Enum):
+    """Actions that concern all of a kind."""
 
-
-@dataclass(frozen=True, slots=True)
-class StartProducer:
+    START_PRODUCER = auto()
     """Orders begin to flow."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopProducer:
+    KILL_PROXY = auto()
+    """kill -9 of keylane, and start it again."""
+    STOP_PRODUCER = auto()
     """No further orders; what was produced is counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopMembers:
+    STOP_MEMBERS = auto()
     """Every member commits, leaves the group and ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class KillMembers:
+    KILL_MEMBERS = auto()
     """The members that did not stop in time end now."""
 
 
@@ -65,16 +55,7 @@ class Say:
     text: str
 
 
-Action = (
-    StartMember
-    | KillMember
-    | KillProxy
-    | StartProducer
-    | StopProducer
-    | StopMembers
-    | KillMembers
-    | Say
-)
+Action = StartMember | KillMember | Say | Cue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,22 +129,22 @@ class Scenario:
                 return self._open()
             case Phase.JOINING if facts.reading >= facts.reading_possible:
                 self._enter(Phase.PLAYING, facts)
-                return (Say(f"{facts.reading} members read: orders begin"), StartProducer())
+                return (Say(f"{facts.reading} members read: orders begin"), Cue.START_PRODUCER)
             case Phase.JOINING if elapsed_s > JOIN_TIMEOUT_S:
                 self._enter(Phase.PLAYING, facts)
-                return (Say("not every member reads yet: orders begin"), StartProducer())
+                return (Say("not every member reads yet: orders begin"), Cue.START_PRODUCER)
             case Phase.PLAYING:
                 return self._play(facts, elapsed_s)
             case Phase.DRAINING if facts.waiting_records == 0 or elapsed_s > DRAIN_TIMEOUT_S:
                 self.drained = facts.waiting_records == 0
                 self._enter(Phase.STOPPING, facts)
                 text = "nothing waits" if self.drained else f"{facts.waiting_records} still wait"
-                return (Say(f"{text}: the members stop"), StopMembers())
+                return (Say(f"{text}: the members stop"), Cue.STOP_MEMBERS)
             case Phase.STOPPING if facts.alive == 0:
                 self._enter(Phase.DONE, facts)
             case Phase.STOPPING if elapsed_s > STOP_TIMEOUT_S:
                 self._enter(Phase.DONE, facts)
-                return (Say("members did not stop in time: killed"), KillMembers())
+                return (Say("members did not stop in time: killed"), Cue.KILL_MEMBERS)
         return ()
 
     def _open(self) -> tuple[Action, ...]:
@@ -176,7 +157,7 @@ class Scenario:
             return self._beats.pop(0).actions
         if elapsed_s >= self.settings.seconds:
             self._enter(Phase.DRAINING, facts)
-            return (Say("the producer stops; the group reads the rest"), StopProducer())
+            return (Say("the producer stops; the group reads the rest"), Cue.STOP_PRODUCER)
         return ()
 
     def _enter(self, phase: Phase, facts: Facts) -> None:
@@ -209,5 +190,5 @@ def plan_beats(settings: ShowSettings) -> tuple[ShowBeat, ...]:
     add(0.38, Say("add two more members"), *starts)
     kill(0.54, (1, 2) if settings.members > 1 else ())
     if settings.kills_proxy:
-        add(0.74, Say("kill -9 of keylane itself, and start it again"), KillProxy())
+        add(0.74, Say("kill -9 of keylane itself, and start it again"), Cue.KILL_PROXY)
     return tuple(beats)

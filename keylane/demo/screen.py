@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -53,22 +53,6 @@ class ScreenView:
     counts: Counts
 
 
-class Screen(Protocol):
-    """Screen that the show is drawn on."""
-
-    def say(self, elapsed_s: float, text: str) -> None:
-        """Add a line to the story."""
-        ...
-
-    def update(self, view: ScreenView) -> None:
-        """Show this moment."""
-        ...
-
-    def close(self) -> None:
-        """End the live view; what follows is printed below it."""
-        ...
-
-
 class LiveScreen:
     """A view that is drawn over itself."""
 
@@ -112,6 +96,9 @@ class PlainScreen:
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+Screen = LiveScreen | PlainScreen
 
 
 def describe_view(view: ScreenView) -> str:

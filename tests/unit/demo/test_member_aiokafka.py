@@ -12,7 +12,7 @@ from aiokafka import ConsumerRebalanceListener, TopicPartition
 from keylane.demo import member_aiokafka
 from keylane.demo.events import Ended, Event, LanesAssigned, SessionEnd
 from keylane.demo.ledger import build_ledger
-from keylane.demo.member import MemberProgress
+from keylane.demo.member import MemberProgress, Seat
 from keylane.demo.orders import order_key, order_value
 
 LANES = {TopicPartition("orders", 0), TopicPartition("orders", 1)}
@@ -68,14 +68,7 @@ def test_lanes_end_before_the_next_member_can_have_them(
     monkeypatch.setattr(logging, "disable", lambda _level: None)
     turns = iter([False, True])
 
-    member_aiokafka.consume(
-        progress,
-        bootstrap="b:9092",
-        topic="orders",
-        group="g",
-        client_id="c",
-        is_stopping=lambda: next(turns),
-    )
+    member_aiokafka.consume(progress, Seat("b:9092", "orders", "g", "c"), lambda: next(turns))
 
     assert consumer.committed == {TopicPartition("orders", 0): 1}
     assert left_at == [len(events)]

@@ -11,17 +11,13 @@ from keylane.demo.scenario import (
     JOIN_TIMEOUT_S,
     STOP_TIMEOUT_S,
     Action,
+    Cue,
     Facts,
     KillMember,
-    KillMembers,
-    KillProxy,
     Phase,
     Scenario,
     ShowSettings,
     StartMember,
-    StartProducer,
-    StopMembers,
-    StopProducer,
     client_of,
     plan_beats,
 )
@@ -31,7 +27,7 @@ FACTS = Facts(now_s=0.0, alive=8, reading=8, reading_possible=8, waiting_records
 
 
 def play(scenario: Scenario, facts: Facts, until_s: float) -> list[Action]:
-    """Step twice a second until `until_s`; returns the actions."""
+    """Cue twice a second until `until_s`; returns the actions."""
     actions: list[Action] = []
     now_s = facts.now_s
     while now_s <= until_s:
@@ -49,8 +45,8 @@ def test_the_whole_show() -> None:
     kinds = [type(action) for action in actions]
     assert kinds.count(StartMember) == 10
     assert [a.number for a in actions if isinstance(a, KillMember)] == [3, 1, 2]
-    order = [kinds.index(kind) for kind in (StartProducer, KillProxy, StopProducer, StopMembers)]
-    assert order == sorted(order)
+    steps = [action for action in actions if isinstance(action, Cue)]
+    assert steps == list(Cue)
     assert scenario.phase is Phase.DONE
     assert scenario.drained
     assert not scenario._beats
@@ -62,7 +58,7 @@ def test_orders_wait_for_the_members() -> None:
 
     actions = play(scenario, replace(FACTS, reading=7), JOIN_TIMEOUT_S)
 
-    assert not any(isinstance(action, StartProducer) for action in actions)
+    assert Cue.START_PRODUCER not in actions
     assert scenario.phase is Phase.JOINING
 
 
@@ -76,7 +72,7 @@ def test_no_phase_lasts_without_end() -> None:
 
     assert scenario.phase is Phase.DONE
     assert not scenario.drained
-    assert isinstance(actions[-1], KillMembers)
+    assert actions[-1] is Cue.KILL_MEMBERS
 
 
 @pytest.mark.parametrize("members", [1, 2, 3, 8, 20])
@@ -106,7 +102,7 @@ def test_no_proxy_is_killed_where_there_is_none() -> None:
     """Against Kafka itself the show leaves the proxy out."""
     beats = plan_beats(replace(SETTINGS, kills_proxy=False))
 
-    assert not any(isinstance(action, KillProxy) for beat in beats for action in beat.actions)
+    assert not any(Cue.KILL_PROXY in beat.actions for beat in beats)
 
 
 def test_clients_take_turns() -> None:
