@@ -71,12 +71,14 @@ def measure(outcome: Outcome, form: str, size: int, seconds: float, memcpy: floa
     )  # fmt: skip
     outcome.keep(f"{form}, {size} B", records_per_s=[rate], alone_s=[alone_s], split_s=[few_s],
                  split_64_s=[many_s])  # fmt: skip
-    outcome.target(f"{form} {size} B: 64 lanes to 16", many_s / few_s, at_most=1.3)
+    outcome.target(f"{form} {size} B: time of 64 lanes to 16", many_s / few_s, at_most=1.3)
     if form in {"lz4", "snappy", "zstd"}:
-        outcome.target(f"{form} {size} B: to decompression alone", few_s / alone_s, at_most=1.5)
+        text = f"{form} {size} B: time to decompression alone"
+        outcome.target(text, few_s / alone_s, at_most=1.5)
     if form == "none" and size == SIZES[0]:
         floor = PLAIN_RECORDS_PER_S * memcpy / PLAIN_MEMCPY_BYTES_PER_S
-        outcome.target("none 100 B: to 26 M rec/s at memcpy 9.9 GB/s", rate / floor, at_least=1.0)
+        text = "none 100 B: rate to 26 M rec/s per 9.9 GB/s of memcpy"
+        outcome.target(text, rate / floor, at_least=1.0)
 
 
 def best_of(jobs: tuple[Callable[[], object], ...], seconds: float) -> list[float]:

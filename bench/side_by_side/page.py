@@ -27,11 +27,14 @@ PLOTTED: Final = {
 HEAD: Final = """\
 # Performance
 
-Everything of one table was measured in turns within one run, on one machine that also runs
-Kafka and the clients: read ratios, not rates. Figures are the median (lowest-highest).
-`make bench-peers` repeats the measurements and writes this page;
-`python -m bench.side_by_side SCENARIO` repeats only a part.
-How it is measured: [bench/README.md](../bench/README.md).
+How fast keylane is beside direct Kafka and its peers, its targets, and the reasons for missed ones.
+
+- All rows of one table were measured in turns within one run. Kafka, the clients and keylane shared
+  one machine. So compare the rows of a table with each other: the rates would differ elsewhere.
+- A figure is the median of the repetitions, with (lowest-highest) behind it.
+- *A to B* is A divided by B: *to direct* compares with a client that is connected to Kafka itself.
+- `make bench-peers` repeats everything and writes this page, `python -m bench.side_by_side SCENARIO`
+  repeats one table. [bench/README.md](../bench/README.md) describes the method.
 """
 
 

@@ -113,8 +113,8 @@ def run(lineup: Lineup) -> Outcome:
             measure(lineup, workers, ways, outcome)
     outcome.notes.append(
         f"keylane: {LANES} lanes per partition, `--assignor '*=key-range'`, stock confluent-kafka "
-        "members. P=K: the same members on a topic of K partitions. A plain group on 1 partition "
-        "gets 1/K by construction."
+        "members. Plain group, K partitions: the same members on a topic of K partitions. "
+        "A plain group on 1 partition gets 1/K by construction."
     )
     return outcome
 

@@ -46,5 +46,5 @@ def run(lineup: Lineup) -> Outcome:
         )  # fmt: skip
         bound = gauge / runs[0].cache_bytes_bound
         outcome.target(f"member {name}: cache to its bound", bound, at_most=1.0)
-    outcome.target("the others lose %", median(lost), at_most=5.0)
+    outcome.target("loss of the others, %", median(lost), at_most=5.0)
     return outcome
