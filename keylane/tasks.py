@@ -50,7 +50,7 @@ class Watched:
 
     def lines(self) -> list[str]:
         """A line for each task that does not run now."""
-        return [f"restarting: {name}, which ended by a mistake" for name in sorted(self.resting)]
+        return [f"restarting: {name}, after an error" for name in sorted(self.resting)]
 
     async def _again(self, make: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         clock = asyncio.get_running_loop().time
@@ -60,7 +60,7 @@ class Watched:
             try:
                 await make()
             except Exception:
-                log.exception("task ended by a mistake of keylane: restarting name=%s", name)
+                log.exception("task failed: restarting name=%s", name)
             else:
                 log.error("task ended: restarting name=%s", name)
             if clock() - started_s > PAUSE_S_MAX:

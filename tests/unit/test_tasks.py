@@ -121,7 +121,7 @@ def test_a_watched_task_begins_anew_with_growing_pauses(caplog: pytest.LogCaptur
         run_virtual(main)
 
     assert [later - earlier for earlier, later in pairwise(starts)] == [1.0, 2.0, 4.0, 8.0]
-    assert shown == [["restarting: follower, which ended by a mistake"], []]
+    assert shown == [["restarting: follower, after an error"], []]
     assert caplog.text.count("ValueError: a bug") == 4
 
 

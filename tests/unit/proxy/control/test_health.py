@@ -67,6 +67,6 @@ async def test_what_somebody_should_look_at_changes_no_status() -> None:
     upkeep.set_aside.note("topic", Damaged(3, 17, "no JSON"))
     upkeep.watched.resting.add("sweep")
 
-    lines = ["restarting: sweep, which ended by a mistake"]
+    lines = ["restarting: sweep, after an error"]
     lines.append("set aside: 1 records of topic, at partition 3 offset 17")
     assert (await ask(health))[1] == (200, "".join(f"{line}\n" for line in ["ok", *lines]))
