@@ -38,10 +38,15 @@ BEHAVIOUR: Final = re.compile(r"^Behaviour: (.*?)\nNot done: (.*?)\n\n", re.DOTA
 TABLE_HEAD: Final = "| key | default | meaning |\n|---|---|---|\n"
 CONFIGURATION_HEAD: Final = f"""# Configuration
 
-One YAML file (`keylane proxy --config FILE`), overridden by environment variables
-(`{ENVIRONMENT_PREFIX}` and the key in capitals, lists of rules as YAML), overridden by flags
-(`--lanes`, `--listen` and so on, `--set KEY=VALUE` for the rest).
+Each key can be set in three places; a later one overrides an earlier one:
+
+1. a YAML file (`keylane proxy --config FILE`);
+2. an environment variable, `{ENVIRONMENT_PREFIX}` and the key in capitals, with lists of rules as
+   YAML;
+3. a flag: `--lanes`, `--listen` and so on, `--set KEY=VALUE` for keys without one.
+
 An unknown key or a value out of its bounds ends the start with a line that names the key.
+A change needs a restart, except for [files of secrets and certificates](#security).
 
 ```yaml
 bootstrap: kafka-1:9092,kafka-2:9092
@@ -55,56 +60,58 @@ groups:
 ```
 
 `reserve_message_value` keeps whole records in the cache until their lane has fetched them, so a
-partition is read and decompressed once.
-That is the default, since a second read costs more than memory, which is bounded in any case
-([decision 007](decisions/007-whole-records-are-kept.md)).
+partition is read and decompressed once. That is the default, since a second read costs more than
+memory, which is bounded in any case ([decision 007](decisions/007-whole-records-are-kept.md)).
 
-`compression` saves network where that is expensive: otherwise lanes are sent plain, whatever
-the topic is compressed with ([decision 009](decisions/009-lanes-are-sent-uncompressed.md)).
+`compression` saves network traffic: without it lanes are sent uncompressed, also if the topic is
+compressed ([decision 009](decisions/009-lanes-are-sent-uncompressed.md)).
 
 The log goes to stderr; `{ENVIRONMENT_PREFIX}LOG` sets its level (`info` when left out).
 
 """
 MEMORY_HEAD: Final = """## Memory
 
-One bound for the process, from which the other bounds follow: [operations.md](operations.md#memory)
-has a table, [decision 035](decisions/035-one-bound-of-memory.md) the method.
-`buffered_bytes_max`, `connections_max` and `filter_threads` are part of it.
+`memory_max` bounds the process, and the other bounds follow from it. A table is in
+[operations.md](operations.md#memory), the method in
+[decision 035](decisions/035-one-bound-of-memory.md). `buffered_bytes_max`, `connections_max` and
+`filter_threads` follow from it too.
 
 """
 SECURITY_HEAD: Final = """## Security
 
-[security.md](security.md) explains these and has examples.
+[security.md](security.md) explains these keys and has examples.
 A password or token is in a file or a variable, never in the configuration itself.
+Bounds of connections and buffers are here as well.
 
 """
 METRICS_HEAD: Final = """# Metrics
 
 `GET /metrics` on the control port (`control` in [configuration.md](configuration.md)) answers
-Prometheus text; with `control_token_file` it wants a token (`control_read_token_file` will do).
-`GET /livez` answers while the event loop turns, `GET /readyz` answers 200 once all listeners serve
-and until the node stops, otherwise 503. Neither needs a token or asks a broker. Further lines of
-`/readyz` list what a serving node lacks, and what an operator should look at
-([control-api.md](control-api.md#probes)).
+Prometheus text. With `control_token_file` it needs a token; that of `control_read_token_file` is
+enough. `GET /livez` and `GET /readyz` need none ([control-api.md](control-api.md#probes)).
 
-The number of series is bounded: none is made per lane, per member or per client. The series with
-the labels `group` and `topic` are those of the 100 that are furthest behind; lanes and members one
-by one are in `GET /groups/NAME` (`keylane describe`). A scrape with 10,000 lanes takes some
+The number of series is bounded: there is none per lane, per member or per client. Series with the
+labels `group` and `topic` exist for the 100 pairs that are furthest behind. `GET /groups/NAME`
+(`keylane describe`) shows lanes and members one by one. A counter with the label `group` or
+`broker` has at most 100 series, and one more for all others. A scrape with 10,000 lanes takes some
 milliseconds.
+
 On Linux there are also the usual metrics of a process, from Prometheus' client:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`,
 `process_max_fds`, `process_start_time_seconds`, `process_virtual_memory_bytes`.
 
 A Grafana dashboard is in `helm/keylane/dashboards/keylane.json`, alert rules are in
-`helm/keylane/rules/keylane.yaml`, and what to do when one fires in [operations.md](operations.md).
+`helm/keylane/rules/keylane.yaml`. [operations.md](operations.md#what-to-do-when-an-alert-fires)
+describes what to do when an alert fires.
 
 | name | kind | meaning |
 |---|---|---|
 """
 PROTOCOL_HEAD: Final = """# Protocol
 
-The APIs that keylane supports.
-*Served*: decoded, where it names lanes or addresses. *Relayed*: passed on as bytes.
+The Kafka APIs that keylane supports, and what they do on lanes.
+*Served* means that keylane decodes a request if it names lanes or addresses. *Relayed* means that
+the request passes as bytes.
 A key that is not in the table is hidden in ApiVersions and refused.
 
 | key | API | versions | how |
@@ -115,10 +122,10 @@ TREATMENTS_HEAD: Final = """## Topics and partitions, API by API
 
 A *lane topic* is one that the client sees as lanes: under its own name by a rule of `lanes`, or
 under a lane name such as `orders.lanes-16`.
-A number that means a lane never reaches a broker as that of a partition: it is translated, or
-refused. The broker judges rights to the topic, as those of the client's own principal.
-An API that is not in this table names neither topics nor partitions. *As direct* means: as without
-keylane.
+A lane's number never reaches a broker as a partition's number: it is translated, or refused. The
+broker judges rights to the topic, by the client's own principal.
+An API that is not in this table names neither topics nor partitions. *As direct* means: the same as
+without keylane.
 
 | API | plain topics | lane topics |
 |---|---|---|

@@ -176,7 +176,7 @@ def run(lineup: Lineup) -> Outcome:
     """Let groups of each size gather, then have each deal out its lanes once more."""
     outcome = Outcome(
         "large_group",
-        f"One group of many members on {LANES:,} lanes, dealt out by keylane",
+        f"One group of many members on {LANES:,} lanes, assigned by keylane",
         ("members", "gathering, s", "one more rebalance, s", "the leader's SyncGroup, s",
          "keylane CPU s, ms per member", "broker CPU s", "keylane RSS MB"),
     )  # fmt: skip

@@ -16,15 +16,15 @@ class MemoryConfig(SecurityConfig):
     memory_max: int | None = Field(
         default=None,
         ge=1024**2,
-        description="Bytes that the process may use; with `workers`, all of them together. Left "
-        "out: 15/16 of the limit of its cgroup (a container's), or half of the machine's memory "
-        "where there is none. Bounds below that are left out are lowered until all fit in it; "
-        "those that are given stand, and a start where they do not fit is refused.",
+        description="Bytes that the process may use; with `workers`, all of them together. When "
+        "left out, 15/16 of the limit of its cgroup (a container's), or half of the machine's "
+        "memory if there is no limit. The bounds below are lowered until all fit in it, but for "
+        "those that are set. If those do not fit, the start is refused.",
     )
     cache_bytes_max: int = Field(
         default=200 * 1024**2,
         ge=0,
-        description="`max.bytes.key.range.cache`: slices that wait for their lane.",
+        description="`max.bytes.key.range.cache`: records that wait for their lane.",
     )
     filtering_bytes_max: int = Field(
         default=100 * 1024**2,
@@ -35,7 +35,7 @@ class MemoryConfig(SecurityConfig):
         default=1024**3,
         ge=1024**2,
         description="Bound of one record batch, decompressed or on the wire, of a topic that is "
-        "read as lanes. A batch above it is refused: its lanes stop there.",
+        "read as lanes. A larger batch is refused: its lanes stop there.",
     )
     request_bytes_max: int = Field(
         default=100 * 1024**2,
@@ -49,16 +49,16 @@ class MemoryConfig(SecurityConfig):
         default=8 * 1024**2,
         ge=1024,
         description="Record bytes in one answer to a lane fetch; clients ask for up to 50 MiB. A "
-        "first batch that is larger is sent alone, as by a broker.",
+        "larger first batch is sent alone, as by a broker.",
     )
     lane_name_lanes_max: int = Field(
         default=131_072,
         ge=1024,
-        description="Lanes of the partitions that are read under lane names, of all clients; a "
-        "partition counts as 16 at least, for its connections. One principal (without a login an "
-        "address) has three quarters of them: 1,000 partitions in up to 98 lanes. "
-        "Beyond it the partition that was not asked for longest gives way, after 10 s; where "
-        "there is none, reads are refused. Topics with lanes under their own name do not count.",
+        description="Lanes of the partitions that all clients read under lane names. A partition "
+        "counts as 16 at least, for its connections. One principal (without a login one address) "
+        "has three quarters of the bound: 1,000 partitions in up to 98 lanes. At the bound a new "
+        "partition replaces the one with the oldest request, if that is 10 s old; otherwise its "
+        "reads are refused. Topics with lanes under their own name do not count.",
     )
     read_bytes_max: int = Field(
         default=4 * 1024**2, ge=1024, description="Upstream bytes of one read of a partition."

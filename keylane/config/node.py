@@ -67,23 +67,25 @@ class LaneRule(_Frozen):
     plan: str | None = Field(
         default=None,
         min_length=1,
-        description="In place of `lanes`: path of a range plan (`keylane-range-plan`), whose cuts "
-        "per partition are the lanes of the one topic that it is of.",
+        description="In place of `lanes`: path of a range plan (`keylane-range-plan`). Its cuts "
+        "per partition are the lanes of the plan's topic.",
     )
     reserve_message_value: bool = Field(
         default=True,
-        description="`reserve.message.value.range.fetch`: keep whole records in the cache for "
-        "the other lanes; false keeps only where records are, and reads them again.",
+        description="`reserve.message.value.range.fetch`: keep whole records in the cache for the "
+        "other lanes. With false only their places are kept, and each lane reads its records "
+        "again.",
     )
     compression: Literal["none", "lz4", "zstd"] = Field(
         default="none",
-        description="Compress the lanes' batches again before they are sent: for links that cost "
-        "more than processor time, of which it takes several times that of splitting.",
+        description="Compress the lanes' batches again before they are sent, for links that cost "
+        "more than processor time. Compression takes several times the processor time of "
+        "splitting.",
     )
     accept_range_fetch: bool = Field(
         default=True,
-        description="`accept.range.fetch`: false refuses fetches of the lanes until the "
-        "control port allows them.",
+        description="`accept.range.fetch`: false refuses fetches of the lanes until the control "
+        "port allows them.",
     )
 
     @field_validator("topic")
@@ -108,12 +110,12 @@ class GroupRule(_Frozen):
     group: str = Field(min_length=1, description="Group id, or a glob such as `billing-*`.")
     assignor: Literal["client", "key-range"] = Field(
         default="client",
-        description="`client`: the members' own assignor assigns lanes as partitions. "
-        "`key-range`: keylane replaces the leader's plan with its own.",
+        description="`client`: the members' own assignor assigns lanes as partitions. `key-range`: "
+        "keylane replaces the leader's plan with its own.",
     )
     co_partitioned: bool = Field(
         default=False,
-        description="Whether topics of equal partition and lane counts are joined by key: a "
+        description="Set it if topics of equal partition and lane counts are joined by key: a "
         "member then gets the same lanes of all of them (key-range only).",
     )
 
@@ -137,22 +139,23 @@ class ProxyConfig(MemoryConfig):
     )
     advertise_port: Port | None = Field(
         default=None,
-        description="Bootstrap port that clients get, if another port leads to that of "
-        "`listen` (a NodePort); the broker with id n has this + 1 + n.",
+        description="Bootstrap port that clients get, if another port leads to that of `listen` (a "
+        "NodePort); the broker with id n is at this port + 1 + n.",
     )
     advertise_port_step: int = Field(
         default=0,
         ge=0,
         le=PORT_MAX,
-        description="Added to `advertise_port` as often as `node` says, where all nodes are "
-        "reached under one host name; more than the highest broker id + 1.",
+        description="Distance between the advertised ports of two nodes, if all nodes are reached "
+        "under one host name: `node` times this is added to `advertise_port`. More than the "
+        "highest broker id + 1.",
     )
     advertise_pattern: str | None = Field(
         default=None,
-        description="Address that clients get for each broker, with its id in place of "
-        "`{broker}` and the number of `node` in place of `{node}`, such as "
+        description="Address that clients get for each broker, with its id in place of `{broker}` "
+        "and the number of `node` in place of `{node}`, such as "
         "`n{node}-b{broker}.kafka.example.com:443`: for a gateway that finds the listener by the "
-        "name in the TLS handshake (SNI). `advertise` and the same port are then bootstrap's.",
+        "name in the TLS handshake (SNI). Bootstrap is then at `advertise`, with the same port.",
     )
     control: str | None = Field(
         default=None, description="`host:port` of the control port (statistics, health)."
@@ -160,8 +163,8 @@ class ProxyConfig(MemoryConfig):
     control_advertise: str | None = Field(
         default=None,
         description="Host name under which other nodes, and their callers, reach the control port "
-        "of this one; that of `control` when left out, or where that is no single address, "
-        "that of clients.",
+        "of this one. When left out, the host of `control`; if that is no single address, the host "
+        "that clients get.",
     )
     lanes: tuple[LaneRule, ...] = Field(
         default=(),
@@ -170,30 +173,30 @@ class ProxyConfig(MemoryConfig):
     groups: tuple[GroupRule, ...] = Field(
         default=(),
         description="Rules for the assignor of a group's lanes (`client`, `key-range`); the first "
-        "rule that fits wins, and a group without one keeps its client's assignor.",
+        "rule that fits wins, and a group without a rule keeps its client's assignor.",
     )
     lane_name_pattern: str | None = Field(
         default="{topic}.lanes-{lanes}",
-        description="Names under which any topic can be read as lanes beside its own name; "
-        "empty turns it off.",
+        description="Names under which any topic can be read as lanes beside its own name; empty "
+        "turns it off.",
     )
     lane_names_per_principal_max: int = Field(
         default=64,
         ge=1,
         description="Lane names under which one principal (without a login, one address) reads at "
-        "a time, each of which is one more read of its topic. For a further one that was not "
-        "asked for longest gives way, after 10 s; where there is none, reads are refused with "
+        "a time; each of them is one more read of its topic. At the bound a new name replaces the "
+        "one with the oldest request, if that is 10 s old; otherwise its reads are refused with "
         "TOPIC_AUTHORIZATION_FAILED.",
     )
     accept_layout: tuple[str, ...] = Field(
         default=(),
-        description="Topics whose lanes may now mean other key ranges or partitions than when "
-        "their groups last committed; stop these groups first.",
+        description="Topics whose lanes may from now on mean other key ranges or partitions than "
+        "at the last commit of their groups. Stop these groups first.",
     )
     accept_individual_commit: bool = Field(
         default=True,
-        description="`accept.individual.commit`: false refuses commits of lanes and key "
-        "ranges; the control port changes it while running.",
+        description="`accept.individual.commit`: false refuses commits of lanes and key ranges; "
+        "the control port changes it while running.",
     )
     accept_range_fetch: tuple[str, ...] = Field(
         default=(),
@@ -206,13 +209,16 @@ class ProxyConfig(MemoryConfig):
         "`allow.individual.commit` is false.",
     )
     idle_timeout_s: float = Field(
-        default=600.0, gt=0, description="Kafka's `connections.max.idle.ms`."
+        default=600.0,
+        gt=0,
+        description="A client connection that is idle for this time is closed, as with "
+        "Kafka's `connections.max.idle.ms`.",
     )
     unread_timeout_s: float = Field(
         default=600.0,
         gt=0,
-        description="A client that takes nothing of its answers for this time is closed; brokers "
-        "count it as idle, after `connections.max.idle.ms`.",
+        description="A client that takes nothing of its answers for this time is closed. Brokers "
+        "count such a client as idle, after `connections.max.idle.ms`.",
     )
     frame_timeout_s: float = Field(
         default=30.0, gt=0, description="A request must arrive whole within this time."
@@ -232,15 +238,15 @@ class ProxyConfig(MemoryConfig):
         default=43_200.0,
         gt=0,
         description="Interval at which stable offsets of running groups are committed again, so "
-        "that none expires; at most a quarter of the brokers' `offsets.retention.minutes` where "
-        "it is known.",
+        "that none expires; at most a quarter of the brokers' `offsets.retention.minutes`, if that "
+        "is known.",
     )
     forget_interval_s: float = Field(
         default=86_400.0,
         gt=0,
-        description="How often brokers are asked whether groups and topics of which something is "
-        "kept are still there. What two such looks in a row have surely found gone is forgotten, "
-        "in memory and in the journal.",
+        description="Interval at which brokers are asked whether groups and topics with state in "
+        "keylane still exist. State of a group or topic that is surely gone in two such checks in "
+        "a row is forgotten, in memory and in the journal.",
     )
     individual_commits_max: int = Field(
         default=100_000,
@@ -249,8 +255,9 @@ class ProxyConfig(MemoryConfig):
     )
     journal_whole: bool = Field(
         default=False,
-        description="Positions are written to the journal whole with each commit, as keylanes from "
-        "before steps read them, and rewritten so when they are loaded: for the way back to one.",
+        description="Write positions to the journal whole with each commit, and write loaded ones "
+        "again in that form, so that a keylane from before steps can read them: for the way back "
+        "to such a version.",
     )
     filter_threads: int = Field(
         default=0, ge=0, description="Threads that decompress and split; 0 is one per core."
@@ -260,49 +267,48 @@ class ProxyConfig(MemoryConfig):
         default=None,
         ge=0,
         le=NODE_NUMBER_MAX,
-        description="Number of this node among those in front of the same cluster, each its own; "
-        "left out: it is the only one.",
+        description="Number of this node; each node in front of the same cluster has a different "
+        "one. When left out, it is the only node.",
     )
     node_session_timeout_ms: int = Field(
         default=10_000,
         ge=1_000,
         le=300_000,
-        description="How long other nodes wait for one that is silent before they take over the "
-        "groups that it serves; brokers allow `group.min.session.timeout.ms` (6000) and more.",
+        description="Time for which a node may be silent before the other nodes take over its "
+        "groups. Brokers allow `group.min.session.timeout.ms` (6000) and more.",
     )
     beside_others: bool = Field(
         default=False,
-        description="A node without a number starts beside others, and they do not see each "
-        "other's commits: for trials with groups that no other node serves.",
+        description="Start a node without a number beside others. They do not see each other's "
+        "commits: for trials with groups that no other node serves.",
     )
     workers: int = Field(
         default=1,
         ge=1,
         le=WORKERS_MAX,
-        description="Nodes that one command runs on this machine, to use its cores; they share "
-        "the port of `listen`, and `node` is the number of the first.",
+        description="Number of nodes that one command runs on this machine, to use its cores. They "
+        "share the port of `listen`; `node` is the number of the first.",
     )
     worker_port_step: int = Field(
         default=100,
         ge=1,
-        description="Worker w has its brokers' listeners w times so many ports further up, and "
-        "its control port w ports.",
+        description="Distance between the brokers' listeners of two workers: those of worker w are "
+        "w times this further up, and its control port is w ports further up.",
     )
     broker_ports_from: Port | None = Field(
         default=None,
-        description="Port of the listener for broker 0; the one behind the port of `listen` when "
-        "left out.",
+        description="Port of the listener for broker 0. When left out, the port of `listen` + 1.",
     )
     share_port: bool = Field(
         default=False,
-        description="Whether other nodes on this machine listen on the port of `listen`, too "
-        "(SO_REUSEPORT); set for workers.",
+        description="Set it if other nodes on this machine listen on the port of `listen`, too "
+        "(SO_REUSEPORT). Workers have it set.",
     )
     connection_max_age_s: float = Field(
         default=0.0,
         ge=0,
-        description="Age at which connections of clients end between two requests, give or take "
-        "a tenth, so that new nodes get their share; 0: never.",
+        description="Age at which connections of clients end between two requests, a tenth more or "
+        "less, so that new nodes get their share; 0: never.",
     )
 
     @field_validator("bootstrap", "listen", "control")

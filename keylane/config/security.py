@@ -43,28 +43,27 @@ class SecurityConfig(BaseModel):
     )
     upstream_ca: str | None = Field(
         default=None,
-        description="PEM file: authorities that brokers' certificates are checked with; left "
-        "out, the system's.",
+        description="PEM file: authorities of the brokers' certificates; left out, the system's.",
     )
     upstream_certificate: str | None = Field(
         default=None,
         description="PEM file: keylane's own certificate, for brokers that ask for one (mTLS). "
-        "Clients must then log in by SASL before anything of theirs is passed on.",
+        "Clients must then log in by SASL before keylane passes any other request of theirs.",
     )
     upstream_key: str | None = Field(
         default=None,
-        description="PEM file with the key of `upstream_certificate`; left out, it is in the "
-        "same file.",
+        description="PEM file with the key of `upstream_certificate`; left out, it is in the same "
+        "file.",
     )
     upstream_verify_hostname: bool = Field(
         default=True,
-        description="Whether a broker's certificate must name the host that is connected to "
-        "(Kafka's `ssl.endpoint.identification.algorithm=https`).",
+        description="A broker's certificate must name the host that keylane connects to (Kafka's "
+        "`ssl.endpoint.identification.algorithm=https`); false turns the check off.",
     )
     login_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
         Field(
             default=None,
-            description="SASL mechanism of keylane's own connections; clients use what they like.",
+            description="SASL mechanism of keylane's own connections. Clients may use another one.",
         )
     )
     login_username: str | None = Field(
@@ -93,13 +92,13 @@ class SecurityConfig(BaseModel):
     )
     control_tls: bool = Field(
         default=False,
-        description="The control port speaks TLS, with `control_certificate`, or where that is "
-        "left out, with `tls_certificate`.",
+        description="TLS on the control port, with `control_certificate`, or if that is left out, "
+        "with `tls_certificate`.",
     )
     control_certificate: str | None = Field(
         default=None,
-        description="PEM file: the control port's own certificate, with its chain. Read again "
-        "when it changes, and on SIGHUP.",
+        description="PEM file: the control port's own certificate, with its chain. Read again when "
+        "it changes, and on SIGHUP.",
     )
     control_key: str | None = Field(
         default=None,
@@ -108,9 +107,9 @@ class SecurityConfig(BaseModel):
     )
     control_client_ca: str | None = Field(
         default=None,
-        description="PEM file: a client that shows a certificate of these authorities on the "
-        "control port may do what `control_admins` and `control_readers` say. A client without one "
-        "needs a token, but for probes.",
+        description="PEM file: authorities of client certificates on the control port. A client "
+        "with such a certificate has the role that `control_admins` or `control_readers` gives its "
+        "name. A client without one needs a token, except for probes.",
     )
     control_admins: tuple[str, ...] = Field(
         default=(),
@@ -120,81 +119,83 @@ class SecurityConfig(BaseModel):
     )
     control_readers: tuple[str, ...] = Field(
         default=(),
-        description="The same of those that may read there and change nothing.",
+        description="Names in client certificates, in the same form, that may read on the control "
+        "port and change nothing.",
     )
     node_secret_file: str | None = Field(
         default=None,
-        description="File with the secrets by which nodes know each other, one a line, each of at "
-        "least 32 characters (`openssl rand -hex 32`), the same at all nodes: the first signs, all "
-        "verify. Read at each use, so a new one needs no restart. Needed with `node` and `workers` "
-        "where `listen`, or the address that clients get, is no loopback address.",
+        description="File with the secrets by which nodes recognize each other, the same at all "
+        "nodes. Each line is a secret of at least 32 characters (`openssl rand -hex 32`): the "
+        "first signs, all verify. Read at each use, so a new one needs no restart. Needed with "
+        "`node` and `workers` if `listen`, or the address that clients get, is no loopback "
+        "address.",
     )
     control_connections_max: int = Field(
         default=256,
         ge=8,
-        description="Connections of the control port. Above it one that has not sent a whole "
-        "request is closed for each new one, so that probes get in; where there is none, the new "
-        "one is.",
+        description="Connections of the control port. At the bound a new one replaces one that has "
+        "not sent a whole request, so that probes get in; if there is none, the new one is closed.",
     )
     control_connections_per_address_max: int = Field(
         default=64,
         ge=4,
-        description="The same from one address: Prometheus, the kubelet and a browser may share "
-        "one.",
+        description="The same bound for one address. Prometheus, the kubelet and a browser may "
+        "share an address.",
     )
     connections_max: int = Field(
         default=10_000,
         ge=1,
-        description="Client connections of this process, Kafka's `max.connections`; further ones "
-        "are closed at once, unless one that has not logged in is silent. Each costs about 0.1 MB.",
+        description="Client connections of this process, Kafka's `max.connections`. At the bound a "
+        "new one replaces a silent one that has not logged in; if there is none, the new one is "
+        "closed. Each costs about 0.1 MB.",
     )
     connections_per_address_max: int = Field(
         default=1_000,
         ge=1,
-        description="Client connections from one address, Kafka's `max.connections.per.ip`. More "
-        "are needed where clients come through a load balancer that hides their addresses.",
+        description="Client connections from one address, Kafka's `max.connections.per.ip`. Raise "
+        "it if clients come through a load balancer that hides their addresses.",
     )
     connections_before_login_max: int = Field(
         default=1_000,
         ge=1,
-        description="Client connections that have not logged in yet, or where there is no login, "
-        "have had no request answered. At the bound, and at `connections_max` and "
+        description="Client connections that have not logged in yet (if there is no login: without "
+        "an answered request). At the bound, and at `connections_max` and "
         "`connections_per_address_max`, the one that has been silent longest is closed.",
     )
     login_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="How long a client connection may take for its login, or where there is none, "
-        "for its first request to be answered.",
+        description="Time in which a client connection has to log in (if there is no login: to "
+        "have its first request answered).",
     )
     connections_per_principal_max: int = Field(
         default=10_000,
         ge=1,
-        description="Client connections that one principal has logged in; the broker's word that "
-        "the login is good comes first, then further ones are closed.",
+        description="Client connections that one principal has logged in. Further ones are closed "
+        "after the broker has accepted the login.",
     )
     groups_per_principal_max: int = Field(
         default=10_000,
         ge=1,
-        description="Groups in which one principal has begun to commit lanes since the start; "
-        "commits in further new ones are refused with POLICY_VIOLATION.",
+        description="Groups in which one principal has begun to commit lanes since the start. "
+        "Commits in further groups are refused with POLICY_VIOLATION.",
     )
     buffered_bytes_per_principal_max: int = Field(
         default=1024**3,
         ge=1024**2,
-        description="Bytes of requests and answers in buffers of one principal's connections; "
-        "above it those that hold most are closed.",
+        description="Bytes of requests and answers in buffers of one principal's connections. "
+        "Above the bound the connections that hold most are closed.",
     )
     buffered_bytes_max: int = Field(
         default=2 * 1024**3,
         ge=1024**2,
-        description="The same of all client connections together.",
+        description="The same bound for all client connections together.",
     )
     principal_claim: str = Field(
         default="sub",
         min_length=1,
-        description="Claim of an OAUTHBEARER token that names the principal for these bounds, as "
-        "brokers' `sasl.oauthbearer.sub.claim.name`.",
+        description="Claim of an OAUTHBEARER token that names the principal for these bounds, like "
+        "the brokers' `sasl.oauthbearer.sub.claim.name`.",
     )
 
     @field_validator("control_admins", "control_readers")

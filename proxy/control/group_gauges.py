@@ -28,11 +28,11 @@ LABEL_CHARS_MAX: Final = 249
 Ends = Mapping[tuple[uuid.UUID, int], int]
 """Log end by topic id and partition."""
 
-LANES: Final = "Lanes of the partitions being read."
+LANES: Final = "Lanes of the partitions that are being read."
 GROUPS: Final = "Groups with offsets on lanes."
-STATES: Final = "Groups times partitions whose offsets are kept."
+STATES: Final = "Offset states: one for each group and partition with offsets on lanes."
 RANGES: Final = "Committed offset ranges beyond stable offsets, of all groups."
-LEFT_OUT: Final = "Groups and topics left out of the series by group, the least behind."
+LEFT_OUT: Final = "Pairs of group and topic without series: those that are least behind."
 STABLE_LAG: Final = (
     "Offsets from the stable offset to the log end, over all partitions being read: "
     "what Kafka's own tools call the lag."

@@ -8,9 +8,9 @@ from typing import Final
 from keylane.proxy.runtime.stats import GAUGE, Sample
 from keylane.proxy.topics.node_values import NO_NODE, Membership
 
-MEMBERS: Final = "Nodes in front of the cluster, as this one last agreed with them."
-OWNED: Final = "Partitions of the log of individual commits whose groups this node serves now."
-UNSERVED: Final = "Partitions of the log of individual commits that were given to no node."
+MEMBERS: Final = "Nodes in front of the cluster, by the last agreement with this one."
+OWNED: Final = "Partitions of the journal whose groups this node serves now."
+UNSERVED: Final = "Partitions of the journal that no node serves."
 DISPUTED: Final = "Topics that are refused, since nodes do not agree on their lanes."
 
 

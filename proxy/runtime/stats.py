@@ -92,16 +92,16 @@ class ProxyStats:
     sessions: int = _gauge("Client connections open now.")
     sessions_opened: int = _counter("Client connections accepted.")
     sessions_refused: int = _counter(
-        "Client connections closed for what they sent, held or left unread, or beyond a bound."
+        "Client connections closed: wrong bytes, too many bytes, unread answers, or a bound."
     )
     sessions_turned_away: int = _counter(
         "Client connections closed since a broker that they need could not be reached."
     )
     sessions_failed: int = _counter(
-        "Client connections closed since a broker's answer, or keylane itself, was at fault."
+        "Client connections closed for a fault in a broker's answer or in keylane itself."
     )
     sessions_heavy: int = _counter(
-        "Client connections closed since their principal, or all of them, held too many bytes."
+        "Client connections closed since their principal, or all together, held too many bytes."
     )
     tls_handshakes_failed: int = _counter("TLS handshakes of clients that did not succeed.")
     control_connections: int = _gauge("Connections of the control port open now.")
@@ -111,7 +111,9 @@ class ProxyStats:
             "reason", "Connections of the control port closed: too many, idle, or too slow."
         ),
     )
-    accepts_failed: int = _counter("Times that no connection could be accepted: files, memory.")
+    accepts_failed: int = _counter(
+        "Times that no connection could be accepted, for lack of files or memory."
+    )
     requests: Counter[str] = field(
         default_factory=Counter, metadata=_by("api", "Requests by API name.")
     )
@@ -121,16 +123,16 @@ class ProxyStats:
     )
     requests_relayed: int = _counter("Requests passed on as bytes.")
     lane_fetches: int = _counter("Lanes asked for in fetch requests.")
-    lane_fetches_empty: int = _counter("Lanes answered without a record at the end of their wait.")
+    lane_fetches_empty: int = _counter("Lanes answered without a record after their wait.")
 
     loop_delay_seconds: float = _gauge("Delay of the event loop's last timer.")
     tasks: int = _gauge("Tasks in progress, at most a second ago.")
 
     # Cache.
-    cache_bytes: int = _gauge("Bytes of slices that wait for their lane.")
+    cache_bytes: int = _gauge("Bytes of slices in the cache, which wait for their lane.")
     cache_bytes_max: int = _gauge("Bound of cache_bytes.")
     cache_hits: int = _counter("Slices served from memory.")
-    cache_misses: int = _counter("Times a lane's slice had to be read again.")
+    cache_misses: int = _counter("Times that a lane's slice had to be read again.")
     cache_evictions: int = _counter("Slices dropped to stay within the bound.")
     cache_sent: int = _counter("Slices dropped because they were sent.")
 
@@ -146,22 +148,22 @@ class ProxyStats:
     gathering_bytes: int = _gauge("Bytes of lane answers that wait for more.")
 
     # Reading and splitting.
-    topics: int = _gauge("Topics of the cluster that are known here, with lanes or without.")
+    topics: int = _gauge("Topics of the cluster that this node knows, with lanes or without.")
     readers: int = _gauge("Partitions being read.")
-    lane_name_readers: int = _gauge("Of these, under lane names that clients have chosen.")
+    lane_name_readers: int = _gauge("Of readers, those under lane names that clients have chosen.")
     lane_name_lanes: int = _gauge(
-        "What these count towards `lane_name_lanes_max`: their lanes, and 16 each at least."
+        "Use of `lane_name_lanes_max` by these: their lanes, at least 16 for each."
     )
-    readers_refused: int = _counter("Reads under lane names refused, as there were too many.")
+    readers_refused: int = _counter("Reads under lane names refused, since there were too many.")
     filtering_bytes: int = _gauge("Bytes of answers and records being split now.")
     filtering_bytes_max: int = _gauge("Bound of filtering_bytes.")
     upstream_fetches: int = _counter("Fetches sent to brokers for lanes.")
-    upstream_tail_fetches: int = _counter("Of these, reads again of what was evicted.")
+    upstream_tail_fetches: int = _counter(
+        "Of upstream_fetches, those that read evicted slices again."
+    )
     upstream_bytes: int = _counter("Record bytes received for lanes.")
     upstream_errors: int = _counter("Fetches for lanes that failed.")
-    upstream_retries: int = _counter(
-        "Of fetches for lanes, those sent again over a new connection."
-    )
+    upstream_retries: int = _counter("Of upstream_fetches, those sent again over a new connection.")
     upstream_timeouts: Counter[str] = field(
         default_factory=Counter,
         metadata=_by("broker", "keylane's own requests without an answer in time, by broker."),
@@ -182,7 +184,9 @@ class ProxyStats:
     batches_refused: int = _counter(
         "Batches larger than `batch_bytes_max`, or of an old format, at which lanes stop."
     )
-    logs_cut: int = _counter("Times a partition's log no longer held what was read of it.")
+    logs_cut: int = _counter(
+        "Times that records which were read are no longer in a partition's log."
+    )
 
     # Groups (classic protocol).
     rebalances: int = _counter("Rounds of JoinGroup that began, of all groups.")
@@ -195,36 +199,34 @@ class ProxyStats:
     )
 
     joins_refused: int = _counter(
-        "JoinGroup and SyncGroup requests refused since the group would read lanes twice or not."
+        "JoinGroup and SyncGroup requests refused, as lanes would be read twice or not at all."
     )
 
     # The key-range assignor.
     assignments_planned: int = _counter("Generations of groups whose lanes keylane assigned.")
     assignments_refused: int = _counter("Plans with a fault; the client's plan was kept.")
     assignments_unplanned: int = _counter("Generations whose members keylane did not know.")
-    lanes_moved: int = _counter("Lanes given to another member than before.")
+    lanes_moved: int = _counter("Lanes that moved to another member.")
     lanes_withheld: int = _counter("Lanes held back until their owner has given them up.")
 
     # Offsets.
     offsets_unstable_waits: int = _counter(
-        "Times an answer waited for a transaction that had offsets of the group."
+        "Times that an answer waited for a transaction with offsets of the group."
     )
 
     offsets_kept: int = _counter(
-        "Times an offset of a running group that its broker had expired was kept."
+        "Times that an offset of a running group was kept after its broker had expired it."
     )
     offsets_refreshed: int = _counter("Stable offsets of running groups that were committed again.")
     commits_back: Counter[str] = field(
         default_factory=Counter,
-        metadata=_by(
-            "group", "Lanes that members committed lower than they stood; many groups as one."
-        ),
+        metadata=_by("group", "Lanes that members committed lower than they stood, by group."),
     )
     commits_left_over: Counter[str] = field(
         default_factory=Counter,
         metadata=_by(
             "group",
-            "Lanes that stayed, as such a commit was of an earlier turn; many groups as one.",
+            "Lanes that such a commit left in place, since it was of an earlier turn, by group.",
         ),
     )
 
@@ -232,19 +234,22 @@ class ProxyStats:
         "Offset states forgotten, as Kafka has forgotten their groups, offsets or topics."
     )
     topics_forgotten: int = _counter("Topics forgotten, as no broker knows them any more.")
-    journal_appends: int = _counter("Writes to the log of individual commits.")
-    journal_records: int = _counter("Records of these writes.")
-    journal_errors: int = _counter("Of these writes, those that were not acknowledged.")
+    journal_appends: int = _counter("Writes to the journal, `__individual_commit_offsets`.")
+    journal_records: int = _counter("Records in writes to the journal.")
+    journal_errors: int = _counter("Writes to the journal that were not acknowledged.")
     journal_seconds: Histogram = field(
         default_factory=partial(Histogram, ACK_S),
-        metadata={"kind": HISTOGRAM, "help": "Time until a write was acknowledged, or failed."},
+        metadata={
+            "kind": HISTOGRAM,
+            "help": "Time until a write to the journal was acknowledged, or failed.",
+        },
     )
 
     node_generations: int = _counter(
-        "Times that nodes agreed again on which node serves what, this one among them."
+        "Times that the nodes, with this one, agreed again on the owner of each group."
     )
     node_strangers: int = _counter(
-        "Members of the nodes' group that did not prove to be nodes, and were put out."
+        "Members of the nodes' group that did not prove to be nodes, and were removed."
     )
 
     # What clients got.
@@ -256,7 +261,7 @@ class ProxyStats:
         seconds: float,
         is_acknowledged: bool,  # noqa: FBT001 - as the journal reports it
     ) -> None:
-        """Count a write to the log of individual commits."""
+        """Count a write to the journal."""
         self.journal_appends += 1
         self.journal_records += record_count
         self.journal_errors += not is_acknowledged
