@@ -1,8 +1,8 @@
 """CreateAcls v1-3: rights stand under a topic's own name.
 
-Behaviour: brokers know no lane names, and lanes are read and committed with the rights to their
+Behaviour: brokers know no lane names, and clients read and commit lanes with the rights to their
 topic. So a rule for a lane name would allow or deny nothing: it is refused with INVALID_REQUEST
-and a message. Other rules, and requests that describe or delete rules, pass as they are.
+and a message. Other rules, and requests that describe or delete rules, pass unchanged.
 Not done: nothing.
 
 Source: KIP-11, KIP-290 (patterns).

@@ -1,9 +1,9 @@
 """DescribeConfigs v1-4, AlterConfigs v0-2, IncrementalAlterConfigs v0-1: of topics and brokers.
 
 Behaviour: the configuration of a lane name is that of its topic, to read and to change, and the
-broker judges the right to the topic. Where a value names partitions and brokers (throttled
-replicas), it does so in the numbers that the client sees: lanes, and ids of any pair among many
-nodes. A broker is named by the id that clients know. All other requests pass as they are.
+broker judges the right to the topic. A value that names partitions and brokers (throttled
+replicas) has the numbers that the client sees: lanes, and among many nodes ids of any pair. A
+broker is named by the id that clients know. All other requests pass unchanged.
 Not done: nothing.
 
 Source: KIP-226 (DescribeConfigs), KIP-339 (IncrementalAlterConfigs), KIP-73 (throttled replicas).

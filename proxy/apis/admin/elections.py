@@ -1,8 +1,8 @@
 """ElectLeaders v0-2: the leader of a lane is that of its partition.
 
-Behaviour: an election for a lane is one for its partition, once per request, and all lanes that
-were named are answered its result. An election for all partitions is answered for all lanes of
-those that it changed.
+Behaviour: an election for a lane is one for its partition, once per request, and its result is the
+answer for all lanes that were named. An election for all partitions is answered for all lanes of
+the partitions that it changed.
 Not done: nothing.
 
 Source: KIP-460.

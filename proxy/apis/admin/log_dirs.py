@@ -1,10 +1,10 @@
 """DescribeLogDirs v1-5, AlterReplicaLogDirs v1-2: folders of the partitions that lanes are of.
 
 Behaviour: a lane lies in the folder of its partition. Its size is an equal part of the
-partition's, so that sizes of all lanes add up to what the disk holds. To move a lane is to move
-its partition; lanes of one partition that one request sends to different folders are refused with
-INVALID_REQUEST, and the reason is logged. When all topics are asked for, those whose own name
-means lanes are shown as lanes.
+partition's, so that the sizes of all lanes add up to the size on disk. To move a lane is to move
+its partition. If one request sends lanes of one partition to different folders, they are refused
+with INVALID_REQUEST, and the reason is logged. A request for all topics shows topics whose own
+name means lanes as lanes.
 Not done: nothing.
 
 Source: KIP-113.

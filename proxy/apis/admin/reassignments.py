@@ -1,9 +1,9 @@
 """AlterPartitionReassignments v0-1, ListPartitionReassignments v0: replicas of lanes' partitions.
 
 Behaviour: a lane has the replicas of its partition, so to move a lane is to move its partition,
-and all lanes of a partition show as moving with it. Lanes of one partition that one request sends
-to different brokers are refused with INVALID_REPLICA_ASSIGNMENT and a reason. Among many nodes ids
-of brokers are those of any pair on the way in, and of the partition's node on the way out.
+and all lanes of a partition show as moving with it. If one request sends lanes of one partition to
+different brokers, they are refused with INVALID_REPLICA_ASSIGNMENT and a reason. Among many nodes
+ids of brokers are those of any pair in requests, and of the partition's node in answers.
 Not done: a plan of kafka-reassign-partitions that names another node's pairs than the partition's
 is carried out, but its `--verify` compares ids.
 

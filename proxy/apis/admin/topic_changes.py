@@ -1,12 +1,13 @@
 """CreateTopics v2-7, DeleteTopics v1-6, CreatePartitions v0-3: topics that come, go and grow.
 
-Behaviour: a count of partitions always means the topic's own partitions. A new topic is not given
-a name that would mean lanes of another one: INVALID_TOPIC_EXCEPTION. A topic is deleted under its
-own name, or by its own id; a lane name, or its id, is refused with POLICY_VIOLATION, since the
-topic is also that of clients that use other names. A topic whose lanes the client sees is given
-no more partitions: POLICY_VIOLATION, since the client counts lanes, and lanes stay on the
-partitions that they have (docs/decisions/006). All refusals say why. Among many nodes replicas that
-the client chose are brokers by the id of any pair.
+Behaviour: a count of partitions always means the topic's own partitions.
+A new topic cannot have a name that means lanes of another one: INVALID_TOPIC_EXCEPTION.
+A topic is deleted under its own name, or by its own id. A lane name, or its id, is refused with
+POLICY_VIOLATION, since clients use the topic under other names, too.
+A topic whose lanes the client sees gets no more partitions: POLICY_VIOLATION, since the client
+counts lanes, and lanes stay on their present partitions (docs/decisions/006).
+All refusals have a reason. Among many nodes replicas that the client chose are brokers by the id
+of any pair.
 Not done: nothing.
 
 Source: KIP-4 (error messages), KIP-195 (CreatePartitions), KIP-516 (topic ids).

@@ -2,8 +2,8 @@
 
 Behaviour: a missing offset is a deletion, and lanes start from nothing, unless the group has had
 members since before this process looked at it, and the offset was missing from the start. Then it
-has expired: members that joined through a keylane that did not show the topic behind a lane name
-to the broker are no subscribers of it there.
+has expired: its members joined through a keylane that did not show the broker the topic behind a
+lane name, so the broker does not count them as subscribers.
 Not done: nothing.
 
 Source: docs/decisions/025; KIP-211; OffsetMetadataManager.cleanupExpiredOffsets.

@@ -1,10 +1,11 @@
-"""Stable offsets pushed again, once it is known what lies behind them.
+"""Stable offsets pushed again, when the place behind them is scanned.
 
-Behaviour: with the member and generation of the group's last commit, over the
-connection that it came by, so that the broker judges both alike. Where that is refused, since the
+Behaviour: the push has the member and generation of the group's last commit, and goes over that
+commit's connection, so that the broker judges both alike. If the broker refuses it, since the
 group has rebalanced, or the connection is gone, it is sent again with the next heartbeat of the
 group, in the name of its member. The client sees nothing of it: its commit stands.
-What is committed or deleted without a member (by an admin) is looked at with the first heartbeat.
+Offsets that are committed or deleted without a member (by an admin) are checked with the first
+heartbeat.
 Not done: commits of consumers that are in no group, beyond their next one.
 
 Source: docs/decisions/021.

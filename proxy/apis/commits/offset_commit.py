@@ -1,20 +1,19 @@
 """OffsetCommit v2-10: a lane's commit becomes an individual commit and a stable offset.
 
-Behaviour: a member that holds a lane and commits offset X means: all records of that lane
-before X are done. The stable offset of each physical partition is forwarded with the
-caller's own member id and generation, so the broker fences zombies and a group can leave
-keylane at any time; only when the broker took it, the journal is written (acks=all), and only
-then the client is answered. A push that does not go forward is in the journal first, as an
-intent. Each carries a note as its metadata: which node made it, and where it is beyond what
-members said of some lane, what they said with it. An
-admin's commit for an inactive group works the same way, also backwards. Topics without lanes ride
-along as they are; a request with none passes as bytes.
+Behaviour: a member that holds a lane and commits offset X has done all records of that lane before
+X. keylane sends the stable offset of each physical partition to the broker, with the caller's own
+member id and generation, so that the broker fences zombies and a group can leave keylane at any
+time. Only if the broker accepts it, the journal is written (acks=all), and only then the client is
+answered. A push that does not go forward is in the journal first, as an intent. Each push carries
+a note as its metadata: its node, and, if it goes beyond members' commits of some lane, those
+commits. An admin's commit for an inactive group works the same way, also backwards. Topics without
+lanes pass unchanged in the same request; a request without lanes passes as bytes.
 A client id with key ranges commits its ranges of a partition: an offset X means that all their
-records before X are done. A commit of a whole partition by any other client passes as it is, and
-moves the group's state there as its next call.
-A partition that one request commits both as lanes and as itself is refused for the latter:
-Kafka holds one offset for both. While the switch `accept.individual.commit` is off, lanes are
-refused with INVALID_REQUEST.
+records before X are done. A commit of a whole partition by any other client passes unchanged, and
+the group's state follows it at its next call.
+If one request commits a partition both as lanes and as itself, the latter is refused: Kafka holds
+one offset for both. While the switch `accept.individual.commit` is off, lanes are refused with
+INVALID_REQUEST.
 Not done: offset ranges of native consumers (tagged fields).
 
 Source: KIP-848 (v9), KIP-516 (v10); docs/decisions/005, 027, 032.

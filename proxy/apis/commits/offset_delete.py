@@ -1,9 +1,9 @@
 """OffsetDelete v0, DeleteGroups v0-2: a group forgets lanes, or all.
 
-Behaviour: the broker decides first (a group that still subscribes is refused), then the lanes
-are forgotten. Deleting at the broker removes the whole partition's offset; where other lanes
-of the partition keep their commits, the stable offset is committed again; both are in the journal
-before they are sent, as intents.
+Behaviour: the broker decides first (it refuses a group that still subscribes), then keylane
+forgets the lanes. A deletion at the broker removes the offset of the whole partition. If other
+lanes of the partition keep their commits, keylane commits the stable offset again; both are in the
+journal before they are sent, as intents.
 Not done: nothing.
 
 Source: KIP-496 (OffsetDelete), KIP-229 (DeleteGroups); docs/decisions/027.

@@ -1,13 +1,13 @@
-"""OffsetFetch v1-10: where each lane of a group stands.
+"""OffsetFetch v1-10: positions of each lane of a group.
 
-Behaviour: the broker is asked for the physical partitions with the caller's principal; its
-offsets are compared with the state (a group that went on direct, a reset, an expired offset), and
-each lane is answered its own position, -1 without a commit. "All topics" lists lane
-topics under their own name, and under the lane names that the group has used since the start.
-A lane index never reaches the broker, which would answer "no offset" for it: where a topic cannot
-be resolved, or a partition's log start not be learnt, clients get an error and ask again.
-A client id with key ranges is answered the least position of its ranges of a partition; one that
-it was not given is refused with TOPIC_AUTHORIZATION_FAILED.
+Behaviour: keylane asks the broker for the physical partitions with the caller's principal, and
+compares its offsets with the state (a group that went on direct, a reset, an expired offset). Then
+each lane is answered its own position, -1 without a commit. "All topics" lists lane topics under
+their own name, and under the lane names that the group has used since the start.
+A lane index never reaches the broker, which would answer "no offset" for it. If a topic cannot be
+resolved, or a partition's log start is not known, clients get an error and ask again.
+A client id with key ranges is answered the lowest position of its ranges of a partition. A
+partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED.
 Not done: offset ranges for native consumers (tagged fields).
 
 Source: KIP-709 (many groups), KIP-447.

@@ -1,14 +1,14 @@
 """AddPartitionsToTxn v0-3, EndTxn v0-5, TxnOffsetCommit v0-5: transactions over lanes.
 
 Behaviour: a producer that writes to lanes adds their physical partitions to its transaction.
-TxnOffsetCommit of lanes becomes one of their physical partitions' stable positions in the client's
-own transaction, and beside each, as its metadata, the positions of the lanes
-(`offsets.txn_metadata`): Kafka makes both visible when the transaction commits, and never when it
-does not. The member id and generation pass through, so the broker fences zombies. Kafka keeps the
-metadata of the last one that was written, so transactions of one group take turns on a partition,
-from the TxnOffsetCommit to the end: the next one waits, as long as Kafka has a pending offset
-there. EndTxn is looked at, so that one transaction of a producer epoch is not taken for the next;
-among many nodes it may pass another one, and the broker's word stands for it (decision 014).
+A TxnOffsetCommit of lanes becomes one of their partitions' stable positions in the client's own
+transaction, with the positions of the lanes beside each as its metadata (`offsets.txn_metadata`).
+Kafka makes both visible when the transaction commits, and never when it does not. The member id
+and generation pass through, so the broker fences zombies.
+Kafka keeps only the last metadata, so transactions of one group take turns on a partition, from
+the TxnOffsetCommit to the end: the next one waits while Kafka has a pending offset there. keylane
+reads EndTxn, so that it does not take one transaction of a producer epoch for the next. Among many
+nodes EndTxn may pass another node, and the broker's answer decides (decision 014).
 Not done: offset ranges of native consumers.
 
 Source: KIP-98, KIP-447, KIP-890.

@@ -1,8 +1,8 @@
 """ApiVersions v0-4: the broker's offer, clamped to what keylane serves.
 
-Behaviour: both ends of each range are clamped, unknown keys are hidden; features stay. Produce and
-SaslHandshake are offered from the broker's own lowest version on, which older librdkafka takes for
-features. A version that is too new is answered in v0 with UNSUPPORTED_VERSION, as a broker does.
+Behaviour: both ends of each range are clamped, and unknown keys are hidden; features stay. Produce
+and SaslHandshake are offered from the broker's own lowest version on, which older librdkafka takes
+for features. A version that is too new is answered in v0 with UNSUPPORTED_VERSION, as by a broker.
 Not done: nothing.
 
 Source: KIP-35, KIP-511.

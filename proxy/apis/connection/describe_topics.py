@@ -1,7 +1,7 @@
 """DescribeTopicPartitions v0: topics by the names that clients use.
 
-Behaviour: shows a lane per partition, as Metadata does; it is paged, and a page holds all lanes
-of the partitions in it; keylane's own topics are internal.
+Behaviour: a lane is shown per partition, as in Metadata. The answer is paged, and a page has all
+lanes of its partitions; keylane's own topics are internal.
 Not done: nothing.
 
 Source: KIP-966 (DescribeTopicPartitions).

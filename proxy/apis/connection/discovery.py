@@ -1,11 +1,11 @@
 """FindCoordinator v0-6, DescribeCluster v0-2: brokers' addresses become keylane's.
 
-Behaviour: every host and port that a client could connect to is replaced; librdkafka takes
-the coordinator's address from here, so leaving one would let it go around keylane.
-Controllers (DescribeCluster endpoint type 2) are not clients' business and stay.
-Among many nodes a group's coordinator is the broker at the node that serves the group's offsets;
-while none does, COORDINATOR_NOT_AVAILABLE, upon which clients ask again. A share group's
-partition goes with its group; a transaction's coordinator is the broker at this node.
+Behaviour: every host and port that a client could connect to is replaced. librdkafka takes the
+coordinator's address from here, so a remaining one would lead it around keylane. Controllers
+(DescribeCluster endpoint type 2) are no targets of clients and stay.
+Among many nodes a group's coordinator is the broker at the node that serves the group's offsets.
+If no node does, the answer is COORDINATOR_NOT_AVAILABLE, upon which clients ask again. A share
+group's partition goes with its group; a transaction's coordinator is the broker at this node.
 Not done: nothing.
 
 Source: KIP-699 (many coordinators), KIP-700, KIP-919 (endpoint types), KIP-932 (share keys).

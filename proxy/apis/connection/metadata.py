@@ -1,12 +1,12 @@
 """Metadata v0-13: addresses become keylane's, lane topics show P*L partitions.
 
-Behaviour: a lane topic under its own name keeps its id; a lane name (`orders.lanes-16`) is
-asked for as the topic itself and answered with its own id. Topics are asked for by name, or
-by id, and then names mean nothing, whether they are null or empty. Lane `lane * P + p` has
-leader, replicas and ISR of partition p. A topic without lanes differs in nothing; keylane's own
+Behaviour: a lane topic under its own name keeps its id. For a lane name (`orders.lanes-16`)
+keylane asks the broker for the topic itself, and answers with a separate id. A request has topics
+by name, or by id; names beside ids mean nothing, whether null or empty. Lane `lane * P + p` has
+leader, replicas and ISR of partition p. A topic without lanes is answered unchanged; keylane's own
 topics are internal, as Kafka's are. A topic whose plan is for another partition count is answered
 with TOPIC_AUTHORIZATION_FAILED. Among many nodes each pair of node and broker is a broker; a
-partition and its lanes are at the node that they are placed on, the controller is at this node.
+partition and its lanes are at the node of their placement, the controller is at this node.
 Not done: lane names are not listed when all topics are asked for (any count is one).
 
 Source: protocol guide, Metadata; KIP-516 (topic ids).

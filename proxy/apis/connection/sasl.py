@@ -1,12 +1,12 @@
 """SaslHandshake v1, SaslAuthenticate v0-2: the client's own login, live at its own broker.
 
 Behaviour: mechanisms, tokens and answers pass as bytes, also when a client logs in again before
-its session ends (KIP-368); keylane keeps neither passwords nor tokens. Between a handshake
-and the last token a broker accepts nothing else, so a handshake waits until keylane has answered
-the client's earlier requests, and asks nothing more for it. Where keylane logs in itself, or has
-its own certificate for the brokers, a client's first requests must be its login: otherwise every
-client would have keylane's rights. The name in a token counts as the client's once the broker has
-ended the login, and for bounds only (`login_watch`).
+its session ends (KIP-368). keylane keeps neither passwords nor tokens. Between a handshake and the
+last token a broker accepts nothing else, so a handshake waits until keylane has answered the
+client's earlier requests, and keylane sends no other request in between. If keylane logs in
+itself, or has a certificate for the brokers, a client's first requests must be its login:
+otherwise every client would have keylane's rights. The name in a token counts as the client's once
+the broker has ended the login, and for bounds only (`login_watch`).
 Not done: SaslHandshake v0: its tokens have no request header and would be read as frames. Every
 client since 2018 has v1.
 

@@ -1,8 +1,8 @@
 """ConsumerGroupDescribe v0-1 (KIP-848): members of groups whose assignment the broker computes.
 
 Behaviour: such a member is refused lanes, but may have joined at a broker's own address, where it
-has whole partitions. One that has a partition of a topic whose own name means lanes is shown with
-all lanes of it, as offsets of the group are. All other answers pass as they are.
+has whole partitions. If it has a partition of a topic whose own name means lanes, it is shown with
+all lanes of it, like offsets of the group. All other answers pass unchanged.
 Not done: nothing.
 
 Source: KIP-848.

@@ -1,12 +1,13 @@
 """ConsumerGroupHeartbeat v0-1 (KIP-848), StreamsGroupHeartbeat v0 (KIP-1071).
 
-Behaviour: the broker computes these groups' assignments and knows no lanes: a member that
-subscribes to a lane topic would silently see the first lane of each partition only. So a
-heartbeat that names one, or whose pattern can match one, is refused with INVALID_REQUEST and
-a message; members of plain topics, and those that leave, pass as they are. A pattern that a broker
-has taken is kept per member and looked at again when lane topics change, since one may be created
-later. One that cannot be compared within bounds is refused with INVALID_REGULAR_EXPRESSION.
-Where no topic has lanes under its own name, nothing is compared, and nothing kept.
+Behaviour: the broker computes these groups' assignments and knows no lanes. A member that
+subscribes to a lane topic would see the first lane of each partition only, without an error. So a
+heartbeat that names one, or whose pattern can match one, is refused with INVALID_REQUEST and a
+message. Members of plain topics, and those that leave, pass unchanged. keylane keeps a pattern
+that a broker has accepted, per member, and compares it again when lane topics change, since one
+may be created later. A pattern that cannot be compared within bounds is refused with
+INVALID_REGULAR_EXPRESSION. If no topic has lanes under its own name, nothing is compared, and
+nothing kept.
 Not done: serving such groups (their members can use `group.protocol=classic`).
 
 Source: KIP-848, KIP-1071.

@@ -1,7 +1,7 @@
 """DescribeGroups v0-6: members by the names that they have joined with.
 
-Behaviour: the topics that keylane adds to the subscriptions of members of lanes are taken out of
-the answer; without any it passes as bytes.
+Behaviour: topics that keylane adds to the subscriptions of members of lanes are taken out of the
+answer; without any it passes as bytes.
 Not done: ConsumerGroupDescribe, whose groups have no lanes.
 
 Source: docs/decisions/024.

@@ -1,11 +1,12 @@
 """Heartbeat v0-4: passed on as bytes; now and then the group's stable offsets are committed again.
 
 Behaviour: brokers expire offsets without a commit for `offsets.retention.minutes`, unless they
-know the group as subscribed to the topic. What a running group has committed of lanes is committed
-again well before, just as the broker has it, in the name of the member whose heartbeat it is and
-over its connection. What the broker refuses is tried again at a later heartbeat. So is a stable
-offset that is known late, and could not be pushed in the name of the last committer. A node that
-has taken the group over loads its offsets for that, with the first heartbeat.
+know the group as subscribed to the topic. Well before that, keylane commits the stable offsets of
+a running group on lanes again, exactly as the broker has them, in the name of the heartbeat's
+member and over its connection. If the broker refuses that, a later heartbeat repeats it.
+Heartbeats also carry a late stable offset that could not be pushed in the name of the last
+committer. A node that has taken the group over loads its offsets for that, with the first
+heartbeat.
 Not done: groups without members, whose offsets expire as they do direct.
 
 Source: docs/decisions/025; Kafka protocol guide, Heartbeat.

@@ -1,16 +1,16 @@
 """JoinGroup v0-9: members whose topics have lanes, and the coordinator's answers to them.
 
-Behaviour: a member that names lanes (`orders.lanes-8`) is made known to the broker as subscribed
-to the topic behind them as well: the broker keeps offsets of subscribed topics only, and refuses
-to delete them. The names are taken out again where a leader is answered. Everything else of the
-metadata, of the request and of the answer stays byte for byte; where no lane name is in either,
-both pass as they are.
-A group means a topic by one name. A member that means it by another one than the members that are
-there is refused with INCONSISTENT_GROUP_PROTOCOL before the broker sees it, so that these go on.
-Where one came in past this node, it is left out of what the leader deals out.
-An answer with a generation and no leader is of a group that the broker deals out partitions in
+Behaviour: keylane makes a member that names lanes (`orders.lanes-8`) known to the broker as
+subscribed to the topic behind them as well: the broker keeps offsets of subscribed topics only,
+and refuses to delete them. Answers to leaders have these names removed. Everything else of the
+metadata, of the request and of the answer stays byte for byte; without a lane name both pass
+unchanged.
+A group means a topic by one name. A member with another name than the present members is refused
+with INCONSISTENT_GROUP_PROTOCOL before the broker sees it, so that these go on. A member with
+another name that came in past this node is left out of the leader's plan.
+An answer with a generation and no leader comes from a group whose partitions the broker assigns
 (KIP-848): to a member of lanes these would be lanes. It is refused the same way.
-Of groups that a rule gives the key-range assignor the generation is noted for SyncGroup.
+If a rule gives a group the key-range assignor, its generation is noted for SyncGroup.
 Not done: Kafka Streams (protocol `stream`) and Connect keep their own assignors, whose
 assignments carry more than partitions.
 

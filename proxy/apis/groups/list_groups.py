@@ -1,8 +1,8 @@
 """ListGroups v0-5, UnregisterBroker v0: groups and brokers among many nodes.
 
-Behaviour: clients know pairs of node and broker, and an id of one means the broker; so does the
-broker's own id. A group is listed by the node that serves it, once in all. The lone node relays
-both as bytes.
+Behaviour: clients know pairs of node and broker. The id of a pair means its broker, and so does
+the broker's own id. A group is listed by the node that serves it, once in all. The lone node
+relays both as bytes.
 Not done: transactions are listed once per node.
 
 Source: protocol guide.

@@ -1,12 +1,13 @@
 """ShareGroupHeartbeat v1, offsets of share groups v0-1 (KIP-932): whole partitions.
 
-Behaviour: a share group has the whole partitions of a topic, and its assignments, fetches and
-offsets name partitions, also of a topic whose own name means lanes. Its start offsets are set
-there by the partitions' numbers. A tool that goes by Metadata names all lanes: those beyond the
-partitions are answered as their partition where the request sets it to the same offset, and else
-refused with POLICY_VIOLATION and a reason. A lane name, to which a share group would wait for
-records without end, is refused in heartbeats with INVALID_REQUEST and in offset calls with
-POLICY_VIOLATION, each with a message. Its topic id is unknown to brokers, which say so.
+Behaviour: a share group has the whole partitions of a topic. Its assignments, fetches and offsets
+name partitions, also if the topic's own name means lanes. Its start offsets are set there by the
+partitions' numbers. A tool that reads Metadata names all lanes: those beyond the partitions are
+answered as their partition if the request sets it to the same offset, and else refused with
+POLICY_VIOLATION and a reason.
+On a lane name a share group would wait for records without end. So a lane name is refused in
+heartbeats with INVALID_REQUEST and in offset calls with POLICY_VIOLATION, each with a message.
+Brokers do not know its topic id, and answer that.
 Not done: share groups in the order of keys.
 
 Source: KIP-932; docs/decisions/028.

@@ -1,20 +1,20 @@
 """SyncGroup v0-5: keylane's plan of lanes in the place of the leader's.
 
-Behaviour: only for groups that a rule gives the key-range assignor. What the leader decided
-for lane topics is replaced; for topics without lanes, and in user data, its word stands. With
-a cooperative protocol a lane is given to another member only in the generation after its
-owner gave it up: owners that lose lanes rejoin by themselves, and the target is kept until
-all lanes have arrived, so that a change of load cannot make it go on without end.
-Every plan is checked for overlaps and gaps. A bad one, and a generation whose members this
-process has not seen (it was started since), keep the client's assignment.
-A topic whose switch `accept.range.fetch` is off is dealt out in whole partitions, and members
-whose `allow.individual.commit` is off, by a switch or by their own word, get whole partitions
-only.
-Members that say their rack (KIP-881) get lanes of partitions that are led there, where nothing
-more important speaks against it.
-A member that goes by another name of a topic than its group is refused (see `join_group`).
-Followers' requests, other groups' and those without an assignment pass as bytes.
-Not done: fencing; an unknown member, a late leader, an old generation are the broker's.
+Behaviour: this applies only to groups that a rule gives the key-range assignor. keylane replaces
+the leader's plan for lane topics; topics without lanes and user data stay unchanged. With a
+cooperative protocol another member gets a lane only in the generation after its owner gave it up.
+Owners that lose lanes rejoin by themselves, and the target is kept until all lanes have arrived,
+so that a change of load cannot make it go on without end.
+Every plan is checked for overlaps and gaps. A bad plan is dropped, and the client's assignment
+kept. The same holds for a generation whose members this process has not seen (it was started
+since).
+A topic whose switch `accept.range.fetch` is off is assigned in whole partitions. Members whose
+`allow.individual.commit` is off, by a switch or in their subscription, get whole partitions only.
+Members that report their rack (KIP-881) get lanes of partitions that are led there, if no more
+important goal is against it.
+A member with another name of a topic than its group is refused (see `join_group`). Followers'
+requests, other groups' and those without an assignment pass as bytes.
+Not done: fencing; the broker judges an unknown member, a late leader, and an old generation.
 
 Source: KIP-429 (cooperative), KIP-345 (static members).
 """

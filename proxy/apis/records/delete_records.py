@@ -1,10 +1,10 @@
 """DeleteRecords v0-2: a log is cut where the last of its lanes allows.
 
-Behaviour: to delete the records of a lane before an offset is to cut the log of its partition,
-and with it the records of the other lanes. So lanes are refused with POLICY_VIOLATION, and the
-reason is logged, unless one request names all lanes of a partition; then the log is cut at the
-lowest of their offsets, and each lane is answered the new log start. An offset of -1 is the high
-watermark, above all others. Topics without lanes pass as they are.
+Behaviour: to delete the records of a lane before an offset is to cut the log of its partition, and
+with it the records of the other lanes. So lanes are refused with POLICY_VIOLATION, and the reason
+is logged, unless one request names all lanes of a partition. Then the log is cut at the lowest of
+their offsets, and each lane is answered the new log start. An offset of -1 is the high watermark,
+above all others. Topics without lanes pass unchanged.
 Not done: nothing.
 
 Source: KIP-107; docs/decisions/028.

@@ -1,19 +1,20 @@
 """Fetch v4-17: lanes from keylane's reader and cache, all else from the broker.
 
-Behaviour: a request without lanes passes as bytes, and so does its answer but for broker
-addresses (v16+). With lanes, fetch sessions (KIP-227) end here: the answer has session id 0,
-so the client names everything in each request; lanes that join a broker's session are
-answered with FETCH_SESSION_ID_NOT_FOUND, so that it starts over. A client is given lanes
-only after its own principal was seen to have READ, and where the switch `accept.range.fetch`
-of the topic is on: TOPIC_AUTHORIZATION_FAILED otherwise. An empty batch still moves
-the client past other lanes' records; errors stay per partition. To librdkafka it is an empty
-control batch: of any other it concludes that its fetch size was too small, and at the tenth it
-reports MSG_SIZE_TOO_LARGE to its application (`rd_kafka_msgset_reader_run`). Not to others:
-Sarama and aiokafka (read_committed) take an empty control batch for damage.
-A client id that was given key ranges of a topic fetches its physical partitions, and gets its
-own keys of them; a partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED,
-and logged once. Such clients get no fetch sessions. Ranges that change while a request waits:
-NOT_LEADER_OR_FOLLOWER, so that it asks again.
+Behaviour: a request without lanes passes as bytes, and so does its answer but for broker addresses
+(v16+). With lanes, fetch sessions (KIP-227) end here: the answer has session id 0, so that the
+client names everything in each request. Lanes that join a broker's session are answered with
+FETCH_SESSION_ID_NOT_FOUND, so that the client starts over.
+A client gets lanes only after its own principal was seen to have READ, and while the switch
+`accept.range.fetch` of the topic is on: TOPIC_AUTHORIZATION_FAILED otherwise.
+An empty batch moves the client past other lanes' records; errors stay per partition. For
+librdkafka it is an empty control batch: from any other it concludes that its fetch size was too
+small, and at the tenth it reports MSG_SIZE_TOO_LARGE to its application
+(`rd_kafka_msgset_reader_run`). Other clients get no control batch: Sarama and aiokafka
+(read_committed) take an empty one for damage.
+A client id with key ranges of a topic fetches its physical partitions, and gets its own keys of
+them. A partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED, and logged
+once. Such clients get no fetch sessions. If ranges change while a request waits, the answer is
+NOT_LEADER_OR_FOLLOWER, so that the client asks again.
 A request that names lanes and plain topics is answered as soon as either has data.
 Not done: follower fetch of lanes (KIP-392), leader epochs of lanes are not fenced.
 

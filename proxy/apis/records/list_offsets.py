@@ -1,9 +1,9 @@
 """ListOffsets v1-11 and OffsetForLeaderEpoch v2-4: a lane's answer is its partition's.
 
-Behaviour: latest and earliest of lanes are answered from what Fetch answered a moment ago, where
-that is fresh (Spark asks twice per poll); all else is asked of the broker, each partition
-once. Offset by time, max timestamp and end of an epoch are the partition's, so a lane starts
-at or before its own first record of that time. Topics without lanes pass as they are.
+Behaviour: latest and earliest of lanes are answered from recent Fetch answers (Spark asks twice
+per poll). For all else keylane asks the broker, for each partition once. Offset by time, max
+timestamp and end of an epoch are the partition's, so a lane starts at or before its own first
+record of that time. Topics without lanes pass unchanged.
 Not done: nothing.
 
 Source: protocol guide, ListOffsets; KIP-101, KIP-320 (epochs), KIP-734 (max timestamp).

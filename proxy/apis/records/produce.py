@@ -1,11 +1,11 @@
 """Produce v3-13: records for lanes go to their physical partitions.
 
-Behaviour: lane `lane * P + p` is written to partition p, where a producer that goes direct
-writes the same key. A broker takes one batch per partition and request, so lanes of one
-partition go in successive requests over the same connection. An idempotent producer numbers
-its batches per lane, the broker per partition: sequences are translated (`wire.sequence`), and
-the next request of its connection waits until this one is answered, since a broker remembers
-5 batches only. acks=0 has no answer. Topics without lanes pass as bytes.
+Behaviour: lane `lane * P + p` is written to partition p, to which a direct producer writes the
+same key. A broker takes one batch per partition and request, so lanes of one partition go in
+successive requests over the same connection. An idempotent producer numbers its batches per lane,
+the broker per partition: sequences are translated (`wire.sequence`). The next request of its
+connection waits until this one is answered, since a broker remembers 5 batches only. acks=0 has no
+answer. Topics without lanes pass as bytes.
 Not done: nothing.
 
 Source: protocol guide, Produce; KIP-98, KIP-516, KIP-951.

@@ -2,10 +2,10 @@
 
 Behaviour: the producers of a lane are those of its partition, which has one log. A transaction
 that wrote to a partition of a topic whose own name means lanes is answered with all lanes of it,
-so that a tool that looks for hanging transactions lane by lane finds each lane in it.
-Not done: transactions do not name the lanes of lane names, of which there may be any number: by
-`kafka-transactions find-hanging`, look at the topic under its own name. To abort one, ask a
-broker's own address (WriteTxnMarkers is not served).
+so that a tool that looks for hanging transactions lane by lane finds it in each lane.
+Not done: transactions do not name the lanes of lane names, of which there may be any number. With
+`kafka-transactions find-hanging`, look at the topic under its own name. To abort a transaction,
+use a broker's own address (WriteTxnMarkers is not served).
 
 Source: KIP-664.
 """

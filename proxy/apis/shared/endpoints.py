@@ -1,10 +1,10 @@
 """Broker addresses in answers that are otherwise relayed: Produce, Fetch, ShareFetch and co.
 
 Behaviour: an answer that names a partition's new leader has the leader's address beside it
-(KIP-951); keylane's stands in its place, else clients would leave keylane and see partitions in
-the place of lanes. An answer without addresses stays as it is. Among many
-nodes ids are those of this node's pairs, also of the replica that a client is to read from
-(KIP-392): the client came here since the partition is placed here, with its replicas.
+(KIP-951). keylane's address replaces it; else clients would leave keylane, and see partitions in
+the place of lanes. An answer without addresses stays unchanged. Among many nodes ids are those of
+this node's pairs, also that of the replica that a client is to read from (KIP-392): the client
+came here since the partition is placed here, with its replicas.
 Not done: nothing.
 
 Source: KIP-951, KIP-932, KIP-392; NodeEndpoints in the message schemas.

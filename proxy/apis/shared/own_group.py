@@ -2,8 +2,8 @@
 
 Behaviour: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, TxnOffsetCommit,
 AddOffsetsToTxn, OffsetDelete, DeleteGroups, and the heartbeats and offset changes of the newer
-kinds of groups are answered GROUP_AUTHORIZATION_FAILED for `__keylane_nodes`, and the broker is
-not asked. Calls that only describe groups are the broker's matter.
+kinds of groups are answered GROUP_AUTHORIZATION_FAILED for `__keylane_nodes`, without a question
+to the broker. The broker answers calls that only describe groups.
 Not done: the same at the brokers' own listeners, which takes an ACL (docs/security.md).
 
 Source: Kafka message schemas; KIP-848, KIP-932, KIP-1071.
