@@ -1,6 +1,6 @@
 """Changes of a topic's lane count: the operators' part, and the judgement.
 
-Source: docs/operations.md, "Change what is configured"; docs/guarantees.md, "Another number of
+Source: docs/operations.md, "Change the configuration"; docs/guarantees.md, "Another number of
 lanes".
 
 Counts are chosen so that the lanes of one layout are unions of the other's. So all can be judged by
