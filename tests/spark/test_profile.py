@@ -17,7 +17,7 @@ from keylane.assignor.profile import LoadProfile, read_profile
 from keylane.assignor.range_plan import RangePlan, write_plan
 from keylane.cli.main import main
 from keylane.keyrange.hash import key_hash, offset_hash
-from keylane.pipeline import profile_cli, topic_range
+from keylane.pipeline import job, profile_cli
 from keylane.pipeline.profile import run_profile
 from keylane.pipeline.topic_range import find_range
 from tests.integration.conftest import TopicFactory
@@ -221,7 +221,7 @@ def test_a_broker_that_does_not_answer_is_named(
     command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An address at which no broker listens: one line, in the time that was set."""
-    monkeypatch.setattr(topic_range, "ASK_TIMEOUT_MS", 2_000)
+    monkeypatch.setattr(job, "ASK_TIMEOUT_MS", 2_000)
 
     assert command("--bootstrap", "127.0.0.1:1", "--topic", "x", "--out", tmp_path) == 2
 
