@@ -7,18 +7,24 @@ each with all that changed since the one before. The steps behind the next whole
 same keys and another base. So compaction keeps one whole record and the newest step of each number,
 and the steps that do not name the whole record's base are remains.
 
+    value of a step = int16 version, int64 timestamp in ms, int64 base (that of its whole record),
+                      int64 pushed (-1: none), int64 lift from, int64 lift to (equal: no lift),
+                      int32 count, and each change: int64 first hash, then as an interval of a
+                      whole record
+
 Only what the journal surely holds is gone on from. After an append without an ack, a load, or a
 journal that was cut, the next record is whole.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from keylane.errors import JournalInvalid
-from keylane.offsets.positions import PositionMap
+from keylane.offsets.positions import Change, PositionMap, Step
 from keylane.offsets.records.journal import (
     STEPS_MAX,
     Key,
@@ -27,19 +33,41 @@ from keylane.offsets.records.journal import (
     StepKey,
     write_value,
 )
-from keylane.offsets.records.journal_steps import StepValue, write_step
+from keylane.offsets.records.journal_parts import (
+    INTERVAL_BYTES_MIN,
+    VALUE_VERSION,
+    all_of,
+    expect,
+    number_of,
+    read_head,
+    read_interval,
+    read_offset,
+    write_interval,
+)
 from keylane.offsets.state import OffsetState
+from keylane.offsets.values import POSITION_COUNT_MAX
+from keylane.wire.primitives import Reader, Writer
 
 INTERVALS_MIN: Final = 9
 """Below, a whole record is hardly longer than a step, and any keylane can read it."""
 ROOM: Final = 2
 """Steps may take so many times the bytes of their whole record: a third of what is written is
 whole records then, however many lanes there are, and a load reads three times the least."""
-STEP_BYTES_MIN: Final = 46
-"""Of a step without a change."""
+HEAD: Final = struct.Struct(">hqqqqqi")
+"""Head of a step's value, before its changes."""
+STEP_BYTES_MIN: Final = HEAD.size
 
 Entry = tuple[Key, bytes | None]
 """Key, and value; None: a tombstone."""
+
+
+class StepValue(NamedTuple):
+    """One step. It has all that changed, so with it a state has come about whole, or not at all."""
+
+    timestamp_ms: int
+    base: int
+    pushed: int | None
+    step: Step
 
 
 @dataclass(slots=True)
@@ -212,3 +240,40 @@ def walked(
     if not positions.is_sound:
         raise JournalInvalid("journal positions: steps lead to nonsense")
     return positions, pushed
+
+
+def write_step(value: StepValue) -> bytes:
+    """Encode a step. Raises: ValueError, a string is longer than Kafka allows."""
+    writer = Writer(flexible=False)
+    lift, changes = value.step
+    start, end = lift or (0, 0)
+    pushed = number_of(value.pushed)
+    head = VALUE_VERSION, value.timestamp_ms, value.base, pushed, start, end, len(changes)
+    writer.raw(HEAD.pack(*head))
+    for first_hash, last_hash, position in changes:
+        writer.int64(first_hash)
+        write_interval(writer, last_hash, position)
+    return writer.to_bytes()
+
+
+@all_of("step")
+def read_step(reader: Reader) -> StepValue:
+    """Decode the value of a `StepKey`."""
+    timestamp_ms, base = read_head(reader), reader.int64()
+    pushed, start, end = read_offset(reader), reader.int64(), reader.int64()
+    expect(f"base {base}", that=base >= 0)
+    expect(f"lift from {start} to {end}", that=min(start, end) >= 0)
+    count = reader.count(8 + INTERVAL_BYTES_MIN)
+    expect(f"{count} changes", that=count <= POSITION_COUNT_MAX)
+    changes: list[Change] = []
+    last_before = -1
+    for _ in range(count):
+        first_hash = reader.int64()
+        last_hash, position = read_interval(reader)
+        expect("changes out of order", that=last_before < first_hash <= last_hash)
+        last_before = last_hash
+        changes.append((first_hash, last_hash, position))
+    lift = None if start == end else (start, end)
+    return StepValue(
+        timestamp_ms=timestamp_ms, base=base, pushed=pushed, step=Step(lift, tuple(changes))
+    )

@@ -453,21 +453,20 @@ class OffsetTable:
                 state.check()
 
     def _apply(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
-        place = "journal"
         if key is None:
-            raise JournalInvalid(f"{place}: a record without a key")
-        decoded = read_key(key, place=place)
+            raise JournalInvalid("journal: a record without a key")
+        decoded = read_key(key)
         if decoded is None:
             return
         if isinstance(decoded, LayoutKey):  # in any partition: a node pins it where it may write
             self._put_layout(decoded.view, partition, None)
             if value is not None:
-                self._put_layout(decoded.view, partition, read_layout(value, place=place))
+                self._put_layout(decoded.view, partition, read_layout(value))
             return
         if ic_partition(_group_of(decoded), self.partition_count) != partition:
-            raise JournalInvalid(f"{place}: belongs to another partition")
+            raise JournalInvalid("journal: belongs to another partition")
         state = decoded if isinstance(decoded, StateKey) else decoded.state
-        self._loading.setdefault(state, Loading()).take(decoded, value, offset, place=place)
+        self._loading.setdefault(state, Loading()).take(decoded, value, offset)
 
     def _put_layout(self, view: str, partition: int, layout: LayoutValue | None) -> None:
         found = self._layouts.setdefault(view, {})

@@ -134,7 +134,7 @@ def _known(choice: int, data: bytes) -> tuple[int, int]:
 
 def fuzz_journal(choice: int, data: bytes) -> None:
     read = (read_key, read_positions, read_range, read_layout)[choice % 4]
-    read(data, place="fuzz")
+    read(data)
 
 
 def fuzz_subscription(choice: int, data: bytes) -> None:

@@ -70,8 +70,8 @@ def test_truncated_anywhere_is_refused(name: str) -> None:
     data, read = GOOD[name]
 
     for size in range(len(data)):
-        with pytest.raises(JournalInvalid, match="somewhere"):
-            read(data[:size], place="somewhere")
+        with pytest.raises(JournalInvalid, match="^journal "):
+            read(data[:size])
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -80,7 +80,7 @@ def test_bytes_behind_the_end_are_refused(name: str) -> None:
     data, read = GOOD[name]
 
     with pytest.raises(JournalInvalid):
-        read(data + b"\0", place="somewhere")
+        read(data + b"\0")
 
 
 @given(data=st.binary(max_size=200))
@@ -88,7 +88,7 @@ def test_garbage_is_refused_or_read(data: bytes) -> None:
     """No decoder raises anything but JournalInvalid."""
     for read in READERS:
         try:
-            read(data, place="somewhere")
+            read(data)
         except JournalInvalid:
             continue
 
@@ -100,7 +100,7 @@ def test_flipped_bytes_are_refused_or_read(name: str, at: int, flip: int) -> Non
     data = bytearray(good)
     data[at % len(data)] ^= flip
     try:
-        read(bytes(data), place="somewhere")
+        read(bytes(data))
     except JournalInvalid:
         return
     if name == "positions":
@@ -115,7 +115,7 @@ def test_lying_count_costs_no_memory() -> None:
     head = bytes(2 + 8 + 8 + 2)
 
     with pytest.raises(JournalInvalid, match="2147483647 items"):
-        read_positions(head + b"\x7f\xff\xff\xff" + bytes(16), place="somewhere")
+        read_positions(head + b"\x7f\xff\xff\xff" + bytes(16))
 
 
 @given(
@@ -181,11 +181,11 @@ def test_whatever_is_taken_of_a_journal_can_be_written_again(
 def test_a_range_to_the_end_of_all_offsets_is_refused() -> None:
     """The position behind it has no room in 64 bits: no later commit could be written."""
     with pytest.raises(JournalInvalid, match="range from 0 to 9223372036854775807"):
-        read_key(write_key(RangeKey(STATE, 0, 2**63 - 1)), place="somewhere")
+        read_key(write_key(RangeKey(STATE, 0, 2**63 - 1)))
 
 
 @pytest.mark.parametrize(("read", "size"), [(read_key, 2**17), (read_positions, 2**20)])
 def test_what_is_too_long_is_not_looked_at(read, size) -> None:
     """No keylane has written it."""
     with pytest.raises(JournalInvalid, match=f"at most {size} are read"):
-        read(bytes(size + 1), place="somewhere")
+        read(bytes(size + 1))

@@ -74,7 +74,7 @@ def test_commits_of_many_lanes_are_steps_and_load_as_they_were_saved(kafka: str)
             state.commit_lane(split.key_range(number), 1000 + number)
             table.put(key, state)
             records = table.records(key, now_ms=1)
-            kinds.update(isinstance(read_key(r.key, place=""), StepKey) for r in records)
+            kinds.update(isinstance(read_key(r.key), StepKey) for r in records)
             await store.append(records)
             table.mark_saved(key)
 

@@ -365,7 +365,7 @@ def read_journal(kafka: str) -> tuple[int, set[bytes | None]]:
             count += 1
             if message.value() is None:
                 live.discard(message.key())
-            elif read_key(message.key() or b"", place="journal") is not None:
+            elif read_key(message.key() or b"") is not None:
                 live.add(message.key())
     consumer.close()
     return count, live

@@ -26,7 +26,7 @@ from keylane.offsets.records.journal import (
     read_key,
     read_positions,
 )
-from keylane.offsets.records.journal_steps import read_step
+from keylane.offsets.steps import read_step
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """A batch up to its record count: base offset, length, leader epoch, magic, CRC, attributes,
@@ -201,16 +201,16 @@ def states_over_time(
     held: dict[StateKey, tuple[PositionsValue, PositionMap]] = {}
     for message in journal:
         where = f"journal {message.partition()}/{message.offset()}"
-        key = read_key(message.key() or b"", place=where)
+        key = read_key(message.key() or b"")
         data = message.value()
         if data is None:
             continue
         if isinstance(key, StateKey):
-            value = read_positions(data, place=where)
+            value = read_positions(data)
             held[key] = value, PositionMap.from_ends(value.positions)
             yield message, key, value
         elif isinstance(key, StepKey):
-            step = read_step(data, place=where)
+            step = read_step(data)
             whole, positions = held[key.state]
             assert step.base == whole.base, f"{where}: a step of {step.base} behind {whole.base}"
             positions.apply_step(step.step)

@@ -272,11 +272,11 @@ def _compacted(records: list[JournalRecord], chance: random.Random | None) -> li
 
 
 def _is_step(record: JournalRecord) -> bool:
-    return isinstance(read_key(record.key, place="here"), StepKey)
+    return isinstance(read_key(record.key), StepKey)
 
 
 def _state(record: JournalRecord) -> StateKey:
-    key = read_key(record.key, place="here")
+    key = read_key(record.key)
     assert isinstance(key, StepKey)
     return key.state
 

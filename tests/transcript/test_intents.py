@@ -182,7 +182,7 @@ async def test_a_commit_that_goes_forward_is_appended_once() -> None:
     await commit(node, dict.fromkeys(range(LANES), 1200))
 
     assert len(kafka.log) == before + 1
-    assert read_key(kafka.log[-1].key, place="here") == KEY
+    assert read_key(kafka.log[-1].key) == KEY
 
 
 async def test_a_move_at_kafka_is_journaled_before_it_is_answered() -> None:

@@ -34,7 +34,7 @@ async def started() -> Node:
 
 def positions_of(records: list[JournalRecord]) -> list[int | str]:
     """The number of each step, and the version of each whole record."""
-    keys = [(read_key(record.key, place=""), record.value) for record in records]
+    keys = [(read_key(record.key), record.value) for record in records]
     return [
         key.number if isinstance(key, StepKey) else f"v{int.from_bytes((value or b'')[:2])}"
         for key, value in keys

@@ -21,7 +21,7 @@ Source: docs/decisions/005, 006, 022, 027, 038, 042.
             intent         int64 pushed before (-1: none), then as positions from pushed on
             epoch          int32 leader epoch of what stands before the furthest position that a
                            scan has led to, int64 first offset that was seen of it
-            step           see `journal_steps`
+            step           see `offsets.steps`
             pusher         int64 producer id, int16 epoch: of the owner that pushed last
 
 A key of kind 4 (fence) has nothing more, and its value no more than version and timestamp: an owner
@@ -37,7 +37,7 @@ import struct
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from keylane.config.own_names import JOURNAL_TOPIC
 from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
@@ -45,9 +45,9 @@ from keylane.offsets.lineage import EpochStart
 from keylane.offsets.records.journal_parts import (
     INTERVAL_BYTES_MIN,
     VALUE_VERSION,
+    all_of,
     expect,
     number_of,
-    read_bounded,
     read_head,
     read_interval,
     read_offset,
@@ -60,7 +60,7 @@ from keylane.offsets.values import (
     OwnerEpoch,
     Position,
 )
-from keylane.wire.primitives import Buffer, Reader, Writer
+from keylane.wire.primitives import Reader, Writer
 
 TOPIC_NAME: Final = JOURNAL_TOPIC
 FORMAT: Final = 1
@@ -90,8 +90,6 @@ KEY_BYTES_MAX: Final = 128 * 1024
 """Two strings of 32,767 bytes and numbers at the most; keylane's own are a tenth of a percent."""
 TIMESTAMP_MS_MAX: Final = 2**53
 """Of a layout: the newest counts, and the next one is a millisecond later at least."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +163,15 @@ class PusherKey:
 
 
 Key = StateKey | RangeKey | LayoutKey | IntentKey | EpochKey | StepKey | PusherKey
+KINDS: Final[dict[type[Key], int]] = {
+    StateKey: POSITIONS,
+    RangeKey: RANGE,
+    LayoutKey: LAYOUT,
+    IntentKey: INTENT,
+    EpochKey: EPOCH,
+    StepKey: STEP,
+    PusherKey: PUSHER,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,24 +262,21 @@ def ic_partition(group: str, count: int) -> int:
 def write_key(key: Key) -> bytes:
     """Encode a key. Raises: ValueError, a name is longer than Kafka allows."""
     writer = Writer(flexible=False)
+    writer.raw(KEY_HEAD.pack(KEY_VERSION, KINDS[type(key)]))
+    if isinstance(key, LayoutKey):
+        writer.string(key.view)
+        return writer.to_bytes()
+    state = key if isinstance(key, StateKey) else key.state
+    writer.string(state.group)
+    writer.raw(PLACE.pack(state.topic_id.bytes, state.partition))
     match key:
-        case StateKey():
-            _write_state_key(writer, POSITIONS, key)
         case StepKey():
-            _write_state_key(writer, STEP, key.state)
             writer.int32(key.number)
         case RangeKey():
-            _write_state_key(writer, RANGE, key.state)
             writer.int64(key.first)
             writer.int64(key.last)
-        case LayoutKey():
-            writer.raw(KEY_HEAD.pack(KEY_VERSION, LAYOUT))
-            writer.string(key.view)
         case IntentKey():
-            _write_state_key(writer, INTENT, key.state)
             writer.int64(number_of(key.offset))
-        case EpochKey() | PusherKey():
-            _write_state_key(writer, EPOCH if isinstance(key, EpochKey) else PUSHER, key.state)
     return writer.to_bytes()
 
 
@@ -284,15 +288,30 @@ def write_fence(partition: int, timestamp_ms: int) -> JournalRecord:
     return JournalRecord(partition, KEY_HEAD.pack(KEY_VERSION, FENCE), value.to_bytes())
 
 
-def read_key(data: Buffer, *, place: str) -> Key | None:
-    """Decode a key; None: of a version or kind that this keylane does not know.
-
-    place: where the record stands, for the error's text.
-
-    Raises:
-        JournalInvalid: it is not a key.
-    """
-    return read_bounded(data, _key, f"{place} key", KEY_BYTES_MAX)
+@all_of("key", KEY_BYTES_MAX)
+def read_key(reader: Reader) -> Key | None:
+    """Decode a key; None: of a version or kind that this keylane does not know."""
+    if reader.int16() != KEY_VERSION:
+        return None
+    kind = reader.int8()
+    if kind == LAYOUT:
+        return LayoutKey(reader.string())
+    if kind not in KINDS.values():
+        return None
+    state = _state_key(reader)
+    if kind == RANGE:
+        first, last = reader.int64(), reader.int64()
+        expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
+        return RangeKey(state, first, last)
+    if kind == INTENT:
+        return IntentKey(state, read_offset(reader))
+    if kind == STEP:
+        number = reader.int32()
+        expect(f"step {number}", that=0 <= number < STEPS_MAX)
+        return StepKey(state, number)
+    if kind == POSITIONS:
+        return state
+    return EpochKey(state) if kind == EPOCH else PusherKey(state)
 
 
 def write_value(value: Value) -> bytes:
@@ -325,83 +344,23 @@ def write_value(value: Value) -> bytes:
     return writer.to_bytes()
 
 
-def read_positions(data: Buffer, *, place: str) -> PositionsValue:
-    """Decode the value of a `StateKey`. Raises: JournalInvalid."""
-    return read_bounded(data, _positions_value, f"{place} positions")
-
-
-def read_intent(data: Buffer, *, place: str) -> IntentValue:
-    """Decode the value of an `IntentKey`. Raises: JournalInvalid."""
-    return read_bounded(data, _intent_value, f"{place} intent")
-
-
-def read_range(data: Buffer, *, place: str) -> RangeValue:
-    """Decode the value of a `RangeKey`. Raises: JournalInvalid."""
-    return read_bounded(data, _range_value, f"{place} range")
-
-
-def read_layout(data: Buffer, *, place: str) -> LayoutValue:
-    """Decode the value of a `LayoutKey`. Raises: JournalInvalid."""
-    return read_bounded(data, _layout_value, f"{place} layout")
-
-
-def read_epoch(data: Buffer, *, place: str) -> EpochValue:
-    """Decode the value of an `EpochKey`. Raises: JournalInvalid."""
-    return read_bounded(data, _epoch_value, f"{place} epoch")
-
-
-def read_pusher(data: Buffer, *, place: str) -> PusherValue:
-    """Decode the value of a `PusherKey`. Raises: JournalInvalid."""
-    return read_bounded(data, _pusher_value, f"{place} pusher")
-
-
-def _key(reader: Reader) -> Key | None:
-    if reader.int16() != KEY_VERSION:
-        return None
-    kind = reader.int8()
-    key: Key
-    if kind == POSITIONS:
-        key = _state_key(reader)
-    elif kind == RANGE:
-        state, first, last = _state_key(reader), reader.int64(), reader.int64()
-        expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
-        key = RangeKey(state, first, last)
-    elif kind == LAYOUT:
-        key = LayoutKey(reader.string())
-    elif kind == INTENT:
-        key = IntentKey(_state_key(reader), read_offset(reader))
-    elif kind == EPOCH:
-        key = EpochKey(_state_key(reader))
-    elif kind == PUSHER:
-        key = PusherKey(_state_key(reader))
-    elif kind == STEP:
-        key = StepKey(_state_key(reader), reader.int32())
-        expect(f"step {key.number}", that=0 <= key.number < STEPS_MAX)
-    else:
-        return None
-    reader.end()
-    return key
-
-
-def _write_state_key(writer: Writer, kind: int, key: StateKey) -> None:
-    writer.raw(KEY_HEAD.pack(KEY_VERSION, kind))
-    writer.string(key.group)
-    writer.raw(PLACE.pack(key.topic_id.bytes, key.partition))
-
-
 def _state_key(reader: Reader) -> StateKey:
     group, topic_id, partition = reader.string(), uuid.UUID(bytes=reader.uuid()), reader.int32()
     expect(f"partition {partition}", that=partition >= 0)
     return StateKey(group, topic_id, partition)
 
 
-def _intent_value(reader: Reader) -> IntentValue:
+@all_of("intent")
+def read_intent(reader: Reader) -> IntentValue:
+    """Decode the value of an `IntentKey`."""
     timestamp_ms = read_head(reader)
     before = read_offset(reader)
     return IntentValue(before=before, after=_positions(reader, timestamp_ms))
 
 
-def _positions_value(reader: Reader) -> PositionsValue:
+@all_of("positions")
+def read_positions(reader: Reader) -> PositionsValue:
+    """Decode the value of a `StateKey`."""
     version = reader.int16()
     expect(f"value version {version}", that=version in (VALUE_VERSION, BASE_VERSION))
     timestamp_ms = reader.int64()
@@ -440,7 +399,6 @@ def _positions(reader: Reader, timestamp_ms: int) -> PositionsValue:
         last_before = last_hash
         positions.append((last_hash, position))
     expect("intervals do not cover the hash space", that=last_before == HASH_MAX)
-    reader.end()
     return PositionsValue(
         timestamp_ms=timestamp_ms,
         pushed=pushed,
@@ -449,15 +407,17 @@ def _positions(reader: Reader, timestamp_ms: int) -> PositionsValue:
     )
 
 
-def _range_value(reader: Reader) -> RangeValue:
-    value = RangeValue(
+@all_of("range")
+def read_range(reader: Reader) -> RangeValue:
+    """Decode the value of a `RangeKey`."""
+    return RangeValue(
         timestamp_ms=read_head(reader), leader_epoch=reader.int32(), member_id=reader.string()
     )
-    reader.end()
-    return value
 
 
-def _layout_value(reader: Reader) -> LayoutValue:
+@all_of("layout")
+def read_layout(reader: Reader) -> LayoutValue:
+    """Decode the value of a `LayoutKey`."""
     version = reader.int16()
     expect(f"value version {version}", that=version in (VALUE_VERSION, CUT_LAYOUT_VERSION))
     value = LayoutValue(
@@ -470,21 +430,22 @@ def _layout_value(reader: Reader) -> LayoutValue:
     expect(f"time {value.timestamp_ms}", that=value.timestamp_ms <= TIMESTAMP_MS_MAX)
     expect(f"{value.partition_count} partitions", that=value.partition_count >= 1)
     expect(f"{value.lane_count} lanes", that=1 <= value.lane_count <= LANE_COUNT_MAX)
-    reader.end()
     return value
 
 
-def _epoch_value(reader: Reader) -> EpochValue:
+@all_of("epoch")
+def read_epoch(reader: Reader) -> EpochValue:
+    """Decode the value of an `EpochKey`."""
     timestamp_ms = read_head(reader)
     seen = EpochStart(reader.int32(), reader.int64())
     expect(f"epoch {seen.epoch} from {seen.start}", that=min(seen) >= 0)
-    reader.end()
     return EpochValue(timestamp_ms=timestamp_ms, seen=seen)
 
 
-def _pusher_value(reader: Reader) -> PusherValue:
+@all_of("pusher")
+def read_pusher(reader: Reader) -> PusherValue:
+    """Decode the value of a `PusherKey`."""
     timestamp_ms = read_head(reader)
     owner = OwnerEpoch(reader.int64(), reader.int16())
     expect(f"producer {owner.producer_id} epoch {owner.epoch}", that=min(owner) >= 0)
-    reader.end()
     return PusherValue(timestamp_ms=timestamp_ms, owner=owner)

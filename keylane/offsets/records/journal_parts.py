@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import wraps
 from typing import Final, TypeVar
 
 from keylane.errors import FrameInvalid, JournalInvalid
@@ -21,16 +22,33 @@ VALUE_BYTES_MAX: Final = 1024**2
 T = TypeVar("T")
 
 
-def read_bounded(
-    data: Buffer, read: Callable[[Reader], T], place: str, bytes_max: int = VALUE_BYTES_MAX
-) -> T:
-    """Return the value that `read` makes of all `data`. Raises: JournalInvalid, with the place."""
-    if len(data) > bytes_max:
-        raise JournalInvalid(f"{place}: {len(data)} bytes, at most {bytes_max} are read")
-    try:
-        return read(Reader(data, flexible=False))
-    except FrameInvalid as error:
-        raise JournalInvalid(f"{place}: {error}") from None
+def all_of(
+    what: str, bytes_max: int = VALUE_BYTES_MAX
+) -> Callable[[Callable[[Reader], T]], Callable[[Buffer], T]]:
+    """Make a function that reads parts into one that reads all of a key or value.
+
+    It raises JournalInvalid where the other raises FrameInvalid, and when something is left over;
+    nothing is where the other gives None, for what this keylane does not know.
+    """
+
+    def decorate(read: Callable[[Reader], T]) -> Callable[[Buffer], T]:
+        @wraps(read)
+        def read_all(data: Buffer) -> T:
+            place = f"journal {what}"
+            if len(data) > bytes_max:
+                raise JournalInvalid(f"{place}: {len(data)} bytes, at most {bytes_max} are read")
+            reader = Reader(data, flexible=False)
+            try:
+                value = read(reader)
+                if value is not None:
+                    reader.end()
+            except FrameInvalid as error:
+                raise JournalInvalid(f"{place}: {error}") from None
+            return value
+
+        return read_all
+
+    return decorate
 
 
 def read_head(reader: Reader) -> int:

@@ -26,8 +26,7 @@ from keylane.offsets.records.journal import (
     read_pusher,
     read_range,
 )
-from keylane.offsets.records.journal_steps import StepValue, read_step
-from keylane.offsets.steps import walked
+from keylane.offsets.steps import StepValue, read_step, walked
 from keylane.offsets.values import Pusher
 
 OrphanKey = StateKey | RangeKey | EpochKey | StepKey | PusherKey
@@ -49,30 +48,28 @@ class Loading:
     pusher: Pusher | None = None
     intents: dict[int | None, IntentValue] = field(default_factory=dict)
 
-    def take(
-        self, key: OrphanKey | IntentKey, value: bytes | None, offset: int, *, place: str
-    ) -> None:
+    def take(self, key: OrphanKey | IntentKey, value: bytes | None, offset: int) -> None:
         """Take in a record that stands at `offset`. Raises: JournalInvalid, and it is not there."""
         match key:
             case StateKey():
                 self.positions, self.offset = None, offset
                 if value is not None:
-                    self.positions = read_positions(value, place=place)
+                    self.positions = read_positions(value)
             case StepKey():
-                self._take_step(key, value, place)
+                self._take_step(key, value)
             case RangeKey():
-                self._take_range(key, value, place)
+                self._take_range(key, value)
             case EpochKey():
                 self.epoch = None
                 if value is not None:
-                    self.epoch = read_epoch(value, place=place).seen
+                    self.epoch = read_epoch(value).seen
             case PusherKey():
                 self.pusher = None
                 if value is not None:
-                    found = read_pusher(value, place=place)
+                    found = read_pusher(value)
                     self.pusher = Pusher(found.owner, found.timestamp_ms // 1000)
             case IntentKey():
-                self._take_intent(key, value, place)
+                self._take_intent(key, value)
 
     def walked(self, *, is_moving: bool) -> tuple[PositionMap, int | None] | None:
         """Positions, and what was pushed; None: there are none. Raises: JournalInvalid."""
@@ -90,29 +87,29 @@ class Loading:
             found.add(PusherKey(key))
         return found
 
-    def _take_step(self, key: StepKey, value: bytes | None, place: str) -> None:
+    def _take_step(self, key: StepKey, value: bytes | None) -> None:
         self.steps.pop(key.number, None)
         if value is not None:
             self.steps[key.number] = None
-            self.steps[key.number] = read_step(value, place=place)
+            self.steps[key.number] = read_step(value)
 
-    def _take_range(self, key: RangeKey, value: bytes | None, place: str) -> None:
+    def _take_range(self, key: RangeKey, value: bytes | None) -> None:
         self.ranges.discard((key.first, key.last))
         self.damaged_ranges.discard(key)
         if value is None:
             return
         try:
-            read_range(value, place=place)
+            read_range(value)
         except JournalInvalid:
             self.damaged_ranges.add(key)
             raise
         self.ranges.add((key.first, key.last))
 
-    def _take_intent(self, key: IntentKey, value: bytes | None, place: str) -> None:
+    def _take_intent(self, key: IntentKey, value: bytes | None) -> None:
         self.intents.pop(key.offset, None)
         if value is None:
             return
-        intent = read_intent(value, place=place)
+        intent = read_intent(value)
         if intent.after.pushed != key.offset:
-            raise JournalInvalid(f"{place}: an intent of another offset")
+            raise JournalInvalid("journal: an intent of another offset")
         self.intents[key.offset] = intent

@@ -49,8 +49,8 @@ def test_an_intent_is_written_and_read(offset) -> None:
     draft.commit_lane(LANES.key_range(0), 10, "metadata", 7)
     intent, place = intent_of(at(1000), draft, offset, 99), IntentKey(KEY, offset)
 
-    key = read_key(write_key(place), place="here")
-    value = read_intent(write_value(intent), place="here")
+    key = read_key(write_key(place))
+    value = read_intent(write_value(intent))
 
     assert (key, value) == (place, intent)
     assert (intent.before, intent.after.pushed) == (1000, offset)
@@ -61,8 +61,8 @@ def test_a_damaged_intent_is_named(cut) -> None:
     """As other records of the journal."""
     value = write_value(intent_of(at(1000), at(1000), 10, 99))
 
-    with pytest.raises(JournalInvalid, match="here"):
-        read_intent(value[:cut], place="here")
+    with pytest.raises(JournalInvalid, match="journal intent"):
+        read_intent(value[:cut])
 
 
 def test_an_intent_under_the_key_of_another_offset_is_damaged() -> None:

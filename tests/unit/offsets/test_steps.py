@@ -22,8 +22,8 @@ from keylane.offsets.records.journal import (
     read_key,
     write_key,
 )
-from keylane.offsets.records.journal_steps import StepValue, read_step, write_step
 from keylane.offsets.state import OffsetState
+from keylane.offsets.steps import StepValue, read_step, write_step
 from keylane.offsets.table import OffsetTable
 from keylane.offsets.values import Position
 from keylane.tasks import spawn
@@ -75,7 +75,7 @@ def load(records: list[JournalRecord], damaged: int = 0) -> OffsetTable:
 
 def kinds(records: list[JournalRecord]) -> list[int | None]:
     """Number of each step; None: a whole record."""
-    found = [read_key(record.key, place="here") for record in records]
+    found = [read_key(record.key) for record in records]
     return [key.number if isinstance(key, StepKey) else None for key in found]
 
 
@@ -293,7 +293,7 @@ def test_a_step_is_read_as_it_was_written(
     ranges = tuple((20 * n, 20 * n + length, each) for n, (length, each) in enumerate(changes))
     value = StepValue(timestamp_ms=3, base=9, pushed=pushed, step=Step(lift, ranges))
 
-    assert read_step(write_step(value), place="here") == value
+    assert read_step(write_step(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_step_is_read_as_it_was_written(
 def test_nonsense_steps_are_refused(value: StepValue, says: str) -> None:
     """The text says what is wrong."""
     with pytest.raises(JournalInvalid, match=says):
-        read_step(write_step(value), place="here")
+        read_step(write_step(value))
 
 
 def test_a_journal_that_lost_records_or_has_those_of_others_is_found_out() -> None:

@@ -72,7 +72,7 @@ def test_merge_appends_two_tombstones_and_one_put() -> None:
     records = save(table)
 
     assert draft.ranges() == [(45, 50)]
-    assert [(read_key(r.key, place=""), r.value is None) for r in records] == [
+    assert [(read_key(r.key), r.value is None) for r in records] == [
         (RangeKey(KEY, 45, 50), False),
         (RangeKey(KEY, 45, 47), True),
         (RangeKey(KEY, 50, 50), True),
@@ -165,7 +165,7 @@ def test_the_epoch_of_a_state_comes_back_and_goes_with_it() -> None:
     loaded = load(records)
     tombstones = loaded.tombstones(KEY)
 
-    assert [read_key(record.key, place="") for record in first] == [EpochKey(KEY), KEY]
+    assert [read_key(record.key) for record in first] == [EpochKey(KEY), KEY]
     assert not again
     assert loaded.epoch_of(KEY) == EpochStart(6, 50)
     assert load([*records, *tombstones]).take_orphan_tombstones() == []
@@ -187,7 +187,7 @@ def test_the_pusher_of_a_state_comes_back_and_goes_with_it() -> None:
     loaded = load(records)
     tombstones = loaded.tombstones(KEY)
 
-    assert [read_key(record.key, place="") for record in first] == [PusherKey(KEY), KEY]
+    assert [read_key(record.key) for record in first] == [PusherKey(KEY), KEY]
     assert not again
     assert loaded._pushers[KEY] == Pusher(OwnerEpoch(8, 2), 1000)
     assert load([*records, *tombstones]).take_orphan_tombstones() == []
@@ -317,7 +317,7 @@ def test_a_fence_says_nothing() -> None:
     table.apply(fence.partition, 0, fence.key, fence.value)
 
     assert table.finish_load().damaged_count == 0 and len(table) == 0
-    assert (fence.partition, read_key(fence.key, place="")) == (3, None)
+    assert (fence.partition, read_key(fence.key)) == (3, None)
 
 
 def test_orphan_ranges_are_dropped_and_deleted() -> None:
@@ -327,9 +327,7 @@ def test_orphan_ranges_are_dropped_and_deleted() -> None:
     tombstones = loaded.take_orphan_tombstones()
 
     assert len(loaded) == 0
-    assert [(read_key(r.key, place=""), r.value) for r in tombstones] == [
-        (RangeKey(KEY, 5, 9), None)
-    ]
+    assert [(read_key(r.key), r.value) for r in tombstones] == [(RangeKey(KEY, 5, 9), None)]
     assert loaded.take_orphan_tombstones() == []
 
 
