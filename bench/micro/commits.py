@@ -137,7 +137,7 @@ def measure_state(lane_count: int) -> None:
     scan = ScanIndex(split)
     scan.add(0, LOG, LOG - 1 - np.arange(lane_count))
     for lane in range(lane_count):
-        state.commit_lane(split.key_range(lane), LOG // 2 + lane * 7 % 1_009)
+        state.commit_keys((split.key_range(lane),), LOG // 2 + lane * 7 % 1_009)
     table, key = OffsetTable(partition_count=50), StateKey("group", ORDERS, 0)
     table.put(key, state)
     times_us, number = [], 0

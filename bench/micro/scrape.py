@@ -11,6 +11,7 @@ import uuid
 
 from keylane.keyrange.space import split_even
 from keylane.offsets.records.journal import StateKey
+from keylane.offsets.positions import PositionMap
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import Position
 from keylane.proxy.control.group_gauges import GroupGauges
@@ -30,7 +31,9 @@ def make_state(lane_count: int) -> OffsetState:
         (lane.hi, Position(offset=at, counted=at, committed=True))
         for at, lane in enumerate(split_even(lane_count))
     ]
-    return OffsetState.restore(positions=positions, ranges=[], pushed=0, topic_name="orders")
+    return OffsetState.restore(
+        positions=PositionMap.from_ends(positions), ranges=[], pushed=0, topic_name="orders"
+    )
 
 
 def measure(group_count: int, partition_count: int, lane_count: int) -> None:

@@ -28,7 +28,7 @@ APPEAR_TIMEOUT_S: Final = 60.0
 """Time that a topic may take to have all leaders; a cold cluster takes a few seconds."""
 RETRY_BACKOFF_S: Final = 0.1
 """Kafka clients' `retry.backoff.ms` default; no event says when a topic is there."""
-SEGMENT_BYTES_DEFAULT: Final = 10 * 1024**2
+SEGMENT_BYTES: Final = 10 * 1024**2
 """The KIP draft's default of `individual.commit.log.segment.bytes`."""
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
@@ -46,16 +46,14 @@ class TopicShape:
     cleanup_policy: str
 
 
-async def ensure_journal_topic(
-    admin: AIOKafkaAdminClient, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT
-) -> int:
+async def ensure_journal_topic(admin: AIOKafkaAdminClient) -> int:
     """Create the journal's topic if it is not there; return its partition count.
 
     Raises:
         UpstreamLost: a broker refuses, or a topic does not come into being in time.
         KafkaError: the cluster cannot be reached.
     """
-    primary, shape = await ensure_compacted_topic(admin, TOPIC_NAME, segment_bytes=segment_bytes)
+    primary, shape = await ensure_compacted_topic(admin, TOPIC_NAME, segment_bytes=SEGMENT_BYTES)
     if shape.partition_count != primary.partition_count:
         log.warning(
             "journal topic has another partition count topic=%s count=%d primary=%d",

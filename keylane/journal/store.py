@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from keylane.journal.journal_reads import (
     timed_append,
     tried_again,
 )
-from keylane.journal.journal_topic import SEGMENT_BYTES_DEFAULT, ensure_journal_topic
+from keylane.journal.journal_topic import ensure_journal_topic
 from keylane.journal.own_topic import OwnTopicClients, close_consumer, end_within
 from keylane.journal.set_aside import SetAside
 from keylane.offsets.records.journal import TOPIC_NAME, JournalRecord
@@ -48,14 +47,6 @@ LOAD_BYTES_MAX: Final = 8 * 1024**2
 """Bound on what one fetch of the load brings, over all partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """Progress of a load, in offsets over all partitions."""
-
-    read: int
-    total: int
-
-
 class JournalStore:
     """Reads the whole journal at start, then appends with acks from all in-sync replicas.
 
@@ -68,12 +59,10 @@ class JournalStore:
         self,
         clients: OwnTopicClients,
         *,
-        segment_bytes: int = SEGMENT_BYTES_DEFAULT,
         append_timeout_s: float = APPEND_TIMEOUT_S,
         on_append: OnAppend = lambda *_: None,
     ) -> None:
         self.clients = clients
-        self._segment_bytes = segment_bytes
         self._append_timeout_s = append_timeout_s
         self._on_append = on_append
         self._cuts = Cuts(is_shared=True)  # by nodes beside others
@@ -81,31 +70,20 @@ class JournalStore:
         self._opening = asyncio.Lock()
         self._is_stopped = False
 
-    async def start(
-        self,
-        *,
-        individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
-        on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
-    ) -> OffsetTable:
+    async def start(self, *, individual_commits_max: int = INDIVIDUAL_COMMITS_MAX) -> OffsetTable:
         """Make the topic if it is missing, read it to its end, and return what it holds.
 
         Raises:
             UpstreamLost: the cluster cannot be reached for START_TIMEOUT_S, refuses, or stops
                 answering.
         """
-        table = await self.read(
-            individual_commits_max=individual_commits_max, on_progress=on_progress, is_moving=False
-        )
+        table = await self.read(individual_commits_max=individual_commits_max, is_moving=False)
         await tried_again("opening the journal", self._opened)
         await self.append(table.take_orphan_tombstones())
         return table
 
     async def read(
-        self,
-        *,
-        individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
-        on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
-        is_moving: bool = True,
+        self, *, individual_commits_max: int = INDIVIDUAL_COMMITS_MAX, is_moving: bool = True
     ) -> OffsetTable:
         """Same as `start`, without a producer: nothing is written but a topic that is missing.
 
@@ -118,7 +96,7 @@ class JournalStore:
                 partition_count=await self.ensure_topic(),
                 individual_commits_max=individual_commits_max,
             )
-            await read_partitions(self.clients, range(table.partition_count), table, on_progress)
+            await read_partitions(self.clients, range(table.partition_count), table)
             return table
 
         table = await tried_again("loading the journal", load)
@@ -192,8 +170,7 @@ class JournalStore:
 
         Raises: UpstreamLost, KafkaError.
         """
-        ensure = partial(ensure_journal_topic, segment_bytes=self._segment_bytes)
-        return await self.clients.administer(ensure)
+        return await self.clients.administer(ensure_journal_topic)
 
     async def _opened(self) -> AIOKafkaProducer:
         """Return the producer, a new one when there is none."""
@@ -218,10 +195,7 @@ class JournalStore:
 
 
 async def read_partitions(
-    clients: OwnTopicClients,
-    numbers: Iterable[int],
-    table: OffsetTable,
-    on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
+    clients: OwnTopicClients, numbers: Iterable[int], table: OffsetTable
 ) -> dict[int, int]:
     """Apply what journal partitions hold by now to `table`; where each ends.
 
@@ -237,7 +211,7 @@ async def read_partitions(
         # Read-committed: the end is the last stable offset, behind which nothing is whole.
         ends = await consumer.end_offsets(partitions)
         starts = await consumer.beginning_offsets(partitions)
-        await _read_to(consumer, starts, ends, table, on_progress)
+        await _read_to(consumer, starts, ends, table)
         return {place.partition: end for place, end in ends.items()}
     finally:
         # Beside us: a TLS connection that is closed while an answer comes takes up to 30 s.
@@ -277,13 +251,11 @@ async def _read_to(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     table: OffsetTable,
-    on_progress: Callable[[LoadProgress], None],
 ) -> None:
     """Apply everything from `starts` up to `ends`. Raises: UpstreamLost, KafkaError."""
     positions = dict(starts)
     for partition, start in starts.items():
         consumer.seek(partition, start)
-    total = sum(ends.values()) - sum(starts.values())
     clock = asyncio.get_running_loop().time
     moved_s = clock()
     while wanted := [tp for tp in ends if positions[tp] < ends[tp]]:
@@ -294,10 +266,8 @@ async def _read_to(
                 table.apply(partition.partition, record.offset, record.key, record.value)
         before = sum(positions.values())
         positions.update({tp: await consumer.position(tp) for tp in wanted})
-        read = sum(positions.values())
-        if read > before:
+        if sum(positions.values()) > before:
             moved_s = clock()
-            on_progress(LoadProgress(min(total, read - sum(starts.values())), total))
         elif clock() - moved_s > LOAD_STALLED_S:
             raise UpstreamLost(f"the journal gave nothing for {LOAD_STALLED_S:g} s")
 

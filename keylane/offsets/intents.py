@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import IntentKey, IntentValue, PositionsValue, StateKey
 from keylane.offsets.state import OffsetState
 
@@ -264,7 +265,7 @@ def intent_of(
 def _arrived(state: OffsetState, after: PositionsValue) -> OffsetState:
     """The state as it was intended. Ranges stay as they are: they were committed."""
     arrived = OffsetState.restore(
-        positions=after.positions,
+        positions=PositionMap.from_ends(after.positions),
         ranges=state.ranges(),
         pushed=state.pushed,
         topic_name=after.topic_name,

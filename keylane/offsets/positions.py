@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -37,6 +36,8 @@ LIFT_GAIN_MIN: Final = 4
 
 Change = tuple[int, int, Position]
 """First hash, last hash, and the position there now."""
+Move = Callable[[int, int, Position], Position]
+"""Gives the position that comes to an interval, of its first and last hash, and the one there."""
 
 
 class Step(NamedTuple):
@@ -200,14 +201,12 @@ class PositionMap:
 
     # -- changes -------------------------------------------------------------------------
 
-    def update(
-        self, first: int, last: int, change: Callable[[int, int, Position], Position]
-    ) -> bool:
-        """Put `change(first, last, position)` on intervals in the bounds; True if any differs."""
+    def update(self, first: int, last: int, move: Move) -> bool:
+        """Put what `move` gives on the intervals in the bounds; True if any differs."""
         assert 0 <= first <= last <= HASH_MAX, "bounds outside of the map"
         start, stop = self._span(first, last)
         olds = list(self.items(first, last))
-        pieces = [(lo, change(lo, hi, old)) for lo, hi, old in olds]
+        pieces = [(lo, move(lo, hi, old)) for lo, hi, old in olds]
         if pieces == [(lo, old) for lo, _, old in olds]:
             return False
         self._moved = EVERYTHING if len(self._moved) >= MOVED_MAX else (*self._moved, (first, last))
@@ -305,7 +304,7 @@ class PositionMap:
             self._join()
             self._moved = EVERYTHING
         for first, last, position in step.changes:
-            self.update(first, last, partial(_put_there, position))
+            self.update(first, last, move_to(position))
 
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""
@@ -440,8 +439,9 @@ def _led_by(
     return None if there == here else there
 
 
-def _put_there(position: Position, _lo: int, _hi: int, _old: Position) -> Position:
-    return position
+def move_to(position: Position) -> Move:
+    """Return the move of every interval to one position."""
+    return lambda _lo, _hi, _old: position
 
 
 def _columns(positions: Sequence[Position]) -> NDArray[np.int64]:

@@ -16,14 +16,14 @@ to commit the lower one, and that must not look like somebody moved back on purp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.offsets.intervals import UNCHANGED, Range, RangeEdit, RangeSet
+from keylane.keyrange.space import KeyRange
+from keylane.offsets.intervals import Range, RangeSet
 from keylane.offsets.limits import too_large
-from keylane.offsets.positions import PositionMap
+from keylane.offsets.positions import Move, PositionMap, move_to
 from keylane.offsets.scan import ScanIndex
-from keylane.offsets.unsaved import Unsaved, net_of
+from keylane.offsets.unsaved import Unsaved
 from keylane.offsets.values import (
     INDIVIDUAL_COMMITS_MAX,
     NO_LEADER_EPOCH,
@@ -77,9 +77,7 @@ class OffsetState:
         self.individual_commits_max = individual_commits_max
         self.pushed = committed
         """Kafka's own group offset as last seen or set; None: none there."""
-        self._positions = PositionMap(
-            Position(offset=start, counted=start, committed=committed is not None)
-        )
+        self._positions = PositionMap(Position(start, start, committed=committed is not None))
         self._ranges = RangeSet()
         self._unsaved = Unsaved()
         self._stable_position: int | None = None
@@ -88,7 +86,7 @@ class OffsetState:
     def restore(
         cls,
         *,
-        positions: PositionMap | Sequence[tuple[int, Position]],
+        positions: PositionMap,
         ranges: Iterable[Range],
         pushed: int | None,
         topic_name: str = "",
@@ -96,19 +94,16 @@ class OffsetState:
     ) -> OffsetState:
         """Rebuild a state from journal records.
 
-        positions: `(last hash, position)` ascending, the last one ends at HASH_MAX.
         Ranges that the stable offset has passed, or that a crash left beside their merged form,
         become tombstones of `unsaved()`.
         """
         state = cls(
             committed=pushed, topic_name=topic_name, individual_commits_max=individual_commits_max
         )
-        if not isinstance(positions, PositionMap):
-            positions = PositionMap.from_ends(positions)
         state._positions = positions.copy()
         state._unsaved.positions = False
         for item in sorted(set(ranges)):
-            # What is stored counts as saved: only its difference to the merged form is not.
+            # A stored range counts as saved: only its difference to the merged form does not.
             edit = state._unsaved.note(state._ranges.add(*item))
             state._unsaved.note_stored(item, is_held=item in edit.added)
         state._raise_and_prune()
@@ -124,7 +119,10 @@ class OffsetState:
         return other
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, OffsetState) and self._content() == other._content()
+        return isinstance(other, OffsetState) and (
+            (self.topic_name, self.pushed, self._positions, self._ranges)
+            == (other.topic_name, other.pushed, other._positions, other._ranges)
+        )
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
@@ -145,7 +143,7 @@ class OffsetState:
 
     @property
     def fastest_position(self) -> int:
-        """Return the position of the lane that is furthest ahead."""
+        """The position of the lane that is furthest ahead."""
         return self._positions.highest
 
     @property
@@ -179,7 +177,7 @@ class OffsetState:
 
     @property
     def range_count(self) -> int:
-        """Number of committed offset ranges above S."""
+        """Number of `ranges`."""
         return len(self._ranges)
 
     def ranges(self) -> list[Range]:
@@ -215,19 +213,6 @@ class OffsetState:
 
     # -- commits -------------------------------------------------------------------------
 
-    def commit_lane(
-        self,
-        key_range: KeyRange,
-        offset: int,
-        metadata: str | None = None,
-        leader_epoch: int = NO_LEADER_EPOCH,
-        scan: ScanIndex | None = None,
-        *,
-        reset: bool = False,
-    ) -> CommitOutcome:
-        """Same as `commit_keys`, of one range."""
-        return self.commit_keys((key_range,), offset, metadata, leader_epoch, scan, reset=reset)
-
     def commit_keys(
         self,
         key_ranges: Sequence[KeyRange],
@@ -248,19 +233,17 @@ class OffsetState:
         admin's, and means all of the range: parts of it that are ahead go back as well.
         """
         if offset < 0:
-            return self._refused(CommitError.INVALID)
+            return CommitOutcome(CommitError.INVALID, self.stable_offset)
         error = too_large(self._positions, key_ranges, metadata)
         if error is not None:
-            return self._refused(error)
-        stable_before = self.stable_position
+            return CommitOutcome(error, self.stable_offset)
         pieces = self._pieces(key_ranges)
         goes_back = is_below(pieces, offset, reset=reset)
         was_committed = any(piece.committed for piece in pieces)
         back_from = min(p.counted for p in pieces) if goes_back and was_committed else None
         here = Position(
-            offset=offset, counted=offset, committed=True,
-            metadata=metadata, leader_epoch=leader_epoch,
-        )  # fmt: skip
+            offset, offset, committed=True, metadata=metadata, leader_epoch=leader_epoch
+        )
 
         def moved(_lo: int, _hi: int, old: Position) -> Position:
             if goes_back or (not old.committed and offset < old.offset):
@@ -269,15 +252,14 @@ class OffsetState:
                 return old
             return here if old.counted <= offset else here._replace(counted=old.counted)
 
-        edits: list[RangeEdit] = []
         if goes_back:
-            edits.append(self._unsaved.note(self._ranges.remove_from(offset)))
+            self._unsaved.note(self._ranges.remove_from(offset))
         for key_range in key_ranges:
             self._update(key_range.lo, key_range.hi, moved)
             if scan is not None or self._ranges:
                 self._settle(key_range, scan)
-        edits.append(self._prune())
-        return self._outcome(CommitError.NONE, stable_before, edits, back_from=back_from)
+        self._prune()
+        return CommitOutcome(CommitError.NONE, self.stable_offset, back_from=back_from)
 
     def commit_ranges(self, ranges: Sequence[Range]) -> CommitOutcome:
         """Take a commit of inclusive offset ranges, for all keys.
@@ -287,9 +269,9 @@ class OffsetState:
         The native client will commit so; nothing else does.
         """
         if len(ranges) > RANGES_PER_COMMIT_MAX:
-            return self._refused(CommitError.TOO_MANY_RANGES)
+            return CommitOutcome(CommitError.TOO_MANY_RANGES, self.stable_offset)
         if any(not 0 <= first <= last <= RANGE_LAST_MAX for first, last in ranges):
-            return self._refused(CommitError.INVALID)
+            return CommitOutcome(CommitError.INVALID, self.stable_offset)
         stable_before = self.stable_position
         draft, fresh, duplicates = self._ranges.copy(), list[Range](), list[Range]()
         for first, last in ranges:
@@ -300,12 +282,13 @@ class OffsetState:
                 draft.add(*fresh[-1])
         draft.remove_below(draft.skip(stable_before))
         if len(draft) > max(self.individual_commits_max, len(self._ranges)):
-            return self._refused(CommitError.MAX_REACHED)
-        edits = [self._unsaved.note(self._ranges.add(*entry)) for entry in fresh]
-        edits += self._raise_and_prune()
+            return CommitOutcome(CommitError.MAX_REACHED, self.stable_offset)
+        for entry in fresh:
+            self._unsaved.note(self._ranges.add(*entry))
+        self._raise_and_prune()
         too_old = any(last < stable_before for _, last in ranges)
         error = CommitError.TOO_OLD if too_old else CommitError.NONE
-        return self._outcome(error, stable_before, edits, tuple(duplicates))
+        return CommitOutcome(error, self.stable_offset, duplicates=tuple(duplicates))
 
     def is_settled(self, scan: ScanIndex) -> bool:
         """Return whether `settle` is sure to move nothing: there was no news of the scan since."""
@@ -350,25 +333,17 @@ class OffsetState:
                 return here
             return old if old.offset >= here.offset else here.counted_to(old.counted)
 
-        self._update(key_range.lo, key_range.hi, raised)
-        self._raise_and_prune()
+        self._move(raised, key_range)
 
     def assume(self, key_range: KeyRange, base: int) -> None:
         """Let the uncommitted part of `key_range` start at `base`: its member is known to."""
-        here = Position(offset=base, counted=base, committed=False)
-
-        def started(_lo: int, _hi: int, old: Position) -> Position:
-            return old if old.committed else here
-
-        self._update(key_range.lo, key_range.hi, started)
-        self._raise_and_prune()
+        here = Position(base, base, committed=False)
+        self._move(lambda _lo, _hi, old: old if old.committed else here, key_range)
 
     def delete_lane(self, key_range: KeyRange, *, base: int) -> None:
         """Forget the commit of a lane (OffsetDelete); it is assumed to start again at `base`."""
-        here = Position(offset=base, counted=base, committed=False)
         self._unsaved.note(self._ranges.remove_from(base))
-        self._update(key_range.lo, key_range.hi, lambda _lo, _hi, _old: here)
-        self._raise_and_prune()
+        self._move(move_to(Position(base, base, committed=False)), key_range)
 
     def cut(self, end: int) -> bool:
         """Another log goes on at `end`: what was concluded beyond it counts no more.
@@ -377,20 +352,15 @@ class OffsetState:
         of another log, and begin where `auto.offset.reset` says. True when something moved.
         """
         dropped = self._unsaved.note(self._ranges.remove_from(end))
-        moved = self._update(0, HASH_MAX, lambda _lo, _hi, old: old.cut_at(end))
-        self._raise_and_prune()
-        return moved or bool(dropped.removed)
+        return self._move(lambda _lo, _hi, old: old.cut_at(end)) or bool(dropped.removed)
 
     def advance_log_start(self, log_start_offset: int) -> bool:
         """Move everything below the log start up to it; True when something moved."""
-        moved = self._update(0, HASH_MAX, lambda _lo, _hi, old: old.led_to(log_start_offset))
-        self._raise_and_prune()
-        return moved
+        return self._move(lambda _lo, _hi, old: old.led_to(log_start_offset))
 
     def conclude(self, end: int) -> None:
         """Let everything count up to `end`; what was said, or is assumed, stays."""
-        self._update(0, HASH_MAX, lambda _lo, _hi, old: old.counted_to(end))
-        self._raise_and_prune()
+        self._move(lambda _lo, _hi, old: old.counted_to(end))
 
     # -- bookkeeping ------------------------------------------------------------------------
 
@@ -419,11 +389,14 @@ class OffsetState:
         assert all(first > self.stable_position for first, _ in self._ranges)
         self._unsaved.check(self._ranges)
 
-    def _content(self) -> tuple[object, ...]:
-        return self.topic_name, self.pushed, list(self._positions.items()), list(self._ranges)
+    def _move(self, move: Move, key_range: KeyRange = WHOLE) -> bool:
+        """Change positions, and what follows of that; True when something moved."""
+        moved = self._update(key_range.lo, key_range.hi, move)
+        self._raise_and_prune()
+        return moved
 
-    def _update(self, lo: int, hi: int, change: Callable[[int, int, Position], Position]) -> bool:
-        moved = self._positions.update(lo, hi, change)
+    def _update(self, lo: int, hi: int, move: Move) -> bool:
+        moved = self._positions.update(lo, hi, move)
         if moved:
             self._note_moved()
         return moved
@@ -461,38 +434,16 @@ class OffsetState:
             moved |= self._update(part.lo, part.hi, settled)
         return moved
 
-    def _raise_and_prune(self) -> list[RangeEdit]:
+    def _raise_and_prune(self) -> None:
         """Take every position through the ranges, then drop the ranges that S has passed."""
         if self._ranges:
             self._settle(WHOLE, None)
-        return [self._prune()]
+        self._prune()
 
-    def _prune(self) -> RangeEdit:
-        if not self._ranges:
-            return UNCHANGED
-        return self._unsaved.note(self._ranges.remove_below(self.stable_position))
+    def _prune(self) -> None:
+        if self._ranges:
+            self._unsaved.note(self._ranges.remove_below(self.stable_position))
 
     def _restart(self, offset: int, *, committed: bool) -> None:
-        here = Position(offset=offset, counted=offset, committed=committed)
         self._unsaved.note(self._ranges.remove_from(0))
-        self._update(0, HASH_MAX, lambda _lo, _hi, _old: here)
-
-    def _refused(self, error: CommitError) -> CommitOutcome:
-        return CommitOutcome(error=error, stable_offset=self.stable_offset)
-
-    def _outcome(
-        self,
-        error: CommitError,
-        stable_before: int,
-        edits: Iterable[RangeEdit],
-        duplicates: tuple[Range, ...] = (),
-        *,
-        back_from: int | None = None,
-    ) -> CommitOutcome:
-        removed, added = net_of(edits)
-        stable = self.stable_position
-        return CommitOutcome(
-            error=error, stable_offset=stable - 1,
-            stable_push=stable - 1 if stable != stable_before else None,
-            tombstones=removed, puts=added, back_from=back_from, duplicates=duplicates,
-        )  # fmt: skip
+        self._move(move_to(Position(offset, offset, committed=committed)))

@@ -142,8 +142,8 @@ def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> L
 
 def apply_commit(state: OffsetState, commit: LaneCommit, scan: ScanIndex) -> CommitOutcome:
     """Commit one lane to a state."""
-    return state.commit_lane(
-        commit.key_range, commit.offset, commit.metadata, commit.leader_epoch, scan
+    return state.commit_keys(
+        (commit.key_range,), commit.offset, commit.metadata, commit.leader_epoch, scan
     )
 
 

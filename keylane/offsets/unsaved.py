@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keylane.offsets.intervals import UNCHANGED, Range, RangeEdit
+from keylane.offsets.intervals import Range, RangeEdit
 from keylane.offsets.values import Changes
 
 
@@ -84,18 +84,3 @@ class Unsaved:
         present = set(ranges)
         assert not self._added & self._removed
         assert self._added <= present and not self._removed & present
-
-
-def net_of(edits: Iterable[RangeEdit]) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    """Ranges that all edits together remove, and those that they add, ascending."""
-    edits = [edit for edit in edits if edit is not UNCHANGED]
-    if not edits:  # the rule: stock clients commit no ranges
-        return (), ()
-    removed: set[Range] = set()
-    added: set[Range] = set()
-    for edit in edits:
-        for item in edit.removed:
-            (added if item in added else removed).symmetric_difference_update({item})
-        for item in edit.added:
-            (removed if item in removed else added).symmetric_difference_update({item})
-    return tuple(sorted(removed)), tuple(sorted(added))

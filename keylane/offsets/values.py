@@ -97,9 +97,9 @@ class CommitError(Enum):
     METADATA_TOO_LARGE = (12, 12)
     """OFFSET_METADATA_TOO_LARGE, as Kafka answers it."""
 
-    def __init__(self, seed_code: int, error_code: int) -> None:
-        self.seed_code = seed_code
-        """The KIP draft's number; 91 and 92 mean other things in today's Kafka."""
+    def __init__(self, draft_code: int, error_code: int) -> None:
+        self.draft_code = draft_code
+        """Number in the KIP draft; 91 and 92 mean other things in today's Kafka."""
         self.error_code = error_code
         """Code for the ErrorCode field of a stock client."""
 
@@ -176,15 +176,11 @@ def lane_position(pieces: Sequence[Position]) -> LanePosition:
 
 
 class CommitOutcome(NamedTuple):
-    """Outcome of one commit; `tombstones` and `puts` are its own net effect on the ranges."""
+    """Outcome of one commit."""
 
     error: CommitError
     stable_offset: int
     """S after the commit, inclusive: the LastStableOffset field of the answer."""
-    stable_push: int | None = None
-    """S when this commit moved it; None when it stayed."""
-    tombstones: tuple[Range, ...] = ()
-    puts: tuple[Range, ...] = ()
     back_from: int | None = None
     """Position of a committed range that this commit sends back on purpose; None: none."""
     duplicates: tuple[Range, ...] = ()

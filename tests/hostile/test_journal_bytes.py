@@ -70,7 +70,7 @@ def test_truncated_anywhere_is_refused(name: str) -> None:
     data, read = GOOD[name]
 
     for size in range(len(data)):
-        with pytest.raises(JournalInvalid, match="^journal "):
+        with pytest.raises(JournalInvalid, match=r"^journal "):
             read(data[:size])
 
 

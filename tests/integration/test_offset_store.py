@@ -16,7 +16,7 @@ from confluent_kafka.admin._config import ConfigResource
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import UpstreamLost
 from keylane.journal.own_topic import OwnTopicClients
-from keylane.journal.store import JournalStore, LoadProgress
+from keylane.journal.store import JournalStore
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.records.journal import (
@@ -68,10 +68,10 @@ def test_commits_of_many_lanes_are_steps_and_load_as_they_were_saved(kafka: str)
     async def commit(store: JournalStore, table: OffsetTable, key: StateKey) -> None:
         state = OffsetState(committed=0)
         for lane in range(64):
-            state.commit_lane(split.key_range(lane), 100 + lane)
+            state.commit_keys((split.key_range(lane),), 100 + lane)
         for number in range(60):
             state = state.copy()
-            state.commit_lane(split.key_range(number), 1000 + number)
+            state.commit_keys((split.key_range(number),), 1000 + number)
             table.put(key, state)
             records = table.records(key, now_ms=1)
             kinds.update(isinstance(read_key(r.key), StepKey) for r in records)
@@ -180,24 +180,6 @@ def test_load_ends_behind_a_transaction_and_before_an_open_one(kafka: str) -> No
     assert second.get(still_open) is None
 
 
-def test_load_reports_its_progress(kafka: str) -> None:
-    """The last progress that it reports is the end."""
-    reported: list[LoadProgress] = []
-
-    async def scenario() -> None:
-        store = JournalStore(OwnTopicClients(kafka))
-        table = await store.start()
-        await commit_twice(store, table, StateKey(f"p-{uuid.uuid4()}", TOPIC_ID, 0))
-        await store.stop()
-        store = JournalStore(OwnTopicClients(kafka))
-        await store.start(on_progress=reported.append)
-        await store.stop()
-
-    asyncio.run(scenario())
-
-    assert reported and reported[-1].read == reported[-1].total > 0
-
-
 def test_append_outlives_a_broker_restart(own_broker: EmbeddedKafka) -> None:
     """While the broker is down an append fails as UpstreamLost; afterwards the state is saved."""
     key = StateKey("restarted", TOPIC_ID, 0)
@@ -259,7 +241,7 @@ def commit(table: OffsetTable, key: StateKey, ranges: Sequence[tuple[int, int]])
     state = table.get(key)
     assert state is not None
     draft = state.copy()
-    draft.commit_lane(LAYOUT.key_range(0, 0), 44, metadata="m", leader_epoch=3)
+    draft.commit_keys((LAYOUT.key_range(0, 0),), 44, metadata="m", leader_epoch=3)
     draft.commit_ranges(ranges)
     draft.mark_pushed(draft.stable_position)
     table.put(key, draft)

@@ -104,7 +104,7 @@ class JournalOfSteps(RuleBasedStateMachine):
     @rule(key=keys, lane=lanes, offset=offsets, arrives=st.integers(0, 3))
     def fail(self, key: StateKey, lane: KeyRange, offset: int, arrives: int) -> None:
         """An append has no ack; of its records some are there. The process goes on."""
-        self._change(key, lambda state: state.commit_lane(lane, offset))
+        self._change(key, lambda state: state.commit_keys((lane,), offset))
         self._save(key, arrives=arrives)
 
     @rule(key=keys)
@@ -225,7 +225,7 @@ class JournalOfSteps(RuleBasedStateMachine):
 
 
 def _commit(lane: KeyRange, offset: int, text: str | None, state: OffsetState) -> None:
-    state.commit_lane(lane, offset, text)
+    state.commit_keys((lane,), offset, text)
 
 
 def _new_table() -> OffsetTable:

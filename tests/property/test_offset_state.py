@@ -78,7 +78,7 @@ class OffsetHistory(RuleBasedStateMachine):
         offset = self._at(at)
         draft = self.state.copy()
         self.twin.commit_keys(lane, offset=offset, reset=admin)
-        outcome = draft.commit_lane(lane, offset, scan=self.scan, reset=admin)
+        outcome = draft.commit_keys((lane,), offset, scan=self.scan, reset=admin)
         assert outcome.error is CommitError.NONE
         self.may_go_back = draft.stable_position < self.stable_before
         assert draft.position_of(lane).offset >= offset or not admin
@@ -116,7 +116,7 @@ class OffsetHistory(RuleBasedStateMachine):
             position = self.state.position_of(lane).offset
             if mine and position <= max(mine):
                 self.twin.commit_keys(lane, offset=max(mine) + 1)
-                self.state.commit_lane(lane, max(mine) + 1, scan=self.scan)
+                self.state.commit_keys((lane,), max(mine) + 1, scan=self.scan)
         self._scan(0, len(self.twin.log))
         self.scan_is_whole = True
         self._take(self.state)
@@ -137,7 +137,7 @@ class OffsetHistory(RuleBasedStateMachine):
         beyond = [atom for atom in range(ATOM_COUNT) if self.twin.atoms[atom].said > end]
         for atom in beyond:
             self.twin.commit_keys(ATOMS[atom], offset=end)
-            draft.commit_lane(ATOMS[atom], end)
+            draft.commit_keys((ATOMS[atom],), end)
         self.state = draft
 
     @rule(cut=st.integers(0, 200))

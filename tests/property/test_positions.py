@@ -70,13 +70,13 @@ class SettledAlike(RuleBasedStateMachine):
     def commit(
         self, lane: KeyRange, offset: int, text: str | None, epoch: int, *, reset: bool
     ) -> None:
-        outcomes = [s.commit_lane(lane, offset, text, epoch, reset=reset) for s in self.both]
+        outcomes = [s.commit_keys((lane,), offset, text, epoch, reset=reset) for s in self.both]
         assert outcomes[0] == outcomes[1]
 
     @rule(lane=lanes, offset=offsets, number=which)
     def commit_by_scan(self, lane: KeyRange, offset: int, number: int) -> None:
         for state in self.both:
-            state.commit_lane(lane, offset, scan=self.scans[number])
+            state.commit_keys((lane,), offset, scan=self.scans[number])
 
     @rule(first=offsets, size=st.integers(0, 9))
     def commit_range(self, first: int, size: int) -> None:
@@ -137,8 +137,8 @@ class SettledAlike(RuleBasedStateMachine):
         """What a draft does stays its own."""
         before, kept = self.tested.positions(), self.tested
         self.tested, self.plain = self.tested.copy(), self.plain.copy()
-        self.tested.commit_lane(PIECES[2], 17, "other")
-        self.plain.commit_lane(PIECES[2], 17, "other")
+        self.tested.commit_keys((PIECES[2],), 17, "other")
+        self.plain.commit_keys((PIECES[2],), 17, "other")
         assert kept.positions() == before
 
     @rule()

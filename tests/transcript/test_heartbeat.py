@@ -231,7 +231,7 @@ async def test_a_refresh_that_arrives_behind_a_later_commit_is_no_reset() -> Non
 
     async with context.groups.lock(GROUP):
         state = _kept(context).copy()
-        state.commit_lane(WHOLE, 9)
+        state.commit_keys((WHOLE,), 9)
         state.mark_pushed(9)
         await context.groups.save(GROUP, [(view, 0, state)])
         found = await context.groups.adopt(GROUP, view, 0, 5)

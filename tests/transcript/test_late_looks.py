@@ -63,7 +63,7 @@ async def look(context: FakeContext, *used: str, topic_id: uuid.UUID = PLAIN) ->
         context.groups.layouts.pinned |= context.groups.layouts.unpinned(context.lanes(name), 1)
     key, state = StateKey(GROUP, topic_id, 0), OffsetState(committed=3, topic_name="plain")
     for index, offset in (6, 5), (9, 8):
-        state.commit_lane(context.lanes("plain.lanes-4").key_ranges(index)[0], offset)
+        state.commit_keys((context.lanes("plain.lanes-4").key_ranges(index)[0],), offset)
     context.groups.table.put(key, state)
     context.groups.late.note_loaded(key, state)
     beats(context)

@@ -46,7 +46,7 @@ def test_what_needs_an_intent(pushed, offset, needs) -> None:
 def test_an_intent_is_written_and_read(offset) -> None:
     """Key and value are what they were."""
     draft = at(1000)
-    draft.commit_lane(LANES.key_range(0), 10, "metadata", 7)
+    draft.commit_keys((LANES.key_range(0),), 10, "metadata", 7)
     intent, place = intent_of(at(1000), draft, offset, 99), IntentKey(KEY, offset)
 
     key = read_key(write_key(place))
@@ -111,7 +111,7 @@ def test_a_second_step_back_to_one_offset_waits_until_the_first_is_known() -> No
     intents, state = Intents(), at(1000)
     first = intent_of(state, at(1000), 10, 1)
     other = at(1000)
-    other.commit_lane(LANES.key_range(1), 10)
+    other.commit_keys((LANES.key_range(1),), 10)
     second = intent_of(state, other, 10, 2)
     intents.note_stored(KEY, 10)
     intents.open(KEY, first)

@@ -74,7 +74,7 @@ async def test_the_journal_is_loaded_over_lost_connections(monkeypatch) -> None:
         await shape()
         return 5
 
-    async def read(_clients: object, _numbers: object, table: object, _progress: object) -> None:
+    async def read(_clients: object, _numbers: object, table: object) -> None:
         tables.append(table)
         await reads()
 

@@ -18,7 +18,7 @@ def concluded_state(scan: ScanIndex) -> OffsetState:
     state = OffsetState(committed=None, base=0)
     scan.add(0, 25_000, np.array([24_997, 24_998, 24_999, 100], np.int64))
     for lane, offset in enumerate((25_000, 25_000, 25_000, 101)):
-        state.commit_lane(LANES[lane], offset, scan=scan)
+        state.commit_keys((LANES[lane],), offset, scan=scan)
     return state
 
 
@@ -36,7 +36,7 @@ def test_a_lane_that_was_scanned_ahead_goes_back_to_the_cut() -> None:
     assert state.cut(15_000)
     scan.add(15_000, 20_000, np.array([19_997, 19_998, 19_999, 19_990], np.int64))
     cut = offsets_of(state)
-    state.commit_lane(LANES[3], 15_010, scan=scan)
+    state.commit_keys((LANES[3],), 15_010, scan=scan)
 
     state.check()
     assert cut == [25_000, 25_000, 25_000, 15_000], "what members said is theirs"
@@ -61,7 +61,7 @@ def test_an_assumed_base_goes_back_with_the_log() -> None:
     state = OffsetState(committed=None, base=5_000)
 
     state.cut(0)
-    state.commit_lane(LANES[0], 17)
+    state.commit_keys((LANES[0],), 17)
 
     assert [position.counted for _, _, position in state.positions()] == [17, 0]
     assert state.position_of(LANES[1]) == NOT_COMMITTED
@@ -74,13 +74,13 @@ def test_a_log_that_ends_behind_all_conclusions_moves_nothing() -> None:
     scan = ScanIndex(FOUR)
     scan.add(0, 50, np.array([49, 49, 49, -1], np.int64))
     for lane in LANES[:3]:
-        state.commit_lane(lane, 50, scan=scan)
+        state.commit_keys((lane,), 50, scan=scan)
     state.settle(scan)
     before = state.copy()
 
     assert not state.cut(50)
     assert state == before
-    state.commit_lane(LANES[3], 20)
+    state.commit_keys((LANES[3],), 20)
     assert state.stable_position == 50
 
 
@@ -89,12 +89,12 @@ def test_a_log_that_has_all_leaves_lanes_that_never_committed() -> None:
     scan = ScanIndex(FOUR)
     scan.add(0, 9, np.array([-1, -1, -1, 8], np.int64))
     state = OffsetState(committed=None, base=0)
-    state.commit_lane(LANES[3], 9)
+    state.commit_keys((LANES[3],), 9)
     state.settle(scan)
     assert state.stable_position == 9
 
     assert not state.cut(9)
-    state.commit_lane(LANES[0], 3)
+    state.commit_keys((LANES[0],), 3)
 
     assert state.stable_position == 9
     assert state.cut(5)
@@ -106,7 +106,7 @@ def test_the_furthest_conclusion_is_known() -> None:
     """Only what no member named needs a leader epoch beside it."""
     state = concluded_state(ScanIndex(FOUR))
     plain = OffsetState(committed=None)
-    plain.commit_lane(LANES[0], 500)
+    plain.commit_keys((LANES[0],), 500)
 
     assert (state.concluded_end, plain.concluded_end) == (25_000, 0)
     plain.commit_ranges([(600, 610)])

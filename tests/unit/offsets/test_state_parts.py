@@ -14,9 +14,9 @@ def test_an_admins_reset_takes_back_every_part_of_the_range() -> None:
     """A reset of the whole to 0 takes back the half at 5 too, beside one at 0."""
     halves = split_even(2)
     state = OffsetState(committed=None)
-    state.commit_lane(halves[0], 5)
+    state.commit_keys((halves[0],), 5)
 
-    state.commit_lane(KeyRange(lo=0, hi=HASH_MAX), 0, reset=True)
+    state.commit_keys((KeyRange(lo=0, hi=HASH_MAX),), 0, reset=True)
 
     assert state.position_of(halves[0]).offset == 0
     assert state.stable_position == 0

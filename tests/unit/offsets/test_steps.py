@@ -46,7 +46,7 @@ def filled() -> OffsetTable:
     table = OffsetTable(partition_count=1)
     state = OffsetState(committed=0, topic_name="orders")
     for lane in range(COUNT):
-        state.commit_lane(LANES.key_range(lane), 100 + lane)
+        state.commit_keys((LANES.key_range(lane),), 100 + lane)
     table.put(KEY, state)
     return table
 
@@ -61,7 +61,7 @@ def commit(table: OffsetTable, lane: int, offset: int) -> None:
     state = table.get(KEY)
     assert state is not None
     draft = state.copy()
-    draft.commit_lane(LANES.key_range(lane), offset)
+    draft.commit_keys((LANES.key_range(lane),), offset)
     table.put(KEY, draft)
 
 
@@ -263,12 +263,12 @@ def test_steps_that_fewer_lanes_will_not_need_are_deleted() -> None:
     many = even_split(512)
     state = OffsetState(committed=0)
     for lane in range(512):
-        state.commit_lane(many.key_range(lane), 100 + lane)
+        state.commit_keys((many.key_range(lane),), 100 + lane)
     table.put(KEY, state)
     journal = save(table)
     for number in range(200):
         table.put(KEY, (draft := state.copy()))
-        draft.commit_lane(many.key_range(number), 5000 + number)
+        draft.commit_keys((many.key_range(number),), 5000 + number)
         state = draft
         journal += save(table)
     table.put(KEY, (draft := state.copy()))

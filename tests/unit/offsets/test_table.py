@@ -122,7 +122,7 @@ def test_crash_in_a_reset_never_leaves_its_positions_with_the_old_ranges() -> No
     draft = table.get(KEY)
     assert draft is not None
     draft = draft.copy()
-    draft.commit_lane(WHOLE, 30, reset=True)
+    draft.commit_keys((WHOLE,), 30, reset=True)
     table.put(KEY, draft)
     records = save(table)
 

@@ -196,7 +196,7 @@ def test_a_state_stands_as_if_the_lanes_had_committed() -> None:
     state = OffsetState(committed=100)
     direct = state.copy()
     for lane, offset in ((0, 120), (2, 110)):
-        direct.commit_lane(even_split(4).key_range(lane), offset, f"m{lane}", 3)
+        direct.commit_keys((even_split(4).key_range(lane),), offset, f"m{lane}", 3)
     direct.mark_pushed(100)
     note = LaneNote(
         100,
@@ -229,7 +229,7 @@ def test_lanes_that_never_committed_go_on_below_a_push_that_counts_them() -> Non
     state = OffsetState(committed=None, base=10)
 
     apply_note(state, LaneNote(120, ()), scan())
-    outcome = state.commit_lane(even_split(4).key_range(0), 30)
+    outcome = state.commit_keys((even_split(4).key_range(0),), 30)
 
     assert outcome.back_from is None
     assert state.stable_position == state.pushed == 120
@@ -238,21 +238,21 @@ def test_lanes_that_never_committed_go_on_below_a_push_that_counts_them() -> Non
 def test_a_member_goes_back_behind_what_it_said_with_a_push() -> None:
     """The journal lacks the push: lane 0 had said 120 with it, and lane 1 was led on from 105."""
     state = OffsetState(committed=100)
-    state.commit_lane(even_split(4).key_range(1), 105)
+    state.commit_keys((even_split(4).key_range(1),), 105)
 
     apply_note(state, LaneNote(120, (), said=(commit(0, 120, leader_epoch=3),)), scan())
 
     assert [state.position_of(even_split(4).key_range(lane)).offset for lane in (0, 1)] == [120] * 2
     assert state.position_of(even_split(4).key_range(0)).leader_epoch == 3
-    assert state.commit_lane(even_split(4).key_range(1), 110).back_from is None
-    assert state.commit_lane(even_split(4).key_range(0), 110).back_from == 120
+    assert state.commit_keys((even_split(4).key_range(1),), 110).back_from is None
+    assert state.commit_keys((even_split(4).key_range(0),), 110).back_from == 120
     assert state.stable_position == 110
 
 
 def test_what_was_said_with_a_push_takes_no_lane_back() -> None:
     """It is older than what the state says of the lane."""
     state = OffsetState(committed=100)
-    state.commit_lane(even_split(4).key_range(0), 150, "m", 4)
+    state.commit_keys((even_split(4).key_range(0),), 150, "m", 4)
 
     apply_note(state, LaneNote(120, (), said=(commit(0, 120, leader_epoch=3),)), scan())
 

@@ -30,7 +30,7 @@ def concluded_state() -> OffsetState:
     state = OffsetState(committed=None, topic_name="orders")
     scan.add(0, 25_000, np.array([24_997, 24_998, 24_999, 100], np.int64))
     for lane, offset in enumerate((25_000, 25_000, 25_000, 101)):
-        state.commit_lane(FOUR.key_range(lane), offset, scan=scan)
+        state.commit_keys((FOUR.key_range(lane),), offset, scan=scan)
     return state
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from keylane.keyrange.space import HASH_MAX
+from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import Position
@@ -22,7 +23,10 @@ def make_state(slow: int, fast: int) -> OffsetState:
         for end, at in ((HALF, slow), (HASH_MAX, fast))
     ]
     return OffsetState.restore(
-        positions=positions, ranges=[(fast + 5, fast + 6)], pushed=slow, topic_name="orders"
+        positions=PositionMap.from_ends(positions),
+        ranges=[(fast + 5, fast + 6)],
+        pushed=slow,
+        topic_name="orders",
     )
 
 

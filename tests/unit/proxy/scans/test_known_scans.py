@@ -42,7 +42,7 @@ def block(
 def committed(*offsets: int) -> OffsetState:
     state = OffsetState(committed=None)
     for lane, offset in zip(LANES, offsets, strict=True):
-        state.commit_lane(lane, offset)
+        state.commit_keys((lane,), offset)
     return state
 
 
@@ -104,7 +104,7 @@ def test_a_first_commit_where_members_were_assumed_to_start_is_believed() -> Non
     state = OffsetState(committed=None, base=17)
     before = state.copy()
     for lane in LANES:
-        state.commit_lane(lane, 17)
+        state.commit_keys((lane,), 17)
 
     scans.raise_to_log_start(PLACE, state, before)
 
