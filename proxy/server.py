@@ -21,8 +21,8 @@ from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.cluster.cluster import Broker
-from keylane.proxy.commits.read_behind import read_behind
-from keylane.proxy.commits.retention import follow_retention
+from keylane.proxy.commits.late_pushes import read_behind
+from keylane.proxy.commits.refreshes import follow_retention
 from keylane.proxy.net.upstream import UpstreamLink
 from keylane.proxy.runtime.heap import keep_freed_memory
 from keylane.proxy.session.session import ClientSession
@@ -228,6 +228,6 @@ class ProxyServer:
             self._parts.entrance.sweep(now_s)
             shared = self._shared
             for late in shared.groups.late.overdue(time.monotonic()):
-                reading = read_behind(late, shared.fetcher, shared.groups)
+                reading = read_behind(late, shared.fetcher, shared.groups.log_start)
                 spawn(reading, "read behind a stable offset")
             shared.fetcher.sweep(now_s)

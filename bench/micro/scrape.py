@@ -10,8 +10,8 @@ import time
 import uuid
 
 from keylane.keyrange.space import split_even
-from keylane.offsets.records.journal import StateKey
 from keylane.offsets.positions import PositionMap
+from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import Position
 from keylane.proxy.control.group_gauges import GroupGauges

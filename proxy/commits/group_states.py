@@ -22,8 +22,7 @@ from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.commits.adoption import Adoption
-from keylane.proxy.commits.commit_times import CommitTimes
-from keylane.proxy.commits.lane_names import LaneNames
+from keylane.proxy.commits.lane_uses import CommitTimes, LaneNames
 from keylane.proxy.commits.late_pushes import LatePushes
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.log_checks import LogChecks

@@ -17,17 +17,26 @@ admin has set or deleted: a lane without a record is led on by no commit.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final, TypeVar
 
+from kio.schema.errors import ErrorCode
+
+from keylane.errors import UpstreamLost
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
+from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.topics.view import View
+
+log = logging.getLogger("keylane.offsets")
 
 PLACES_MAX: Final = 10_000
 """Groups and partitions that are remembered, some 500 bytes each; the longest is forgotten."""
@@ -35,6 +44,9 @@ READS_MAX: Final = 4
 """At once: a restart under many groups must not read all of their partitions together."""
 PATIENCE_S: Final = 3.0
 """After a commit: grace period in which another commit, or news of the place, may come."""
+WAIT_MS: Final = 500
+"""Enough for what is in the log; at its end there is nothing to wait for."""
+READ_UNCOMMITTED: Final = 0
 
 Key = TypeVar("Key")
 Keys = dict[StateKey, None]
@@ -218,3 +230,49 @@ def _is_led_on(state: OffsetState, scan: ScanIndex) -> bool:
     led_on = state.copy()
     led_on.settle(scan)
     return led_on.stable_position > state.stable_position
+
+
+async def read_behind(
+    late: LatePush, fetcher: LaneFetcher, log_start: Callable[[View, int], Awaitable[int]]
+) -> None:
+    """Read one block where no scan of it comes; from where the log begins, if further on.
+
+    The read is for the scan alone: no client gets its records. A place that a broker did not answer
+    for well, or in time, is to be read again.
+    log_start: a partition's first offset; raises UpstreamLost.
+    """
+    at = late.position
+    answer = await _read(late, at, fetcher)
+    if answer.error_code == ErrorCode.offset_out_of_range:
+        try:
+            at = max(at, await log_start(late.view, late.partition))
+        except UpstreamLost as error:
+            log.debug("not read behind topic=%s reason=%s", late.view.topic, error)
+        else:
+            answer = await _read(late, at, fetcher)
+    if answer.error_code or answer.high_watermark > at:
+        late.want_read(time.monotonic())
+
+
+async def _read(late: LatePush, offset: int, fetcher: LaneFetcher) -> LaneAnswer:
+    lane = LaneFetch(
+        topic=late.view.topic,
+        topic_id=late.view.topic_id,
+        partition=late.partition,
+        output=0,
+        key_split=late.view.key_split(late.partition),
+        fetch_offset=offset,
+        partition_max_bytes=1,
+        reserve=late.view.reserve,
+    )
+    request = LaneFetchRequest(
+        max_wait_ms=WAIT_MS,
+        min_bytes=1,
+        max_bytes=1,
+        isolation_level=READ_UNCOMMITTED,
+        lanes=(lane,),
+        cursor_id=f"behind {late.view.name} {late.partition}",  # no client's connection
+    )
+    (answer,) = await fetcher.fetch(request)
+    fetcher.release(request.cursor_id)
+    return answer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-from keylane.proxy.commits import commit_times as commit_times_module
-from keylane.proxy.commits.commit_times import TOPIC_BYTES, CommitTimes
+from keylane.proxy.commits import lane_uses
+from keylane.proxy.commits.lane_uses import TOPIC_BYTES, CommitTimes
 
 ORDERS, OTHER = (uuid.UUID(int=1), "orders"), (uuid.UUID(int=2), "other")
 
@@ -44,7 +44,7 @@ def test_a_topic_that_was_made_anew_has_no_times() -> None:
 def test_memory_is_bounded(monkeypatch) -> None:
     """Beyond the bound the group that committed longest ago is forgotten, with all its topics."""
     each_bytes = TOPIC_BYTES + 2 * 8
-    monkeypatch.setattr(commit_times_module, "BYTES_MAX", 3 * each_bytes)
+    monkeypatch.setattr(lane_uses, "BYTES_MAX", 3 * each_bytes)
     times = CommitTimes()
 
     for now_ms, (group, topic) in enumerate(
@@ -59,7 +59,7 @@ def test_memory_is_bounded(monkeypatch) -> None:
 
 def test_one_group_may_have_more_than_the_bound(monkeypatch) -> None:
     """It is the one that commits."""
-    monkeypatch.setattr(commit_times_module, "BYTES_MAX", TOPIC_BYTES)
+    monkeypatch.setattr(lane_uses, "BYTES_MAX", TOPIC_BYTES)
     times = CommitTimes()
 
     times.note("a", ORDERS, 2, [0], 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keylane.proxy.commits import lane_names
-from keylane.proxy.commits.lane_names import LaneNames
+from keylane.proxy.commits import lane_uses
+from keylane.proxy.commits.lane_uses import LaneNames
 
 
 def test_names_are_kept_in_the_order_of_their_first_use() -> None:
@@ -22,7 +22,7 @@ def test_names_are_kept_in_the_order_of_their_first_use() -> None:
 
 def test_the_longest_unseen_group_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for two, the third takes the place of the one that was not seen again."""
-    monkeypatch.setattr(lane_names, "GROUPS_NAMED_MAX", 2)
+    monkeypatch.setattr(lane_uses, "GROUPS_NAMED_MAX", 2)
     names = LaneNames()
 
     for group in ("one", "two", "one", "three"):

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from keylane.errors import UpstreamLost
-from keylane.proxy.commits.late_pushes import PATIENCE_S, LatePush
-from keylane.proxy.commits.read_behind import read_behind
+from keylane.proxy.commits.late_pushes import PATIENCE_S, LatePush, read_behind
 from keylane.proxy.lanes.fetch_request import LaneAnswer
 from tests.transcript.fake import FakeContext
 
@@ -50,7 +49,7 @@ async def read(answers: dict[int, tuple[int, int]], start: int | None = 0) -> tu
     late = LatePush(view=view, partition=0, position=AT, since_s=0.0, push=lambda: None)
     late.is_read = True  # as `LatePushes.overdue` leaves it
     reads = Reads(answers)
-    await read_behind(late, reads, Leader(start))  # type: ignore[arg-type]
+    await read_behind(late, reads, Leader(start).log_start)  # type: ignore[arg-type]
     assert reads.released == len(reads.asked)
     return late, reads
 

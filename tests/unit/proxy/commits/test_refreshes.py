@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylane.proxy.commits import refreshes as refreshes_module
 from keylane.proxy.commits.refreshes import AGAIN_S_MAX, RETENTION_PARTS, SPREAD_S_MAX, Refreshes
 
 HOUR_S = 3600.0
@@ -58,9 +60,10 @@ def test_what_failed_is_tried_again_soon() -> None:
     assert refreshes.is_due("a", due_s + AGAIN_S_MAX)
 
 
-def test_groups_that_are_not_seen_are_forgotten() -> None:
+def test_groups_that_are_not_seen_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest unseen first; a group that comes back gets a turn again."""
-    refreshes = Refreshes(HOUR_S, groups_max=2)
+    monkeypatch.setattr(refreshes_module, "GROUPS_MAX", 2)
+    refreshes = Refreshes(HOUR_S)
     for group in "abc":
         refreshes.is_due(group, 0.0)
 

@@ -9,8 +9,7 @@ from typing import Any
 from kio.index import load_response_schema
 
 from keylane.errors import UpstreamLost
-from keylane.proxy.commits.refreshes import Refreshes
-from keylane.proxy.commits.retention import ask_retention, follow_retention
+from keylane.proxy.commits.refreshes import Refreshes, ask_retention, follow_retention
 from keylane.tasks import spawn
 from tests.transcript.entities import build
 

@@ -1,4 +1,4 @@
-"""Time when each lane of a group was last committed, since this process runs."""
+"""Uses of lanes by groups since this process runs: their names, and when each was committed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from keylane.bounded import BoundedDict
+
 BYTES_MAX: Final = 16 * 1024**2
 """Of all groups together, 8 for each lane; groups that are idle longest are forgotten first."""
 TOPIC_BYTES: Final = 512
 """Objects around the lanes of one topic, which are a few in most groups: 330 were measured."""
+
+GROUPS_NAMED_MAX: Final = 10_000
+"""Groups whose lane names are remembered; the longest unseen are forgotten first."""
+NAMES_MAX: Final = 64
+"""Lane names of one group, which goes by one name of a topic at a time (docs/decisions/024)."""
 
 Topic = tuple[uuid.UUID, str]
 """Id, and the name under which the client commits."""
@@ -62,3 +69,25 @@ class CommitTimes:
 
 def _size_bytes(times: array[int]) -> int:
     return TOPIC_BYTES + 8 * len(times)
+
+
+class LaneNames:
+    """Lane names that each group has used: an OffsetFetch of all topics lists them."""
+
+    def __init__(self) -> None:
+        self._names: BoundedDict[str, BoundedDict[str, None]] = BoundedDict(GROUPS_NAMED_MAX)
+
+    def note(self, group: str, name: str) -> None:
+        """A group has used a lane name."""
+        names = self._names.get(group) or BoundedDict(NAMES_MAX)
+        if name not in names:
+            names[name] = None
+        self._names[group] = names
+
+    def of(self, group: str) -> tuple[str, ...]:
+        """The names of a group, in the order of their first use."""
+        return tuple(self._names.get(group, ()))
+
+    def forget(self, group: str) -> None:
+        """The group was deleted."""
+        self._names.pop(group, None)
