@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from keylane.config.node import ProxyConfig
@@ -56,28 +57,16 @@ async def opened_at_start(owned: OwnedTables) -> Holding:
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JournalOpener:
     """Opens partitions of the journal for this process."""
 
-    def __init__(
-        self,
-        store: JournalStore,
-        brokers: Brokers,
-        *,
-        individual_commits_max: int,
-        wall_clock: Callable[[], float],
-        append_timeout_s: float,
-        on_append: OnAppend,
-        writes_steps: Callable[[], bool],
-    ) -> None:
-        """Nothing is asked of Kafka before the first opening.
-
-        writes_steps: whether records may be such that a keylane from before them cannot read.
-        """
-        self._writes_steps = writes_steps
-        self._store, self._brokers, self._wall_clock = store, brokers, wall_clock
-        self._individual_commits_max = individual_commits_max
-        self._append_timeout_s, self._on_append = append_timeout_s, on_append
+    store: JournalStore
+    brokers: Brokers
+    individual_commits_max: int
+    wall_clock: Callable[[], float]
+    writes_steps: Callable[[], bool]
+    """True: records may be such that a keylane from before steps cannot read them."""
 
     async def open_one(
         self, partition: int, *, partition_count: int
@@ -98,22 +87,22 @@ class JournalOpener:
     ) -> tuple[OffsetTable, FencedJournal]:
         journal = FencedJournal(
             partitions,
-            self._store.clients,
+            self.store.clients,
             next_epoch=lambda: self._epoch(transactional_id),
-            append_timeout_s=self._append_timeout_s,
-            on_append=self._on_append,
+            append_timeout_s=self.store.append_timeout_s,
+            on_append=self.store.on_append,
         )
         try:
-            ends = await journal.open(now_ms=int(self._wall_clock() * 1000))
-            table = await self._store.read_fenced(
+            ends = await journal.open(now_ms=int(self.wall_clock() * 1000))
+            table = await self.store.read_fenced(
                 ends,
                 partition_count=partition_count,
-                individual_commits_max=self._individual_commits_max,
+                individual_commits_max=self.individual_commits_max,
             )
             table.owner = journal.owner
             records = table.take_orphan_tombstones()
-            if not self._writes_steps():
-                records += table.whole_records(now_ms=int(self._wall_clock() * 1000))
+            if not self.writes_steps():
+                records += table.whole_records(now_ms=int(self.wall_clock() * 1000))
             await journal.append(records)
         except BaseException:
             spawn(journal.close(), "close journal partition")
@@ -126,13 +115,13 @@ class JournalOpener:
         Raises: UpstreamLost.
         """
         if transactional_id != ALL:
-            return await next_epoch(self._brokers, transactional_id)
+            return await next_epoch(self.brokers, transactional_id)
         try:
             async with asyncio.timeout(EPOCH_PATIENCE_S):
-                return await next_epoch(self._brokers, transactional_id)
+                return await next_epoch(self.brokers, transactional_id)
         except TimeoutError:
-            if await has_transactions(self._brokers):  # their coordinator hangs, or moves
-                return await next_epoch(self._brokers, transactional_id)
+            if await has_transactions(self.brokers):  # their coordinator hangs, or moves
+                return await next_epoch(self.brokers, transactional_id)
             # Many clusters of one broker have none: their topic is to have three replicas.
             log.warning(
                 "journal has no epoch: brokers coordinate no transactions, as __transaction_state"
@@ -155,12 +144,10 @@ def make_journal(
     clients = OwnTopicClients(config.bootstrap, config.client_id, options, set_aside or SetAside())
     store = JournalStore(clients, append_timeout_s=APPEND_TIMEOUT_S, on_append=on_append)
     opener = JournalOpener(
-        store,
-        brokers,
+        store=store,
+        brokers=brokers,
         individual_commits_max=config.individual_commits_max,
         wall_clock=wall_clock,
-        append_timeout_s=APPEND_TIMEOUT_S,
-        on_append=on_append,
         writes_steps=writes_steps,
     )
     return store, opener

@@ -107,74 +107,64 @@ class GroupLock(asyncio.Lock):
                 await self.acquire()
 
 
+# No generators from here on: each commit enters these.
+@dataclass(slots=True, eq=False)
 class InTime:
-    """Hold a lock that was had in time. No generator: each commit enters it."""
+    """Hold a lock that was had in time; entering it raises GroupBusy."""
 
-    __slots__ = ("_lock", "_wait_s")
-
-    def __init__(self, lock: GroupLock, wait_s: float | None) -> None:
-        self._lock, self._wait_s = lock, wait_s
+    lock: GroupLock
+    wait_s: float | None
 
     async def __aenter__(self) -> None:
-        """Raises: GroupBusy."""
-        await self._lock.acquire_in_time(self._wait_s)
+        await self.lock.acquire_in_time(self.wait_s)
 
     async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
+        self.lock.release()
 
 
+@dataclass(slots=True, eq=False)
 class PreparedLock:
-    """A lock under which something is done first. No generator: each commit enters it."""
+    """Hold a lock under which something is done first; what that raises frees the lock."""
 
-    __slots__ = ("_lock", "_prepare")
-
-    def __init__(self, lock: InTime | HeldGroup, prepare: Callable[[], Awaitable[None]]) -> None:
-        self._lock, self._prepare = lock, prepare
+    lock: InTime | HeldGroup
+    prepare: Callable[[], Awaitable[None]]
 
     async def __aenter__(self) -> None:
-        """Raises: what the lock does, and what is done first, which frees the lock."""
-        await self._lock.__aenter__()
+        await self.lock.__aenter__()
         try:
-            await self._prepare()
+            await self.prepare()
         except BaseException:
-            await self._lock.__aexit__(*sys.exc_info())
+            await self.lock.__aexit__(*sys.exc_info())
             raise
 
     async def __aexit__(self, *error: object) -> None:
-        await self._lock.__aexit__(*error)
+        await self.lock.__aexit__(*error)
 
 
+@dataclass(slots=True, eq=False)
 class HeldGroup:
-    """See `OwnedTables.hold`. No generator: each commit enters it."""
+    """See `OwnedTables.hold`."""
 
-    __slots__ = ("_group", "_held", "_lock", "_tables", "_wait_s")
-
-    def __init__(
-        self,
-        tables: OwnedTables,
-        held: dict[str, Holding],
-        group: str,
-        lock: GroupLock,
-        wait_s: float | None,
-    ) -> None:
-        self._tables, self._held = tables, held
-        self._group, self._lock, self._wait_s = group, lock, wait_s
+    tables: OwnedTables
+    held: dict[str, Holding]
+    group: str
+    lock: GroupLock
+    wait_s: float | None
 
     async def __aenter__(self) -> None:
-        """Raises: NotCoordinator, UpstreamLost, GroupBusy."""
-        if self._tables.at_hand(self._group) is None:
-            async with free_in_time(self._wait_s):
-                await self._tables.ready(self._group)  # not served, it need not wait for the lock
-        await self._lock.acquire_in_time(self._wait_s)
+        if self.tables.at_hand(self.group) is None:
+            async with free_in_time(self.wait_s):
+                await self.tables.ready(self.group)  # not served, it need not wait for the lock
+        await self.lock.acquire_in_time(self.wait_s)
         try:
-            self._held[self._group] = await self._tables.ready(self._group)
+            self.held[self.group] = await self.tables.ready(self.group)
         except BaseException:
-            self._lock.release()
+            self.lock.release()
             raise
 
     async def __aexit__(self, *_: object) -> None:
-        del self._held[self._group]
-        self._lock.release()
+        del self.held[self.group]
+        self.lock.release()
 
 
 Open = Callable[[int], Awaitable[tuple[OffsetTable, Journal]]]

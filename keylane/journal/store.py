@@ -63,8 +63,8 @@ class JournalStore:
         on_append: OnAppend = lambda *_: None,
     ) -> None:
         self.clients = clients
-        self._append_timeout_s = append_timeout_s
-        self._on_append = on_append
+        self.append_timeout_s = append_timeout_s
+        self.on_append = on_append
         self._cuts = Cuts(is_shared=True)  # by nodes beside others
         self._producer: AIOKafkaProducer | None = None
         self._opening = asyncio.Lock()
@@ -142,17 +142,17 @@ class JournalStore:
         """
         if not records:
             return
-        async with timed_append(len(records), self._on_append):
+        async with timed_append(len(records), self.on_append):
             await self._append(records)
 
     async def _append(self, records: Sequence[JournalRecord]) -> None:
         producer: AIOKafkaProducer | None = None
         try:
-            async with asyncio.timeout(self._append_timeout_s):
+            async with asyncio.timeout(self.append_timeout_s):
                 producer = await self._opened()
                 await append_all(producer, records, self._cuts.note)
         except TimeoutError:
-            raise UpstreamLost(f"no ack from the journal in {self._append_timeout_s:g} s") from None
+            raise UpstreamLost(f"no ack from the journal in {self.append_timeout_s:g} s") from None
         except KafkaError as error:
             await self._discard(producer)
             raise describe_loss("appending to the journal", error) from None
@@ -191,7 +191,7 @@ class JournalStore:
                 await self._close(producer)
 
     async def _close(self, producer: AIOKafkaProducer) -> None:
-        await end_within(producer.stop(), self._append_timeout_s)
+        await end_within(producer.stop(), self.append_timeout_s)
 
 
 async def read_partitions(

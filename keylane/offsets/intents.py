@@ -21,6 +21,7 @@ beside a state of which nothing is committed: found there, it would pass for a c
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Final
 
 from keylane.offsets.positions import PositionMap
@@ -33,16 +34,14 @@ LATE_MAX: Final = 16
 """Pushes without an answer that are remembered per state; the oldest is forgotten."""
 
 
+@dataclass(slots=True)
 class Unanswered:
-    """Pushes without an answer, of all tables of a process: one that is loaded anew knows them.
+    """Pushes without an answer, of all tables of a process: one that is loaded anew knows them."""
 
-    late: by state, offsets that were pushed, and until when (seconds) they may arrive.
-    overtaken: those of them that a later push has come before.
-    """
-
-    def __init__(self) -> None:
-        self.late: dict[StateKey, dict[int | None, float]] = {}
-        self.overtaken: dict[StateKey, set[int | None]] = {}
+    late: dict[StateKey, dict[int | None, float]] = field(default_factory=dict)
+    """By state, offsets that were pushed, and until when (seconds) they may arrive."""
+    overtaken: dict[StateKey, set[int | None]] = field(default_factory=dict)
+    """Those of them that a later push has come before."""
 
 
 class Intents:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from keylane.offsets.pushes import Pushes
 from keylane.offsets.records.journal import StateKey, state_key
@@ -23,27 +23,19 @@ from keylane.proxy.topics.view import View
 log = logging.getLogger("keylane.groups")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
     """Use: `adopt`, under the group's lock."""
 
-    def __init__(
-        self,
-        table_of: Callable[[str], OffsetTable],
-        log_start: Callable[[View, int], Awaitable[int]],
-        *,
-        checks: LogChecks,
-        scans: Scans,
-        pushes: Pushes,
-        late: LatePushes,
-        individual_commits_max: int,
-    ) -> None:
-        """table_of: where a group's states are; raises NotCoordinator.
-
-        log_start: a partition's first offset; raises UpstreamLost.
-        """
-        self._table_of, self._log_start = table_of, log_start
-        self._checks, self._scans, self._pushes, self._late = checks, scans, pushes, late
-        self._individual_commits_max = individual_commits_max
+    table_of: Callable[[str], OffsetTable]
+    """The states of a group. Raises: NotCoordinator."""
+    log_start: Callable[[View, int], Awaitable[int]]
+    """A partition's first offset. Raises: UpstreamLost."""
+    checks: LogChecks
+    scans: Scans
+    pushes: Pushes
+    late: LatePushes
+    individual_commits_max: int
 
     async def adopt(
         self, group: str, view: View, partition: int, found: int | None, metadata: str | None
@@ -62,20 +54,20 @@ class Adoption:
         if note is not None and note.is_said:
             note = None  # of positions it says no more than the offset does
         # The base of a fresh group is the log start (docs/decisions/011).
-        base = await self._log_start(view, partition) if found is None else 0
-        start, is_new = found, self._table_of(group).get(key) is None
+        base = await self.log_start(view, partition) if found is None else 0
+        start, is_new = found, self.table_of(group).get(key) is None
         if note is not None and is_new and not self._is_of_this_log(key):
-            start = await self._checks.sure_part(key, view.topic, note)
+            start = await self.checks.sure_part(key, view.topic, note)
             if start != found:  # lanes begin at the cut, also those that were said to be beyond
                 note = replace(note, said=())
-        table = self._table_of(group)  # the group may be another node's by now
+        table = self.table_of(group)  # the group may be another node's by now
         state = table.get(key)
         if state is None:
             state = OffsetState(
                 committed=start,
                 base=base,
                 topic_name=view.topic,
-                individual_commits_max=self._individual_commits_max,
+                individual_commits_max=self.individual_commits_max,
             )
             state.mark_pushed(found)
         else:
@@ -92,26 +84,26 @@ class Adoption:
             self._apply(key, state, note, view)
         if found is not None or table.get(key) is not None:
             table.put(key, state)
-            self._late.note_loaded(key, state)
+            self.late.note_loaded(key, state)
         return state
 
     def _recognised(
         self, key: StateKey, found: int | None, note: LaneNote | None
     ) -> OffsetState | None:
         """The state, where a push of keylane explains what was found. Raises: NotCoordinator."""
-        table = self._table_of(key.group)
+        table = self.table_of(key.group)
         state = table.get(key)
         known = table.recognise(
             key,
             found,
-            self._checks.clock(),
+            self.checks.clock(),
             is_noted=note is not None and not note.is_push,
             pusher=None if note is None else note.pusher,
         )
         if known is not None and known is not state:
-            # What was intended may have been concluded from another log.
-            self._checks.note_unsure([(key, known)])
-            self._late.note_loaded(key, known)
+            # The intent may have been concluded from another log.
+            self.checks.note_unsure([(key, known)])
+            self.late.note_loaded(key, known)
             log.info(
                 "kafka has a push of keylane that was not answered, or of a node that was replaced "
                 "group=%s topic=%s partition=%d offset=%s stable=%d",
@@ -123,15 +115,15 @@ class Adoption:
         is_news = state.pushed != note.position and not self._is_of_this_log(key)
         split = view.partition_split(key.partition)
         # News is not led on past its own epoch, which says for all of it where the log is cut.
-        scan = ScanIndex(split.key_split) if is_news else self._scans.known(split)
+        scan = ScanIndex(split.key_split) if is_news else self.scans.known(split)
         apply_note(state, note, scan)
-        self._pushes.unsaved.add(key)
+        self.pushes.unsaved.add(key)
         if is_news:
             if note.seen is not None:
-                self._table_of(key.group).note_epoch(key, note.seen)
-            self._checks.note_unsure([(key, state)])
+                self.table_of(key.group).note_epoch(key, note.seen)
+            self.checks.note_unsure([(key, state)])
 
     def _is_of_this_log(self, key: StateKey) -> bool:
         """Return whether the push that a note stands beside was made with the log as it is now."""
         place = (key.topic_id, key.partition)
-        return self._pushes.is_of_this_log(key) and not self._scans.is_unsure(place)
+        return self.pushes.is_of_this_log(key) and not self.scans.is_unsure(place)

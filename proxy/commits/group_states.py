@@ -77,8 +77,8 @@ class GroupStates:
         self._lane_names = LaneNames()
         self._unanswered = Unanswered()
         self._adoption = Adoption(
-            self._table_of, self.log_start, checks=self._checks, scans=self.scans,
-            pushes=self.pushes, late=self.late,
+            table_of=self._table_of, log_start=self.log_start, checks=self._checks,
+            scans=self.scans, pushes=self.pushes, late=self.late,
             individual_commits_max=individual_commits_max,
         )  # fmt: skip
 
@@ -273,12 +273,8 @@ class GroupStates:
 
     def push_journal(self, group: str) -> PushJournal:
         """For pushes to Kafka's own offsets; the group's lock is held. Raises: NotCoordinator."""
-        return PushJournal(
-            *self.tables.changed(group),
-            self.concluded_epoch,
-            wall_clock=self._wall_clock,
-            clock=self.clock,
-        )
+        changed = self.tables.changed(group)
+        return PushJournal(*changed, self.concluded_epoch, self._wall_clock, self.clock)
 
     def note_used(self, group: str, view: View) -> None:
         """The broker has taken a commit of the group under this name."""

@@ -6,8 +6,8 @@ Source: docs/decisions/027, 042.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from keylane.errors import UpstreamLost
@@ -34,108 +34,101 @@ class Pushing(NamedTuple):
     """The state before the draft, where the table has none yet: nothing is committed."""
 
 
+@dataclass(frozen=True, slots=True)
 class PushJournal:
     """For one group, whose lock is held. Use: `prepare`, send, then one of the other three.
 
     A push that goes forward costs nothing here.
     """
 
-    def __init__(
-        self,
-        table: OffsetTable,
-        journal: Appender,
-        concluded: Callable[[StateKey, OffsetState], EpochStart | None],
-        *,
-        wall_clock: Callable[[], float],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """wall_clock: seconds since 1970, for timestamps of records.
-
-        concluded: the leader epoch before the furthest conclusion of a state; None: not known.
-        """
-        self._table, self._journal, self._concluded = table, journal, concluded
-        self._wall_clock, self._clock = wall_clock, clock
+    table: OffsetTable
+    journal: Appender
+    concluded: Callable[[StateKey, OffsetState], EpochStart | None]
+    """The leader epoch before the furthest conclusion of a state; None: not known."""
+    wall_clock: Callable[[], float]
+    """Seconds since 1970, for timestamps of records."""
+    clock: Callable[[], float]
 
     async def prepare(self, pushes: Sequence[Pushing]) -> set[StateKey]:
         """Write what the journal has to hold before they are sent; those that have to wait.
 
         Raises: UpstreamLost, NotCoordinator: none of them may be sent.
         """
-        now_ms = int(self._wall_clock() * 1000)
+        now_ms = int(self.wall_clock() * 1000)
         records: list[JournalRecord] = []
         intents, written, waiting = [], [], set()
         for push in pushes:
-            state, intent = self._table.get(push.key), None
+            state, intent = self.table.get(push.key), None
             if state is None and push.offset is not None:
                 state = push.begun
             if state is not None and needs_intent(state, push.offset):
                 intent = intent_of(state, push.draft, push.offset, now_ms)
-                if not self._table.intents.may_open(push.key, intent, self._clock()):
+                if not self.table.intents.may_open(push.key, intent, self.clock()):
                     waiting.add(push.key)
                     continue
                 self._ready(push, state)
                 intents.append((push.key, intent))
-            elif push.offset is None or not self._table.lacks_before_push(push.key, push.offset):
+            elif push.offset is None or not self.table.lacks_before_push(push.key, push.offset):
                 continue
             written.append(push.key)
-            records += self._table.records_before_push(push.key, intent, now_ms=now_ms)
+            records += self.table.records_before_push(push.key, intent, now_ms=now_ms)
         for key, intent in intents:  # it may be there whatever comes of the append
-            self._table.intents.note_stored(key, intent.after.pushed)
+            self.table.intents.note_stored(key, intent.after.pushed)
         if records:
-            await self._journal.append(records)
+            await self.journal.append(records)
         for key in written:
-            self._table.mark_written(key)
+            self.table.mark_written(key)
         for key, intent in intents:
-            self._table.intents.open(key, intent)
+            self.table.intents.open(key, intent)
         return waiting
 
     def note_taken(self, pushes: Collection[Pushing]) -> None:
         """The broker took them."""
-        at_s = int(self._wall_clock())
+        at_s = int(self.wall_clock())
         for push in pushes:
-            self._table.note_taken(push.key, push.offset, self._clock(), at_s)
+            self.table.note_taken(push.key, push.offset, self.clock(), at_s)
 
     @property
     def pusher(self) -> Pusher | None:
         """Whose a push is that is made now; None: nodes cannot be distinguished."""
-        owner = self._table.owner
-        return None if owner is None else Pusher(owner, int(self._wall_clock()))
+        owner = self.table.owner
+        return None if owner is None else Pusher(owner, int(self.wall_clock()))
 
     def note_unanswered(self, pushes: Collection[Pushing]) -> None:
         """They were sent, and what came of them is not known, and will not be."""
         for push in pushes:
-            self._table.intents.note_unanswered(push.key, push.offset)
+            self.table.intents.note_unanswered(push.key, push.offset)
 
     def is_deleting(self, key: StateKey) -> bool:
         """Return whether a deletion of Kafka's own offset was begun, and may have come about."""
-        return self._table.intents.is_open(key, None)
+        return self.table.intents.is_open(key, None)
 
     def may_come_late(self, key: StateKey) -> bool:
         """Return whether a push without an answer may still come into effect."""
-        return self._table.intents.may_come_late(key, self._clock())
+        return self.table.intents.may_come_late(key, self.clock())
 
     def may_arrive_at_none(self, key: StateKey) -> bool:
         """Kafka was just seen to have no offset there: whether a push may still come about."""
-        self._table.intents.note_seen(key, None, self._clock())
+        self.table.intents.note_seen(key, None, self.clock())
         may_arrive = self.may_come_late(key)
         if not may_arrive:
-            self._table.intents.forget_late(key)
+            self.table.intents.forget_late(key)
         return may_arrive
 
     async def withdraw(self, pushes: Collection[Pushing]) -> None:
         """The broker has refused them. Raises: NotCoordinator."""
-        intents, records = self._table.intents, []
+        intents, records = self.table.intents, []
         refused = [push for push in pushes if intents.is_stored(push.key, push.offset)]
         for push in refused:
             intents.withdraw(push.key, push.offset)
             if self._is_begun(push):
-                records += self._table.tombstones(push.key)
+                records += self.table.tombstones(push.key)
             else:
-                records.append(self._table.tombstone(IntentKey(push.key, push.offset)))
+                records.append(self.table.tombstone(IntentKey(push.key, push.offset)))
         if not records:
             return
         try:
-            await self._journal.append(records)
+            await self.journal.append(records)
         except UpstreamLost as error:
             # It stays without effect, and goes with the next record of the state.
             log.warning("intent of a refused push stays in the journal reason=%s", error)
@@ -143,16 +136,16 @@ class PushJournal:
         for push in refused:
             intents.note_withdrawn(push.key, push.offset)
             if self._is_begun(push):
-                self._table.remove(push.key)
+                self.table.remove(push.key)
 
     def _ready(self, push: Pushing, state: OffsetState) -> None:
         """Have the table hold what an intent stands beside: a state, and the log that it is of."""
         if state is push.begun:
-            self._table.put(push.key, state)
-        seen = self._concluded(push.key, push.draft)
+            self.table.put(push.key, state)
+        seen = self.concluded(push.key, push.draft)
         if seen is not None:
-            self._table.note_epoch(push.key, seen)
+            self.table.note_epoch(push.key, seen)
 
     def _is_begun(self, push: Pushing) -> bool:
         """Return whether the state is there for this push alone."""
-        return push.begun is not None and self._table.get(push.key) is push.begun
+        return push.begun is not None and self.table.get(push.key) is push.begun

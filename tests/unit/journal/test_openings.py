@@ -40,8 +40,8 @@ def make_opener(brokers: Brokers) -> JournalOpener:
     """One that opens nothing in these tests."""
     store: Any = None
     return JournalOpener(
-        store, brokers, individual_commits_max=1, wall_clock=lambda: 0.0, append_timeout_s=1.0,
-        on_append=lambda *_: None, writes_steps=lambda: True,
+        store=store, brokers=brokers, individual_commits_max=1, wall_clock=lambda: 0.0,
+        writes_steps=lambda: True,
     )  # fmt: skip
 
 
