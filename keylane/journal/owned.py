@@ -1,6 +1,6 @@
 """Offsets of the journal partitions that this node owns: loaded when needed, dropped when lost.
 
-Source: docs/decisions/022.
+Source: docs/decisions/022, 030.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from keylane.errors import GroupBusy, NotCoordinator, RightMissing, UpstreamLost
-from keylane.journal.ownership import Ownership
 from keylane.offsets.records.journal import JournalRecord, ic_partition
 from keylane.offsets.table import OffsetTable
 from keylane.tasks import spawn
@@ -36,6 +35,27 @@ REFUSED_PAUSE_S_MAX: Final = 30.0
 REOPEN_S: Final = 24 * 3600.0
 """Time that an epoch is used. Kafka forgets a transactional id that was not asked for in seven
 days, and the next owner would be given an id that fences none before it."""
+
+
+class Ownership(Protocol):
+    """The right to serve partitions of the journal: of `NodeGroup`, or of a lone node's seat."""
+
+    def holds(self, ic_partition: int) -> bool:
+        """Return whether this node surely owns it: the lease is good, no rebalance is under way.
+
+        Cheap and synchronous; call it right before sending. A process that was stopped in
+        between finds its lease over, since the monotonic clock goes on meanwhile.
+        """
+
+    def term(self, ic_partition: int) -> int:
+        """A number that stays the same while ownership is unbroken; -1 while it is not owned.
+
+        A table that was loaded in one term is worth nothing in another, in which another node may
+        have written.
+        """
+
+    async def settled(self) -> None:
+        """Wait until no rebalance of the nodes is under way; at most for a few seconds."""
 
 
 class Appender(Protocol):

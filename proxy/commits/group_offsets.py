@@ -8,14 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
 
 from keylane.config.node import ProxyConfig
 from keylane.errors import NotCoordinator
 from keylane.journal.lone import LoneTable
 from keylane.journal.openings import make_journal, opened_at_start
-from keylane.journal.owned import Holding, Open, OwnedTables, PreparedLock
-from keylane.journal.ownership import Alone, Ownership
+from keylane.journal.owned import Holding, Open, OwnedTables, Ownership, PreparedLock
 from keylane.journal.set_aside import SetAside
 from keylane.offsets.records.journal import FORMAT, ic_partition
 from keylane.proxy.cluster.cluster import Cluster
@@ -23,8 +21,6 @@ from keylane.proxy.commits.group_states import LOCK_WAIT_S, GroupStates
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.log_ends import LogEnds
 from keylane.proxy.nodes.lone_seat import SEAT_COUNT, LoneSeat
-
-ALONE: Final = Alone()
 
 
 class GroupOffsets(GroupStates):
@@ -42,14 +38,15 @@ class GroupOffsets(GroupStates):
         *,
         wall_clock: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
-        ownership: Ownership = ALONE,
+        ownership: Ownership | None = None,
         on_append: Callable[[int, float, bool], None] = lambda *_: None,
         set_aside: SetAside | None = None,
     ) -> None:
         """Nothing is asked of Kafka before `start`.
 
         wall_clock: gives seconds since 1970, for the timestamps of journal records.
-        ownership: which groups this node may serve at a moment; `Alone`: all, as the only node.
+        ownership: says which groups this node may serve at a moment; None: all, beside other nodes
+            that it does not see.
         on_append: called after each write to the journal with its records, seconds, and success.
         set_aside: keeps the journal's damaged records.
         """
@@ -66,7 +63,7 @@ class GroupOffsets(GroupStates):
             clock=clock, wall_clock=wall_clock,
         )  # fmt: skip
         self.writes_steps = not config.journal_whole and config.node is None
-        self.sees_ends = isinstance(ownership, (Alone, LoneSeat))
+        self.sees_ends = ownership is None or isinstance(ownership, LoneSeat)
         cluster.on_leader.append(self.note_leader)
 
     async def start(self) -> None:
@@ -77,7 +74,7 @@ class GroupOffsets(GroupStates):
         Raises: UpstreamLost; ConfigInvalid, when lanes changed under groups that have offsets.
         """
         commits_max = self._config.individual_commits_max
-        if isinstance(self._ownership, Alone):
+        if self._ownership is None:
             table = await self._store.start(individual_commits_max=commits_max)
             self.load(table)
             self.layouts.start(table)
@@ -106,6 +103,7 @@ class GroupOffsets(GroupStates):
         self._held_back = None
 
     def _make_owned(self, open_partition: Open, count: int) -> OwnedTables:
+        assert self._ownership is not None, "a right to serve comes from a seat"
         return OwnedTables(
             self._ownership,
             open_partition,

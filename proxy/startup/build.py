@@ -17,7 +17,6 @@ from keylane.config.node import ProxyConfig
 from keylane.errors import KeylaneError
 from keylane.journal.epochs import next_epoch
 from keylane.journal.own_topic import OwnTopicClients
-from keylane.journal.ownership import Alone
 from keylane.journal.set_aside import SetAside
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.apis.shared.parts import Shared
@@ -168,7 +167,7 @@ def build_groups(base: ControlBase, nodes: NodeParts) -> GroupOffsets:
         base.cluster,
         wall_clock=time.time,  # noqa: TID251
         clock=time.monotonic,
-        ownership=nodes.group or nodes.seat or Alone(),
+        ownership=nodes.group or nodes.seat,
         on_append=base.stats.journaled,
         set_aside=base.upkeep.set_aside,
     )

@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from keylane.config.node import LaneRule, ProxyConfig
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
-from keylane.journal.ownership import Alone, Ownership
+from keylane.journal.owned import Ownership
 from keylane.journal.store import APPEND_TIMEOUT_S
 from keylane.offsets.records.journal import ic_partition
 from keylane.offsets.state import OffsetState
@@ -64,7 +64,7 @@ class Node:
         self,
         bootstrap: str,
         topic: str,
-        ownership: Ownership,
+        ownership: Ownership | None,
         *,
         lanes: int = 4,
         accept_layout: tuple[str, ...] = (),
@@ -221,7 +221,7 @@ def test_commits_of_many_groups_at_once(kafka: str, topic: TopicFactory) -> None
             groups = [first, *(ann.neighbour(first) for _ in range(99))]
             commits = [partial(ann.commit, group, 3, 40) for group in groups]
             await asyncio.gather(*map(until_taken, commits))
-        async with Node(kafka, orders, Alone()) as lone:
+        async with Node(kafka, orders, None) as lone:
             for group in groups:
                 assert await lone.positions(group) == [-1, -1, -1, 40]
 
@@ -235,13 +235,13 @@ def test_layouts_are_pinned_in_any_partition(kafka: str, topic: TopicFactory) ->
     async def scenario() -> None:
         async with Node(kafka, orders, Turn(turns, "ann")) as ann:
             await ann.commit(group, 0, 10)
-        for ownership in (Alone(), Turn(turns, "ann")):
+        for ownership in (None, Turn(turns, "ann")):
             with pytest.raises(ConfigInvalid, match="4 lanes per partition"):
                 async with Node(kafka, orders, ownership, lanes=8):
                     pass
-        async with Node(kafka, orders, Alone(), lanes=8, accept_layout=(orders,)) as lone:
+        async with Node(kafka, orders, None, lanes=8, accept_layout=(orders,)) as lone:
             await lone.commit(group, 0, 20)  # pinned by the view's name, beside the one before
-        for ownership in (Alone(), Turn(turns, "ann")):
+        for ownership in (None, Turn(turns, "ann")):
             async with Node(kafka, orders, ownership, lanes=8) as node:
                 assert node.view.layout.lane_count == 8
             with pytest.raises(ConfigInvalid, match="8 lanes per partition"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.reference.crash_world import Kafka
+from tests.reference.forgetting_world import Ownership
 from tests.transcript.crashing_node import LANES, commit, offsets_and_codes, started
 
 NOT_COORDINATOR = 16
@@ -11,6 +12,7 @@ NOT_COORDINATOR = 16
 async def test_groups_that_are_held_back_are_asked_to_come_again() -> None:
     """Commits and OffsetFetch are answered, and nothing is sent to the broker."""
     node = await started(Kafka())
+    node.offsets._ownership = Ownership()
     node.offsets.hold_back("topic __consumer_offsets cannot be made")
 
     committed = await commit(node, dict.fromkeys(range(LANES), 10))
