@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.space import HASH_MAX
 from keylane.offsets.intervals import Range
-from keylane.offsets.scan import ScanIndex
+from keylane.offsets.scan import Grid, ScanIndex
 from keylane.offsets.values import Position
 
 OFFSET, COUNTED, COMMITTED, EPOCH = range(4)
@@ -29,8 +27,6 @@ ROWS: Final = 4
 MOVED_MAX: Final = 64
 """Hash ranges that are kept apart until the next `lead_on`; beyond, all of the space is one."""
 EVERYTHING: Final[tuple[Range, ...]] = ((0, HASH_MAX),)
-FEW: Final = 8
-"""So many positions are looked at one by one: passes over arrays would cost more."""
 LIFT_GAIN_MIN: Final = 4
 """A lift is worth its bytes when it spares so many intervals."""
 
@@ -47,34 +43,6 @@ class Step(NamedTuple):
     """(from, to): every interval that counted as standing at `from` stands at `to`; goes first."""
     changes: tuple[Change, ...]
     """Ascending, apart from each other."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Grid:
-    """The pieces that intervals of a map and lanes of a split cut the hash space into.
-
-    All arrays are (pieces,).
-    """
-
-    starts: list[int]
-    key_split: KeySplit
-    bounds: list[int]
-    """First hash of each piece."""
-    places: NDArray[np.intp] | None
-    """Interval of the map that it is of; None: pieces are intervals, as a rule."""
-    outputs: NDArray[np.intp]
-    """Output of the split that reads it, or NO_OUTPUT."""
-
-    @classmethod
-    def of(cls, starts: list[int], key_split: KeySplit) -> _Grid:
-        """Cost: 0.1 ms at 1,024 lanes; it stays for as long as no interval comes or goes."""
-        own = np.array(starts, np.int64)
-        lows = np.concatenate(([0], key_split.limits[:-1].astype(np.int64)))
-        bounds = np.union1d(own, lows)
-        lanes = np.searchsorted(lows, bounds, "right") - 1
-        outputs = lanes if key_split.outputs is None else key_split.output_of[lanes]
-        places = None if len(bounds) == len(own) else np.searchsorted(own, bounds, "right") - 1
-        return cls(starts, key_split, bounds.tolist(), places, outputs.astype(np.intp))
 
 
 class PositionMap:
@@ -95,7 +63,7 @@ class PositionMap:
         self._numbers = _columns([position])
         self._texts: list[str | None] = [position.metadata]
         self._is_shared = False
-        self._grid: _Grid | None = None
+        self._grid: Grid | None = None
         self._led: tuple[object, int] | None = None
         """By which scan (its token) `lead_on` was last, and its `news_count` then."""
         self._moved: tuple[Range, ...] = ()
@@ -244,7 +212,7 @@ class PositionMap:
         self._led = scan.token, scan.news_count
         grid = self._grid
         if grid is None or grid.starts is not self._starts or grid.key_split is not scan.key_split:
-            grid = self._grid = _Grid.of(self._starts, scan.key_split)
+            grid = self._grid = Grid.of(self._starts, scan.key_split)
         counted = self._numbers[COUNTED]
         if grid.places is not None:
             counted = counted[grid.places]
@@ -256,7 +224,7 @@ class PositionMap:
                 low, high = bisect_right(grid.bounds, first), bisect_right(grid.bounds, last)
                 is_chosen[low - 1 : high] = True
             chosen = is_chosen.nonzero()[0]
-        led = _led_by(scan, grid.outputs[chosen], counted[chosen])
+        led = scan.led(grid.outputs[chosen], counted[chosen])
         if led is None:
             return False
         counted = counted.copy()
@@ -365,7 +333,7 @@ class PositionMap:
         self.text_chars += len(position.metadata or "") - len(before or "")
         self._numbers[:, index] = _row(position)
 
-    def _put_counted(self, grid: _Grid, counted: NDArray[np.int64]) -> None:
+    def _put_counted(self, grid: Grid, counted: NDArray[np.int64]) -> None:
         """Let each piece of the grid count as standing there. counted: (pieces,)."""
         self._own()
         of_intervals = counted
@@ -422,21 +390,6 @@ def _is_within(counted: NDArray[np.int64], news: Sequence[Range]) -> NDArray[np.
     if len(parts) == 1:  # the rule
         return parts[0]
     return np.any(parts, axis=0) if parts else np.zeros(len(counted), np.bool_)
-
-
-def _led_by(
-    scan: ScanIndex, outputs: NDArray[np.intp], counted: NDArray[np.int64]
-) -> NDArray[np.int64] | list[int] | None:
-    """Return the offsets that positions are led to; None: all of them stay.
-
-    outputs, counted: (n,) what each is of, and where it stands.
-    """
-    if len(counted) > FEW:
-        led = scan.effective_many(outputs, counted)
-        return None if np.array_equal(led, counted) else led
-    places = zip(outputs.tolist(), here := counted.tolist(), strict=True)
-    there = [scan.effective_at(*place) for place in places]
-    return None if there == here else there
 
 
 def move_to(position: Position) -> Move:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,8 @@ HOLE_COUNT_MAX: Final = 4096
 """Bound on holes: 64 KiB of bounds; a transactional topic has one control batch per commit."""
 NEWS_MAX: Final = 256
 """Scanned blocks that are remembered for states that were settled before; beyond, all is news."""
+FEW: Final = 8
+"""So many positions are looked at one by one: passes over arrays would cost more."""
 NO_RECORD: Final = -1
 UNSEEN: Final = 2**63 - 1
 """No output has these keys, so their last record is not known."""
@@ -100,16 +103,10 @@ class ScanIndex:
 
         Never below `offset`, and never above a record of the range at or after `offset`.
         """
-        while True:
-            index = bisect_right(self._starts, offset) - 1
-            if index < 0 or offset >= self._ends[index]:
-                return offset
-            if self._last_record(index, key_range) < offset:
-                return self._ends[index]
-            skipped = min(self._holes.skip(offset), self._ends[index])
-            if skipped == offset:
-                return offset
-            offset = skipped
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0 or offset >= self._ends[index]:
+            return offset
+        return self._led_inside(index, self._last_record(index, key_range), offset)
 
     def effective_at(self, output: int, offset: int) -> int:
         """Same as `effective`, of a position of an output of the split, or of NO_OUTPUT."""
@@ -117,9 +114,21 @@ class ScanIndex:
         if index < 0 or offset >= self._ends[index]:
             return offset
         last = UNSEEN if output == NO_OUTPUT else int(self._lasts[index][output])
-        if last < offset:
-            return self._ends[index]
-        return self._behind_holes(index, last, offset) if self._holes else offset
+        return self._led_inside(index, last, offset)
+
+    def led(
+        self, outputs: NDArray[np.intp], offsets: NDArray[np.int64]
+    ) -> NDArray[np.int64] | list[int] | None:
+        """Return what `effective_at` gives of each position; None: all of them stay.
+
+        outputs, offsets: (n,) the output that each is of, and where it stands.
+        """
+        if len(offsets) > FEW:
+            led = self.effective_many(outputs, offsets)
+            return None if np.array_equal(led, offsets) else led
+        here = offsets.tolist()
+        there = list(map(self.effective_at, outputs.tolist(), here))
+        return None if there == here else there
 
     def effective_many(
         self, outputs: NDArray[np.intp], offsets: NDArray[np.int64]
@@ -143,7 +152,7 @@ class ScanIndex:
             if self._holes:
                 rest = rows[~is_done]
                 found[rest] = [
-                    self._behind_holes(index, *place)
+                    self._led_inside(index, *place)
                     for place in zip(lasts[~is_done].tolist(), found[rest].tolist(), strict=True)
                 ]
         return found
@@ -237,13 +246,14 @@ class ScanIndex:
         # can only hold a position back.
         return UNSEEN if NO_OUTPUT in outputs else max(int(lasts[output]) for output in outputs)
 
-    def _behind_holes(self, index: int, last: int, offset: int) -> int:
+    def _led_inside(self, index: int, last: int, offset: int) -> int:
         """`effective` of a position inside a region, whose lane has its last record at `last`."""
-        while (skipped := min(self._holes.skip(offset), self._ends[index])) != offset:
+        while last >= offset:
+            skipped = min(self._holes.skip(offset), self._ends[index]) if self._holes else offset
+            if skipped == offset:
+                return offset
             offset = skipped
-            if last < offset:
-                return self._ends[index]
-        return offset
+        return self._ends[index]
 
     def _note_news(self, start: int, end: int, holes: tuple[Range, ...]) -> None:
         """Take in a block, and holes that it has beyond its ends."""
@@ -264,3 +274,32 @@ class ScanIndex:
 
     def _drop(self, index: int) -> None:
         del self._starts[index], self._ends[index], self._lasts[index]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """The pieces that intervals of a map and lanes of a split cut the hash space into.
+
+    All arrays are (pieces,).
+    """
+
+    starts: list[int]
+    """First hash of each interval."""
+    key_split: KeySplit
+    bounds: list[int]
+    """First hash of each piece."""
+    places: NDArray[np.intp] | None
+    """Interval of the map that it is of; None: pieces are intervals, as a rule."""
+    outputs: NDArray[np.intp]
+    """Output of the split that reads it, or NO_OUTPUT."""
+
+    @classmethod
+    def of(cls, starts: list[int], key_split: KeySplit) -> Grid:
+        """Cost: 0.1 ms at 1,024 lanes; it stays for as long as no interval comes or goes."""
+        own = np.array(starts, np.int64)
+        lows = np.concatenate(([0], key_split.limits[:-1].astype(np.int64)))
+        bounds = np.union1d(own, lows)
+        lanes = np.searchsorted(lows, bounds, "right") - 1
+        outputs = lanes if key_split.outputs is None else key_split.output_of[lanes]
+        places = None if len(bounds) == len(own) else np.searchsorted(own, bounds, "right") - 1
+        return cls(starts, key_split, bounds.tolist(), places, outputs.astype(np.intp))

@@ -10,7 +10,6 @@ group's lock from the copy on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from keylane.errors import JournalInvalid
@@ -37,26 +36,13 @@ from keylane.offsets.records.journal import (
     write_key,
     write_value,
 )
-from keylane.offsets.records.loading import Loading, OrphanKey
+from keylane.offsets.records.loading import Loading, LoadReport, OrphanKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.steps import Steps
 from keylane.offsets.values import INDIVIDUAL_COMMITS_MAX, Damaged, OwnerEpoch, Pusher
 
 DAMAGED_LOGGED_MAX: Final = 1000
 """Number of damaged records that are named; the others are counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport:
-    """Findings of a load."""
-
-    state_count: int
-    range_count: int
-    damaged_count: int
-    damaged: tuple[Damaged, ...]
-    """The first of them, with their places."""
-    orphan_count: int
-    """Ranges without a state: a crash before the first positions record, or a damaged one."""
 
 
 class OffsetTable:
@@ -118,14 +104,14 @@ class OffsetTable:
             self._orphans |= loading.damaged_ranges
             self._steps.note_loaded(key, loading.positions, loading.steps)
             try:
-                found = loading.walked(is_moving=is_moving)
+                state = loading.state(self.individual_commits_max, is_moving=is_moving)
             except JournalInvalid as error:
                 # Its other steps would be positions of different moments beside each other.
                 partition = ic_partition(key.group, self.partition_count)
                 self._note_damaged(Damaged(partition, loading.offset, str(error)))
                 self._orphans.add(key)
-                found = None
-            if loading.positions is None or found is None:
+                state = None
+            if state is None:
                 self._steps.forget(key)
                 self._orphans |= loading.orphans(key)
                 continue
@@ -133,14 +119,6 @@ class OffsetTable:
                 self._epochs[key] = loading.epoch
             if loading.pusher is not None:
                 self._pushers[key] = loading.pusher
-            positions, pushed = found
-            state = OffsetState.restore(
-                positions=positions,
-                ranges=loading.ranges,
-                pushed=pushed,
-                topic_name=loading.positions.topic_name,
-                individual_commits_max=self.individual_commits_max,
-            )
             self.put(key, state)
             self.intents.load(key, loading.intents)
             self._note_written(key, is_sure=True)
@@ -163,7 +141,7 @@ class OffsetTable:
         # Positions first: without the steps behind them they would be those of an earlier moment.
         orphans = sorted(self._orphans, key=lambda key: not isinstance(key, StateKey))
         self._orphans = set()
-        return [self._record(_group_of(key), key, None) for key in orphans]
+        return [self._record(key, None) for key in orphans]
 
     # -- states ----------------------------------------------------------------------------
 
@@ -237,10 +215,6 @@ class OffsetTable:
             self._pushers[key] = Pusher(self.owner, at_s)
 
     def groups(self) -> list[str]:
-        """Return the groups that have a state, sorted."""
-        return sorted(self._states)
-
-    def group_names(self) -> list[str]:
         """Return the groups that have a state, in no order."""
         return list(self._states)
 
@@ -276,39 +250,35 @@ class OffsetTable:
         or other ranges have swallowed, and of intents. Positions are one record, whole or a step.
         is_whole: positions are to be as any keylane can read them.
         """
-        records = self._state_records(
-            key, now_ms=now_ms, member_id=member_id, leader_epoch=leader_epoch, is_whole=is_whole
-        )
+        put = RangeValue(timestamp_ms=now_ms, leader_epoch=leader_epoch, member_id=member_id)
+        records = self._state_records(key, put, is_whole=is_whole)
         renewed = self.intents.renew(key, self._states[key.group][key], now_ms)
-        return records + [self._intent(place, intent) for place, intent in renewed.items()]
+        return records + [
+            self._record(place, None if intent is None else write_value(intent))
+            for place, intent in renewed.items()
+        ]
 
     def _state_records(
-        self,
-        key: StateKey,
-        *,
-        now_ms: int,
-        member_id: str = "",
-        leader_epoch: int = -1,
-        is_whole: bool = True,
+        self, key: StateKey, put: RangeValue, *, is_whole: bool
     ) -> list[JournalRecord]:
-        state = self._states[key.group][key]
+        """Return all but the intents. put: the value of new ranges, with the time of all."""
+        state, now_ms = self._states[key.group][key], put.timestamp_ms
         changes = state.unsaved()
         swallowed = [bounds for bounds in changes.tombstones if state.is_committed(*bounds)]
         dropped = [bounds for bounds in changes.tombstones if not state.is_committed(*bounds)]
         records = self._ranges(key, dropped, None)
         if changes.puts:
-            put = RangeValue(timestamp_ms=now_ms, leader_epoch=leader_epoch, member_id=member_id)
             records += self._ranges(key, changes.puts, write_value(put))
         if key in self._new_epochs:
             seen = EpochValue(timestamp_ms=now_ms, seen=self._epochs[key])
-            records.append(self._record(key.group, EpochKey(key), write_value(seen)))
+            records.append(self._record(EpochKey(key), write_value(seen)))
         if key in self._new_pushers:
             owner, at_s = self._pushers[key]
             pusher = PusherValue(timestamp_ms=1000 * at_s, owner=owner)
-            records.append(self._record(key.group, PusherKey(key), write_value(pusher)))
+            records.append(self._record(PusherKey(key), write_value(pusher)))
         if changes.positions:
             entries = self._steps.entries(key, state, now_ms=now_ms, is_whole=is_whole)
-            records += [self._record(key.group, place, value) for place, value in entries]
+            records += [self._record(place, value) for place, value in entries]
             self._note_written(key, is_sure=False)
         return records + self._ranges(key, swallowed, None)
 
@@ -319,9 +289,9 @@ class OffsetTable:
 
         What it lacks of the state, then the intent. Other intents stay: theirs may have come about.
         """
-        records = self._state_records(key, now_ms=now_ms)
+        records = self._state_records(key, RangeValue(timestamp_ms=now_ms), is_whole=True)
         if intent is not None:
-            records.append(self._intent(IntentKey(key, intent.after.pushed), intent))
+            records.append(self._record(IntentKey(key, intent.after.pushed), write_value(intent)))
         return records
 
     def lacks_before_push(self, key: StateKey, offset: int) -> bool:
@@ -333,10 +303,8 @@ class OffsetTable:
         """Note that the last `records` of the state were acknowledged."""
         self._new_epochs.discard(key)
         self._new_pushers.discard(key)
-        self._steps.mark_saved(key)
-        self._states[key.group][key].mark_saved()
         self.intents.note_saved(key)
-        self._note_written(key, is_sure=True)
+        self.mark_written(key)
 
     def mark_written(self, key: StateKey) -> None:
         """Note that the last `records_before_push` were acknowledged."""
@@ -362,11 +330,11 @@ class OffsetTable:
         rest = self._ranges(key, state.ranges_held(), None)
         rest += [self.tombstone(place) for place in self.intents.stored(key)]
         if key in self._epochs:
-            rest.append(self._record(key.group, EpochKey(key), None))
+            rest.append(self._record(EpochKey(key), None))
         if key in self._pushers:
-            rest.append(self._record(key.group, PusherKey(key), None))
-        rest.append(self._record(key.group, key, None))
-        return rest + [self._record(key.group, step, None) for step in self._steps.given_up(key)]
+            rest.append(self._record(PusherKey(key), None))
+        rest.append(self._record(key, None))
+        return rest + [self._record(step, None) for step in self._steps.given_up(key)]
 
     def note_cuts(self, count: int) -> bool:
         """The journal did not go on where it was left so many times; True when that is news.
@@ -388,23 +356,15 @@ class OffsetTable:
         for key in self._steps.based():
             state = self._states[key.group][key]
             entries = self._steps.entries(key, state, now_ms=now_ms, is_whole=True)
-            found += [self._record(key.group, place, value) for place, value in entries]
+            found += [self._record(place, value) for place, value in entries]
             self._steps.mark_saved(key)
         return found
 
     def tombstone(self, place: IntentKey) -> JournalRecord:
         """Return the record that deletes an intent."""
-        return self._intent(place, None)
-
-    def _intent(self, place: IntentKey, intent: IntentValue | None) -> JournalRecord:
-        value = None if intent is None else write_value(intent)
-        return self._record(place.state.group, place, value)
+        return self._record(place, None)
 
     # -- layouts ---------------------------------------------------------------------------
-
-    def layout(self, view: str) -> LayoutValue | None:
-        """Return the layout that a view is pinned to, None when it is not."""
-        return self.layouts().get(view)
 
     def layouts(self) -> dict[str, LayoutValue]:
         """Return all pinned layouts by view name; an own dict."""
@@ -479,10 +439,11 @@ class OffsetTable:
     def _ranges(
         self, key: StateKey, ranges: Iterable[Range], value: bytes | None
     ) -> list[JournalRecord]:
-        return [self._record(key.group, RangeKey(key, *bounds), value) for bounds in ranges]
+        return [self._record(RangeKey(key, *bounds), value) for bounds in ranges]
 
-    def _record(self, group: str, key: Key, value: bytes | None) -> JournalRecord:
-        return JournalRecord(ic_partition(group, self.partition_count), write_key(key), value)
+    def _record(self, key: Key, value: bytes | None) -> JournalRecord:
+        partition = ic_partition(_group_of(key), self.partition_count)
+        return JournalRecord(partition, write_key(key), value)
 
 
 def _group_of(key: Key) -> str:

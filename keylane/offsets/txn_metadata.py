@@ -36,14 +36,20 @@ from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX, KeyRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
-from keylane.offsets.values import NO_LEADER_EPOCH, CommitOutcome, OwnerEpoch, Position, Pusher
+from keylane.offsets.values import (
+    NO_LEADER_EPOCH,
+    OFFSET_MAX,
+    CommitOutcome,
+    OwnerEpoch,
+    Position,
+    Pusher,
+)
 
 PREFIX: Final = '{"keylane":1,'
 SAID_PREFIX: Final = '{"keylane":2,'
 END: Final = "\0"
 """librdkafka's admin calls read metadata up to a zero byte, and go on behind it where there is none
 (2.16, which copies them without one): half of all reads had more in them, and some raised."""
-OFFSET_MAX: Final = 2**63 - 1
 LEADER_EPOCH_MAX: Final = 2**31 - 1
 OWNER_EPOCH_MAX: Final = 2**15 - 1
 SAID_LANES_MAX: Final = 200
@@ -179,28 +185,24 @@ def _text(fields: Mapping[str, Any]) -> str:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + END
 
 
+def _numbers(entry: Any, *largest: int) -> list[int]:
+    """Return an entry's numbers, each from 0 to its largest. Raises: ValueError, TypeError."""
+    for number, most in zip(entry, largest, strict=True):
+        if type(number) is not int or not 0 <= number <= most:
+            raise ValueError("no number, or out of bounds")
+    return list(entry)
+
+
 def _seen(entry: Any) -> EpochStart | None:
     """Raises: ValueError, TypeError."""
-    if entry is None:
-        return None
-    epoch, start = entry
-    if type(epoch) is not int or type(start) is not int:
-        raise ValueError("not a number")
-    if not (0 <= epoch <= LEADER_EPOCH_MAX and 0 <= start <= OFFSET_MAX):
-        raise ValueError("out of bounds")
-    return EpochStart(epoch, start)
+    return None if entry is None else EpochStart(*_numbers(entry, LEADER_EPOCH_MAX, OFFSET_MAX))
 
 
 def _pusher(entry: Any) -> Pusher | None:
     """Raises: ValueError, TypeError."""
     if entry is None:
         return None
-    producer_id, epoch, at_s = entry
-    if any(type(number) is not int for number in entry):
-        raise ValueError("not a number")
-    is_sound = 0 <= producer_id <= OFFSET_MAX and 0 <= epoch <= OWNER_EPOCH_MAX
-    if not (is_sound and 0 <= at_s <= OFFSET_MAX):
-        raise ValueError("out of bounds")
+    producer_id, epoch, at_s = _numbers(entry, OFFSET_MAX, OWNER_EPOCH_MAX, OFFSET_MAX)
     return Pusher(OwnerEpoch(producer_id, epoch), at_s)
 
 

@@ -52,7 +52,7 @@ class KeptElsewhere:
     splits_read: Callable[[], Collection[PartitionSplit]]
     """Partitions and splits with a reader."""
     is_configured: Callable[[PartitionSplit], bool]
-    """Whether the operator has had a topic split so; there are as many as topics."""
+    """True: the operator has had a topic split so; there are as many as topics."""
     on_split: Callable[[PartitionSplit], None]
     """Called with each split that is forgotten."""
     on_group: Callable[[str], None]
@@ -75,10 +75,9 @@ class Forgetting:
         kept: KeptElsewhere,
         *,
         interval_s: float,
-        step_pause_s: float = STEP_PAUSE_S,
     ) -> None:
         self._cluster, self._groups, self._stats = cluster, groups, stats
-        self._interval_s, self._step_pause_s = interval_s, step_pause_s
+        self._interval_s = interval_s
         self._kept = kept
         self._survey = GroupSurvey(cluster)
         self._suspects: dict[StateKey, object] = {}
@@ -134,7 +133,7 @@ class Forgetting:
         suspects: dict[StateKey, object] = {}
         self._survey.is_denied = False
         for holding in self._groups.holdings():
-            for asked in self._parts(holding.table.group_names()):
+            for asked in self._parts(holding.table.groups()):
                 seen_ids.update(key.topic_id for states in asked.values() for key in states)
                 places = {
                     group: set(map(_place, states.items())) for group, states in asked.items()
@@ -146,7 +145,7 @@ class Forgetting:
                     if gone:
                         drops.append(self._drop(group, gone))
                 await asyncio.gather(*drops)
-                await asyncio.sleep(self._step_pause_s)
+                await asyncio.sleep(STEP_PAUSE_S)
         self._suspects = suspects
         return seen_ids
 
@@ -214,9 +213,9 @@ class Forgetting:
         gone: set[uuid.UUID] = set()
         for part in _chunks(kept, TOPICS_AT_ONCE):
             gone |= await self._survey.find_gone(part)
-            await asyncio.sleep(self._step_pause_s)
+            await asyncio.sleep(STEP_PAUSE_S)
         if gone:
-            # All of it in memory, and Kafka would be asked for it again.
+            # It is in memory only, and Kafka would be asked for it again.
             self._stats.topics_forgotten += len(gone - self._suspected_topics)
             self._cluster.forget_topics(gone)
             groups.lineages.forget_topics(gone)

@@ -57,7 +57,7 @@ def test_states_and_layouts_are_equal_after_a_restart(kafka: str) -> None:
     loaded.check()
     assert {key: loaded.get(key) for key in keys} == {key: table.get(key) for key in keys}
     assert all(not loaded.of_group(key.group)[key].unsaved() for key in keys)
-    assert loaded.layout("orders.lanes-4") == layout
+    assert loaded.layouts().get("orders.lanes-4") == layout
 
 
 def test_commits_of_many_lanes_are_steps_and_load_as_they_were_saved(kafka: str) -> None:

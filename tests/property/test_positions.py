@@ -45,7 +45,7 @@ class SettledAlike(RuleBasedStateMachine):
         self.saved = self.tested.positions_held()
         self.bounds = (
             mock.patch.object(positions_module, "MOVED_MAX", 3),
-            mock.patch.object(positions_module, "FEW", 2),  # both ways to look at positions
+            mock.patch.object(scan_module, "FEW", 2),  # both ways to look at positions
             mock.patch.object(scan_module, "NEWS_MAX", 4),
             mock.patch.object(scan_module, "REGION_COUNT_MAX", 3),
             mock.patch.object(scan_module, "HOLE_COUNT_MAX", 3),

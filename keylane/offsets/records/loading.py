@@ -1,4 +1,4 @@
-"""Records of one state that a load has read so far, in whatever order they came.
+"""Records of one state that a load has read so far, in any order, and findings of all.
 
 Source: docs/decisions/005, 038.
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from keylane.errors import JournalInvalid
 from keylane.offsets.intervals import Range
 from keylane.offsets.lineage import EpochStart
-from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import (
     EpochKey,
     IntentKey,
@@ -26,11 +25,25 @@ from keylane.offsets.records.journal import (
     read_pusher,
     read_range,
 )
+from keylane.offsets.state import OffsetState
 from keylane.offsets.steps import StepValue, read_step, walked
-from keylane.offsets.values import Pusher
+from keylane.offsets.values import Damaged, Pusher
 
 OrphanKey = StateKey | RangeKey | EpochKey | StepKey | PusherKey
 """Of records that are to be deleted, as they are of no state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """Findings of a load."""
+
+    state_count: int
+    range_count: int
+    damaged_count: int
+    damaged: tuple[Damaged, ...]
+    """The first of them, with their places."""
+    orphan_count: int
+    """Ranges without a state: a crash before the first positions record, or a damaged one."""
 
 
 @dataclass(slots=True)
@@ -71,11 +84,18 @@ class Loading:
             case IntentKey():
                 self._take_intent(key, value)
 
-    def walked(self, *, is_moving: bool) -> tuple[PositionMap, int | None] | None:
-        """Positions, and what was pushed; None: there are none. Raises: JournalInvalid."""
+    def state(self, individual_commits_max: int, *, is_moving: bool) -> OffsetState | None:
+        """Make the state; None: it has no positions. Raises: JournalInvalid."""
         if self.positions is None:
             return None
-        return walked(self.positions, self.steps, is_moving=is_moving)
+        positions, pushed = walked(self.positions, self.steps, is_moving=is_moving)
+        return OffsetState.restore(
+            positions=positions,
+            ranges=self.ranges,
+            pushed=pushed,
+            topic_name=self.positions.topic_name,
+            individual_commits_max=individual_commits_max,
+        )
 
     def orphans(self, key: StateKey) -> set[OrphanKey]:
         """Return entries without positions to stand beside."""
