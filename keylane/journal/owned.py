@@ -240,12 +240,10 @@ class OwnedTables:
     def at_hand(self, group: str) -> Holding | None:
         """Return the result of `ready` without a wait; None: it has to wait, or to refuse.
 
-        What is held for sure is settled.
+        A partition that is held for sure needs no wait for a rebalance.
         """
-        holding = self._holdings.get(ic_partition(group, self.partition_count))
-        is_ours = holding is not None and self._ownership.holds(holding.partition)
-        is_good = is_ours and holding and self._is_current(holding) and not self._is_old(holding)
-        return holding if is_good else None
+        holding = self._served(group)
+        return None if holding is None or self._is_old(holding) else holding
 
     async def _loaded(self, group: str) -> Holding:
         """Same as `ready`, where something has to be waited for."""
@@ -257,8 +255,7 @@ class OwnedTables:
             return holding
         load = self._loads.get(partition)
         if load is None:
-            refusal = self._refusals.get(partition)
-            if refusal is not None and self._clock() < refusal.until_s:
+            if (refusal := self._refusal(partition)) is not None:
                 raise RightMissing(refusal.reason)
             if holding is not None:
                 self._drop(holding)
@@ -274,8 +271,7 @@ class OwnedTables:
 
     def check(self, group: str) -> None:
         """Right before something is sent: is it still ours? Raises: NotCoordinator."""
-        holding = self._holding(group)
-        self._expect_ownership(holding.partition)
+        self.table(group)
 
     def table(self, group: str) -> OffsetTable:
         """The table with the group's states, which are true now. Raises: NotCoordinator."""
@@ -285,18 +281,15 @@ class OwnedTables:
 
     def find(self, group: str) -> OffsetTable | None:
         """Same as `table`; None when the group's partition is not loaded, or not ours."""
-        holding = self._holdings.get(ic_partition(group, self.partition_count))
-        is_ours = holding is not None and self._ownership.holds(holding.partition)
-        return holding.table if is_ours and holding and self._is_current(holding) else None
+        holding = self._served(group)
+        return None if holding is None else holding.table
 
     def lacks(self, group: str) -> bool:
         """Return whether the group's partition is ours, is not loaded, and nothing loads it now."""
         partition = ic_partition(group, self.partition_count)
         if partition in self._loads or not self._ownership.holds(partition):
             return False
-        refusal = self._refusals.get(partition)
-        is_refused = refusal is not None and self._clock() < refusal.until_s
-        return not is_refused and self.find(group) is None
+        return self._refusal(partition) is None and self.find(group) is None
 
     def changed(self, group: str) -> tuple[OffsetTable, Journal]:
         """Return the destination of a change that was begun in time; the journal says if it counts.
@@ -308,9 +301,8 @@ class OwnedTables:
 
     def tables(self) -> Iterator[OffsetTable]:
         """Those of all partitions that are loaded."""
-        for holding in list(self._holdings.values()):
-            if self._is_current(holding):
-                yield holding.table
+        for holding in self.holdings():
+            yield holding.table
 
     def holdings(self) -> list[Holding]:
         """Partitions that are loaded."""
@@ -342,6 +334,17 @@ class OwnedTables:
         if holding is None or holding is not current or not self._is_current(holding):
             raise NotCoordinator(f"journal partition {partition} is not loaded any more")
         return holding
+
+    def _served(self, group: str) -> Holding | None:
+        """Return the holding of the group's partition, if that is loaded, and surely ours."""
+        holding = self._holdings.get(ic_partition(group, self.partition_count))
+        is_ours = holding is not None and self._ownership.holds(holding.partition)
+        return holding if is_ours and holding and self._is_current(holding) else None
+
+    def _refusal(self, partition: int) -> LoadFailure | None:
+        """Return why the partition is not loaded now; None: a load may be tried."""
+        last = self._refusals.get(partition)
+        return last if last is not None and self._clock() < last.until_s else None
 
     def _is_current(self, holding: Holding) -> bool:
         is_of_term = holding.term == self._ownership.term(holding.partition)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from keylane.bounded import BoundedDict
 from keylane.offsets.values import Damaged
 
 log = logging.getLogger("keylane.records")
@@ -33,18 +34,16 @@ class SetAside:
         self.counts: Counter[str] = Counter()
         """By topic."""
         self._clock = clock
-        self._places: dict[str, OrderedDict[tuple[int, int], None]] = {}
+        self._places: dict[str, BoundedDict[tuple[int, int], None]] = {}
         self._window_s, self._lines, self._unlogged = clock(), 0, 0
 
     def note(self, topic: str, damaged: Damaged) -> None:
         """Count a record and log where it stands, once."""
-        places = self._places.setdefault(topic, OrderedDict())
+        places = self._places.setdefault(topic, BoundedDict(PLACES_MAX))
         place = damaged.partition, damaged.offset
         if place in places:
             return
         places[place] = None
-        if len(places) > PLACES_MAX:
-            places.popitem(last=False)
         self.counts[topic] += 1
         if self._may_log():
             log.error(

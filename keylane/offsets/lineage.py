@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import uuid
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Collection, Generator, Iterable
 from typing import Final, NamedTuple
+
+from keylane.bounded import BoundedDict
 
 NO_EPOCH: Final = -1
 EPOCHS_MAX: Final = 64
@@ -140,16 +141,13 @@ class Lineages:
     """The lineage of each partition that this process has to do with; its event loop's alone."""
 
     def __init__(self) -> None:
-        self._lineages: OrderedDict[PartitionKey, Lineage] = OrderedDict()
+        self._lineages: BoundedDict[PartitionKey, Lineage] = BoundedDict(PLACES_MAX)
 
     def of(self, place: PartitionKey) -> Lineage:
         """The lineage of a partition; an empty one where nothing was seen yet."""
-        lineage = self._lineages.get(place)
+        lineage = self._lineages.use(place)
         if lineage is None:
             lineage = self._lineages[place] = Lineage()
-            if len(self._lineages) > PLACES_MAX:
-                self._lineages.popitem(last=False)
-        self._lineages.move_to_end(place)
         return lineage
 
     def topic_ids(self) -> set[uuid.UUID]:

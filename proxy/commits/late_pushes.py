@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from heapq import nsmallest
@@ -65,9 +64,9 @@ class LatePush:
     push: Callable[[], None]
     """Has the group's offset pushed again, as its last committer."""
     is_read: bool = False
-    """It was asked for here already, and not in vain so far."""
+    """True: this node has read it already, and not in vain so far."""
     is_owed: bool = False
-    """The place is known."""
+    """True: the place is known."""
     scan_key: PartitionSplit = field(init=False)
     """Place where it is."""
 
@@ -75,7 +74,7 @@ class LatePush:
         self.scan_key = self.view.partition_split(self.partition)
 
     def want_read(self, now_s: float) -> None:
-        """It was asked for in vain: again in a while, unless news comes by itself."""
+        """The read was in vain: it comes again in a while, unless news comes by itself."""
         self.is_read, self.since_s = False, now_s
 
 
@@ -83,7 +82,7 @@ class LatePushes:
     """Invariants: each state is in one index, by its scan key or, once that is known, its group."""
 
     def __init__(self) -> None:
-        self._pushes: OrderedDict[StateKey, LatePush] = OrderedDict()
+        self._pushes: dict[StateKey, LatePush] = {}
         self._by_scan: dict[PartitionSplit, Keys] = {}
         self._owed: dict[str, Keys] = {}
         """By group: their places are known."""
@@ -97,18 +96,18 @@ class LatePushes:
         """A state was loaded, adopted or set, or its log cut: Kafka's offset may be elsewhere."""
         pushed, stable = state.pushed, state.stable_position
         if pushed is not None and (stable != pushed or stable < state.fastest_position):
-            self._want_look(key)
+            self.want_look(key)
 
-    def note_unanswered(self, key: StateKey) -> None:
-        """A push may still come into effect, and leave Kafka's offset elsewhere."""
-        self._want_look(key)
+    def want_look(self, key: StateKey) -> None:
+        """Look at the state with the next heartbeat: a push may still come into effect, say."""
+        self._loaded.setdefault(key.group, {})[key] = None
 
     def loaded(self, group: str) -> list[StateKey]:
         """States of a group that are to be looked at."""
         return list(self._loaded.get(group, ()))
 
     def note_looked_at(self, key: StateKey) -> None:
-        """It needs no look any more."""
+        """A state needs no look any more."""
         if key in self._loaded.get(key.group, ()):
             _leave(self._loaded, key.group, key)
 
@@ -129,8 +128,7 @@ class LatePushes:
         elif not is_pushed or _is_led_on(state, scan):
             # The news came while the broker was asked.
             late = make_late()
-            late.is_owed = True
-            self._owed.setdefault(key.group, {})[key] = None
+            self._owe(key, late)
             self._put(key, late, earlier)
             late.push()
 
@@ -142,12 +140,12 @@ class LatePushes:
         earlier = self._pushes.get(key)
         self.forget(key)
         if state.stable_position < state.fastest_position:
-            late.is_owed = True
-            self._owed.setdefault(key.group, {})[key] = None
+            self._owe(key, late)
             self._put(key, late, earlier)
 
-    def _want_look(self, key: StateKey) -> None:
-        self._loaded.setdefault(key.group, {})[key] = None
+    def _owe(self, key: StateKey, late: LatePush) -> None:
+        late.is_owed = True
+        self._owed.setdefault(key.group, {})[key] = None
 
     def _put(self, key: StateKey, late: LatePush, earlier: LatePush | None) -> None:
         self._pushes[key] = late
@@ -159,7 +157,7 @@ class LatePushes:
             self.forget(next(iter(self._pushes)))
 
     def forget(self, key: StateKey) -> None:
-        """It is pushed, or a member committed anew, or the state is gone."""
+        """A state was pushed, a member committed anew, or the state is gone."""
         self.note_looked_at(key)
         late = self._pushes.pop(key, None)
         if late is not None and late.is_owed:
@@ -187,8 +185,7 @@ class LatePushes:
             late = self._pushes[key]
             if scan.has_passed(max(late.position, log_start)):
                 _leave(self._by_scan, scan_key, key)
-                late.is_owed = True
-                self._owed.setdefault(key.group, {})[key] = None
+                self._owe(key, late)
                 late.push()
 
     def overdue(self, now_s: float) -> list[LatePush]:
@@ -198,7 +195,7 @@ class LatePushes:
             for late in self._pushes.values()
             if not late.is_read and not late.is_owed and now_s - late.since_s > PATIENCE_S
         )
-        # What waits longest: places that are read in vain must not keep the others from it.
+        # The longest wait goes first: places that are read in vain must not keep others from it.
         due = nsmallest(READS_MAX, overdue, key=lambda late: late.since_s)
         for late in due:
             late.is_read = True

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +26,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 
+from keylane.bounded import BoundedDict
 from keylane.errors import KeylaneError, UpstreamLost
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.proxy.cluster.cluster import Cluster
@@ -41,8 +41,8 @@ ANSWER_S_MAX: Final = 2.0
 SILENT_S: Final = 5.0
 """Time for which a leader that did not answer is not asked again."""
 KNOWN_S: Final = 1.0
-"""How long an answer counts for other groups on the same partition: there may be another leader
-already, which no metadata has named."""
+"""Time for which an answer counts for other groups on the same partition: there may be another
+leader already, which no metadata has named."""
 KNOWN_MAX: Final = 10_000
 """Such answers, some 300 bytes each."""
 SILENT: Final = EpochEnd(NO_EPOCH, -1)
@@ -58,13 +58,13 @@ AWAY: Final = (
 
 
 class Question(NamedTuple):
-    """Where does an epoch end in a partition's log?"""
+    """The end of an epoch in a partition's log."""
 
     topic: str
     topic_id: uuid.UUID
     partition: int
     epoch: int
-    """NO_EPOCH: where does the log end?"""
+    """NO_EPOCH: the end of the log."""
 
 
 class LogEnds:
@@ -74,7 +74,7 @@ class LogEnds:
         self._cluster = cluster
         self._silent_until_s: dict[int, float] = {}
         """By broker that did not say where a log begins."""
-        self._known: OrderedDict[Question, tuple[int, float, EpochEnd]] = OrderedDict()
+        self._known: BoundedDict[Question, tuple[int, float, EpochEnd]] = BoundedDict(KNOWN_MAX)
         """Leader epoch, until when it counts, and the answer."""
 
     async def ask(self, questions: Iterable[Question]) -> dict[Question, EpochEnd]:
@@ -204,8 +204,6 @@ class LogEnds:
         end = found[question] = EpochEnd(int(entry.leader_epoch), int(entry.end_offset))
         if NO_EPOCH < question.epoch < leader_epoch:
             self._known[question] = leader_epoch, time.monotonic() + KNOWN_S, end
-            if len(self._known) > KNOWN_MAX:
-                self._known.popitem(last=False)
 
 
 def _request(asked: Iterable[tuple[Question, int]]) -> OffsetForLeaderEpochRequest:
