@@ -104,7 +104,9 @@ class FencedJournal:
         if self._failure is None:
             self._failure = NotCoordinator(f"{self._name} is closed")
         await self._idle.wait()
-        await self._close_producer()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await close_producer(producer)
 
     async def _append(self, records: Sequence[JournalRecord]) -> list[Any]:
         """Append, and return the broker's answer to each record."""
@@ -132,8 +134,3 @@ class FencedJournal:
     def _broken(self, error: KeylaneError) -> KeylaneError:
         self._failure = error
         return error
-
-    async def _close_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await close_producer(producer)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -53,7 +53,8 @@ async def ensure_journal_topic(admin: AIOKafkaAdminClient) -> int:
         UpstreamLost: a broker refuses, or a topic does not come into being in time.
         KafkaError: the cluster cannot be reached.
     """
-    primary, shape = await ensure_compacted_topic(admin, TOPIC_NAME, segment_bytes=SEGMENT_BYTES)
+    config = {"cleanup.policy": COMPACT, "segment.bytes": str(SEGMENT_BYTES)}
+    primary, shape = await ensure_topic(admin, TOPIC_NAME, config)
     if shape.partition_count != primary.partition_count:
         log.warning(
             "journal topic has another partition count topic=%s count=%d primary=%d",
@@ -64,52 +65,17 @@ async def ensure_journal_topic(admin: AIOKafkaAdminClient) -> int:
     return shape.partition_count
 
 
-async def ensure_compacted_topic(
+async def ensure_topic(
     admin: AIOKafkaAdminClient,
     name: str,
-    *,
-    segment_bytes: int,
+    wanted: Mapping[str, str],
     partition_count: int | None = None,
 ) -> tuple[TopicShape, TopicShape]:
-    """Create a topic as safe as Kafka's own offsets topic; the shapes of Kafka's, and of this one.
+    """Create or repair a topic; return the shapes of Kafka's own offsets topic, and of this one.
 
+    wanted: settings, with `cleanup.policy`; a topic is as safe as Kafka's own besides.
     partition_count: None for as many as Kafka's own has. Raises as `ensure_journal_topic` does.
     """
-    return await _ensured(
-        admin,
-        name,
-        {"cleanup.policy": COMPACT, "segment.bytes": str(segment_bytes)},
-        partition_count,
-    )
-
-
-async def ensure_short_topic(
-    admin: AIOKafkaAdminClient,
-    name: str,
-    *,
-    retention_ms: int,
-    segment_ms: int,
-    segment_bytes: int,
-    partition_count: int,
-) -> int:
-    """Create a topic for news, whose records are deleted soon; return its partition count.
-
-    As safe as Kafka's own offsets topic. Raises as `ensure_journal_topic` does.
-    """
-    config = {
-        "cleanup.policy": DELETE,
-        "retention.ms": str(retention_ms),
-        "segment.ms": str(segment_ms),
-        "segment.bytes": str(segment_bytes),
-    }
-    _, shape = await _ensured(admin, name, config, partition_count)
-    return shape.partition_count
-
-
-async def _ensured(
-    admin: AIOKafkaAdminClient, name: str, wanted: dict[str, str], partition_count: int | None
-) -> tuple[TopicShape, TopicShape]:
-    """Create or repair a topic; the shapes of Kafka's offsets topic, and of this one."""
     primary = await _until(lambda: _primary_shape(admin), PRIMARY_TOPIC)
     config = {**wanted, "min.insync.replicas": primary.in_sync_min}
     shape = await _shape(admin, name)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from keylane.config.node import ProxyConfig
 from keylane.config.own_names import JOURNAL_ID_PREFIX
@@ -19,7 +19,6 @@ from keylane.journal.fenced import FencedJournal
 from keylane.journal.journal_reads import PAUSE_S_MAX, PAUSE_S_MIN, START_TIMEOUT_S, OnAppend
 from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.owned import Holding, OwnedTables
-from keylane.journal.set_aside import SetAside
 from keylane.journal.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.offsets.table import OffsetTable
 from keylane.tasks import spawn
@@ -133,15 +132,13 @@ class JournalOpener:
 def make_journal(
     config: ProxyConfig,
     brokers: Brokers,
+    clients: OwnTopicClients,
     *,
-    options: Callable[[], Mapping[str, Any]],
     wall_clock: Callable[[], float],
     on_append: OnAppend,
-    set_aside: SetAside | None,
     writes_steps: Callable[[], bool],
 ) -> tuple[JournalStore, JournalOpener]:
     """Return the journal's reader and its opener; nothing is asked of Kafka yet."""
-    clients = OwnTopicClients(config.bootstrap, config.client_id, options, set_aside or SetAside())
     store = JournalStore(clients, append_timeout_s=APPEND_TIMEOUT_S, on_append=on_append)
     opener = JournalOpener(
         store=store,

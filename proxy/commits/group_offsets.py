@@ -13,8 +13,8 @@ from keylane.config.node import ProxyConfig
 from keylane.errors import NotCoordinator
 from keylane.journal.lone import LoneTable
 from keylane.journal.openings import make_journal, opened_at_start
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.owned import Holding, Open, OwnedTables, Ownership, PreparedLock
-from keylane.journal.set_aside import SetAside
 from keylane.offsets.records.journal import FORMAT, ic_partition
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_states import LOCK_WAIT_S, GroupStates
@@ -35,12 +35,12 @@ class GroupOffsets(GroupStates):
         self,
         config: ProxyConfig,
         cluster: Cluster,
+        clients: OwnTopicClients,
         *,
         wall_clock: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
         ownership: Ownership | None = None,
         on_append: Callable[[int, float, bool], None] = lambda *_: None,
-        set_aside: SetAside | None = None,
     ) -> None:
         """Nothing is asked of Kafka before `start`.
 
@@ -48,13 +48,11 @@ class GroupOffsets(GroupStates):
         ownership: says which groups this node may serve at a moment; None: all, beside other nodes
             that it does not see.
         on_append: called after each write to the journal with its records, seconds, and success.
-        set_aside: keeps the journal's damaged records.
         """
         self._config, self._ownership = config, ownership
         self._held_back: str | None = None
         self._store, self._opener = make_journal(
-            config, cluster, options=cluster.links.client_options, wall_clock=wall_clock,
-            on_append=on_append, set_aside=set_aside,
+            config, cluster, clients, wall_clock=wall_clock, on_append=on_append,
             writes_steps=lambda: self.writes_steps,
         )  # fmt: skip
         super().__init__(

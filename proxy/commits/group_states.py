@@ -352,7 +352,7 @@ class GroupStates:
         for key, state in table.items():
             self.late.note_loaded(key, state)
             if table.intents.may_come_late(key, self.clock()):
-                self.late.want_look(key)
+                self.late.note_unanswered(key)
         self.layouts.note_loaded(table)
 
     def _table_of(self, group: str) -> OffsetTable:

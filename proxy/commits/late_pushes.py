@@ -96,11 +96,11 @@ class LatePushes:
         """A state was loaded, adopted or set, or its log cut: Kafka's offset may be elsewhere."""
         pushed, stable = state.pushed, state.stable_position
         if pushed is not None and (stable != pushed or stable < state.fastest_position):
-            self.want_look(key)
+            self._want_look(key)
 
-    def want_look(self, key: StateKey) -> None:
-        """Look at the state with the next heartbeat: a push may still come into effect, say."""
-        self._loaded.setdefault(key.group, {})[key] = None
+    def note_unanswered(self, key: StateKey) -> None:
+        """A push may still come into effect, and leave Kafka's offset elsewhere."""
+        self._want_look(key)
 
     def loaded(self, group: str) -> list[StateKey]:
         """States of a group that are to be looked at."""
@@ -142,6 +142,9 @@ class LatePushes:
         if state.stable_position < state.fastest_position:
             self._owe(key, late)
             self._put(key, late, earlier)
+
+    def _want_look(self, key: StateKey) -> None:
+        self._loaded.setdefault(key.group, {})[key] = None
 
     def _owe(self, key: StateKey, late: LatePush) -> None:
         late.is_owed = True

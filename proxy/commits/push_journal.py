@@ -90,7 +90,7 @@ class PushJournal:
 
     @property
     def pusher(self) -> Pusher | None:
-        """Whose a push is that is made now; None: nodes cannot be distinguished."""
+        """Maker of a push that is made now; None: nodes cannot be distinguished."""
         owner = self.table.owner
         return None if owner is None else Pusher(owner, int(self.wall_clock()))
 
@@ -103,14 +103,10 @@ class PushJournal:
         """Return whether a deletion of Kafka's own offset was begun, and may have come about."""
         return self.table.intents.is_open(key, None)
 
-    def may_come_late(self, key: StateKey) -> bool:
-        """Return whether a push without an answer may still come into effect."""
-        return self.table.intents.may_come_late(key, self.clock())
-
     def may_arrive_at_none(self, key: StateKey) -> bool:
-        """Kafka was just seen to have no offset there: whether a push may still come about."""
+        """Return whether a push may still come about where Kafka has just shown no offset."""
         self.table.intents.note_seen(key, None, self.clock())
-        may_arrive = self.may_come_late(key)
+        may_arrive = self.table.intents.may_come_late(key, self.clock())
         if not may_arrive:
             self.table.intents.forget_late(key)
         return may_arrive

@@ -27,7 +27,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from aiokafka.errors import KafkaError
 
 from keylane.errors import ScansInvalid, UpstreamLost
-from keylane.journal.journal_topic import ensure_short_topic
+from keylane.journal.journal_topic import DELETE, ensure_topic
 from keylane.journal.own_topic import (
     CLOSE_TIMEOUT_S,
     OwnTopicClients,
@@ -422,16 +422,16 @@ class ScanFeed:
         return consumer
 
     async def _ensure_topic(self) -> int:
-        return await self._clients.administer(
-            lambda admin: ensure_short_topic(
-                admin,
-                TOPIC_NAME,
-                retention_ms=RETENTION_MS,
-                segment_ms=SEGMENT_MS,
-                segment_bytes=SEGMENT_BYTES,
-                partition_count=PARTITION_COUNT,
-            )
+        config = {
+            "cleanup.policy": DELETE,
+            "retention.ms": str(RETENTION_MS),
+            "segment.ms": str(SEGMENT_MS),
+            "segment.bytes": str(SEGMENT_BYTES),
+        }
+        _, shape = await self._clients.administer(
+            lambda admin: ensure_topic(admin, TOPIC_NAME, config, PARTITION_COUNT)
         )
+        return shape.partition_count
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -99,9 +99,9 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     memory = MemoryWatch(config, plan, stats)
     entrance = Entrance(config, stats, connections_max=budget.clients)
     nodes = NodeParts(config, cluster, stats, on_failed=calls.on_failed)
-    groups = build_groups(base, nodes)
-    loads, tallies = LaneLoads(time.monotonic), LaneTallies()
     own_topics = own_topic_clients(base)
+    groups = build_groups(base, own_topics, nodes)
+    loads, tallies = LaneLoads(time.monotonic), LaneTallies()
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
     brokers = Listeners(calls.bind_broker, stats, on_bound=calls.on_bound)
     shared = Shared(
@@ -160,16 +160,16 @@ def own_topic_clients(base: ControlBase) -> OwnTopicClients:
     )
 
 
-def build_groups(base: ControlBase, nodes: NodeParts) -> GroupOffsets:
+def build_groups(base: ControlBase, own_topics: OwnTopicClients, nodes: NodeParts) -> GroupOffsets:
     """Offsets of groups, with the right to serve them by the node's seat."""
     return GroupOffsets(
         base.config,
         base.cluster,
+        own_topics,
         wall_clock=time.time,  # noqa: TID251
         clock=time.monotonic,
         ownership=nodes.group or nodes.seat,
         on_append=base.stats.journaled,
-        set_aside=base.upkeep.set_aside,
     )
 
 

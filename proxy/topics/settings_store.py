@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, ProducerFenced
 
 from keylane.config.own_names import SETTINGS_ID
 from keylane.errors import SettingsInvalid, SettingsUnsaved, UpstreamLost
-from keylane.journal.journal_topic import ensure_compacted_topic
+from keylane.journal.journal_topic import COMPACT, ensure_topic
 from keylane.journal.own_topic import (
     CLOSE_TIMEOUT_S,
     OwnTopicClients,
@@ -259,11 +259,8 @@ class SettingsStore:
         return int((await self._consumer.end_offsets([PLACE]))[PLACE])
 
     async def _ensure_topic(self) -> None:
-        await self._clients.administer(
-            lambda admin: ensure_compacted_topic(
-                admin, TOPIC_NAME, segment_bytes=SEGMENT_BYTES, partition_count=1
-            )
-        )
+        config = {"cleanup.policy": COMPACT, "segment.bytes": str(SEGMENT_BYTES)}
+        await self._clients.administer(lambda admin: ensure_topic(admin, TOPIC_NAME, config, 1))
 
 
 async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) -> int:

@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from keylane.config.node import LaneRule, ProxyConfig
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import ConfigInvalid, NotCoordinator, UpstreamLost
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.owned import Ownership
 from keylane.journal.store import APPEND_TIMEOUT_S
 from keylane.offsets.records.journal import ic_partition
@@ -78,7 +79,11 @@ class Node:
         self.cluster = Cluster(config)
         with mock.patch("keylane.journal.openings.APPEND_TIMEOUT_S", append_timeout_s):
             self.groups = GroupOffsets(
-                config, self.cluster, wall_clock=lambda: 1_700_000_000.0, ownership=ownership
+                config,
+                self.cluster,
+                OwnTopicClients(bootstrap),
+                wall_clock=lambda: 1_700_000_000.0,
+                ownership=ownership,
             )
         self.topic = topic
 

@@ -16,6 +16,7 @@ from kio.index import load_response_schema
 
 from keylane.config.node import LaneRule
 from keylane.errors import UpstreamLost
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.offsets.records.journal import JournalRecord
@@ -146,7 +147,6 @@ class Node(FakeContext):
         super().__init__(LaneRule(topic="orders", lanes=lanes))
         self.kafka, self.store = kafka, Store(kafka)
         cluster: Any = SimpleNamespace(
-            links=SimpleNamespace(client_options=dict),
             on_leader=[],
             registry=self.registry,
         )
@@ -156,7 +156,11 @@ class Node(FakeContext):
             mock.patch("keylane.proxy.commits.group_offsets.LogEnds", return_value=ends),
         ):
             offsets = GroupOffsets(
-                self.config, cluster, wall_clock=lambda: 1.0, clock=lambda: self.world.now_s
+                self.config,
+                cluster,
+                OwnTopicClients(""),
+                wall_clock=lambda: 1.0,
+                clock=lambda: self.world.now_s,
             )
         self.offsets = offsets
         self.groups = cast("Any", offsets)

@@ -13,6 +13,7 @@ from kio.index import load_response_schema
 
 from keylane.config.node import LaneRule, ProxyConfig
 from keylane.errors import UpstreamLost
+from keylane.journal.own_topic import OwnTopicClients
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.state import OffsetState
@@ -200,7 +201,12 @@ class Node:
             )
         self.ownership = Seat() if is_lone else Ownership()
         self.groups = GroupOffsets(
-            config, self.cluster, wall_clock=lambda: 1.0, clock=self.now_s, ownership=self.ownership
+            config,
+            self.cluster,
+            OwnTopicClients(""),
+            wall_clock=lambda: 1.0,
+            clock=self.now_s,
+            ownership=self.ownership,
         )
         self.table, self.journal, self.stats = (
             OffsetTable(partition_count=1),

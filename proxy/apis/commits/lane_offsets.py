@@ -122,7 +122,7 @@ async def open_drafts(
         is_late = context.groups.pushes.may_still_come(draft.key, writer, context.clock())
         if writer is not None and not is_late:
             # It would take the transaction's note out of Kafka's metadata.
-            is_late = context.groups.push_journal(group).may_come_late(draft.key)
+            is_late = context.groups.may_come_late(draft.key)
         if is_late:
             errors[place] = UNSTABLE
             continue

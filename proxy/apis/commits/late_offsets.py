@@ -92,7 +92,7 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
             if not is_done and context.groups.has_state(key):
                 context.groups.late.note_loaded(key, state)
                 if context.groups.may_come_late(key):
-                    context.groups.late.want_look(key)
+                    context.groups.late.note_unanswered(key)
     except KeylaneError as error:
         log.debug("not looked at group=%s reason=%s", beat.group, error)
 

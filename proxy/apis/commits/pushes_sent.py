@@ -148,4 +148,4 @@ class SentPushes:
         self._journal.note_unanswered(pushes)
         for push in pushes:
             self._context.groups.pushes.note_moved(push.key)
-            self._context.groups.late.want_look(push.key)
+            self._context.groups.late.note_unanswered(push.key)

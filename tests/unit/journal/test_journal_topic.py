@@ -9,11 +9,7 @@ import pytest
 
 from keylane.errors import UpstreamLost
 from keylane.journal import journal_topic
-from keylane.journal.journal_topic import (
-    PRIMARY_TOPIC,
-    ensure_journal_topic,
-    ensure_short_topic,
-)
+from keylane.journal.journal_topic import PRIMARY_TOPIC, ensure_journal_topic, ensure_topic
 from keylane.offsets.records.journal import TOPIC_NAME as TOPIC
 
 UNKNOWN_TOPIC, TOPIC_EXISTS, REFUSED = 3, 36, 29
@@ -85,18 +81,14 @@ async def test_a_topic_with_other_settings_is_repaired_by_whatever_broker_knows_
 async def test_a_topic_for_news_is_made_and_repaired_as_such() -> None:
     """Its records are deleted soon; one that a broker made by itself is put right."""
     admin = LaggingAdmin()
-    how = {"retention_ms": 600, "segment_ms": 300, "segment_bytes": 1000, "partition_count": 1}
+    short = {"cleanup.policy": "delete", "retention.ms": "600", "segment.bytes": "1000"}
 
-    assert await ensure_short_topic(admin, TOPIC, **how) == 5
+    _, shape = await ensure_topic(admin, TOPIC, short, 1)
+
+    assert shape.partition_count == 5
     (created,) = admin.created
     assert (created.num_partitions, created.replication_factor) == (1, 3)
-    wanted = {
-        "cleanup.policy": "delete",
-        "retention.ms": "600",
-        "segment.ms": "300",
-        "segment.bytes": "1000",
-        "min.insync.replicas": "1",
-    }
+    wanted = short | {"min.insync.replicas": "1"}
     assert created.topic_configs == wanted
     assert admin.altered == [wanted], "the fake's broker made it compacted"
 
