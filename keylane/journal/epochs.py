@@ -58,7 +58,7 @@ class Brokers(Protocol):
 
 
 async def next_epoch(brokers: Brokers, transactional_id: str) -> tuple[int, int]:
-    """(producer id, epoch), the epoch one more than any before.
+    """Return (producer id, epoch), the epoch one more than any before.
 
     Raises: UpstreamLost; RightMissing, without WRITE on the id.
     """
@@ -82,8 +82,8 @@ async def next_epoch(brokers: Brokers, transactional_id: str) -> tuple[int, int]
 async def has_transactions(brokers: Brokers) -> bool:
     """Return whether the cluster has transactions, even if their coordinator does not answer now.
 
-    To be asked after `next_epoch`: where the topic could be made, it is there by then. Where the
-    principal may not see it, it counts as there. Raises: UpstreamLost.
+    Ask after `next_epoch`: a topic that can be made is there by then. One that the principal may
+    not see counts as there. Raises: UpstreamLost.
     """
     answer = await brokers.request(
         MetadataRequest(

@@ -26,10 +26,11 @@ from keylane.offsets.values import OwnerEpoch
 
 
 class FencedJournal:
-    """Appends to partitions, until somebody else has opened them. Use: `open`, `append`, `close`.
+    """Appends to partitions, until another owner has opened them. Use: `open`, `append`, `close`.
 
-    After any failure it is broken for good: whether its last records count is settled by opening
-    the partition anew, behind which none of them can come, and by reading it.
+    After any failure it is broken for good, as aiokafka's producer may still send what it has.
+    Opening the partition anew, behind which none of that can come, and reading it settles which of
+    its last records count.
     Invariant: nothing is sent that was appended after it broke.
     """
 
@@ -62,7 +63,7 @@ class FencedJournal:
 
     @property
     def is_broken(self) -> bool:
-        """Nothing can be appended any more: fenced, failed, or closed."""
+        """True: nothing can be appended any more, as it is fenced, failed, or closed."""
         return self._failure is not None
 
     @property

@@ -33,9 +33,9 @@ REFUSALS: Final = (
     TransactionalIdAuthorizationFailed,
 )
 OnAck = Callable[[int, int], None]
-"""Reported of each record that a broker has taken: its partition, and its offset there."""
+"""Called with partition and offset of each record that a broker has taken."""
 OnAppend = Callable[[int, float, bool], None]
-"""Reported of each write: its records, its seconds, whether all in-sync replicas have it."""
+"""Called after each write: its records, its seconds, whether all in-sync replicas have it."""
 T = TypeVar("T")
 
 
@@ -78,19 +78,19 @@ async def timed_append(record_count: int, on_append: OnAppend) -> AsyncIterator[
 class Cuts:
     """Detector of logs that do not go on where their only writer has left them.
 
-    A log does not where it was cut, as an unclean election does, or begins anew; nor where another
-    client has written, as a node does that was replaced on a cluster that fences none.
+    An unclean election cuts a log, and a deleted topic begins anew. Another client may have written
+    there, as a node does that was replaced on a cluster that fences none.
     """
 
     def __init__(self, *, is_shared: bool = False) -> None:
         """is_shared: others write there as well, of other groups."""
         self._is_shared = is_shared
         self.count = 0
-        """Number of times that a log did not."""
+        """Number of times that a log did not go on so."""
         self._lasts: dict[int, int] = {}
 
     def note(self, partition: int, offset: int) -> None:
-        """A record was taken there; below 0: it was there already, and no place is given."""
+        """Note where a record was taken; below 0: it was there already, and no place is given."""
         if offset < 0:
             return
         last = self._lasts.get(partition, offset - 1)

@@ -57,7 +57,7 @@ async def ensure_journal_topic(admin: AIOKafkaAdminClient) -> int:
     primary, shape = await ensure_topic(admin, TOPIC_NAME, config)
     if shape.partition_count != primary.partition_count:
         log.warning(
-            "journal topic has another partition count topic=%s count=%d primary=%d",
+            "partition count is not that of __consumer_offsets topic=%s partitions=%d primary=%d",
             TOPIC_NAME,
             shape.partition_count,
             primary.partition_count,
@@ -130,7 +130,7 @@ async def _primary_shape(admin: AIOKafkaAdminClient) -> TopicShape | None:
 
 
 async def _shape(admin: AIOKafkaAdminClient, topic: str) -> TopicShape | None:
-    """Describe a topic; None as long as it is missing, or a partition has no leader.
+    """Describe a topic; None while it is missing, or a partition has no leader.
 
     aiokafka asks any broker each time, and those of a cluster learn of a topic one by one.
     """

@@ -12,7 +12,7 @@ from keylane.offsets.table import OffsetTable
 
 
 class LoneTable:
-    """Stands for `OwnedTables`, with one table that is loaded once, by `load`."""
+    """Stand-in for `OwnedTables`, with one table that is loaded once, by `load`."""
 
     pins_by_group = False
     """True: a layout is pinned in the partition of the group that uses it; False: in its own."""
@@ -27,7 +27,7 @@ class LoneTable:
 
     @property
     def partition_count(self) -> int:
-        """Of the journal."""
+        """Partition count of the journal."""
         return self.table("").partition_count
 
     def hold(self, group: str, lock: GroupLock, wait_s: float | None = None) -> InTime:
@@ -67,7 +67,7 @@ class LoneTable:
             yield self._table
 
     def holdings(self) -> list[Holding]:
-        """None: what this node has may be changed by others."""
+        """Return none: unseen nodes may change what this one has."""
         return []
 
     def drop_lost(self) -> None:

@@ -34,7 +34,7 @@ EPOCH_PATIENCE_S: Final = 5.0
 
 
 async def opened_at_start(owned: OwnedTables) -> Holding:
-    """The only node's holding, tried again while brokers are lost, as a start does.
+    """Return the only node's holding, tried again while brokers are lost, as a start does.
 
     Raises: ConfigInvalid, when a right is missing; UpstreamLost, for START_TIMEOUT_S.
     """
@@ -70,7 +70,7 @@ class JournalOpener:
     async def open_one(
         self, partition: int, *, partition_count: int
     ) -> tuple[OffsetTable, FencedJournal]:
-        """One partition, which no other node may write to from now on.
+        """Open one partition, which no other node may write to from now on.
 
         Raises: UpstreamLost, NotCoordinator.
         """
@@ -109,7 +109,7 @@ class JournalOpener:
         return table, journal
 
     async def _epoch(self, transactional_id: str) -> tuple[int, int] | None:
-        """The next epoch; None for a lone node whose cluster has no transactions.
+        """Return the next epoch; None for a lone node whose cluster has no transactions.
 
         Raises: UpstreamLost.
         """
@@ -123,8 +123,8 @@ class JournalOpener:
                 return await next_epoch(self.brokers, transactional_id)
             # Many clusters of one broker have none: their topic is to have three replicas.
             log.warning(
-                "journal has no epoch: brokers coordinate no transactions, as __transaction_state"
-                " cannot be created; check transaction.state.log.replication.factor"
+                "journal is not fenced: brokers cannot create __transaction_state"
+                " remedy=check transaction.state.log.replication.factor"
             )
             return None
 

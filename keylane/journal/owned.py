@@ -63,7 +63,7 @@ class Appender(Protocol):
 
     @property
     def cuts(self) -> int:
-        """Number of times that it did not go on where it was left."""
+        """Number of times that the log did not go on where it was left."""
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
         """Write in order and wait. Raises: NotCoordinator, UpstreamLost; either breaks it."""
@@ -270,7 +270,7 @@ class OwnedTables:
         return outcome
 
     def check(self, group: str) -> None:
-        """Right before something is sent: is it still ours? Raises: NotCoordinator."""
+        """Check, right before something is sent, that it is still ours. Raises: NotCoordinator."""
         self.table(group)
 
     def table(self, group: str) -> OffsetTable:
@@ -300,12 +300,12 @@ class OwnedTables:
         return holding.table, holding.journal
 
     def tables(self) -> Iterator[OffsetTable]:
-        """Those of all partitions that are loaded."""
+        """Yield the tables of all partitions that are loaded."""
         for holding in self.holdings():
             yield holding.table
 
     def holdings(self) -> list[Holding]:
-        """Partitions that are loaded."""
+        """Return the partitions that are loaded."""
         return [holding for holding in self._holdings.values() if self._is_current(holding)]
 
     def drop_lost(self) -> None:
@@ -354,7 +354,7 @@ class OwnedTables:
         return self._clock() - holding.opened_s > REOPEN_S
 
     async def _load(self, partition: int) -> Holding | UpstreamLost | None:
-        """A new holding; why there is none; None: lost meanwhile."""
+        """Return a new holding; or the reason why there is none; None: it was lost meanwhile."""
         try:
             async with self._slot():
                 term = self._ownership.term(partition)
@@ -383,7 +383,7 @@ class OwnedTables:
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        """A place among those that load; one whose broker hangs gives it to others meanwhile."""
+        """Take a place among those that load; a load whose broker hangs gives it up meanwhile."""
         await self._gate.acquire()
         slot = ExitStack()
         slot.callback(self._gate.release)

@@ -59,7 +59,7 @@ class SetAside:
         log.error("more records set aside topic=%s count=%d", topic, count)
 
     def lines(self) -> list[str]:
-        """A line for each topic: how many, and where the last ones stand."""
+        """Return a line for each topic: its count, and the places of the last ones."""
         found = []
         for topic, places in self._places.items():
             last = list(places)[-SHOWN_MAX:]

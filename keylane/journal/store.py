@@ -39,7 +39,7 @@ APPEND_TIMEOUT_S: Final = 30.0
 LOAD_STALLED_S: Final = 30.0
 """A load that gets nothing for this time is given up."""
 STOP_S: Final = 0.1
-"""Is waited for a consumer that is done; its connections may take longer to close."""
+"""Wait for a consumer that is done; its connections may take longer to close."""
 POLL_MS: Final = 1_000
 BATCH_BYTES: Final = 128 * 1024
 """Commits of many groups that wait for one ack share a batch; 8 times aiokafka's default."""
@@ -134,7 +134,7 @@ class JournalStore:
     async def append(self, records: Sequence[JournalRecord]) -> None:
         """Write records in order and wait until all in-sync replicas have them.
 
-        After an error each of them may have been written or not; the caller repeats them with his
+        After an error each of them may have been written or not; the caller repeats them with the
         next append.
 
         Raises:
@@ -166,10 +166,7 @@ class JournalStore:
                 self._producer = None
 
     async def ensure_topic(self) -> int:
-        """Make the topic if it is missing; its partition count.
-
-        Raises: UpstreamLost, KafkaError.
-        """
+        """Make the topic if it is missing; its partition count. Raises: as `administer`."""
         return await self.clients.administer(ensure_journal_topic)
 
     async def _opened(self) -> AIOKafkaProducer:
@@ -197,7 +194,7 @@ class JournalStore:
 async def read_partitions(
     clients: OwnTopicClients, numbers: Iterable[int], table: OffsetTable
 ) -> dict[int, int]:
-    """Apply what journal partitions hold by now to `table`; where each ends.
+    """Apply to `table` what journal partitions hold by now; return where each ends.
 
     Raises: UpstreamLost, KafkaError.
     """
@@ -275,7 +272,7 @@ async def _read_to(
 async def append_all(
     producer: AIOKafkaProducer, records: Sequence[JournalRecord], on_ack: OnAck
 ) -> list[Any]:
-    """Write records in order and wait for all acks; what the broker says. Raises: KafkaError."""
+    """Write records in order, wait for all acks, and return them. Raises: KafkaError."""
     acks = [await _send(producer, record, on_ack) for record in records]
     # Not `gather`: a caller that goes away must not cancel what others share.
     await asyncio.wait(acks)

@@ -1,4 +1,4 @@
-"""Pushes of stable offsets whose outcome may look like the move of somebody else.
+"""Pushes of stable offsets whose outcome may look like the move of another client.
 
 Source: docs/decisions/027.
 
@@ -15,7 +15,7 @@ beside a state of which nothing is committed: found there, it would pass for a c
     an intent's offset, beside its state    this push: the intent's positions are the state
     that of a push without an answer        it came late, behind a later one
     that of an owner that was replaced      `OffsetTable.recognise`: no position changes
-    anything else                           somebody else has moved it: `OffsetState.reconcile`
+    anything else                           another client moved it: `OffsetState.reconcile`
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Intents:
             self._open.pop(key, None)
 
     def note_unanswered(self, key: StateKey, offset: int | None) -> None:
-        """A push was sent, and what came of it is not known."""
+        """A push was sent, and its outcome is not known."""
         late = self._unanswered.late.setdefault(key, {})
         late.pop(offset, None)
         late[offset] = math.inf
@@ -156,19 +156,19 @@ class Intents:
             self._drop_late(key, next(iter(late)))
 
     def note_taken(self, key: StateKey, offset: int | None, now_s: float) -> None:
-        """A push was answered: what is still to come comes behind it."""
+        """A push was answered: others that are still to come arrive behind it."""
         if key not in self._unanswered.late:
-            return  # nothing is, the rule
+            return  # the rule: none is to come
         self.note_seen(key, offset, now_s)
         others = {other for other in self._unanswered.late.get(key, ()) if other != offset}
         if others:
             self._unanswered.overtaken[key] = others
 
     def note_seen(self, key: StateKey, offset: int | None, now_s: float) -> None:
-        """Kafka's own offset is this: what is still to come comes soon."""
+        """Kafka's own offset is this: pushes that are still to come arrive soon."""
         self._expire(key, now_s, but=offset)
         late = self._unanswered.late.get(key, {})
-        for other, until_s in late.items():  # its own as well: somebody may have set it since
+        for other, until_s in late.items():  # its own as well: another client may have set it since
             late[other] = min(until_s, now_s + LATE_S)
 
     def may_come_late(self, key: StateKey, now_s: float) -> bool:
@@ -186,10 +186,10 @@ class Intents:
     def recognise(
         self, key: StateKey, state: OffsetState | None, found: int | None, now_s: float
     ) -> OffsetState | None:
-        """The state that Kafka's own offset belongs to, not to be changed; None: not known here.
+        """Return the state that Kafka's own offset belongs to, not to be changed; None: not known.
 
-        It is `state` itself where nothing has happened, and another one where it has to be put
-        in the place of that.
+        It is `state` itself where nothing has happened, and another one that has to take its place
+        elsewhere.
         """
         self.note_seen(key, found, now_s)
         if state is None or state.pushed == found:
@@ -237,7 +237,7 @@ class Intents:
 
 
 def needs_intent(state: OffsetState, offset: int | None) -> bool:
-    """Return whether a push of `offset` would be taken for somebody else's, were its outcome lost.
+    """Return whether a push of `offset` would be taken for another client's, were its outcome lost.
 
     Where nothing is pushed, a new offset would count as a commit of lanes that never committed.
     """

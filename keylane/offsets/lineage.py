@@ -104,7 +104,7 @@ class Lineage:
     def compare(self) -> Generator[int, EpochEnd, int | None]:
         """Yield epochs to ask a leader for, take its answers, return where its log is another one.
 
-        None: it has all that was seen here. Seen meanwhile counts as well.
+        None: it has all that was seen here, also meanwhile.
         """
         equal_end, asked = 2**63, self.newest
         while asked >= 0:
@@ -155,7 +155,7 @@ class Lineages:
         return {topic_id for topic_id, _ in self._lineages}
 
     def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> None:
-        """They are gone."""
+        """These topics are gone."""
         for place in [place for place in self._lineages if place[0] in topic_ids]:
             del self._lineages[place]
 

@@ -36,7 +36,7 @@ class Push:
 
 
 class Pushes:
-    """By state: is Kafka's own offset sure, and if not, which transaction is the last to touch it.
+    """By state, if Kafka's own offset is sure; if not, the transaction that touched it last.
 
         unknown, ended, open  --Kafka has no pending offset-->  sure
         sure                  --a commit of the partition-->    unknown
@@ -60,11 +60,11 @@ class Pushes:
         self.notes_have_lanes = True
         """True: notes have the lanes that a push is made for; not where that was too long."""
         self.unsaved: set[StateKey] = set()
-        """States that hold what else only Kafka's metadata has, and not the journal."""
+        """States with content that besides only Kafka's metadata has, not the journal."""
 
     @property
     def is_idle(self) -> bool:
-        """No transaction is open, or waits for its turn."""
+        """True: no transaction is open, or waits for its turn."""
         return not self._of_writer and not self._waiting
 
     def is_sure(self, key: StateKey) -> bool:
@@ -88,7 +88,7 @@ class Pushes:
         return self._last[key].commits if self.is_own(key, writer) else ()
 
     def may_still_come(self, key: StateKey, writer: TransactionWriter | None, now_s: float) -> bool:
-        """Return whether an unanswered push of somebody else may still come into effect."""
+        """Return whether an unanswered push of another writer may still come into effect."""
         push = self._last.get(key)
         return push is not None and push.writer != writer and now_s < push.unanswered_until_s
 
@@ -98,7 +98,7 @@ class Pushes:
         self._sure.add(key)
 
     def note_moved(self, key: StateKey) -> None:
-        """Somebody has committed the partition as a whole: Kafka is asked before the next push."""
+        """The partition was committed as a whole: Kafka is asked before the next push."""
         self._sure.discard(key)
 
     def note_push(self, key: StateKey, push: Push) -> None:
@@ -122,12 +122,12 @@ class Pushes:
         self._cut.update(key for key in self._last if (key.topic_id, key.partition) == place)
 
     def end(self, writer: TransactionWriter) -> None:
-        """The writer ends his transaction: the next one of his is another, of the same epoch."""
+        """The writer ends its transaction: its next one is another, of the same epoch."""
         self._of_writer.pop(writer, None)
         self._waiting.discard(writer)
 
     def wait(self, writer: TransactionWriter) -> None:
-        """The writer's push waits for its turn, until `leave`, or the end of his transaction."""
+        """The writer's push waits for its turn, until `leave`, or the end of its transaction."""
         self._waiting.add(writer)
 
     def is_waiting(self, writer: TransactionWriter) -> bool:
@@ -135,7 +135,7 @@ class Pushes:
         return writer in self._waiting
 
     def leave(self, writer: TransactionWriter) -> None:
-        """His turn has come, or he waits no longer."""
+        """The writer's turn has come, or it waits no longer."""
         self._waiting.discard(writer)
 
     def forget(self, key: StateKey) -> None:
@@ -145,7 +145,7 @@ class Pushes:
         self.unsaved.discard(key)
 
     def forget_where(self, is_lost: Callable[[StateKey], bool]) -> None:
-        """Others may change these states from now on: as at a start, nothing is known of them."""
+        """Other nodes may change these states: from now on nothing is known, as at a start."""
         for key in [*self._sure, *self._last, *self.unsaved]:
             if is_lost(key):
                 self.forget(key)

@@ -11,7 +11,7 @@ S = stable_position - 1.
 
 A position has two numbers. `offset` is what the member said, `counted` is where it counts as
 standing after the ranges and the scanned gaps above it. They are kept apart since a member goes on
-to commit the lower one, and that must not look like somebody moved back on purpose.
+to commit the lower one, and that must not look like a move back on purpose.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class OffsetState:
     # -- Kafka's own offset, deletions, retention -------------------------------------------
 
     def reconcile(self, kafka_committed: int | None, *, base: int = 0) -> Reconciled:
-        """Take over what Kafka's own group offset says when somebody else has moved it.
+        """Take over what Kafka's own group offset says when another client has moved it.
 
         Forward: a direct consumer committed, or a push was not journaled before a crash; what is
         below moves up. Back: a reset, everything starts there again. Gone: expired or deleted,
@@ -326,7 +326,7 @@ class OffsetState:
         return Reconciled.FORWARD
 
     def raise_to(self, here: Position, key_range: KeyRange = WHOLE) -> None:
-        """`key_range` was committed up to `here`, as Kafka says; what is beyond stays."""
+        """Take in that Kafka has `key_range` committed up to `here`; what is beyond stays."""
 
         def raised(_lo: int, _hi: int, old: Position) -> Position:
             if not old.committed:  # an assumed base gives way, also when it is higher

@@ -219,8 +219,8 @@ def walked(
     """Return the end of a whole record's steps: positions, and the offset that was pushed.
 
     steps: by number, of whatever base; None: it is damaged, and may be of this one.
-    is_moving: somebody writes meanwhile, so a compaction may have taken a step whose successor is
-        behind what was read. It is gone as far as there are steps, which is right at no moment.
+    is_moving: others write meanwhile, so a compaction may have taken a step whose successor is
+        behind what was read. What is there is walked, though it was right at no moment.
     Raises: JournalInvalid, when a step is damaged or missing, or leads to nonsense.
     """
     positions, pushed, number = PositionMap.from_ends(whole.positions), whole.pushed, 0

@@ -119,23 +119,23 @@ class Position(NamedTuple):
     offset: int
     """Committed offset; on an uncommitted interval the base it is assumed to start at."""
     counted: int
-    """Next offset that has to be committed by somebody: never below `offset`."""
+    """Next offset that a member has to commit: never below `offset`."""
     committed: bool
     """False: the group never committed here, so OffsetFetch must not answer a position."""
     metadata: str | None = None
     leader_epoch: int = NO_LEADER_EPOCH
 
     def cut_at(self, end: int) -> Position:
-        """Return it once another log goes on at `end`: what was said stays."""
+        """Return the position once another log goes on at `end`: what was said stays."""
         offset = self.offset if self.committed else min(self.offset, end)
         return self._replace(offset=offset, counted=max(offset, min(self.counted, end)))
 
     def counted_to(self, end: int) -> Position:
-        """Return it once nothing before `end` is left to be committed."""
+        """Return the position once nothing before `end` is left to be committed."""
         return self if self.counted >= end else self._replace(counted=end)
 
     def led_to(self, log_start_offset: int) -> Position:
-        """Return it once nothing stands before `log_start_offset`."""
+        """Return the position once nothing stands before `log_start_offset`."""
         if self.counted >= log_start_offset:
             return self
         offset = self.offset if self.committed else log_start_offset
@@ -144,7 +144,9 @@ class Position(NamedTuple):
 
 def is_below(positions: Iterable[Position], offset: int, *, reset: bool) -> bool:
     """Return whether a commit of `offset` sends what stands at `positions` back."""
-    if reset:  # all of the range is wanted from there on, also where parts of it differ
+    # An admin goes by `counted`, which OffsetFetch has shown, and wants all of the range from there
+    # on, also where parts of it differ.
+    if reset:
         return offset < max(position.counted for position in positions)
     # `offset`, not `counted`: a member goes on to commit below what was scanned ahead of it.
     return offset < min(position.offset for position in positions)

@@ -52,7 +52,7 @@ class Adoption:
         if known is not None:
             return known
         if note is not None and note.is_said:
-            note = None  # of positions it says no more than the offset does
+            note = None  # it says no more of positions than the offset does
         # The base of a fresh group is the log start (docs/decisions/011).
         base = await self.log_start(view, partition) if found is None else 0
         start, is_new = found, self.table_of(group).get(key) is None
@@ -73,11 +73,11 @@ class Adoption:
         else:
             state = state.copy()
             if note is not None and note.is_push and note.position < (state.pushed or 0):
-                note = None  # somebody has set offset and metadata back to what they were
+                note = None  # a tool has set offset and metadata back to what they were
             if note is None:
                 how = state.reconcile(found, base=base)
                 log.info(
-                    "kafka moved the offset group=%s topic=%s partition=%d offset=%s direction=%s",
+                    "offset moved at Kafka group=%s topic=%s partition=%d offset=%s direction=%s",
                     group, view.topic, partition, found, how.value,
                 )  # fmt: skip
         if note is not None:
@@ -105,8 +105,8 @@ class Adoption:
             self.checks.note_unsure([(key, known)])
             self.late.note_loaded(key, known)
             log.info(
-                "kafka has a push of keylane that was not answered, or of a node that was replaced "
-                "group=%s topic=%s partition=%d offset=%s stable=%d",
+                "late push found at Kafka: it was not answered, or is of a replaced node"
+                " group=%s topic=%s partition=%d offset=%s stable=%d",
                 key.group, known.topic_name, key.partition, found, known.stable_position,
             )  # fmt: skip
         return known

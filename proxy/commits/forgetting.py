@@ -36,7 +36,8 @@ TOPICS_AT_ONCE: Final = 50
 STEP_PAUSE_S: Final = 0.2
 """Between two parts: 10,000 groups take 20 s, and brokers some 15 small requests a second."""
 FIRST_PARTS: Final = 24
-"""The first round comes after this part of the interval, and others soon forget idle splits."""
+"""The first round comes after one of so many parts of the interval; each part ends with a look at
+idle splits."""
 JITTER: Final = 0.1
 SPLITS_MANY: Final = 100
 """Their memory is worth giving back."""
@@ -84,10 +85,10 @@ class Forgetting:
         """States that the last round found gone, with their contents."""
         self._suspected_topics: set[uuid.UUID] = set()
         self._gone_topics: set[uuid.UUID] = set()
-        """That two rounds have found gone."""
+        """Topics that two rounds have found gone."""
 
     async def run(self) -> None:
-        """Go a round each interval; splits without a reader go more often."""
+        """Look at all once an interval; forget splits without a reader more often."""
         step = splits = 0
         while True:
             pause_s = self._interval_s / FIRST_PARTS
@@ -108,17 +109,17 @@ class Forgetting:
         try:
             await self._unpin_layouts(seen_ids)
         except KeylaneError as error:
-            log.warning("layouts stay pinned, until the next round reason=%s", error)
+            log.warning("layouts not unpinned: trying again in the next round reason=%s", error)
         states = self._stats.states_forgotten - before[0]
         topics = self._stats.topics_forgotten - before[1]
         if states or topics:
-            log.info("forgotten what Kafka has forgotten states=%d topics=%d", states, topics)
+            log.info("forgotten after Kafka states=%d topics=%d", states, topics)
             await self._kept.on_freed()
 
     def forget_idle_splits(self) -> int:
-        """Scans and loads that nothing has asked for since the last call, and no reader fills.
+        """Forget scans and loads that nothing has asked for since the last call; return how many.
 
-        Those of lane names, and of assignments that were changed. Returns how many there were.
+        They are of lane names, and of assignments that were changed; no reader fills them.
         """
         read = self._kept.splits_read()
         idle = self._groups.scans.sweep(lambda key: key in read or self._kept.is_configured(key))
@@ -128,7 +129,7 @@ class Forgetting:
 
     # Groups.
     async def _look_at_groups(self) -> set[uuid.UUID]:
-        """Judge the states of all groups that are loaded; the topics that they are of."""
+        """Judge the states of all groups that are loaded; return the topics that they are of."""
         seen_ids: set[uuid.UUID] = set()
         suspects: dict[StateKey, object] = {}
         self._survey.is_denied = False
@@ -150,7 +151,7 @@ class Forgetting:
         return seen_ids
 
     def _parts(self, names: Iterable[str]) -> Iterator[dict[str, States]]:
-        """Groups with their states, as many as are asked for at once."""
+        """Yield groups with their states, as many as are asked for at once."""
         part: dict[str, States] = {}
         count = 0
         for name in names:
@@ -200,7 +201,11 @@ class Forgetting:
                     await groups.drop_group(group)
                     self._kept.on_group(group)
         except KeylaneError as error:
-            log.debug("states stay, until the next round group=%s reason=%s", group, error)
+            log.debug(
+                "states not forgotten: trying again in the next round group=%s reason=%s",
+                group,
+                error,
+            )
             return
         self._stats.states_forgotten += len(keys)
 
@@ -225,7 +230,7 @@ class Forgetting:
         self._suspected_topics = gone
 
     async def _unpin_layouts(self, seen_ids: Collection[uuid.UUID]) -> None:
-        """Of topics that are gone; of the others where this node sees that no group uses them.
+        """Unpin layouts of topics that are gone, or that this node sees no group use.
 
         Raises: UpstreamLost, NotCoordinator.
         """

@@ -27,6 +27,7 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i8, i32
 
 from keylane.errors import KeylaneError
+from keylane.offsets.values import NO_OFFSET
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.groups.group_names import Place
 
@@ -35,12 +36,11 @@ log = logging.getLogger("keylane.forgetting")
 GONE: Final = frozenset({"Dead", "Empty"})
 """States of a group without a member."""
 ANSWER_S_MAX: Final = 10.0
-"""For each answer: a broker that takes longer is asked again with the next look."""
+"""A broker that takes longer for an answer is asked again in the next round."""
 GROUP: Final = i8(0)
 """A key type of FindCoordinator."""
 DESCRIBED_AT_ONCE: Final = 10
 """Groups; a large one has a megabyte of members' metadata."""
-NO_OFFSET: Final = -1
 BROKERS_KINDS: Final = (ConsumerGroupDescribeRequest, StreamsGroupDescribeRequest)
 """Groups of other protocols than the classic one, where brokers know such."""
 NO_ID: Final = uuid.UUID(int=0)
@@ -58,9 +58,9 @@ class GroupSurvey:
     async def find_absent(
         self, groups: Mapping[str, Collection[Place]]
     ) -> dict[str, frozenset[Place]]:
-        """Of each group of which all is sure, the places where Kafka has no offset of it.
+        """Return the places where Kafka has no offset, of each group of which all is sure.
 
-        Of a group with members there are none: an offset may have expired under them.
+        There are none of a group with members: an offset may have expired under them.
         """
         found: dict[str, frozenset[Place]] = {}
         by_node = await self._coordinators(list(groups))
@@ -117,7 +117,7 @@ class GroupSurvey:
     async def _find_places(
         self, node: int, names: list[str], groups: Mapping[str, Collection[Place]]
     ) -> dict[str, frozenset[Place]]:
-        """Of each group without an error anywhere, the places where it has no offset."""
+        """Return the places without an offset, of each group without an error anywhere."""
         request = OffsetFetchRequest(
             groups=tuple(_offsets_of(name, groups[name]) for name in names), require_stable=True
         )
@@ -142,7 +142,7 @@ class GroupSurvey:
         return absent
 
     async def _find_members(self, node: int, names: list[str]) -> dict[str, bool]:
-        """Of each group of which it is sure, whether it has members, by any protocol."""
+        """Return whether each group, of those that are sure, has members by any protocol."""
         request = DescribeGroupsRequest(
             groups=tuple(map(GroupId, names)), include_authorized_operations=False
         )
@@ -165,7 +165,7 @@ class GroupSurvey:
     async def _find_brokers_members(
         self, node: int, names: list[str], kind: Any
     ) -> dict[str, bool]:
-        """The same of groups whose members the broker assigns; a broker may know no such."""
+        """Same as `_find_members`, of groups whose members a broker assigns, if it knows such."""
         versions = await self._try(self._cluster.versions_of(node)) if names else None
         if versions is None:
             return {}
@@ -186,8 +186,8 @@ class GroupSurvey:
         if self.is_denied and not self._is_logged:
             self._is_logged = True
             log.info(
-                "groups that Kafka has forgotten are kept, keylane's principal may not look at them"
-                " error=%s remedy=allow it Describe on groups and topics",
+                "groups that Kafka has forgotten are kept: keylane's principal may not see them"
+                " error=%s remedy=allow Describe on groups and topics",
                 code.name.upper(),
             )
 
@@ -200,14 +200,14 @@ class GroupSurvey:
             async with asyncio.timeout(ANSWER_S_MAX):
                 return await asking
         except TimeoutError:
-            log.debug("no answer in %g s, asked again with the next look", ANSWER_S_MAX)
+            log.debug("survey answer is late: asking again in the next round in_s=%g", ANSWER_S_MAX)
         except (KeylaneError, OSError) as error:
-            log.debug("not answered, asked again with the next look reason=%s", error)
+            log.debug("survey request failed: asking again in the next round reason=%s", error)
         return None
 
 
 def _offsets_of(group: str, places: Collection[Place]) -> OffsetFetchRequestGroup:
-    """By name: asked for all topics, a broker leaves out those that may not be described."""
+    """Ask by name: asked for all topics, a broker leaves out those that may not be described."""
     by_topic: dict[str, list[i32]] = {}
     for topic, partition in places:
         by_topic.setdefault(topic, []).append(i32(partition))
@@ -229,7 +229,7 @@ def _topics(topic_ids: Collection[uuid.UUID]) -> MetadataRequest:
 
 
 def _unknown_ids(answer: Any) -> set[uuid.UUID]:
-    """Without the right to describe a topic it would be TOPIC_AUTHORIZATION_FAILED."""
+    """Ids that are unknown; a topic that may not be described has another error code."""
     return {
         topic.topic_id
         for topic in (() if answer is None else answer.topics)

@@ -247,7 +247,10 @@ async def read_behind(
         try:
             at = max(at, await log_start(late.view, late.partition))
         except UpstreamLost as error:
-            log.debug("not read behind topic=%s reason=%s", late.view.topic, error)
+            log.debug(
+                "stable offset not read behind: trying again topic=%s partition=%d reason=%s",
+                late.view.topic, late.partition, error,
+            )  # fmt: skip
         else:
             answer = await _read(late, at, fetcher)
     if answer.error_code or answer.high_watermark > at:

@@ -63,8 +63,8 @@ class LogChecks:
     def note_led(self, states: Iterable[tuple[StateKey, OffsetState]]) -> None:
         """Before a group is served: states of partitions that have new leaders are unsure.
 
-        But for those that a reader has compared since. One pass for any number of new leaders.
-        states: all that are loaded.
+        A reader may have compared some since. One pass does for any number of new leaders.
+        states: of all groups that are loaded.
         """
         if not self._led:
             return
@@ -102,7 +102,7 @@ class LogChecks:
             cuts[key] = min(end, cuts.get(key, end))
 
     def forget(self, key: StateKey) -> None:
-        """The state was deleted, or is somebody else's now."""
+        """The state was deleted, or is another node's now."""
         for kept in (self._unchecked, self._cuts):
             of_group = kept.get(key.group)
             if of_group is not None:
@@ -113,7 +113,7 @@ class LogChecks:
             self._retry_s.pop(key.group, None)
 
     def forget_where(self, is_lost: Callable[[str], bool]) -> None:
-        """The same for all states of some groups."""
+        """Forget all states of some groups."""
         for kept in (self._unchecked, self._cuts, self._retry_s):
             for group in [group for group in kept if is_lost(group)]:
                 del kept[group]
@@ -159,13 +159,15 @@ class LogChecks:
         question = Question(topic, key.topic_id, key.partition, note.seen.epoch)
         found = (await self._ask([question])).get(question)
         if found is None:
-            raise UpstreamLost(f"leader does not say where epoch {note.seen.epoch} ends")
+            raise UpstreamLost(
+                f"topic {topic} partition {key.partition}: end of epoch {note.seen.epoch} not known"
+            )
         end = _end_of(found, note.seen)
         if end is None or end >= note.position:
             return note.position
         log.warning(
-            "offset is of another log, and lanes begin where that was cut group=%s topic=%s "
-            "partition=%d offset=%d cut=%d",
+            "offset is of another log: lanes begin where it was cut group=%s topic=%s partition=%d"
+            " offset=%d cut=%d",
             key.group, topic, key.partition, note.position, end,
         )  # fmt: skip
         return end
@@ -184,7 +186,7 @@ class LogChecks:
 
 
 def _end_of(found: EpochEnd, seen: EpochStart | None) -> int | None:
-    """Up to where a log is the one in which `seen` was; None: it has no epochs, and all may be."""
+    """Return where a log ends to be the one in which `seen` was; None: it has no epochs."""
     if found.epoch == NO_EPOCH:
         return None
     if seen is not None and found.epoch < seen.epoch:
@@ -212,7 +214,7 @@ def _cut(key: StateKey, end: int, table: OffsetTable) -> None:
     if draft.cut(end):
         table.put(key, draft)
         log.warning(
-            "positions are of another log, and go back group=%s topic=%s partition=%d "
-            "cut=%d stable_before=%d stable=%d",
+            "positions are of another log: going back group=%s topic=%s partition=%d cut=%d"
+            " stable_before=%d stable=%d",
             key.group, draft.topic_name, key.partition, end, before, draft.stable_position,
         )  # fmt: skip

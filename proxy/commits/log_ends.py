@@ -73,7 +73,7 @@ class LogEnds:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._silent_until_s: dict[int, float] = {}
-        """By broker that did not say where a log begins."""
+        """By broker that left a question unanswered."""
         self._known: BoundedDict[Question, tuple[int, float, EpochEnd]] = BoundedDict(KNOWN_MAX)
         """Leader epoch, until when it counts, and the answer."""
 
@@ -101,11 +101,11 @@ class LogEnds:
                 by_leader = self._by_leader(open_questions, found)
                 await asyncio.gather(*(ask(*item) for item in by_leader.items()))
         except TimeoutError:
-            log.warning("ends of epochs are not known, no answer in %g s", ANSWER_S_MAX)
+            log.warning("epoch ends not known: no answer in time in_s=%g", ANSWER_S_MAX)
             until_s = time.monotonic() + SILENT_S
             self._silent_until_s.update(dict.fromkeys(waited_for, until_s))
         except (KeylaneError, OSError) as error:
-            log.warning("ends of epochs are not known reason=%s", error)
+            log.warning("epoch ends not known reason=%s", error)
         return found
 
     async def offset_at(self, view: View, partition: int, timestamp: int) -> int:
@@ -131,7 +131,7 @@ class LogEnds:
             ) from None
 
     def _is_silent(self, leader_id: int) -> bool:
-        """Return whether it left something unanswered a moment ago."""
+        """Return whether a leader left something unanswered a moment ago."""
         now_s = time.monotonic()
         return now_s < self._silent_until_s.get(leader_id, now_s)
 
@@ -185,7 +185,7 @@ class LogEnds:
             try:
                 answer = await self._cluster.ask_broker(leader_id, _request(batch.values()))
             except (KeylaneError, OSError) as error:
-                log.warning("ends of epochs are not known broker=%d reason=%s", leader_id, error)
+                log.warning("epoch ends not known broker=%d reason=%s", leader_id, error)
                 return
             for topic in answer.topics:
                 for entry in topic.partitions:

@@ -50,9 +50,9 @@ class PushJournal:
     clock: Callable[[], float]
 
     async def prepare(self, pushes: Sequence[Pushing]) -> set[StateKey]:
-        """Write what the journal has to hold before they are sent; those that have to wait.
+        """Write what the journal has to hold before pushes are sent; return those that must wait.
 
-        Raises: UpstreamLost, NotCoordinator: none of them may be sent.
+        Raises: UpstreamLost, NotCoordinator: none of the pushes may be sent.
         """
         now_ms = int(self.wall_clock() * 1000)
         records: list[JournalRecord] = []
@@ -83,7 +83,7 @@ class PushJournal:
         return waiting
 
     def note_taken(self, pushes: Collection[Pushing]) -> None:
-        """The broker took them."""
+        """The broker took these pushes."""
         at_s = int(self.wall_clock())
         for push in pushes:
             self.table.note_taken(push.key, push.offset, self.clock(), at_s)
@@ -95,7 +95,7 @@ class PushJournal:
         return None if owner is None else Pusher(owner, int(self.wall_clock()))
 
     def note_unanswered(self, pushes: Collection[Pushing]) -> None:
-        """They were sent, and what came of them is not known, and will not be."""
+        """These were sent, and their outcome is not known, and will not be."""
         for push in pushes:
             self.table.intents.note_unanswered(push.key, push.offset)
 
@@ -112,7 +112,7 @@ class PushJournal:
         return may_arrive
 
     async def withdraw(self, pushes: Collection[Pushing]) -> None:
-        """The broker has refused them. Raises: NotCoordinator."""
+        """The broker has refused these. Raises: NotCoordinator."""
         intents, records = self.table.intents, []
         refused = [push for push in pushes if intents.is_stored(push.key, push.offset)]
         for push in refused:
@@ -126,8 +126,8 @@ class PushJournal:
         try:
             await self.journal.append(records)
         except UpstreamLost as error:
-            # It stays without effect, and goes with the next record of the state.
-            log.warning("intent of a refused push stays in the journal reason=%s", error)
+            # The next record of the state deletes it; it has no effect until then.
+            log.warning("intent of a refused push stays until the next save reason=%s", error)
             return
         for push in refused:
             intents.note_withdrawn(push.key, push.offset)

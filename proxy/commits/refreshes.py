@@ -104,8 +104,8 @@ async def follow_retention(cluster: Cluster, refreshes: Refreshes) -> None:
             refreshes.note_retention(found)
         elif not is_logged:
             log.info(
-                "retention not known: DESCRIBE_CONFIGS on the cluster is missing, offsets are "
-                "committed again every offsets_refresh_s key=%s seconds=%.0f",
+                "retention not known: committing offsets again every offsets_refresh_s key=%s"
+                " seconds=%.0f remedy=allow DESCRIBE_CONFIGS on the cluster",
                 NAME, refreshes.interval_s,
             )  # fmt: skip
             is_logged = True
@@ -113,7 +113,7 @@ async def follow_retention(cluster: Cluster, refreshes: Refreshes) -> None:
 
 
 async def ask_retention(cluster: Cluster) -> float | None:
-    """Seconds, the least of all brokers; None: none of them says."""
+    """Return the least of all brokers in seconds; None: none of them answers it."""
     found = [await _ask_broker(cluster, node_id) for node_id in sorted(cluster.brokers)]
     return min((one for one in found if one is not None), default=None)
 
@@ -125,7 +125,7 @@ async def _ask_broker(cluster: Cluster, node_id: int) -> float | None:
     try:
         answer = await cluster.ask_broker(node_id, DescribeConfigsRequest(resources=(resource,)))
     except UpstreamLost as error:
-        log.debug("broker does not say %s broker=%d reason=%s", NAME, node_id, error)
+        log.debug("retention not known key=%s broker=%d reason=%s", NAME, node_id, error)
         return None
     values = [config.value for result in answer.results for config in result.configs]
     minutes = [int(value) for value in values if value is not None and value.isdigit()]

@@ -24,7 +24,7 @@ SPLIT = even_split(LANES)
 OLD, NEW = 3_000, 4_000
 QUIET_S = 5.0
 CUT_LINE = "log was cut topic=orders partition=0"
-STATE_LINE = "positions are of another log, and go back group=g-orders topic=orders partition=0"
+STATE_LINE = "positions are of another log: going back group=g-orders topic=orders partition=0"
 
 
 def key_of(lane: int) -> str:
