@@ -16,7 +16,7 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
 )
 
-from keylane.errors import RightMissing, UpstreamLost
+from keylane.errors import KeylaneError, RightMissing, UpstreamLost
 from keylane.journal.own_topic import describe_error
 
 log = logging.getLogger("keylane.offsets")
@@ -40,11 +40,16 @@ T = TypeVar("T")
 
 
 async def tried_again(
-    doing: str, attempt: Callable[[], Awaitable[T]], *, timeout_s: float = START_TIMEOUT_S
+    doing: str,
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    passing: tuple[type[KeylaneError], ...] = (),
+    timeout_s: float = START_TIMEOUT_S,
 ) -> T:
     """Return the result of `attempt`, tried again after each error that Kafka calls retriable.
 
     A broker ends connections whose login is too old, and that of a load may be among them.
+    passing: other errors after which it is tried again.
 
     Raises:
         UpstreamLost: it failed for good, or until the time was over; what `attempt` raises else.
@@ -54,11 +59,12 @@ async def tried_again(
     while True:
         try:
             return await attempt()
-        except KafkaError as error:
+        except (KafkaError, *passing) as error:
             loss = describe_loss(doing, error)
-            if not getattr(error, "retriable", False) or clock() + pause_s > end_s:
+            may_pass = isinstance(error, passing) or getattr(error, "retriable", False)
+            if not may_pass or clock() + pause_s > end_s:
                 raise loss from None
-        log.warning("Kafka request failed: retrying in_s=%g reason=%s", pause_s, loss)
+        log.warning("request failed: trying again in_s=%g reason=%s", pause_s, loss)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
 

@@ -16,7 +16,7 @@ from keylane.config.own_names import JOURNAL_ID_PREFIX
 from keylane.errors import ConfigInvalid, NotCoordinator, RightMissing, UpstreamLost
 from keylane.journal.epochs import Brokers, has_transactions, next_epoch
 from keylane.journal.fenced import FencedJournal
-from keylane.journal.journal_reads import PAUSE_S_MAX, PAUSE_S_MIN, START_TIMEOUT_S, OnAppend
+from keylane.journal.journal_reads import OnAppend, tried_again
 from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.owned import Holding, OwnedTables
 from keylane.journal.store import APPEND_TIMEOUT_S, JournalStore
@@ -38,9 +38,8 @@ async def opened_at_start(owned: OwnedTables) -> Holding:
 
     Raises: ConfigInvalid, when a right is missing; UpstreamLost, for START_TIMEOUT_S.
     """
-    clock = asyncio.get_running_loop().time
-    end_s, pause_s = clock() + START_TIMEOUT_S, PAUSE_S_MIN
-    while True:
+
+    async def open_all() -> Holding:
         try:
             return await owned.ready("")
         except RightMissing as error:
@@ -48,12 +47,10 @@ async def opened_at_start(owned: OwnedTables) -> Holding:
                 "keylane's principal needs DESCRIBE and WRITE on transactional ids with the prefix"
                 f" {TRANSACTIONAL_ID_PREFIX} ({error})"
             ) from None
-        except (UpstreamLost, NotCoordinator) as error:
-            if clock() + pause_s > end_s:
-                raise UpstreamLost(f"opening the journal: {error}") from None
-            log.warning("journal open failed: retrying in_s=%g reason=%s", pause_s, error)
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    return await tried_again(
+        "opening the journal", open_all, passing=(UpstreamLost, NotCoordinator)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from keylane.errors import KeylaneError
 from keylane.journal.set_aside import SetAside
 from keylane.tasks import Watched
 
@@ -125,7 +126,9 @@ async def end_within(closing: Awaitable[None], timeout_s: float = CLOSE_TIMEOUT_
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the kind and text of an error, for a log line."""
+    """Return the kind and text of an error, for a log line; of keylane's own the text says all."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, KeylaneError):
+        return str(error)
     return f"{type(error).__name__}: {error}"

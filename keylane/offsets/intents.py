@@ -249,7 +249,7 @@ def needs_intent(state: OffsetState, offset: int | None) -> bool:
 def intent_of(
     before: OffsetState, after: OffsetState, offset: int | None, now_ms: int
 ) -> IntentValue:
-    """The journal's value for a push of `offset`; `after` is the draft that it is made of."""
+    """Return the journal's value for a push of `offset`; `after` is the draft behind it."""
     return IntentValue(
         before=before.pushed,
         after=PositionsValue(
@@ -262,7 +262,7 @@ def intent_of(
 
 
 def _arrived(state: OffsetState, after: PositionsValue) -> OffsetState:
-    """The state as it was intended. Ranges stay as they are: they were committed."""
+    """Return the state as it was intended. Ranges stay as they are: they were committed."""
     arrived = OffsetState.restore(
         positions=PositionMap.from_ends(after.positions),
         ranges=state.ranges(),

@@ -150,11 +150,11 @@ class Steps:
             self._written[key] = _Written(base=base, numbers=max(steps, default=-1) + 1)
 
     def based(self) -> list[StateKey]:
-        """States whose last whole record has a base: an older keylane cannot read them."""
+        """Return states whose last whole record has a base: an older keylane cannot read them."""
         return [key for key, written in self._written.items() if written.base is not None]
 
     def given_up(self, key: StateKey) -> list[StepKey]:
-        """Keys of the steps that the journal may hold, for the state is about to be deleted.
+        """Return keys of steps that the journal may hold: the state is about to be deleted.
 
         Should it stay after all, its next record is whole.
         """
@@ -202,7 +202,7 @@ class Steps:
 def _step(
     written: _Written, state: OffsetState, positions: PositionMap, now_ms: int
 ) -> bytes | None:
-    """The value of the next step; None: a whole record is due."""
+    """Return the value of the next step; None: a whole record is due."""
     held, base = written.held, written.base
     if held is None or base is None or written.count >= STEPS_MAX:
         return None
@@ -220,7 +220,7 @@ def walked(
 
     steps: by number, of whatever base; None: it is damaged, and may be of this one.
     is_moving: others write meanwhile, so a compaction may have taken a step whose successor is
-        behind what was read. What is there is walked, though it was right at no moment.
+        behind what was read. The steps up to there are walked, whose end was right at no moment.
     Raises: JournalInvalid, when a step is damaged or missing, or leads to nonsense.
     """
     positions, pushed, number = PositionMap.from_ends(whole.positions), whole.pushed, 0

@@ -98,7 +98,7 @@ class OffsetTable:
     def finish_load(self, *, is_moving: bool = False) -> LoadReport:
         """Make states of what was applied.
 
-        is_moving: others write meanwhile, so that states are there, and say nothing sure.
+        is_moving: others write meanwhile, so states are there, but none is sure.
         """
         for key, loading in self._loading.items():
             self._orphans |= loading.damaged_ranges
@@ -162,9 +162,9 @@ class OffsetTable:
         is_noted: bool = False,
         pusher: Pusher | None = None,
     ) -> OffsetState | None:
-        """The state in line with Kafka's own offset, if a push of keylane explains it; else None.
+        """Return the state in line with Kafka's own offset, if a push of keylane explains it.
 
-        What a former owner pushed changes no position: no commit of it was acknowledged.
+        A push of a former owner changes no position: no commit of it was acknowledged.
         is_noted: a transaction's note beside the offset explains it, and no push does.
         pusher: of what was found, as far as its note says so.
         """
@@ -336,21 +336,16 @@ class OffsetTable:
         rest.append(self._record(key, None))
         return rest + [self._record(step, None) for step in self._steps.given_up(key)]
 
-    def note_cuts(self, count: int) -> bool:
-        """The journal did not go on where it was left so many times; True when that is news.
-
-        From now on each state's next record is whole.
-        """
-        if count == self._cut_count:
-            return False
-        self._cut_count = count
-        self._steps.note_cut()
-        return True
+    def note_cuts(self, count: int) -> None:
+        """The journal did not go on where it was left so many times: next records are whole."""
+        if count != self._cut_count:
+            self._cut_count = count
+            self._steps.note_cut()
 
     def whole_records(self, *, now_ms: int) -> list[JournalRecord]:
-        """Records in the place of those that an older keylane cannot read.
+        """Return records in the place of those that an older keylane cannot read.
 
-        They count as written: when they cannot be, the table is to be loaded anew.
+        They count as written: where they cannot be, the table has to be loaded anew.
         """
         found: list[JournalRecord] = []
         for key in self._steps.based():
@@ -378,8 +373,8 @@ class OffsetTable:
     ) -> list[JournalRecord]:
         """Pin a view to a layout, or unpin it with None; return what to append.
 
-        partition: where it is written, for an owner of some partitions only. None: where
-        the only node of a cluster keeps it, by the view's name.
+        partition: place of the record, for an owner of some partitions only. None: by the view's
+        name, as the only node of a cluster keeps it.
         """
         if partition is None:
             partition = ic_partition(view, self.partition_count)
@@ -447,6 +442,6 @@ class OffsetTable:
 
 
 def _group_of(key: Key) -> str:
-    """Return the group whose hash gives the partition; of what is no layout."""
+    """Return the group whose hash gives the partition."""
     assert not isinstance(key, LayoutKey), "a layout is of no group"
     return key.group if isinstance(key, StateKey) else key.state.group

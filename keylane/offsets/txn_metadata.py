@@ -94,7 +94,7 @@ class LaneNote:
 
     @property
     def is_push(self) -> bool:
-        """Return whether it stands beside a push of keylane itself, outside a transaction."""
+        """True: it stands beside a push of keylane itself, outside a transaction."""
         return not self.commits
 
 
@@ -159,7 +159,7 @@ def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
     Doing it again changes nothing, as long as the lanes do not overlap.
 
     Lanes without records were counted on to the stable position by a scan that this process may
-    not have done: what Kafka holds says so all the same. It says so once: a log that was cut
+    not have done: Kafka's offset stands for it all the same. It does so once: a log that was cut
     since takes it back.
     """
     for said in note.said:
@@ -173,7 +173,7 @@ def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
 
 
 def merged(earlier: Iterable[LaneCommit], later: Iterable[LaneCommit]) -> tuple[LaneCommit, ...]:
-    """The commits of one transaction: of each lane the last, in the order in which they came."""
+    """Return the commits of one transaction: of each lane the last, in the order of arrival."""
     commits: dict[KeyRange, LaneCommit] = {}
     for commit in (*earlier, *later):
         commits.pop(commit.key_range, None)
@@ -244,7 +244,7 @@ def _commit(entry: Any, position: int) -> LaneCommit:
 
 @lru_cache(maxsize=4096)
 def _even_lane(key_range: KeyRange) -> tuple[int, int] | None:
-    """(count, lane) when it is a lane of equal ranges: that is shorter. None: it is not."""
+    """Return (count, lane) of a lane of equal ranges, which is shorter. None: it is none."""
     count = round(HASH_MAX / (key_range.hi - key_range.lo + 1))
     if not 1 <= count <= LANE_COUNT_MAX:
         return None
@@ -253,7 +253,7 @@ def _even_lane(key_range: KeyRange) -> tuple[int, int] | None:
 
 
 def _key_range(low: Any, high: Any) -> KeyRange:
-    """Of a lane by count and number, or of two bounds. Raises: ValueError, TypeError."""
+    """Return that of a count and lane, or of two bounds. Raises: ValueError, TypeError."""
     if isinstance(low, str):
         if not len(low) <= 16 >= len(high):
             raise ValueError("out of bounds")

@@ -112,7 +112,7 @@ class GroupOffsets(GroupStates):
 
     @property
     def partition_count(self) -> int:
-        """Of the journal."""
+        """Partition count of the journal."""
         return self.tables.partition_count
 
     async def stop(self) -> None:
@@ -139,11 +139,11 @@ class GroupOffsets(GroupStates):
             raise NotCoordinator(self._held_back)
 
     def note_readers(self, formats: Iterable[int]) -> None:
-        """Nodes have said which format of the journal each can read (`journal.FORMAT`)."""
+        """Nodes have announced which format of the journal each can read (`journal.FORMAT`)."""
         self.writes_steps = not self._config.journal_whole and min(formats) >= FORMAT
 
     def drop_lost(self) -> None:
-        """Nodes have dealt out the journal anew: forget at once what others may change now."""
+        """Forget at once what others may change now: the journal was dealt out anew."""
         self.tables.drop_lost()
 
     def holdings(self) -> list[Holding]:

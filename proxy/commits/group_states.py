@@ -60,9 +60,9 @@ class GroupStates:
         """Names of lanes that groups have offsets by."""
         self.clock, self._wall_clock = clock, wall_clock
         self.writes_steps = True
-        """The journal may have steps, which an older keylane cannot read."""
+        """True: the journal may have steps, which an older keylane cannot read."""
         self.sees_ends = True
-        """The end of each transaction passes this node: there is no other."""
+        """True: the end of each transaction passes this node, as there is no other."""
         self.pushes = Pushes()
         """Offsets of Kafka that a transaction may be about to change."""
         self.late = LatePushes()
@@ -82,12 +82,12 @@ class GroupStates:
             individual_commits_max=individual_commits_max,
         )  # fmt: skip
 
-    # What readers have seen.
+    # News from readers.
     def on_scanned(self, block: ScannedBlock) -> None:
         """A reader has looked at a block of a partition."""
         place = (block.topic_id, block.partition)
         if self.scans.contradicts(block):
-            # Where it was cut is not known: scans begin anew, states ask the leader.
+            # The place of the cut is not known: scans begin anew, states ask the leader.
             self.scans.truncate(*place, 0)
             self._checks.note_unsure(self._states_at(place))
             self.pushes.note_cut(*place)  # what was pushed may be of the log before
@@ -115,7 +115,7 @@ class GroupStates:
         self.pushes.note_cut(topic_id, partition)
 
     def lock(self, group: str, wait_s: float | None = LOCK_WAIT_S) -> PreparedLock:
-        """Held while offsets of a group are read or changed: one at a time, in order.
+        """Return the lock under which offsets of a group are read or changed: in order.
 
         Entering it loads what is not loaded, and brings states in line with logs that were cut.
         wait_s: for the lock, and for a load; GroupBusy then. Raises: NotCoordinator, UpstreamLost.
@@ -149,14 +149,14 @@ class GroupStates:
             self._checks.note_asked(group, table)
 
     def check_ownership(self, group: str) -> None:
-        """Asked right before something that was made of a state is sent to the broker.
+        """Call right before something that was made of a state is sent to the broker.
 
         Raises: NotCoordinator, when another node may have changed the state since.
         """
         self.tables.check(group)
 
     def state_of(self, group: str, view: View, partition: int) -> OffsetState | None:
-        """The state of a group on a partition; not to be changed, copy it. None: it has none.
+        """Return the state of a group on a partition; do not change it, copy it. None: none.
 
         Raises: NotCoordinator.
         """
@@ -207,7 +207,7 @@ class GroupStates:
         state.settle(self.sure_scan(key, view))
 
     async def wait_scanned(self, group: str, lanes: Iterable[tuple[View, int, int]]) -> None:
-        """Wait a moment for scans by other nodes of what is being committed; alone, not at all.
+        """Wait a moment for other nodes' scans of what is being committed; alone, not at all.
 
         lanes: view, index, and the offset to be committed.
         """
@@ -240,7 +240,7 @@ class GroupStates:
         pins = self.layouts.pin(table, layouts, seat)
         try:
             await journal.append([*pins, *records])
-            if journal.cuts != cuts:  # what these go on from may be gone: whole they stand alone
+            if journal.cuts != cuts:  # their base may be gone: whole records need none
                 table.note_cuts(journal.cuts)
                 each = (table.records(key, now_ms=now_ms, is_whole=is_whole) for key in keys)
                 await journal.append([record for records in each for record in records])
@@ -332,11 +332,11 @@ class GroupStates:
         return self._lane_names.of(group)
 
     async def log_start(self, view: View, partition: int) -> int:
-        """The partition's first offset, of its leader. Raises: UpstreamLost."""
+        """Return the partition's first offset, of its leader. Raises: UpstreamLost."""
         return await self._log_ends.offset_at(view, partition, EARLIEST)
 
     async def log_end(self, view: View, partition: int) -> int:
-        """The partition's high watermark, of its leader. Raises: UpstreamLost."""
+        """Return the partition's high watermark, of its leader. Raises: UpstreamLost."""
         return await self._log_ends.offset_at(view, partition, LATEST)
 
     def load(self, table: OffsetTable) -> None:
@@ -346,7 +346,7 @@ class GroupStates:
         self._note_loaded(table)
 
     def _note_loaded(self, table: OffsetTable) -> None:
-        """States are to be checked, and other nodes may have pinned layouts since the start."""
+        """Have states checked, and take in layouts that other nodes pinned since the start."""
         self._checks.note_unsure(table.items())
         table.intents.share(self._unanswered)
         for key, state in table.items():

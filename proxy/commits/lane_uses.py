@@ -12,7 +12,7 @@ from typing import Final
 from keylane.bounded import BoundedDict
 
 BYTES_MAX: Final = 16 * 1024**2
-"""Of all groups together, 8 for each lane; groups that are idle longest are forgotten first."""
+"""Bound for all groups together, 8 for each lane; the group that is idle longest goes first."""
 TOPIC_BYTES: Final = 512
 """Objects around the lanes of one topic, which are a few in most groups: 330 were measured."""
 
@@ -85,7 +85,7 @@ class LaneNames:
         self._names[group] = names
 
     def of(self, group: str) -> tuple[str, ...]:
-        """The names of a group, in the order of their first use."""
+        """Return the names of a group, in the order of their first use."""
         return tuple(self._names.get(group, ()))
 
     def forget(self, group: str) -> None:

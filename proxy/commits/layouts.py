@@ -67,7 +67,7 @@ class Layouts:
         return [name for name, layout in self.pinned.items() if layout.topic_id == topic_id]
 
     def unpinned(self, view: View, now_ms: int) -> dict[str, LayoutValue]:
-        """The layout to pin by the view's name; none when it is pinned already, or has no lanes."""
+        """Return the layout to pin by the view's name; none: it is pinned, or has no lanes."""
         if view.lanes is None:
             return {}
         known, layout = self.pinned.get(view.name), view.layout
@@ -79,7 +79,7 @@ class Layouts:
         ):
             return {}
         if known is not None:
-            # It may stand in another partition than the one before: the newer one counts.
+            # Two layouts may stand in two partitions: the newer one counts.
             now_ms = min(max(now_ms, known.timestamp_ms + 1), TIMESTAMP_MS_MAX)
         value = LayoutValue(
             timestamp_ms=now_ms,
@@ -93,7 +93,7 @@ class Layouts:
     def pin(
         self, table: OffsetTable, layouts: dict[str, LayoutValue], partition: int | None
     ) -> list[JournalRecord]:
-        """Pin layouts; what to append for that. partition: as `OffsetTable.pin_layout` has it."""
+        """Pin layouts; return what to append. partition: as `OffsetTable.pin_layout` has it."""
         self.pinned |= layouts
         return [
             record
@@ -102,6 +102,6 @@ class Layouts:
         ]
 
     def unpin(self, names: Iterable[str]) -> None:
-        """These were not written: the next commit on their views writes them again."""
+        """Forget layouts that were not written: the next commit on their views writes them."""
         for name in names:
             self.pinned.pop(name, None)

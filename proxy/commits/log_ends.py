@@ -160,7 +160,7 @@ class LogEnds:
     def _by_leader(
         self, questions: Iterable[Question], found: dict[Question, EpochEnd]
     ) -> dict[int, list[tuple[Question, int]]]:
-        """Questions by broker, each with its partition's leader epoch."""
+        """Return questions by broker, each with its partition's leader epoch."""
         by_leader: dict[int, list[tuple[Question, int]]] = {}
         for question in questions:
             topic = self._cluster.registry.topics.get(question.topic)

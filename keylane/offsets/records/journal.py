@@ -28,7 +28,7 @@ A key of kind 4 (fence) has nothing more, and its value no more than version and
 among many nodes has opened the partition there. It says nothing of any group.
 
 Integers are big-endian, strings have an int16 length, both ends are inclusive. A tombstone is a
-null value. A key of another version is some other keylane's: `read_key` says so by None.
+null value. `read_key` gives None for a key of another version, which is some other keylane's.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ FORMAT: Final = 1
 KEY_VERSION: Final = 0
 CUT_LAYOUT_VERSION: Final = 1
 BASE_VERSION: Final = 1
-"""Of positions that are but a base: a keylane without steps must not take them for all."""
+"""Version of positions that are but a base: a keylane without steps must not take them for all."""
 KEY_HEAD: Final = struct.Struct(">hb")
 """Version, kind."""
+VALUE_HEAD: Final = struct.Struct(">hq")
+"""Version, timestamp."""
 PLACE: Final = struct.Struct(">16si")
 """Topic id, partition."""
 POSITIONS: Final = 1
@@ -82,14 +84,13 @@ EPOCH: Final = 6
 STEP: Final = 7
 PUSHER: Final = 8
 STEPS_MAX: Final = 1024
-"""Behind one whole record: what a load has to go through, and a deletion to delete."""
+"""Steps behind one whole record: a load goes through them, and a deletion deletes them."""
 GROUPS_REMEMBERED: Final = 512
-"""Of which the partition is known; a commit asks for it several times."""
-
+"""Groups whose partition is known; a commit asks for it several times."""
 KEY_BYTES_MAX: Final = 128 * 1024
 """Two strings of 32,767 bytes and numbers at the most; keylane's own are a tenth of a percent."""
 TIMESTAMP_MS_MAX: Final = 2**53
-"""Of a layout: the newest counts, and the next one is a millisecond later at least."""
+"""Time of a layout: the newest counts, and the next one is a millisecond later at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class StateKey:
 
 @lru_cache(maxsize=1024)
 def state_key(group: str, topic_id: uuid.UUID, partition: int) -> StateKey:
-    """The same object for the same state, as a rule: a look-up by it compares no names."""
+    """Return the same object for the same state, as a rule: a look-up by it compares no names."""
     return StateKey(group, topic_id, partition)
 
 
@@ -281,11 +282,9 @@ def write_key(key: Key) -> bytes:
 
 
 def write_fence(partition: int, timestamp_ms: int) -> JournalRecord:
-    """A record that stands for its place in the log only; `read_key` gives None for it."""
-    value = Writer(flexible=False)
-    value.int16(VALUE_VERSION)
-    value.int64(timestamp_ms)
-    return JournalRecord(partition, KEY_HEAD.pack(KEY_VERSION, FENCE), value.to_bytes())
+    """Return a record that is there for its place in the log; `read_key` gives None for it."""
+    value = VALUE_HEAD.pack(VALUE_VERSION, timestamp_ms)
+    return JournalRecord(partition, KEY_HEAD.pack(KEY_VERSION, FENCE), value)
 
 
 @all_of("key", KEY_BYTES_MAX)
@@ -317,8 +316,8 @@ def read_key(reader: Reader) -> Key | None:
 def write_value(value: Value) -> bytes:
     """Encode a value. Raises: ValueError, a string is longer than Kafka allows."""
     writer = Writer(flexible=False)
-    writer.int16(_version_of(value))
-    writer.int64(value.after.timestamp_ms if isinstance(value, IntentValue) else value.timestamp_ms)
+    timed = value.after if isinstance(value, IntentValue) else value
+    writer.raw(VALUE_HEAD.pack(_version_of(value), timed.timestamp_ms))
     match value:
         case PositionsValue():
             if value.base is not None:

@@ -10,8 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest
 
-from keylane.journal import openings
-from keylane.journal.openings import ALL, JournalOpener
+from keylane.errors import ConfigInvalid, NotCoordinator, RightMissing, UpstreamLost
+from keylane.journal import journal_reads, openings
+from keylane.journal.openings import ALL, JournalOpener, opened_at_start
 
 
 class Brokers:
@@ -67,3 +68,34 @@ async def test_a_cluster_without_transactions_gives_none(
     assert await make_opener(brokers)._epoch(ALL) is None
     assert brokers.asked == 1
     assert "transaction.state.log.replication.factor" in caplog.text
+
+
+class Owned:
+    """Fails with each of these errors, then gives a holding."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    async def ready(self, _group: str) -> Any:
+        if self.errors:
+            raise self.errors.pop(0)
+        return "holding"
+
+
+async def test_a_start_opens_the_journal_over_lost_brokers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each try logs its reason; a missing right ends the start with what to grant."""
+    monkeypatch.setattr(journal_reads, "PAUSE_S_MIN", 0.0001)
+    lost: Any = Owned(UpstreamLost("gone"), NotCoordinator("taken over"))
+    denied: Any = Owned(RightMissing("transactional id keylane-all: DENIED"))
+
+    opened: object = await opened_at_start(lost)
+    assert opened == "holding"
+    with pytest.raises(ConfigInvalid, match="needs DESCRIBE and WRITE on transactional ids"):
+        await opened_at_start(denied)
+
+    reasons = [record.args[1] for record in caplog.records if isinstance(record.args, tuple)]
+    assert [str(reason) for reason in reasons] == [
+        "opening the journal: gone", "opening the journal: taken over"
+    ]  # fmt: skip
