@@ -297,7 +297,9 @@ def read_key(reader: Reader) -> Key | None:
         return LayoutKey(reader.string())
     if kind not in KINDS.values():
         return None
-    state = _state_key(reader)
+    group, topic_id, partition = reader.string(), uuid.UUID(bytes=reader.uuid()), reader.int32()
+    expect(f"partition {partition}", that=partition >= 0)
+    state = StateKey(group, topic_id, partition)
     if kind == RANGE:
         first, last = reader.int64(), reader.int64()
         expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
@@ -341,12 +343,6 @@ def write_value(value: Value) -> bytes:
             writer.int64(value.owner.producer_id)
             writer.int16(value.owner.epoch)
     return writer.to_bytes()
-
-
-def _state_key(reader: Reader) -> StateKey:
-    group, topic_id, partition = reader.string(), uuid.UUID(bytes=reader.uuid()), reader.int32()
-    expect(f"partition {partition}", that=partition >= 0)
-    return StateKey(group, topic_id, partition)
 
 
 @all_of("intent")
