@@ -1,4 +1,4 @@
-"""proxy/commits/commit_times.py: the last commit of each lane, within a bound."""
+"""proxy/commits/lane_uses.py: the last commit of each lane, within a bound."""
 
 from __future__ import annotations
 
