@@ -15,21 +15,15 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from dataclasses import MISSING, field, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from operator import itemgetter
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 from kio.serial._implicit_defaults import get_tagged_field_default
-from kio.serial._introspect import (
-    EntityField,
-    EntityTupleField,
-    classify_field,
-    get_field_tag,
-    get_schema_field_type,
-    is_optional,
-)
+from kio.serial._introspect import classify_field, get_field_tag, is_optional
 
 from keylane.errors import FrameInvalid
 from keylane.wire.primitives import (
@@ -52,14 +46,57 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
 NO_UUID: Final = bytes(UUID_BYTES)
 NULL_STRUCT, STRUCT = b"\xff", b"\x01"
-NUMBERS: Final = {
-    "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I",
-    "int64": "q", "uint64": "Q", "float64": "d", "bool": "?",
+LAYOUTS: Final = {
+    name: struct.Struct(">" + code)
+    for name, code in {
+        "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I",
+        "int64": "q", "uint64": "Q", "float64": "d", "bool": "?", "error_code": "h",
+        "timedelta_i32": "i", "timedelta_i64": "q", "datetime_i64": "q", "uuid": "16s",
+    }.items()
 }  # fmt: skip
-INT8: Final = struct.Struct(">b")
-INT16: Final = struct.Struct(">h")
-INT32: Final = struct.Struct(">i")
-INT64: Final = struct.Struct(">q")
+"""Layout of each type of a fixed size; the others have a length before them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaField:
+    """One field of a kio entity type."""
+
+    name: str
+    tag: int | None
+    entity_type: Any
+    """Of the value or of each item; None: it is a primitive."""
+    kafka_type: str
+    """Name of a primitive type; empty for an entity."""
+    is_array: bool
+    is_nullable: bool
+    has_default: bool
+    tagged_default: Any
+    """Value of a tagged field that was not sent; None without a tag."""
+
+
+@cache
+def schema_fields(entity_type: Any) -> tuple[SchemaField, ...]:
+    """Return the fields of a kio entity type, in the order of the wire.
+
+    kio says none of this in public, so its private names are used here, and in no other module.
+    """
+    found = []
+    for one in fields(entity_type):
+        kind, tag = classify_field(one), get_field_tag(one)
+        kafka_type = one.metadata.get("kafka_type", "")
+        found.append(
+            SchemaField(
+                name=one.name,
+                tag=tag,
+                entity_type=None if kafka_type else kind.type_,
+                kafka_type=kafka_type,
+                is_array=kind.is_array,
+                is_nullable=is_optional(one),
+                has_default=one.default is not MISSING,
+                tagged_default=None if tag is None else get_tagged_field_default(one),
+            )
+        )
+    return tuple(found)
 
 
 class UnknownCode(int):
@@ -73,7 +110,7 @@ class UnknownCode(int):
 
 @cache
 def tagged_type(entity_type: Any) -> Any:
-    """The subclass of a kio entity type with the field `unknown_tags`."""
+    """Return the subclass of a kio entity type with the field `unknown_tags`."""
     return make_dataclass(
         entity_type.__name__,
         [(UNKNOWN, bytes, field(default=NO_TAGS))],
@@ -86,7 +123,7 @@ def tagged_type(entity_type: Any) -> Any:
 
 
 def schema_of(entity_type: Any) -> Any:
-    """kio's own type, of it or of its `tagged_type`."""
+    """Return kio's own type: of itself, or of its `tagged_type`."""
     return getattr(entity_type, "__schema__", entity_type)
 
 
@@ -105,17 +142,10 @@ def read_entity(entity_type: Any, body: memoryview) -> tuple[Any, int]:
 
 @cache
 def _entity_reader(entity_type: Any) -> Read:
-    plain: list[tuple[str, Read]] = []
-    tagged: dict[int, tuple[str, Read]] = {}
-    defaults: dict[str, Any] = {}
-    for one in fields(entity_type):
-        tag = get_field_tag(one)
-        read = _field_reader(one, flexible=entity_type.__flexible__)
-        if tag is None:
-            plain.append((one.name, read))
-        else:
-            tagged[int(tag)] = one.name, read
-            defaults[one.name] = get_tagged_field_default(one)
+    known = schema_fields(entity_type)
+    plain = [(one.name, _field_reader(one)) for one in known if one.tag is None]
+    tagged = {one.tag: (one.name, _field_reader(one)) for one in known if one.tag is not None}
+    defaults = {one.name: one.tagged_default for one in known if one.tag is not None}
 
     def read_one(reader: Reader) -> Any:
         values = {name: read(reader) for name, read in plain}
@@ -156,16 +186,15 @@ def _read_tags(
     return write_uvarint(len(unknown)) + b"".join(unknown) if unknown else None
 
 
-def _field_reader(one: Any, *, flexible: bool) -> Read:
-    kind = classify_field(one)
-    nullable = is_optional(one)
-    if isinstance(kind, EntityField | EntityTupleField):
-        item = _entity_reader(kind.type_)
-        if not kind.is_array:
-            return _nullable_entity_reader(item) if nullable else item
+def _field_reader(one: SchemaField) -> Read:
+    nullable = one.is_nullable
+    if one.entity_type is None:
+        item = _primitive_reader(one.kafka_type, nullable=nullable)
     else:
-        item = _primitive_reader(get_schema_field_type(one), nullable=nullable, flexible=flexible)
-    if not kind.is_array:
+        item = _entity_reader(one.entity_type)
+        if nullable and not one.is_array:
+            return _nullable_entity_reader(item)
+    if not one.is_array:
         return item
 
     def read_array(reader: Reader) -> Any:
@@ -182,26 +211,23 @@ def _nullable_entity_reader(item: Read) -> Read:
     return read
 
 
-def _primitive_reader(kafka_type: str, *, nullable: bool, flexible: bool) -> Read:
-    if kafka_type in NUMBERS:
-        layout = struct.Struct(">" + NUMBERS[kafka_type])
-        return lambda reader: layout.unpack_from(reader.buffer, reader.advance(layout.size))[0]
-    match kafka_type:
-        case "string":
-            return Reader.nullable_string if nullable else Reader.string
-        case "bytes" | "records":
-            return _nullable_bytes if nullable else _bytes
-        case "uuid":
-            return _uuid
-        case "error_code":
-            return lambda reader: error_code(reader.int16())
-        case "timedelta_i32":
-            return lambda reader: timedelta(milliseconds=reader.int32())
-        case "timedelta_i64":
-            return lambda reader: _interval(reader.int64())
-        case "datetime_i64":
-            return lambda reader: _time(reader.int64(), nullable=nullable)
-    raise NotImplementedError(f"{kafka_type}, flexible={flexible}")
+def _primitive_reader(kafka_type: str, *, nullable: bool) -> Read:
+    if kafka_type == "string":
+        return Reader.nullable_string if nullable else Reader.string
+    if kafka_type in ("bytes", "records"):
+        return _nullable_bytes if nullable else _bytes
+    unpack, size = LAYOUTS[kafka_type].unpack_from, LAYOUTS[kafka_type].size
+    converters: dict[str, Callable[[Any], Any]] = {
+        "uuid": topic_id_of,
+        "error_code": error_code,
+        "timedelta_i32": _interval,
+        "timedelta_i64": _interval,
+        "datetime_i64": _nullable_time if nullable else _time,
+    }
+    of_wire = converters.get(kafka_type)
+    if of_wire is None:
+        return lambda reader: unpack(reader.buffer, reader.advance(size))[0]
+    return lambda reader: of_wire(unpack(reader.buffer, reader.advance(size))[0])
 
 
 def error_code(value: int) -> ErrorCode | UnknownCode:
@@ -224,8 +250,8 @@ def _bytes(reader: Reader) -> bytes:
     return bytes(data)
 
 
-def _uuid(reader: Reader) -> uuid.UUID | None:
-    data = reader.uuid()
+def topic_id_of(data: bytes) -> uuid.UUID | None:
+    """Return the id that 16 bytes are; None: the zero id, which is no topic's."""
     return None if data == NO_UUID else uuid.UUID(bytes=data)
 
 
@@ -236,9 +262,11 @@ def _interval(ms: int) -> timedelta | int:
         return ms
 
 
-def _time(ms: int, *, nullable: bool) -> datetime | int | None:
-    if ms == -1 and nullable:
-        return None
+def _nullable_time(ms: int) -> datetime | int | None:
+    return None if ms == -1 else _time(ms)
+
+
+def _time(ms: int) -> datetime | int:
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -258,16 +286,16 @@ def write_entity(entity: Any) -> bytes:
 @cache
 def _entity_writer(entity_type: Any) -> Write:
     flexible: bool = entity_type.__flexible__
-    plain: list[tuple[str, Write]] = []
-    tagged: list[tuple[int, str, Any, Write]] = []
-    for one in fields(entity_type):
-        tag, write = get_field_tag(one), _field_writer(one, flexible=flexible)
-        if tag is None:
-            plain.append((one.name, write))
-        else:
-            default = one.default if one.default is not MISSING else get_tagged_field_default(one)
-            tagged.append((int(tag), one.name, default, write))
-    tagged.sort(key=lambda known: known[0])
+    known = schema_fields(entity_type)
+    plain = [(one.name, _field_writer(one, flexible=flexible)) for one in known if one.tag is None]
+    tagged = sorted(
+        (
+            (one.tag, one.name, one.tagged_default, _field_writer(one, flexible=flexible))
+            for one in known
+            if one.tag is not None
+        ),
+        key=itemgetter(0),
+    )
 
     def write_one(out: list[bytes], entity: Any) -> None:
         for name, write in plain:
@@ -286,7 +314,7 @@ def _entity_writer(entity_type: Any) -> Write:
                 write(part, value)
                 data = b"".join(part)
                 found.append((tag, write_uvarint(tag) + write_uvarint(len(data)) + data))
-        found.sort(key=lambda one: one[0])
+        found.sort(key=itemgetter(0))
         out.append(write_uvarint(len(found)))
         out.extend(data for _, data in found)
 
@@ -306,17 +334,16 @@ def _split_tags(section: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-def _field_writer(one: Any, *, flexible: bool) -> Write:
-    kind = classify_field(one)
-    nullable = is_optional(one)
-    if isinstance(kind, EntityField | EntityTupleField):
-        item = _entity_writer(kind.type_)
-        if not kind.is_array and nullable:
-            return _nullable_entity_writer(item)
+def _field_writer(one: SchemaField, *, flexible: bool) -> Write:
+    nullable = one.is_nullable
+    if one.entity_type is None:
+        of_item = nullable and not one.is_array
+        item = _primitive_writer(one.kafka_type, nullable=of_item, flexible=flexible)
     else:
-        of_item = nullable and not kind.is_array
-        item = _primitive_writer(get_schema_field_type(one), nullable=of_item, flexible=flexible)
-    if not kind.is_array:
+        item = _entity_writer(one.entity_type)
+        if nullable and not one.is_array:
+            return _nullable_entity_writer(item)
+    if not one.is_array:
         return item
 
     def write_array(out: list[bytes], values: Any) -> None:
@@ -335,7 +362,7 @@ def _field_writer(one: Any, *, flexible: bool) -> Write:
 def _length(count: int | None, *, flexible: bool) -> bytes:
     if flexible:
         return write_uvarint(0 if count is None else count + 1)
-    return INT32.pack(-1 if count is None else count)
+    return LAYOUTS["int32"].pack(-1 if count is None else count)
 
 
 def _nullable_entity_writer(item: Write) -> Write:
@@ -348,27 +375,23 @@ def _nullable_entity_writer(item: Write) -> Write:
 
 
 def _primitive_writer(kafka_type: str, *, nullable: bool, flexible: bool) -> Write:
-    if kafka_type in NUMBERS:
-        pack = struct.Struct(">" + NUMBERS[kafka_type]).pack
+    if kafka_type in ("string", "bytes", "records"):
+        return _sized_writer(kafka_type, nullable=nullable, flexible=flexible)
+    pack = LAYOUTS[kafka_type].pack
+    converters: dict[str, Callable[[Any], Any]] = {
+        "uuid": topic_id_bytes,
+        "timedelta_i32": _milliseconds,
+        "timedelta_i64": _milliseconds,
+        "datetime_i64": _since_epoch,
+    }
+    to_wire = converters.get(kafka_type)
+    if to_wire is None:
         return lambda out, value: out.append(pack(value))
-    match kafka_type:
-        case "string" | "bytes" | "records":
-            return _sized_writer(kafka_type, nullable=nullable, flexible=flexible)
-        case "uuid":
-            return lambda out, value: out.append(NO_UUID if value is None else value.bytes)
-        case "error_code":
-            return lambda out, value: out.append(INT16.pack(value))
-        case "timedelta_i32":
-            return lambda out, value: out.append(INT32.pack(_milliseconds(value)))
-        case "timedelta_i64":
-            return lambda out, value: out.append(INT64.pack(_milliseconds(value)))
-        case "datetime_i64":
-            return lambda out, value: out.append(INT64.pack(_since_epoch(value)))
-    raise NotImplementedError(kafka_type)
+    return lambda out, value: out.append(pack(to_wire(value)))
 
 
 def _sized_writer(kafka_type: str, *, nullable: bool, flexible: bool) -> Write:
-    pack = (INT16 if kafka_type == "string" else INT32).pack
+    pack = LAYOUTS["int16" if kafka_type == "string" else "int32"].pack
 
     def write(out: list[bytes], value: Any) -> None:
         if value is None:
@@ -381,6 +404,11 @@ def _sized_writer(kafka_type: str, *, nullable: bool, flexible: bool) -> Write:
         out.append(data)
 
     return write
+
+
+def topic_id_bytes(topic_id: uuid.UUID | None) -> bytes:
+    """Return the 16 bytes of an id; those of None are zero."""
+    return NO_UUID if topic_id is None else topic_id.bytes
 
 
 def _milliseconds(value: timedelta | int) -> int:

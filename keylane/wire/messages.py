@@ -10,26 +10,17 @@ has no value for, `entities` reads.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from dataclasses import fields
 from functools import cache
 from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
-from kio.serial._introspect import (
-    EntityField,
-    EntityTupleField,
-    classify_field,
-    get_field_tag,
-    get_schema_field_type,
-    is_optional,
-)
 from kio.serial.errors import SerialError
 
 from keylane.errors import FrameInvalid
-from keylane.wire.entities import read_entity, write_entity
+from keylane.wire.entities import LAYOUTS, SchemaField, read_entity, schema_fields, write_entity
+from keylane.wire.primitives import INT16, INT32, read_uvarint
 
 # kio looks the module up by its name each time.
 _request_schema, _response_schema = cache(load_request_schema), cache(load_response_schema)
@@ -42,32 +33,10 @@ class _UnknownTag(Exception):
 Check = Callable[[memoryview, int, int], int]
 """(buffer, position, end) -> position behind the value; raises FrameInvalid."""
 
-FIXED_SIZES: Final = {
-    "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4,
-    "uint32": 4, "timedelta_i32": 4, "int64": 8, "uint64": 8, "float64": 8, "datetime_i64": 8,
-    "timedelta_i64": 8, "uuid": 16,
-}  # fmt: skip
-SIZED_TYPES: Final = frozenset({"string", "bytes", "records"})
 LEFT_OVER_MAX: Final = {3: 3}
 """By API key: bytes that may follow a request. librdkafka reserves four for the count of topics
 in Metadata and, when all are asked for (v9 and later), writes its one byte there and goes on
 behind the fourth; brokers look at no byte behind a request's end."""
-SHORT: Final = struct.Struct(">h")
-INT: Final = struct.Struct(">i")
-
-
-def read_uvarint(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most five bytes; return (value, next position)."""
-    value = 0
-    for shift in range(0, 35, 7):
-        if position >= end:
-            raise FrameInvalid(f"message ends inside a varint at byte {position}")
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise FrameInvalid(f"varint longer than five bytes at byte {position}")
 
 
 def _advance(position: int, size_bytes: int, end: int) -> int:
@@ -87,7 +56,7 @@ def _read_length(
     if flexible:
         value, position = read_uvarint(buffer, position, end)
         return value - 1, position
-    layout = INT if wide else SHORT
+    layout = INT32 if wide else INT16
     behind = _advance(position, layout.size, end)
     return layout.unpack_from(buffer, position)[0], behind
 
@@ -126,35 +95,27 @@ def _check_nullable_entity(item: Check) -> Check:
     return check
 
 
-def _field_check(field: Any, *, flexible: bool) -> Check:
-    kind = classify_field(field)
-    if isinstance(kind, EntityField | EntityTupleField):
-        item = entity_check(kind.type_)
-        if not kind.is_array and is_optional(field):
+def _field_check(field: SchemaField, *, flexible: bool) -> Check:
+    if field.entity_type is not None:
+        item = entity_check(field.entity_type)
+        if field.is_nullable and not field.is_array:
             return _check_nullable_entity(item)
+    elif field.kafka_type in LAYOUTS:
+        item = _check_fixed(LAYOUTS[field.kafka_type].size)
     else:
-        kafka_type = get_schema_field_type(field)
-        if kafka_type in SIZED_TYPES:
-            item = _check_sized(kafka_type, flexible=flexible)
-        else:
-            item = _check_fixed(FIXED_SIZES[kafka_type])
-    if not kind.is_array:
+        item = _check_sized(field.kafka_type, flexible=flexible)
+    if not field.is_array:
         return item
-    return _check_array(item, flexible=flexible, nullable=is_optional(field))
+    return _check_array(item, flexible=flexible, nullable=field.is_nullable)
 
 
 @cache
 def entity_check(entity_type: Any) -> Check:
-    """The guard of one kio entity type, compiled once from its dataclass fields."""
+    """Return the guard of one kio entity type, made once."""
     flexible: bool = entity_type.__flexible__
-    plain: list[Check] = []
-    tagged: dict[int, Check] = {}
-    for field in fields(entity_type):
-        tag = get_field_tag(field)
-        if tag is None:
-            plain.append(_field_check(field, flexible=flexible))
-        else:
-            tagged[tag] = _field_check(field, flexible=flexible)
+    known = [(one.tag, _field_check(one, flexible=flexible)) for one in schema_fields(entity_type)]
+    plain = [check for tag, check in known if tag is None]
+    tagged = {tag: check for tag, check in known if tag is not None}
 
     def check(buffer: memoryview, position: int, end: int) -> int:
         for step in plain:

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import FrameInvalid
-from keylane.wire.entities import NO_UUID, UnknownCode, error_code
-from keylane.wire.primitives import NO_TAGS, UUID_BYTES, Buffer, Reader, Writer
+from keylane.wire.entities import UnknownCode, error_code, topic_id_bytes, topic_id_of
+from keylane.wire.primitives import NO_TAGS, Buffer, Reader, Writer
 
 VERSION_MIN: Final = 2
 VERSION_MAX: Final = 10
@@ -140,7 +140,7 @@ def read_commit_request(body: Buffer, version: int) -> CommitRequest:
 def _read_topic(reader: Reader, version: int) -> NamedCommitTopic | CommitTopic:
     entry = ENTRY_WITH_EPOCH if version >= EPOCH_FROM else ENTRY
     if version >= TOPIC_ID_FROM:
-        topic_id = _read_id(reader)
+        topic_id = topic_id_of(reader.uuid())
         return CommitTopic(topic_id, _read_partitions(reader, entry), reader.tags())
     return NamedCommitTopic(reader.string(), _read_partitions(reader, entry), reader.tags())
 
@@ -207,7 +207,7 @@ def read_commit_response(body: Buffer, version: int) -> CommitResponse:
 
 def _read_topic_answer(reader: Reader, version: int) -> NamedTopicAnswer | TopicAnswer:
     if version >= TOPIC_ID_FROM:
-        topic_id = _read_id(reader)
+        topic_id = topic_id_of(reader.uuid())
         return TopicAnswer(topic_id, _read_answers(reader), reader.tags())
     return NamedTopicAnswer(reader.string(), _read_answers(reader), reader.tags())
 
@@ -253,11 +253,6 @@ def _check_version(version: int) -> None:
         raise FrameInvalid(f"OffsetCommit v{version} is not known")
 
 
-def _read_id(reader: Reader) -> uuid.UUID | None:
-    data = reader.uuid()
-    return None if data == NO_UUID else uuid.UUID(bytes=data)
-
-
 def _write_key(
     writer: Writer, topic: NamedCommitTopic | CommitTopic | NamedTopicAnswer | TopicAnswer
 ) -> None:
@@ -265,7 +260,4 @@ def _write_key(
         case NamedCommitTopic() | NamedTopicAnswer():
             writer.string(topic.name)
         case _:
-            writer.raw(NO_UUID if topic.topic_id is None else topic.topic_id.bytes)
-
-
-assert len(NO_UUID) == UUID_BYTES
+            writer.raw(topic_id_bytes(topic.topic_id))

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
 from datetime import timedelta
 from functools import cache
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.serial._introspect import (
-    EntityField,
-    EntityTupleField,
-    classify_field,
-    get_schema_field_type,
-    is_optional,
-)
+
+from keylane.wire.entities import schema_fields
 
 ENTRIES: Final = (
     "topics", "topic_names", "v3_and_below_topics", "creations", "groups", "groups_names",
@@ -45,20 +39,19 @@ class _Kind(enum.Enum):
 def _shape(entity_type: Any) -> tuple[tuple[str, _Kind, Any], ...]:
     """Name, kind, and the type of the entries or the value; fields with a default are left out."""
     found = []
-    for one in fields(entity_type):
+    for one in schema_fields(entity_type):
         kind, value = _Kind.VALUE, VALUES.get(one.name)
-        kafka = classify_field(one)
-        is_entity = isinstance(kafka, EntityField | EntityTupleField)
         if one.name == "error_message":
             kind = _Kind.MESSAGE
-        elif not is_entity and get_schema_field_type(one) == "error_code":
+        elif one.kafka_type == "error_code":
             kind = _Kind.CODE
-        elif one.default is not MISSING:
+        elif one.has_default:
             continue
-        elif value is None and kafka.is_array and not is_optional(one):
-            kind, value = _Kind.ENTRIES, kafka.type_
-        elif value is None and not is_optional(one):
-            value = EMPTY.get(get_schema_field_type(one), 0)
+        elif value is None and not one.is_nullable:
+            if one.is_array:
+                kind, value = _Kind.ENTRIES, one.entity_type
+            else:
+                value = EMPTY.get(one.kafka_type, 0)
         found.append((one.name, kind, value))
     return tuple(found)
 
