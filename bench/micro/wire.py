@@ -18,7 +18,7 @@ from google_crc32c import value as crc32c
 from keylane.producers.resequence import resequence
 from keylane.producers.sequence import SequencedBatch, SequenceMap
 from keylane.wire.batch import BATCH_HEADER, BATCH_HEADER_BYTES
-from keylane.wire.endpoints import rewrite_endpoints
+from keylane.wire.endpoints import rewrite_brokers
 from keylane.wire.fetch import (
     FetchAnswer,
     FetchPartition,
@@ -124,7 +124,9 @@ def bench_codecs(count: int) -> None:
     row(f"fetch response, find tail, {count}", lambda: fetch_response_tail(response_body, 0, 17))
     row(
         f"fetch response, relay check, {count}",
-        lambda: rewrite_endpoints(ApiKey.FETCH, 17, response_body, lambda _: ("k", 1)),
+        lambda: rewrite_brokers(
+            ApiKey.FETCH, 17, response_body, address_of=lambda _: ("k", 1), id_of=int
+        ),
     )
     row(
         f"produce request, read, {count}",

@@ -9,12 +9,20 @@ Own codec, not kio's: it must keep tagged fields it does not know, and it runs f
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from keylane.errors import FrameInvalid
+from keylane.wire.parts import (
+    TOPIC_ID_FROM,
+    KeyedTopic,
+    read_records,
+    read_topics,
+    write_records,
+    write_topics,
+)
 from keylane.wire.primitives import (
     NO_TAGS,
     UUID_BYTES,
@@ -25,7 +33,6 @@ from keylane.wire.primitives import (
     skip_tags,
     write_uvarint,
 )
-from keylane.wire.topic_key import TOPIC_ID_FROM, read_topic_key, write_topic_key
 
 FETCH_VERSION_MIN: Final = 4
 FETCH_VERSION_MAX: Final = 18
@@ -57,24 +64,9 @@ class FetchPartition(NamedTuple):
     tags: bytes = NO_TAGS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchTopic:
-    """A topic of a request: `name` up to v12, `topic_id` from v13."""
-
-    name: str | None
-    topic_id: bytes | None
-    partitions: tuple[FetchPartition, ...]
-    tags: bytes = NO_TAGS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgottenTopic:
-    """Partitions that leave a fetch session."""
-
-    name: str | None
-    topic_id: bytes | None
-    partitions: tuple[int, ...]
-    tags: bytes = NO_TAGS
+FetchTopic = KeyedTopic[FetchPartition]
+ForgottenTopic = KeyedTopic[int]
+"""Partitions that leave a fetch session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +107,7 @@ class FetchAnswer(NamedTuple):
     """Raw: diverging epoch (tag 0), current leader (tag 1), snapshot id (tag 2)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchTopicAnswer:
-    """A topic of a response: `name` up to v12, `topic_id` from v13."""
-
-    name: str | None
-    topic_id: bytes | None
-    partitions: tuple[FetchAnswer, ...]
-    tags: bytes = NO_TAGS
+FetchTopicAnswer = KeyedTopic[FetchAnswer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +176,8 @@ def read_fetch_request(frame: Buffer, position: int, version: int) -> FetchReque
     session = (0, -1)
     if version >= 7:
         session = SESSION.unpack_from(reader.buffer, reader.advance(SESSION.size))
-    topics = tuple(_read_topic(reader, version) for _ in range(_topic_count(reader, version)))
-    forgotten: tuple[ForgottenTopic, ...] = ()
-    if version >= 7:
-        count = _topic_count(reader, version)
-        forgotten = tuple(_read_forgotten(reader, version) for _ in range(count))
+    topics = read_topics(reader, version, _read_partitions)
+    forgotten = read_topics(reader, version, _read_forgotten) if version >= 7 else ()
     rack_id = reader.string() if version >= 11 else ""
     tags = reader.tags()
     reader.end()
@@ -215,20 +197,11 @@ def read_fetch_request(frame: Buffer, position: int, version: int) -> FetchReque
     )
 
 
-def _topic_count(reader: Reader, version: int) -> int:
-    if version >= TOPIC_ID_FROM:
-        return reader.count(UUID_BYTES + 2)
-    return reader.count(3 if version >= FLEXIBLE_FROM else 6)
-
-
-def _read_topic(reader: Reader, version: int) -> FetchTopic:
-    name, topic_id = read_topic_key(reader, version)
-    read = _read_partitions if version >= FLEXIBLE_FROM else _read_legacy_partitions
-    partitions = read(reader, version)
-    return FetchTopic(name=name, topic_id=topic_id, partitions=partitions, tags=reader.tags())
-
-
-def _read_partitions(reader: Reader, _version: int) -> tuple[FetchPartition, ...]:
+def _read_partitions(reader: Reader, version: int) -> tuple[FetchPartition, ...]:
+    if version < FLEXIBLE_FROM:
+        layout = _legacy_layout(version)
+        rows = _read_rows(reader, layout.fixed)
+        return tuple(FetchPartition._make(layout.to_fields(*row)) for row in rows)
     stride = PARTITION_TAGLESS.size
     count = reader.count(stride)
     start, size = reader.position, count * stride
@@ -243,20 +216,14 @@ def _read_partitions(reader: Reader, _version: int) -> tuple[FetchPartition, ...
     return tuple(partitions)
 
 
-def _read_legacy_partitions(reader: Reader, version: int) -> tuple[FetchPartition, ...]:
-    layout = _legacy_layout(version)
-    size = reader.count(layout.fixed.size) * layout.fixed.size
-    start = reader.advance(size)
-    rows = layout.fixed.iter_unpack(reader.buffer[start : start + size])
-    return tuple(FetchPartition._make(layout.to_fields(*row)) for row in rows)
+def _read_forgotten(reader: Reader, _version: int) -> tuple[int, ...]:
+    return tuple(row[0] for row in _read_rows(reader, INT32))
 
 
-def _read_forgotten(reader: Reader, version: int) -> ForgottenTopic:
-    name, topic_id = read_topic_key(reader, version)
-    size = reader.count(4) * 4
+def _read_rows(reader: Reader, row: struct.Struct) -> Iterator[tuple[Any, ...]]:
+    size = reader.count(row.size) * row.size
     start = reader.advance(size)
-    partitions = tuple(row[0] for row in INT32.iter_unpack(reader.buffer[start : start + size]))
-    return ForgottenTopic(name=name, topic_id=topic_id, partitions=partitions, tags=reader.tags())
+    return row.iter_unpack(reader.buffer[start : start + size])
 
 
 def write_fetch_request(request: FetchRequest) -> bytes:
@@ -274,33 +241,30 @@ def write_fetch_request(request: FetchRequest) -> bytes:
     writer.raw(REQUEST_HEAD.pack(*head))
     if version >= 7:
         writer.raw(SESSION.pack(request.session_id, request.session_epoch))
-    writer.count(len(request.topics))
-    for topic in request.topics:
-        write_topic_key(writer, topic, version)
-        writer.count(len(topic.partitions))
-        writer.raw(_write_partitions(topic.partitions, version))
-        writer.tags(topic.tags)
+    write_topics(writer, version, request.topics, _write_partitions)
     if version >= 7:
-        writer.count(len(request.forgotten))
-        for gone in request.forgotten:
-            write_topic_key(writer, gone, version)
-            writer.count(len(gone.partitions))
-            writer.raw(struct.pack(f">{len(gone.partitions)}i", *gone.partitions))
-            writer.tags(gone.tags)
+        write_topics(writer, version, request.forgotten, _write_forgotten)
     if version >= 11:
         writer.string(request.rack_id)
     writer.tags(request.tags)
     return writer.to_bytes()
 
 
-def _write_partitions(partitions: Sequence[FetchPartition], version: int) -> bytes:
+def _write_partitions(writer: Writer, version: int, partitions: Sequence[FetchPartition]) -> None:
     if version < FLEXIBLE_FROM:
         layout = _legacy_layout(version)
-        return b"".join([layout.fixed.pack(*layout.to_wire(item)) for item in partitions])
-    tagless, pack = PARTITION_TAGLESS.pack, PARTITION.pack
-    return b"".join(
-        [tagless(*item) if item[6] == NO_TAGS else pack(*item[:6]) + item[6] for item in partitions]
-    )
+        rows = [layout.fixed.pack(*layout.to_wire(item)) for item in partitions]
+    else:
+        tagless, pack = PARTITION_TAGLESS.pack, PARTITION.pack
+        rows = [
+            tagless(*item) if item[6] == NO_TAGS else pack(*item[:6]) + item[6]
+            for item in partitions
+        ]
+    writer.raw(b"".join(rows))
+
+
+def _write_forgotten(writer: Writer, _version: int, partitions: Sequence[int]) -> None:
+    writer.raw(struct.pack(f">{len(partitions)}i", *partitions))
 
 
 # -- response -----------------------------------------------------------------------------
@@ -317,8 +281,7 @@ def read_fetch_response(frame: Buffer, position: int, version: int) -> FetchResp
     throttle_ms = reader.int32()
     error_code = reader.int16() if version >= 7 else 0
     session_id = reader.int32() if version >= 7 else 0
-    count = _topic_count(reader, version)
-    topics = tuple(_read_topic_answer(reader, version) for _ in range(count))
+    topics = read_topics(reader, version, _read_answers)
     tags = reader.tags()
     reader.end()
     return FetchResponse(
@@ -330,12 +293,10 @@ def read_fetch_response(frame: Buffer, position: int, version: int) -> FetchResp
     )
 
 
-def _read_topic_answer(reader: Reader, version: int) -> FetchTopicAnswer:
-    name, topic_id = read_topic_key(reader, version)
+def _read_answers(reader: Reader, version: int) -> tuple[FetchAnswer, ...]:
     head = ANSWER_HEAD if version >= 5 else ANSWER_HEAD_V4
     count = reader.count(head.size + 3)
-    partitions = tuple(_read_answer(reader, version, head) for _ in range(count))
-    return FetchTopicAnswer(name=name, topic_id=topic_id, partitions=partitions, tags=reader.tags())
+    return tuple(_read_answer(reader, version, head) for _ in range(count))
 
 
 def _read_answer(reader: Reader, version: int, head: struct.Struct) -> FetchAnswer:
@@ -344,9 +305,7 @@ def _read_answer(reader: Reader, version: int, head: struct.Struct) -> FetchAnsw
         fixed = (*fixed, -1)
     aborted = _read_aborted(reader)
     preferred = reader.int32() if version >= 11 else -1
-    records = reader.nullable_bytes()
-    pieces = None if records is None else (records,)
-    return FetchAnswer._make((*fixed, aborted, preferred, pieces, reader.tags()))
+    return FetchAnswer._make((*fixed, aborted, preferred, read_records(reader), reader.tags()))
 
 
 def _read_aborted(reader: Reader) -> tuple[Any, ...] | None:
@@ -373,15 +332,14 @@ def write_fetch_response(response: FetchResponse, version: int) -> list[Buffer]:
     if version >= 7:
         writer.int16(response.error_code)
         writer.int32(response.session_id)
-    writer.count(len(response.topics))
-    for topic in response.topics:
-        write_topic_key(writer, topic, version)
-        writer.count(len(topic.partitions))
-        for answer in topic.partitions:
-            _write_answer(writer, answer, version)
-        writer.tags(topic.tags)
+    write_topics(writer, version, response.topics, _write_answers)
     writer.tags(response.tags)
     return writer.to_buffers()
+
+
+def _write_answers(writer: Writer, version: int, answers: Sequence[FetchAnswer]) -> None:
+    for answer in answers:
+        _write_answer(writer, answer, version)
 
 
 def _write_answer(writer: Writer, answer: FetchAnswer, version: int) -> None:
@@ -408,12 +366,7 @@ def _write_answer(writer: Writer, answer: FetchAnswer, version: int) -> None:
         writer.tags(tags[0] if tags else NO_TAGS)
     if version >= 11:
         writer.int32(answer.preferred_read_replica)
-    if records is None:
-        writer.count(None)
-    else:
-        writer.count(sum(map(len, records)))
-        for piece in records:
-            writer.raw(piece)
+    write_records(writer, records)
     writer.tags(answer.tags)
 
 

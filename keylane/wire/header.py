@@ -134,7 +134,6 @@ _FLEXIBLE_FROM: Final = (
 
 REQUEST_HEADER: Final = struct.Struct(">hhih")  # up to and with the client id's length
 REQUEST_FIXED: Final = struct.Struct(">ihhih")  # the same behind a frame size
-INT: Final = struct.Struct(">i")
 NO_CLIENT_ID: Final = -1
 
 

@@ -15,9 +15,15 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import FrameInvalid
-from keylane.wire.endpoints import merge_endpoint_tags
-from keylane.wire.primitives import NO_TAGS, UUID_BYTES, Buffer, Reader, Writer
-from keylane.wire.topic_key import TOPIC_ID_FROM, read_topic_key, write_topic_key
+from keylane.wire.parts import (
+    KeyedTopic,
+    merge_endpoint_tags,
+    read_records,
+    read_topics,
+    write_records,
+    write_topics,
+)
+from keylane.wire.primitives import NO_TAGS, Buffer, Reader, Writer
 
 PRODUCE_VERSION_MIN: Final = 3
 PRODUCE_VERSION_MAX: Final = 13
@@ -42,13 +48,7 @@ class ProducePartition(NamedTuple):
     tags: bytes = NO_TAGS
 
 
-class ProduceTopic(NamedTuple):
-    """A topic of a request: `name` up to v12, `topic_id` from v13."""
-
-    name: str | None
-    topic_id: bytes | None
-    partitions: tuple[ProducePartition, ...]
-    tags: bytes = NO_TAGS
+ProduceTopic = KeyedTopic[ProducePartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +90,7 @@ class ProduceAnswer(NamedTuple):
 NOT_ANSWERED: Final = ProduceAnswer(-1, ErrorCode.network_exception)
 
 
-class ProduceTopicAnswer(NamedTuple):
-    """A topic of a response: `name` up to v12, `topic_id` from v13."""
-
-    name: str | None
-    topic_id: bytes | None
-    partitions: tuple[ProduceAnswer, ...]
-    tags: bytes = NO_TAGS
+ProduceTopicAnswer = KeyedTopic[ProduceAnswer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +108,6 @@ def _check_version(version: int) -> None:
         raise FrameInvalid(f"Produce v{version} is not known")
 
 
-def _topic_count(reader: Reader, version: int) -> int:
-    if version >= TOPIC_ID_FROM:
-        return reader.count(UUID_BYTES + 2)
-    return reader.count(3 if version >= FLEXIBLE_FROM else 6)
-
-
 # -- request ------------------------------------------------------------------------------
 
 
@@ -133,7 +121,7 @@ def read_produce_request(frame: Buffer, position: int, version: int) -> ProduceR
     reader = Reader(frame, position, flexible=version >= FLEXIBLE_FROM)
     transactional_id = reader.nullable_string()
     acks, timeout_ms = REQUEST_HEAD.unpack_from(reader.buffer, reader.advance(REQUEST_HEAD.size))
-    topics = tuple(_read_topic(reader, version) for _ in range(_topic_count(reader, version)))
+    topics = read_topics(reader, version, _read_partitions)
     tags = reader.tags()
     reader.end()
     return ProduceRequest(
@@ -146,17 +134,11 @@ def read_produce_request(frame: Buffer, position: int, version: int) -> ProduceR
     )
 
 
-def _read_topic(reader: Reader, version: int) -> ProduceTopic:
-    name, topic_id = read_topic_key(reader, version)
-    count = reader.count(6 if version >= FLEXIBLE_FROM else 8)
-    partitions = tuple(_read_partition(reader) for _ in range(count))
-    return ProduceTopic(name, topic_id, partitions, reader.tags())
-
-
-def _read_partition(reader: Reader) -> ProducePartition:
-    partition = reader.int32()
-    records = reader.nullable_bytes()
-    return ProducePartition(partition, None if records is None else (records,), reader.tags())
+def _read_partitions(reader: Reader, _version: int) -> tuple[ProducePartition, ...]:
+    count = reader.count(6 if reader.flexible else 8)
+    return tuple(
+        ProducePartition(reader.int32(), read_records(reader), reader.tags()) for _ in range(count)
+    )
 
 
 def write_produce_request(request: ProduceRequest) -> list[Buffer]:
@@ -170,26 +152,18 @@ def write_produce_request(request: ProduceRequest) -> list[Buffer]:
     writer = Writer(flexible=version >= FLEXIBLE_FROM)
     writer.string(request.transactional_id)
     writer.raw(REQUEST_HEAD.pack(request.acks, request.timeout_ms))
-    writer.count(len(request.topics))
-    for topic in request.topics:
-        write_topic_key(writer, topic, version)
-        writer.count(len(topic.partitions))
-        for partition in topic.partitions:
-            _write_partition(writer, partition)
-        writer.tags(topic.tags)
+    write_topics(writer, version, request.topics, _write_partitions)
     writer.tags(request.tags)
     return writer.to_buffers()
 
 
-def _write_partition(writer: Writer, partition: ProducePartition) -> None:
-    writer.int32(partition.partition)
-    if partition.records is None:
-        writer.count(None)
-    else:
-        writer.count(sum(map(len, partition.records)))
-        for piece in partition.records:
-            writer.raw(piece)
-    writer.tags(partition.tags)
+def _write_partitions(
+    writer: Writer, _version: int, partitions: Sequence[ProducePartition]
+) -> None:
+    for partition, records, tags in partitions:
+        writer.int32(partition)
+        write_records(writer, records)
+        writer.tags(tags)
 
 
 # -- response -----------------------------------------------------------------------------
@@ -203,20 +177,16 @@ def read_produce_response(frame: Buffer, position: int, version: int) -> Produce
     """
     _check_version(version)
     reader = Reader(frame, position, flexible=version >= FLEXIBLE_FROM)
-    count = _topic_count(reader, version)
-    topics = tuple(_read_topic_answer(reader, version) for _ in range(count))
+    topics = read_topics(reader, version, _read_answers)
     throttle_ms = reader.int32()
     tags = reader.tags()
     reader.end()
     return ProduceResponse(topics=topics, throttle_ms=throttle_ms, tags=tags)
 
 
-def _read_topic_answer(reader: Reader, version: int) -> ProduceTopicAnswer:
-    name, topic_id = read_topic_key(reader, version)
+def _read_answers(reader: Reader, version: int) -> tuple[ProduceAnswer, ...]:
     head = ANSWER_HEAD if version >= LOG_START_FROM else ANSWER_HEAD_V3
-    count = reader.count(head.size)
-    partitions = tuple(_read_answer(reader, version, head) for _ in range(count))
-    return ProduceTopicAnswer(name, topic_id, partitions, reader.tags())
+    return tuple(_read_answer(reader, version, head) for _ in range(reader.count(head.size)))
 
 
 def _read_answer(reader: Reader, version: int, head: struct.Struct) -> ProduceAnswer:
@@ -240,31 +210,26 @@ def write_produce_response(response: ProduceResponse, version: int) -> list[Buff
     """
     _check_version(version)
     writer = Writer(flexible=version >= FLEXIBLE_FROM)
-    writer.count(len(response.topics))
-    for topic in response.topics:
-        write_topic_key(writer, topic, version)
-        writer.count(len(topic.partitions))
-        for answer in topic.partitions:
-            _write_answer(writer, answer, version)
-        writer.tags(topic.tags)
+    write_topics(writer, version, response.topics, _write_answers)
     writer.int32(response.throttle_ms)
     writer.tags(response.tags)
     return writer.to_buffers()
 
 
-def _write_answer(writer: Writer, answer: ProduceAnswer, version: int) -> None:
-    if version >= LOG_START_FROM:
-        writer.raw(ANSWER_HEAD.pack(*answer[:5]))
-    else:
-        writer.raw(ANSWER_HEAD_V3.pack(*answer[:4]))
-    if version >= RECORD_ERRORS_FROM:
-        writer.count(len(answer.record_errors))
-        for error in answer.record_errors:
-            writer.int32(error.batch_index)
-            writer.string(error.message)
-            writer.tags(error.tags)
-        writer.string(answer.error_message)
-    writer.tags(answer.tags)
+def _write_answers(writer: Writer, version: int, answers: Sequence[ProduceAnswer]) -> None:
+    for answer in answers:
+        if version >= LOG_START_FROM:
+            writer.raw(ANSWER_HEAD.pack(*answer[:5]))
+        else:
+            writer.raw(ANSWER_HEAD_V3.pack(*answer[:4]))
+        if version >= RECORD_ERRORS_FROM:
+            writer.count(len(answer.record_errors))
+            for error in answer.record_errors:
+                writer.int32(error.batch_index)
+                writer.string(error.message)
+                writer.tags(error.tags)
+            writer.string(answer.error_message)
+        writer.tags(answer.tags)
 
 
 # -- lanes --------------------------------------------------------------------------------
@@ -355,7 +320,7 @@ def _build_round(
     topic_tags: dict[_TopicKey, bytes],
 ) -> ProduceRound:
     topics = tuple(
-        ProduceTopic(*key, tuple(partition for partition, _ in items), topic_tags[key])
+        KeyedTopic(*key, tuple(partition for partition, _ in items), topic_tags[key])
         for key, items in entries.items()
     )
     places = tuple(tuple(place for _, place in items) for items in entries.values())
@@ -397,7 +362,7 @@ def merge_answers(
         for answered in response.topics
     }
     topics = tuple(
-        ProduceTopicAnswer(
+        KeyedTopic(
             topic.name,
             topic.topic_id,
             tuple(

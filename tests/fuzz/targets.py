@@ -28,7 +28,7 @@ from keylane.offsets.records.journal import read_key, read_layout, read_position
 from keylane.producers.resequence import resequence
 from keylane.proxy.apis.groups.sync_group import read_sticky_data
 from keylane.wire.batch import read_batch_header
-from keylane.wire.endpoints import merge_endpoint_tags, read_endpoints, rewrite_endpoints
+from keylane.wire.endpoints import read_endpoints, rewrite_brokers
 from keylane.wire.fetch import (
     fetch_response_tail,
     read_fetch_request,
@@ -38,6 +38,7 @@ from keylane.wire.fetch import (
 )
 from keylane.wire.header import ApiKey, read_request_header
 from keylane.wire.messages import read_request, read_response
+from keylane.wire.parts import merge_endpoint_tags
 from keylane.wire.primitives import read_tags
 from keylane.wire.produce import (
     read_produce_request,
@@ -114,7 +115,9 @@ def fuzz_produce_response(choice: int, data: bytes) -> None:
 
 def fuzz_endpoints(choice: int, data: bytes) -> None:
     api_key, version = ENDPOINTS[choice % len(ENDPOINTS)]
-    buffers = rewrite_endpoints(api_key, version, data, lambda node_id: (f"n{node_id}", 9))
+    buffers = rewrite_brokers(
+        api_key, version, data, address_of=lambda node_id: (f"n{node_id}", 9), id_of=int
+    )
     if buffers is not None:
         found = read_endpoints(api_key, version, b"".join(buffers))
         assert all(endpoint.host == f"n{endpoint.node_id}" for endpoint in found)

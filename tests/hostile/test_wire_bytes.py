@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keylane.errors import BatchCorrupt, FrameInvalid
 from keylane.producers.resequence import resequence
 from keylane.wire.batch import read_batch_header
-from keylane.wire.endpoints import merge_endpoint_tags, read_endpoints, rewrite_endpoints
+from keylane.wire.endpoints import read_endpoints, rewrite_brokers
 from keylane.wire.fetch import (
     fetch_response_tail,
     read_fetch_request,
@@ -25,6 +25,7 @@ from keylane.wire.fetch import (
 )
 from keylane.wire.header import ApiKey, read_request_header
 from keylane.wire.messages import read_request, read_response
+from keylane.wire.parts import merge_endpoint_tags
 from keylane.wire.primitives import Buffer, Reader, read_tags
 from keylane.wire.produce import (
     read_produce_request,
@@ -45,7 +46,7 @@ def address_of(node_id: int) -> tuple[str, int]:
 def endpoints_of(api_key: int, version: int) -> Decode:
     def decode(body: bytes) -> None:
         read_endpoints(api_key, version, body)
-        rewrite_endpoints(api_key, version, body, address_of)
+        rewrite_brokers(api_key, version, body, address_of=address_of, id_of=int)
 
     return decode
 
@@ -155,8 +156,10 @@ def test_a_compact_count_of_31_bits_is_refused() -> None:
     for decode in (
         lambda body: read_fetch_response(bytes(10) + body, 0, 17),
         lambda body: read_produce_request(b"\x00" + bytes(6) + body, 0, 13),
-        lambda body: rewrite_endpoints(ApiKey.PRODUCE, 13, body, address_of),
-        lambda body: rewrite_endpoints(ApiKey.SHARE_FETCH, 2, bytes(11) + body, address_of),
+        lambda body: rewrite_brokers(ApiKey.PRODUCE, 13, body, address_of=address_of, id_of=int),
+        lambda body: rewrite_brokers(
+            ApiKey.SHARE_FETCH, 2, bytes(11) + body, address_of=address_of, id_of=int
+        ),
         read_tags,
     ):
         with pytest.raises(FrameInvalid):

@@ -40,7 +40,7 @@ from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRe
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 from keylane.wire.batch import CODEC_NONE, CODEC_ZSTD
-from keylane.wire.endpoints import tag_with_endpoints
+from keylane.wire.endpoints import show_fetch_ids
 from keylane.wire.fetch import (
     FetchAnswer,
     FetchPartition,
@@ -53,7 +53,7 @@ from keylane.wire.fetch import (
     write_fetch_request,
     write_fetch_response,
 )
-from keylane.wire.leader_hints import show_fetch_ids
+from keylane.wire.parts import tag_with_endpoints
 from keylane.wire.primitives import NO_TAGS
 
 ZSTD_VERSION: Final = 10

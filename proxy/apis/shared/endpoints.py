@@ -18,8 +18,7 @@ from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.wire.endpoints import rewrite_endpoints
-from keylane.wire.leader_hints import may_name_replica, rewrite_ids
+from keylane.wire.endpoints import may_name_replica, rewrite_brokers
 from keylane.wire.primitives import Buffer
 
 
@@ -31,14 +30,13 @@ def with_own_endpoints(request: Request, answer: Frame, context: Context) -> Buf
 
 def show_endpoints(request: Request, body: Buffer, context: Context) -> Sequence[Buffer] | None:
     """Return the body of an answer with keylane's addresses; None when it names no broker."""
-    api_key, api_version = request.api_key, request.api_version
-    if context.placement.is_alone:
-        return rewrite_endpoints(api_key, api_version, body, context.address_of)
-    return rewrite_ids(
+    api_key, api_version, placement = request.api_key, request.api_version, context.placement
+    names_replica = not placement.is_alone and may_name_replica(api_key, api_version, request.body)
+    return rewrite_brokers(
         api_key,
         api_version,
         body,
-        id_of=context.placement.own_id,
         address_of=context.address_of,
-        names_replica=may_name_replica(api_key, api_version, request.body),
+        id_of=placement.own_id,
+        names_replica=names_replica,
     )

@@ -25,8 +25,8 @@ from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.wire.header import ApiKey
+from keylane.wire.parts import KeyedTopic
 from keylane.wire.refused import entries_of
-from keylane.wire.topic_key import NamedTopic
 
 TOPIC_RESOURCE: Final = 2
 REASON: Final = "keylane: this topic is keylane's own; to change it needs ALTER on the cluster"
@@ -106,7 +106,7 @@ def guarding_partitions(handler: Handler) -> Handler:
     return served
 
 
-def names_own(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
+def names_own(topics: Iterable[KeyedTopic[object]], registry: TopicRegistry) -> bool:
     """Return whether a Produce request names a keylane topic; cheap: it runs per request."""
     own_ids = registry.own_topic_ids
     for topic in topics:  # noqa: SIM110 - `any` with a generator takes twice the time
@@ -116,7 +116,7 @@ def names_own(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
 
 
 async def refused_topics(
-    topics: Iterable[NamedTopic], context: Context
+    topics: Iterable[KeyedTopic[object]], context: Context
 ) -> frozenset[tuple[str | None, bytes | None]]:
     """Return refused topics of a Produce request, by the name and id that it uses."""
     own = [

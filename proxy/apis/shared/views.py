@@ -22,7 +22,7 @@ from keylane.errors import ConfigInvalid, TopicNotReady
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.proxy.topics.view import View
-from keylane.wire.topic_key import NamedTopic
+from keylane.wire.parts import KeyedTopic
 
 ZERO_ID: Final = uuid.UUID(int=0)
 
@@ -46,7 +46,7 @@ async def find_views(
     return views
 
 
-def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
+def are_plain(topics: Iterable[KeyedTopic[object]], registry: TopicRegistry) -> bool:
     """Return whether no topic is known to have lanes; cheap, it runs per request."""
     for topic in topics:
         if topic.topic_id is not None:
@@ -57,7 +57,7 @@ def are_plain(topics: Iterable[NamedTopic], registry: TopicRegistry) -> bool:
     return True
 
 
-async def find_view(topic: NamedTopic, context: Context) -> View | None:
+async def find_view(topic: KeyedTopic[object], context: Context) -> View | None:
     """Return the lanes of a topic; None: it is plain, or unknown to the broker."""
     if topic.topic_id is not None:
         return await context.find_view_by_id(uuid.UUID(bytes=topic.topic_id))

@@ -196,8 +196,8 @@ def test_unknown_tags_of_a_request_are_kept(version: int) -> None:
     partition = topic.partitions[0]._replace(tags=UNKNOWN_TAG)
     tagged = replace(
         request,
-        topics=(replace(topic, partitions=(partition, partition), tags=UNKNOWN_TAG),),
-        forgotten=(replace(gone, tags=UNKNOWN_TAG),),
+        topics=(topic._replace(partitions=(partition, partition), tags=UNKNOWN_TAG),),
+        forgotten=(gone._replace(tags=UNKNOWN_TAG),),
         tags=UNKNOWN_TAG,
     )
 
@@ -212,7 +212,7 @@ def test_unknown_tags_of_a_response_are_kept(version: int) -> None:
     partition = topic.partitions[0]._replace(tags=UNKNOWN_TAG)
     tagged = replace(
         response,
-        topics=(replace(topic, partitions=(partition,), tags=UNKNOWN_TAG),),
+        topics=(topic._replace(partitions=(partition,), tags=UNKNOWN_TAG),),
         tags=UNKNOWN_TAG,
     )
 

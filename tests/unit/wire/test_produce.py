@@ -9,9 +9,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import FrameInvalid
-from keylane.wire.endpoints import ENDPOINTS_TAG, read_endpoints_field
 from keylane.wire.header import ApiKey
 from keylane.wire.messages import read_request, read_response
+from keylane.wire.parts import ENDPOINTS_TAG, read_endpoints_field
 from keylane.wire.primitives import NO_TAGS, read_tags, write_tags
 from keylane.wire.produce import (
     Place,
