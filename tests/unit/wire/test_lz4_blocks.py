@@ -10,8 +10,7 @@ import pytest
 
 from keylane.errors import BatchCorrupt
 from keylane.wire.batch import CODEC_LZ4
-from keylane.wire.compression import decompress
-from keylane.wire.lz4_blocks import read_independent_blocks
+from keylane.wire.compression import decompress, read_independent_blocks
 
 TEXT = b"".join(b"record %d of the lane;" % number for number in range(40_000))
 NOISE = random.Random(3).randbytes(200_000)
