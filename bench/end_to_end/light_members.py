@@ -35,7 +35,7 @@ from keylane.wire.offset_commit import (
     NO_LEADER_EPOCH,
     CommitPartition,
     CommitRequest,
-    NamedCommitTopic,
+    NamedTopic,
     read_commit_response,
     write_commit_request,
 )
@@ -135,7 +135,7 @@ class Member:
     async def commit(self, offset: int) -> None:
         """One commit of its lane, and how long it took."""
         entry = CommitPartition(self.index, offset, NO_LEADER_EPOCH, "")
-        topic = NamedCommitTopic(self.topic, (entry,))
+        topic = NamedTopic(self.topic, (entry,))
         request = CommitRequest(self.group, self.generation_id, self.member_id, (topic,))
         body = write_commit_request(request, COMMIT_VERSION)
         started_s = time.perf_counter()

@@ -118,14 +118,7 @@ def read_join_answer(body: Buffer, version: int) -> JoinAnswer:
     start = reader.position
     count = reader.count(MEMBER_BYTES_MIN)
     end = reader.position
-    members = []
-    for _ in range(count):
-        at = reader.position
-        name = reader.string()
-        instance_id = reader.nullable_string() if version >= 5 else None
-        metadata = _span(reader)
-        reader.tags()
-        members.append(_member(at, reader.position, name, instance_id, metadata))
+    members = [_read_member(reader, has_instance=version >= 5) for _ in range(count)]
     return JoinAnswer(
         error_code=error_code,
         generation_id=generation_id,
@@ -151,17 +144,10 @@ def read_described_groups(body: Buffer, version: int) -> list[DescribedGroup]:
         reader.string()  # state
         protocol_type = reader.string()
         reader.string()  # protocol
-        members = []
-        for _ in range(reader.count(MEMBER_BYTES_MIN)):
-            at = reader.position
-            name = reader.string()
-            instance_id = reader.nullable_string() if version >= 4 else None
-            reader.string()  # client id
-            reader.string()  # host
-            metadata = _span(reader)
-            _span(reader)  # assignment
-            reader.tags()
-            members.append(_member(at, reader.position, name, instance_id, metadata))
+        members = [
+            _read_member(reader, has_instance=version >= 4, is_described=True)
+            for _ in range(reader.count(MEMBER_BYTES_MIN))
+        ]
         if version >= 3:
             reader.int32()  # operations
         reader.tags()
@@ -172,14 +158,14 @@ def read_described_groups(body: Buffer, version: int) -> list[DescribedGroup]:
 
 
 def replace_bytes(span: Span, data: bytes, *, flexible: bool) -> Edit:
-    """The edit that puts other bytes into a field."""
+    """Return the edit that puts other bytes into a field."""
     return span.start, span.end, _count(len(data), flexible=flexible) + data
 
 
 def keep_members(
     answer: JoinAnswer, dropped: Sequence[MemberEntry], *, flexible: bool
 ) -> list[Edit]:
-    """The edits that take members out of a JoinGroup answer; none for none."""
+    """Return the edits that take members out of a JoinGroup answer; none for none."""
     if not dropped:
         return []
     count = _count(len(answer.members) - len(dropped), flexible=flexible)
@@ -187,7 +173,7 @@ def keep_members(
 
 
 def splice(body: Buffer, edits: Iterable[Edit]) -> bytes:
-    """The body with all edits made; they must not overlap."""
+    """Return the body with all edits made; they must not overlap."""
     view, position = memoryview(body), 0
     parts: list[Buffer] = []
     for start, end, data in sorted(edits):
@@ -202,15 +188,26 @@ def _count(count: int, *, flexible: bool) -> bytes:
 
 
 def _span(reader: Reader) -> Span:
-    """A field of bytes; null, which is not allowed there, counts as empty."""
+    """Read a field of bytes; null, which is not allowed there, counts as empty."""
     start = reader.position
     data = reader.nullable_bytes()
     return Span(start, reader.position, memoryview(b"") if data is None else data)
 
 
-def _member(
-    start: int, end: int, member_id: str, instance_id: str | None, metadata: Span
-) -> MemberEntry:
+def _read_member(reader: Reader, *, has_instance: bool, is_described: bool = False) -> MemberEntry:
+    start, member_id = reader.position, reader.string()
+    instance_id = reader.nullable_string() if has_instance else None
+    if is_described:
+        reader.string()  # client id
+        reader.string()  # host
+    metadata = _span(reader)
+    if is_described:
+        _span(reader)  # assignment
+    reader.tags()
     return MemberEntry(
-        start=start, end=end, member_id=member_id, instance_id=instance_id, metadata=metadata
+        start=start,
+        end=reader.position,
+        member_id=member_id,
+        instance_id=instance_id,
+        metadata=metadata,
     )

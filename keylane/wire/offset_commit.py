@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -38,6 +38,8 @@ TOPIC_BYTES_MIN: Final = 3
 """Of either message: an empty name, no partitions, no tagged fields."""
 
 Code = ErrorCode | UnknownCode
+Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
 
 
 class CommitPartition(NamedTuple):
@@ -51,35 +53,6 @@ class CommitPartition(NamedTuple):
     tags: bytes = NO_TAGS
 
 
-class NamedCommitTopic(NamedTuple):
-    """A topic of a request before v10."""
-
-    name: str
-    partitions: tuple[CommitPartition, ...]
-    tags: bytes = NO_TAGS
-
-
-class CommitTopic(NamedTuple):
-    """A topic of a request from v10 on."""
-
-    topic_id: uuid.UUID | None
-    """None: the zero id, which is no topic's."""
-    partitions: tuple[CommitPartition, ...]
-    tags: bytes = NO_TAGS
-
-
-class CommitRequest(NamedTuple):
-    """A request; fields that its version lacks have Kafka's defaults."""
-
-    group_id: str
-    generation_id_or_member_epoch: int
-    member_id: str
-    topics: tuple[NamedCommitTopic | CommitTopic, ...]
-    group_instance_id: str | None = None
-    retention_ms: int = NO_RETENTION
-    tags: bytes = NO_TAGS
-
-
 class CommitAnswer(NamedTuple):
     """One partition of a response."""
 
@@ -88,26 +61,42 @@ class CommitAnswer(NamedTuple):
     tags: bytes = NO_TAGS
 
 
-class NamedTopicAnswer(NamedTuple):
-    """A topic of a response before v10."""
+class NamedTopic(NamedTuple, Generic[Item_co]):
+    """A topic before v10."""
 
     name: str
-    partitions: tuple[CommitAnswer, ...]
+    partitions: tuple[Item_co, ...]
     tags: bytes = NO_TAGS
 
 
-class TopicAnswer(NamedTuple):
-    """A topic of a response from v10 on."""
+class IdTopic(NamedTuple, Generic[Item_co]):
+    """A topic from v10 on."""
 
     topic_id: uuid.UUID | None
-    partitions: tuple[CommitAnswer, ...]
+    """None: the zero id, which is no topic's."""
+    partitions: tuple[Item_co, ...]
+    tags: bytes = NO_TAGS
+
+
+CommitTopic = NamedTopic[Item] | IdTopic[Item]
+
+
+class CommitRequest(NamedTuple):
+    """A request; fields that its version lacks have Kafka's defaults."""
+
+    group_id: str
+    generation_id_or_member_epoch: int
+    member_id: str
+    topics: tuple[CommitTopic[CommitPartition], ...]
+    group_instance_id: str | None = None
+    retention_ms: int = NO_RETENTION
     tags: bytes = NO_TAGS
 
 
 class CommitResponse(NamedTuple):
     """A response."""
 
-    topics: tuple[NamedTopicAnswer | TopicAnswer, ...]
+    topics: tuple[CommitTopic[CommitAnswer], ...]
     throttle_ms: int = 0
     tags: bytes = NO_TAGS
 
@@ -129,23 +118,16 @@ def read_commit_request(body: Buffer, version: int) -> CommitRequest:
     group_id, generation_id, member_id = reader.string(), reader.int32(), reader.string()
     instance_id = reader.nullable_string() if version >= INSTANCE_FROM else None
     retention_ms = reader.int64() if version < RETENTION_BEFORE else NO_RETENTION
-    topics = [_read_topic(reader, version) for _ in range(reader.count(TOPIC_BYTES_MIN))]
+    topics = _read_topics(reader, version, _read_partitions)
     request = CommitRequest(
-        group_id, generation_id, member_id, tuple(topics), instance_id, retention_ms, reader.tags()
+        group_id, generation_id, member_id, topics, instance_id, retention_ms, reader.tags()
     )
     reader.end()
     return request
 
 
-def _read_topic(reader: Reader, version: int) -> NamedCommitTopic | CommitTopic:
+def _read_partitions(reader: Reader, version: int) -> tuple[CommitPartition, ...]:
     entry = ENTRY_WITH_EPOCH if version >= EPOCH_FROM else ENTRY
-    if version >= TOPIC_ID_FROM:
-        topic_id = topic_id_of(reader.uuid())
-        return CommitTopic(topic_id, _read_partitions(reader, entry), reader.tags())
-    return NamedCommitTopic(reader.string(), _read_partitions(reader, entry), reader.tags())
-
-
-def _read_partitions(reader: Reader, entry: struct.Struct) -> tuple[CommitPartition, ...]:
     partitions = []
     for _ in range(reader.count(entry.size + 1)):
         index, offset, *epoch = entry.unpack_from(reader.buffer, reader.advance(entry.size))
@@ -156,7 +138,7 @@ def _read_partitions(reader: Reader, entry: struct.Struct) -> tuple[CommitPartit
 
 
 def write_commit_request(request: CommitRequest, version: int) -> bytes:
-    """The request body in a version; fields that it lacks are left out.
+    """Return the request body in a version; fields that it lacks are left out.
 
     Raises:
         FrameInvalid: a version that keylane does not know.
@@ -171,20 +153,19 @@ def write_commit_request(request: CommitRequest, version: int) -> bytes:
         writer.string(request.group_instance_id)
     if version < RETENTION_BEFORE:
         writer.int64(request.retention_ms)
-    writer.count(len(request.topics))
-    for topic in request.topics:
-        _write_key(writer, topic)
-        writer.count(len(topic.partitions))
-        for index, offset, leader_epoch, metadata, tags in topic.partitions:
-            if version >= EPOCH_FROM:
-                writer.raw(ENTRY_WITH_EPOCH.pack(index, offset, leader_epoch))
-            else:
-                writer.raw(ENTRY.pack(index, offset))
-            writer.string(metadata)
-            writer.tags(tags)
-        writer.tags(topic.tags)
+    _write_topics(writer, version, request.topics, _write_partitions)
     writer.tags(request.tags)
     return writer.to_bytes()
+
+
+def _write_partitions(writer: Writer, version: int, partitions: Sequence[CommitPartition]) -> None:
+    for index, offset, leader_epoch, metadata, tags in partitions:
+        if version >= EPOCH_FROM:
+            writer.raw(ENTRY_WITH_EPOCH.pack(index, offset, leader_epoch))
+        else:
+            writer.raw(ENTRY.pack(index, offset))
+        writer.string(metadata)
+        writer.tags(tags)
 
 
 # -- response -----------------------------------------------------------------------------
@@ -199,20 +180,13 @@ def read_commit_response(body: Buffer, version: int) -> CommitResponse:
     _check_version(version)
     reader = Reader(body, flexible=version >= FLEXIBLE_FROM)
     throttle_ms = reader.int32() if version >= THROTTLE_FROM else 0
-    topics = [_read_topic_answer(reader, version) for _ in range(reader.count(TOPIC_BYTES_MIN))]
-    response = CommitResponse(tuple(topics), throttle_ms, reader.tags())
+    topics = _read_topics(reader, version, _read_answers)
+    response = CommitResponse(topics, throttle_ms, reader.tags())
     reader.end()
     return response
 
 
-def _read_topic_answer(reader: Reader, version: int) -> NamedTopicAnswer | TopicAnswer:
-    if version >= TOPIC_ID_FROM:
-        topic_id = topic_id_of(reader.uuid())
-        return TopicAnswer(topic_id, _read_answers(reader), reader.tags())
-    return NamedTopicAnswer(reader.string(), _read_answers(reader), reader.tags())
-
-
-def _read_answers(reader: Reader) -> tuple[CommitAnswer, ...]:
+def _read_answers(reader: Reader, _version: int) -> tuple[CommitAnswer, ...]:
     answers = []
     for _ in range(reader.count(ANSWER.size)):
         index, code = ANSWER.unpack_from(reader.buffer, reader.advance(ANSWER.size))
@@ -224,7 +198,7 @@ def _read_answers(reader: Reader) -> tuple[CommitAnswer, ...]:
 
 
 def write_commit_response(response: CommitResponse, version: int) -> bytes:
-    """The response body in a version.
+    """Return the response body in a version.
 
     Raises:
         FrameInvalid: a version that keylane does not know.
@@ -233,16 +207,15 @@ def write_commit_response(response: CommitResponse, version: int) -> bytes:
     writer = Writer(flexible=version >= FLEXIBLE_FROM)
     if version >= THROTTLE_FROM:
         writer.int32(response.throttle_ms)
-    writer.count(len(response.topics))
-    for topic in response.topics:
-        _write_key(writer, topic)
-        writer.count(len(topic.partitions))
-        for index, code, tags in topic.partitions:
-            writer.raw(ANSWER.pack(index, code))
-            writer.tags(tags)
-        writer.tags(topic.tags)
+    _write_topics(writer, version, response.topics, _write_answers)
     writer.tags(response.tags)
     return writer.to_bytes()
+
+
+def _write_answers(writer: Writer, _version: int, answers: Sequence[CommitAnswer]) -> None:
+    for index, code, tags in answers:
+        writer.raw(ANSWER.pack(index, code))
+        writer.tags(tags)
 
 
 # -- both ---------------------------------------------------------------------------------
@@ -253,11 +226,32 @@ def _check_version(version: int) -> None:
         raise FrameInvalid(f"OffsetCommit v{version} is not known")
 
 
-def _write_key(
-    writer: Writer, topic: NamedCommitTopic | CommitTopic | NamedTopicAnswer | TopicAnswer
+def _read_topics(
+    reader: Reader, version: int, read_items: Callable[[Reader, int], tuple[Item, ...]]
+) -> tuple[CommitTopic[Item], ...]:
+    topics: list[CommitTopic[Item]] = []
+    for _ in range(reader.count(TOPIC_BYTES_MIN)):
+        if version >= TOPIC_ID_FROM:
+            topic_id = topic_id_of(reader.uuid())
+            topics.append(IdTopic(topic_id, read_items(reader, version), reader.tags()))
+        else:
+            name = reader.string()
+            topics.append(NamedTopic(name, read_items(reader, version), reader.tags()))
+    return tuple(topics)
+
+
+def _write_topics(
+    writer: Writer,
+    version: int,
+    topics: Sequence[CommitTopic[Item]],
+    write_items: Callable[[Writer, int, Sequence[Item]], None],
 ) -> None:
-    match topic:
-        case NamedCommitTopic() | NamedTopicAnswer():
+    writer.count(len(topics))
+    for topic in topics:
+        if isinstance(topic, NamedTopic):
             writer.string(topic.name)
-        case _:
+        else:
             writer.raw(topic_id_bytes(topic.topic_id))
+        writer.count(len(topic.partitions))
+        write_items(writer, version, topic.partitions)
+        writer.tags(topic.tags)

@@ -66,8 +66,9 @@ from keylane.wire.offset_commit import (
     CommitAnswer,
     CommitRequest,
     CommitResponse,
-    NamedTopicAnswer,
-    TopicAnswer,
+    CommitTopic,
+    IdTopic,
+    NamedTopic,
     read_commit_response,
     write_commit_request,
     write_commit_response,
@@ -196,7 +197,7 @@ def _build(
     codes: Codes,
     answer: CommitResponse | None,
 ) -> CommitResponse:
-    topics: dict[TopicKey, NamedTopicAnswer | TopicAnswer] = {}
+    topics: dict[TopicKey, CommitTopic[CommitAnswer]] = {}
     of_topics = by_topic(entries, len(views))
     for topic, view, of_topic in zip(wanted.topics, views, of_topics, strict=True):
         if not of_topic and (view is None or not view.error_code):
@@ -205,9 +206,7 @@ def _build(
         # A topic that stands twice is answered once, as by `OffsetCommitResponse.Builder`.
         earlier = topics[key].partitions if key in topics else ()
         both = (*earlier, *(CommitAnswer(e.index, code_of(e, topic, codes)) for e in of_topic))
-        topics[key] = (
-            NamedTopicAnswer(key, both) if isinstance(key, str) else TopicAnswer(key, both)
-        )
+        topics[key] = NamedTopic(key, both) if isinstance(key, str) else IdTopic(key, both)
     if answer is not None:
         return answer._replace(topics=tuple(topics.values()))
     return CommitResponse(tuple(topics.values()))
