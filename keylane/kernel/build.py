@@ -1,6 +1,6 @@
 """Compile kernels to object files: `python -m keylane.kernel.build FOLDER NAME...`.
 
-In:    the names of kernels.  Out: `NAME.o` of each, for the processor that numba is set to.
+It makes `NAME.o` of each, for the processor that numba is set to.
 Source: numba 0.68, `CFunc` and `carray`; llvmlite, "Target machine" (emit_object).
 
 Compiled in another process, so that a proxy neither imports numba nor keeps what a compiler
@@ -25,7 +25,7 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 
 from keylane.kernel import crc, join, rewrite, spans
-from keylane.kernel.signatures import NEVER_CALLED, SIGNATURES, Signature
+from keylane.kernel.library import NEVER_CALLED, SIGNATURES, Signature
 
 MODULES: Final = {"crc": crc, "join": join, "rewrite": rewrite, "spans": spans}
 LIBRARY_SYMBOLS: Final = re.compile(r"mem(cpy|move|set)|_?Py\w+")

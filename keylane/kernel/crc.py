@@ -1,6 +1,5 @@
 """CRC32C inside kernels, so that a small batch costs no Python call for its checksum.
 
-In:    an address and a size that the caller has checked.  Out: the checksum as int64.
 Source: RFC 3720 B.4 (Castagnoli polynomial); Intel SDM, CRC32; M. Kounavis and F. Berry,
 "Novel Table Lookup-Based Algorithms for High-Performance CRC Generation" (slicing by eight).
 
@@ -106,7 +105,7 @@ _SHIFT_LONG: Final = _build_shift_table(STREAM_BYTES[0])
 _SHIFT_SHORT: Final = _build_shift_table(STREAM_BYTES[1])
 
 if has_crc_instruction():
-    from keylane.kernel.crc_instruction import crc_u8, crc_u64
+    from keylane.kernel.crc_instruction import BLOCK_BYTES, crc_u8, crc_u64, fold_blocks
 
     @leaf
     def _shift(crc: np.uint64, table: Any) -> np.uint64:
@@ -130,7 +129,6 @@ if has_crc_instruction():
         return _shift(_shift(crc, table) ^ second, table) ^ third
 
     if has_wide_multiplication():
-        from keylane.kernel.crc_fold import BLOCK_BYTES, fold_blocks
 
         @leaf
         def _by_steps(crc: np.uint64, address: int, size: int) -> tuple[np.uint64, int]:
@@ -175,9 +173,3 @@ else:
     def crc32c_at(address: int, size: int) -> Any:
         """CRC32C of `size` bytes at `address`."""
         return int(google_crc32c.value(view_of(address, size).tobytes()))
-
-
-@kernel
-def crc32c_of(address: int, size: int) -> Any:
-    """`crc32c_at` as an entry point, for one compressed batch before it is decompressed."""
-    return crc32c_at(address, size)

@@ -1,16 +1,18 @@
-"""XXH64 inside kernels: the key hash and the offset hash of `keylane.keyrange.hash`.
+"""XXH64 inside kernels, as `keylane.keyrange.hash` has it, and the interval that a hash is in.
 
-In:    the address and size of a key, or an offset.  Out: a uint64 below 2**63.
-Source: xxHash fast digest algorithm 0.1.1, "XXH64 algorithm description", steps 1 to 6.
+Source: xxHash fast digest algorithm 0.1.1, "XXH64 algorithm description", steps 1 to 6; guide
+tables (Chen and Asau, 1974): the top bits of a hash bound the search. With even lanes most entries
+name one lane outright; with the cuts of a plan the search stays logarithmic.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from keylane.kernel.jit import kernel, leaf
+from keylane.kernel.lane_table import GUIDE_SHIFT
 from keylane.kernel.memory import load_u8, load_u32_le, load_u64_le
 from keylane.keyrange.hash import KEY_HASH_SEED
 
@@ -95,3 +97,18 @@ def hash_offset(offset: int) -> np.uint64:
     value = _SEED + _PRIME_5 + np.uint64(8)
     value = _rotate(value ^ _round(np.uint64(0), np.uint64(offset)), 27)
     return _avalanche(value * _PRIME_1 + _PRIME_4) >> _ONE
+
+
+@leaf
+def interval_of_hash(key_hash: np.uint64, limits: Any, guide: Any) -> Any:
+    """Return the first interval whose limit is above the hash."""
+    slot = np.int64(key_hash >> GUIDE_SHIFT)
+    low: Any = np.int64(guide[slot])
+    high: Any = np.int64(guide[slot + 1])
+    while low < high:
+        middle = (low + high) >> 1
+        if key_hash < limits[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low

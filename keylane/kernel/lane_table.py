@@ -1,8 +1,4 @@
-"""A split as kernels take it: the intervals, their outputs, and a guide into them.
-
-In:    the intervals' exclusive upper bounds.  Out: a `LaneTable`, shared, never changed.
-Source: guide tables (Chen and Asau, 1974), see `bucket`.
-"""
+"""A split as kernels take it: the intervals, their outputs, and a guide into them, see `hashes`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Raw memory for kernels: unaligned loads, stores and copies at integer addresses.
 
-In:    addresses from `address_of`.  Out: integers (int64 unless the name says uint64).
+Loads give int64 unless their name says `_le`, then uint64.
 Compiled, an access is one machine instruction and is NOT checked: the caller has compared it with
 the end of its buffer. As plain Python (NUMBA_DISABLE_JIT=1) addresses are virtual and every access
 is checked, so the hostile tests run there find any access outside a buffer as an IndexError.
@@ -14,11 +14,7 @@ from __future__ import annotations
 
 import sys
 
-import numpy as np
-from numpy.typing import NDArray
-
-from keylane.kernel.buffers import COPY_SLACK_BYTES, as_bytes_array
-from keylane.kernel.jit import JIT, kernel
+from keylane.kernel.jit import JIT
 
 assert sys.byteorder == "little", "kernels load little-endian words"
 
@@ -38,15 +34,8 @@ if JIT:
         store_u8,
     )
 
-    @kernel
-    def address_of(array: NDArray[np.uint8]) -> int:
-        """Return where the array's bytes are; valid only while the array lives."""
-        # Compiled, because NumPy builds a dict or a ctypes object for it, which takes longer.
-        return array.ctypes.data
-
 else:
     from keylane.kernel.memory_checked import (
-        address_of,
         copy_bytes,
         copy_fast,
         load_i32_be,
@@ -62,9 +51,6 @@ else:
     )
 
 __all__ = [
-    "COPY_SLACK_BYTES",
-    "address_of",
-    "as_bytes_array",
     "copy_bytes",
     "copy_fast",
     "load_i32_be",

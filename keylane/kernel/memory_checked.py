@@ -1,20 +1,20 @@
 """Loads, stores and copies over virtual addresses, each one checked: memory for plain Python.
 
-In:    arrays, then the addresses that `address_of` gave for them.  Out: integers.
-
 An address is (region number << 40) + position. An access that begins or ends outside its own
 region raises IndexError, where the compiled form would read a neighbour's bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
-from typing import Final
+from typing import Final, Literal
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+_Order = Literal["big", "little"]
 REGION_SHIFT: Final = 40
 _POSITION_MASK: Final = (1 << REGION_SHIFT) - 1
 
@@ -38,57 +38,40 @@ def view_of(address: int, size: int) -> NDArray[np.uint8]:
     return region[position : position + size]
 
 
-def _load(address: int, size: int) -> bytes:
-    return view_of(address, size).tobytes()
+def _make_load(size: int, order: _Order, *, signed: bool = False) -> Callable[[int], int]:
+    def load(address: int) -> int:
+        return int.from_bytes(view_of(address, size).tobytes(), order, signed=signed)
+
+    return load
 
 
-def _store(address: int, data: bytes) -> None:
-    view_of(address, len(data))[:] = np.frombuffer(data, np.uint8)
+def _make_store(size: int) -> Callable[[int, int], None]:
+    def store(address: int, value: int) -> None:
+        low = int(value) & ((1 << 8 * size) - 1)
+        view_of(address, size)[:] = np.frombuffer(low.to_bytes(size, "big"), np.uint8)
+
+    return store
 
 
-def load_u8(address: int) -> int:
-    """Load an unsigned byte."""
-    return _load(address, 1)[0]
-
-
-def load_i32_be(address: int) -> int:
-    """Load a big-endian int32."""
-    return int.from_bytes(_load(address, 4), "big", signed=True)
-
-
-def load_u32_be(address: int) -> int:
-    """Load a big-endian uint32."""
-    return int.from_bytes(_load(address, 4), "big")
-
-
-def load_i64_be(address: int) -> int:
-    """Load a big-endian int64."""
-    return int.from_bytes(_load(address, 8), "big", signed=True)
+load_u8 = _make_load(1, "big")
+load_i32_be = _make_load(4, "big", signed=True)
+load_u32_be = _make_load(4, "big")
+load_i64_be = _make_load(8, "big", signed=True)
+_load_u32_le = _make_load(4, "little")
+_load_u64_le = _make_load(8, "little")
+store_u8 = _make_store(1)
+store_i32_be = _make_store(4)
+store_i64_be = _make_store(8)
 
 
 def load_u32_le(address: int) -> np.uint64:
     """Load a little-endian uint32 as uint64."""
-    return np.uint64(int.from_bytes(_load(address, 4), "little"))
+    return np.uint64(_load_u32_le(address))
 
 
 def load_u64_le(address: int) -> np.uint64:
     """Load a little-endian uint64."""
-    return np.uint64(int.from_bytes(_load(address, 8), "little"))
-
-
-def store_u8(address: int, value: int) -> None:
-    """Store the low byte."""
-    _store(address, (int(value) & 0xFF).to_bytes(1, "big"))
-
-
-def store_i32_be(address: int, value: int) -> None:
-    """Store the low 32 bits, big-endian."""
-    _store(address, (int(value) & 0xFFFFFFFF).to_bytes(4, "big"))
-
-
-def store_i64_be(address: int, value: int) -> None:
-    """Store an int64, big-endian."""
-    _store(address, (int(value) & 0xFFFFFFFFFFFFFFFF).to_bytes(8, "big"))
+    return np.uint64(_load_u64_le(address))
 
 
 def copy_bytes(target: int, source: int, size: int) -> None:

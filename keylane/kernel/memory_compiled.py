@@ -1,6 +1,5 @@
 """Loads, stores and copies at raw addresses, as LLVM instructions.
 
-In:    int64 addresses that the caller has checked.  Out: int64, or uint64 for `_le` loads.
 Not callable from Python: numba compiles them into the kernels.
 Source: LLVM language reference (load, store, llvm.bswap, llvm.memcpy).
 """

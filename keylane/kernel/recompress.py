@@ -1,7 +1,5 @@
 """Compress lane batches again, for topics whose links cost more than processor time.
 
-In:    a block as `split` made it, the codec that the topic's rule names.
-Out:   the same block with compressed batches where that makes them smaller.
 The libraries let go of the GIL while they work.
 Source: decision 009; KafkaLZ4BlockInputStream (Apache Kafka 4.3): blocks must be independent.
 """
@@ -18,7 +16,7 @@ import lz4.frame
 import zstandard
 
 from keylane.kernel import status as s
-from keylane.kernel.split import LaneSlice, SplitBlock
+from keylane.kernel.block import LaneSlice, SplitBlock
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
     CODEC_LZ4,

@@ -17,7 +17,6 @@ from keylane.kernel import status as s
 from keylane.kernel.crc import crc32c_at
 from keylane.kernel.jit import kernel, leaf
 from keylane.kernel.memory import (
-    COPY_SLACK_BYTES,
     copy_bytes,
     copy_fast,
     load_i32_be,
@@ -207,7 +206,7 @@ def _copy_records(source: Any, ends: Any, lanes: Any, lane_rows: Any) -> None:
             continue
         row = lane_rows[lane]
         at = row[s.LANE_ADDRESS] + row[s.LANE_BYTES]
-        if end - start <= COPY_FAST_BYTES_MAX and end + COPY_SLACK_BYTES <= payload_size:
+        if end - start <= COPY_FAST_BYTES_MAX and end + s.COPY_SLACK_BYTES <= payload_size:
             copy_fast(at, payload + start, end - start)
         else:
             copy_bytes(at, payload + start, end - start)

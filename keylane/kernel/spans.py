@@ -15,9 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from keylane.kernel import status as s
-from keylane.kernel.bucket import interval_of_hash
 from keylane.kernel.crc import crc32c_at
-from keylane.kernel.hashes import hash_key, hash_offset
+from keylane.kernel.hashes import hash_key, hash_offset, interval_of_hash
 from keylane.kernel.jit import kernel, leaf
 from keylane.kernel.memory import load_i32_be, load_i64_be, load_u8, load_u32_be
 from keylane.kernel.status import RECORD_BYTES_MIN
@@ -339,7 +338,7 @@ def walk_batches(
 
     table    (b, BATCH_COLUMNS) int64  in: from `scan_batches`; out: ENTRY_END
     limits   (i,)   uint64  in: exclusive upper bounds of the intervals of the hash space
-    guide    (g+1,) int32   in: see `bucket.LaneTable`
+    guide    (g+1,) int32   in: see `lane_table.LaneTable`
     output_of (i,)  int16   in: output of each interval, -1: its records are dropped; or empty
     ends     (n,)   int32   out: end of each record, relative to its payload
     lanes    (n,)   int16   out: lane of each record, -1 for none

@@ -1,7 +1,5 @@
 """Split a block of record batches into lanes: the one pass over the bytes of a partition.
 
-In:    the records of a fetch answer (whole batches, the last may be cut), limits and lanes.
-Out:   `SplitBlock`: per lane the rebuilt batches, abort markers, holes.
 Source: docs/decisions/015.
 """
 
@@ -9,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
@@ -18,14 +15,14 @@ from numpy.typing import NDArray
 
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel import status as s
-from keylane.kernel.buffers import as_bytes_array
-from keylane.kernel.lane_room import LaneRoom
+from keylane.kernel.block import Int64Array, LaneRoom, LaneSlice, SplitBlock
 from keylane.kernel.lane_table import LaneTable, lane_table
 from keylane.kernel.library import (
     JIT,
     address_of,
+    as_bytes_array,
     count_batches,
-    crc32c_of,
+    crc32c_at,
     join_batches,
     joined_bytes,
     plan_lanes,
@@ -45,89 +42,8 @@ from keylane.wire.batch import (
 )
 from keylane.wire.compression import decompress
 
-Int64Array = NDArray[np.int64]
-
 _TEMPLATE: Final = as_bytes_array(write_empty_batch(0, 0, 0))
 """Kept alive here: `write_lanes` is given its address."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LaneSlice:
-    """Slice of a block for one lane: uncompressed batches, one after the other.
-
-    The batches cover every offset of the block that a client must move past: each begins above
-    the last offset of the one before, and the last ends at the block's next_offset - 1.
-    """
-
-    data: bytes | memoryview
-    """A separate buffer: it keeps no other lane's bytes alive."""
-    meta: Int64Array
-    """(META_ROWS, n), see `kernel.status`; a tail block has hundreds of slices and most are
-    only passed on, so the rows become arrays when they are asked for."""
-    record_count: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of `data`."""
-        return len(self.data)
-
-    @property
-    def record_bytes(self) -> int:
-        """Bytes of `data` without the headers of its batches."""
-        return len(self.data) - BATCH_HEADER_BYTES * int(self.meta.shape[1])
-
-    @property
-    def base_offsets(self) -> Int64Array:
-        """(n,) of each batch in `data`."""
-        return self.meta[s.META_BASE_OFFSET]
-
-    @property
-    def last_offsets(self) -> Int64Array:
-        """(n,) base offset + last offset delta of each batch."""
-        return self.meta[s.META_LAST_OFFSET]
-
-    @property
-    def ends(self) -> Int64Array:
-        """(n,) exclusive end position of each batch in `data`."""
-        return self.meta[s.META_END]
-
-    @property
-    def record_counts(self) -> Int64Array:
-        """(n,) data records; 0 for empty headers and for control batches."""
-        return self.meta[s.META_RECORDS]
-
-    @property
-    def last_record_offsets(self) -> Int64Array:
-        """(n,) offset of the last data record that is present, -1 if there is none."""
-        return self.meta[s.META_LAST_RECORD_OFFSET]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SplitBlock:
-    """A run of whole source batches, split by lane."""
-
-    base_offset: int
-    next_offset: int
-    """Offset after the last batch of the block."""
-    leader_epoch: int
-    """Of the last batch."""
-    epochs: tuple[tuple[int, int], ...]
-    """(leader epoch, base offset) of the first batch and of each with another epoch than before."""
-    outputs: tuple[LaneSlice | None, ...]
-    """None: the block holds neither a record nor a control batch for this output."""
-    abort_markers: tuple[tuple[int, int], ...]
-    """(producer_id, offset) of each abort marker, ascending."""
-    holes: tuple[tuple[int, int], ...]
-    """Inclusive offset ranges before, between and after the batches' data records: control
-    batches, empty batches, compacted edges. Gaps inside a batch are not listed."""
-    record_count: int
-    """Data records of all lanes, and those that are of none."""
-    plain_bytes: int
-    """Size of the source batches when decompressed, headers included."""
-    wire_bytes: int
-    """Bytes of the buffer that the block used."""
-    error: BatchCorrupt | None
-    """Error that ended the block early, if a bad batch follows it."""
 
 
 def split_block(
@@ -333,7 +249,7 @@ class _Source:
             return self.stop(batch)
         body = row[s.ADDRESS] + CRC_START
         stored = int.from_bytes(self.view[position + CRC_POSITION : position + CRC_START], "big")
-        if crc32c_of(body, row[s.SIZE] - CRC_START) != stored:
+        if crc32c_at(body, row[s.SIZE] - CRC_START) != stored:
             return self.stop(batch, position, s.CRC_MISMATCH)
         data = self.view[position + BATCH_HEADER_BYTES : position + row[s.SIZE]]
         count = row[s.RECORD_COUNT_COLUMN]

@@ -1,7 +1,4 @@
-"""Status codes of kernels, and the columns of the tables they share.
-
-In:    nothing.  Out: constants, and the text for each status.
-"""
+"""Status codes of kernels with their texts, and the columns of the tables they share."""
 
 from __future__ import annotations
 
@@ -108,3 +105,5 @@ BAD_RECORD: Final = 7
 """Index in its batch of the record that STATUS is about, or -1."""
 WIRE_BYTES: Final = 8
 PROGRESS_SIZE: Final = 9
+COPY_SLACK_BYTES: Final = 32
+"""`memory.copy_fast` may write this many bytes past the end; destinations are that much longer."""

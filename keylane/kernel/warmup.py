@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from keylane.kernel.buffers import as_bytes_array
-from keylane.kernel.library import address_of, crc32c_of, load
+from keylane.kernel.library import address_of, as_bytes_array, crc32c_at, load
 from keylane.kernel.split import split_block
 from keylane.keyrange.space import HASH_MAX
 from keylane.wire.batch import (
@@ -48,5 +47,5 @@ def _batch(base_offset: int) -> bytes:
         BATCH_HEADER.pack(base_offset, length, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1) + _RECORD
     )
     body = as_bytes_array(batch)[CRC_START:]
-    struct.pack_into(">I", batch, CRC_POSITION, crc32c_of(address_of(body), body.size))
+    struct.pack_into(">I", batch, CRC_POSITION, crc32c_at(address_of(body), body.size))
     return bytes(batch)

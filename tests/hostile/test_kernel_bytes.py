@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.errors import BatchCorrupt, BatchUnsupported
+from keylane.kernel.block import SplitBlock
 from keylane.kernel.jit import JIT
-from keylane.kernel.split import SplitBlock, split_block
+from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
 from tests.reference import kernel as reference
 from tests.reference.batches import (

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from keylane.kernel.hashes import hash_key, hash_offset
 from keylane.kernel.jit import JIT, kernel
-from keylane.kernel.memory import address_of, as_bytes_array
+from keylane.kernel.library import address_of, as_bytes_array
 from keylane.keyrange.hash import key_hash
 from keylane.keyrange.space import HASH_MAX
 from keylane.pipeline import expressions

@@ -8,7 +8,8 @@ from keylane.cache.lane import GAP_COUNT_MAX
 from keylane.cache.lane_log import LaneLog
 from keylane.cache.lane_values import Block, Claim, Taken
 from keylane.cache.slice_cache import SliceCache
-from keylane.kernel.split import LaneSlice, split_block
+from keylane.kernel.block import LaneSlice
+from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
 from tests.reference.broker_log import BrokerLog, keys_of_lane, read_batches
 

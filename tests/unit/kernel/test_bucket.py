@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.kernel.bucket import interval_of_hash
+from keylane.kernel.hashes import interval_of_hash
 from keylane.kernel.lane_table import lane_table
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX

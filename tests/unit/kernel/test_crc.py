@@ -10,9 +10,9 @@ import sys
 import google_crc32c
 import pytest
 
-from keylane.kernel.crc import STREAM_BYTES, crc32c_by_tables, crc32c_of
-from keylane.kernel.crc_fold import BLOCK_BYTES, fold_pair, power_mod
-from keylane.kernel.memory import address_of, as_bytes_array
+from keylane.kernel.crc import STREAM_BYTES, crc32c_at, crc32c_by_tables
+from keylane.kernel.crc_instruction import BLOCK_BYTES, fold_pair, power_mod
+from keylane.kernel.library import address_of, as_bytes_array
 
 SIZES = sorted(
     {*range(1, 20), 61, 255, *(3 * size + more for size in STREAM_BYTES for more in (-1, 0, 1, 9))}
@@ -28,7 +28,7 @@ def test_every_size_gives_the_reference_crc(size: int) -> None:
     array = as_bytes_array(data)
     expected = google_crc32c.value(data[3:])
 
-    assert crc32c_of(address_of(array) + 3, size) == expected
+    assert crc32c_at(address_of(array) + 3, size) == expected
     assert crc32c_by_tables(address_of(array) + 3, size) == expected
 
 
@@ -36,8 +36,8 @@ def test_the_check_value_of_the_standard() -> None:
     """RFC 3720: nine digits give E3069283; nothing gives 0."""
     array = as_bytes_array(b"123456789")
 
-    assert crc32c_of(address_of(array), 9) == 0xE3069283
-    assert crc32c_of(address_of(array), 0) == 0
+    assert crc32c_at(address_of(array), 9) == 0xE3069283
+    assert crc32c_at(address_of(array), 0) == 0
 
 
 def test_multipliers_are_those_of_the_paper() -> None:
@@ -54,10 +54,10 @@ def test_each_way_that_numba_compiles(features: str | None) -> None:
     )
     code = """
 import google_crc32c
-from keylane.kernel.crc import crc32c_of, has_wide_multiplication
-from keylane.kernel.memory import address_of, as_bytes_array
+from keylane.kernel.crc import crc32c_at, has_wide_multiplication
+from keylane.kernel.library import address_of, as_bytes_array
 data = bytes(index * 7 % 251 for index in range(9_999))
-assert crc32c_of(address_of(as_bytes_array(data)), 9_999) == google_crc32c.value(data)
+assert crc32c_at(address_of(as_bytes_array(data)), 9_999) == google_crc32c.value(data)
 print(has_wide_multiplication())
 """
     done = subprocess.run(

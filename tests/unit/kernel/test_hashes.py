@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keylane.kernel.hashes import hash_key, hash_offset
-from keylane.kernel.memory import address_of, as_bytes_array
+from keylane.kernel.library import address_of, as_bytes_array
 from keylane.keyrange.hash import key_hash, offset_hash
 
 

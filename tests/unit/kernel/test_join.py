@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
+from keylane.kernel.block import LaneSlice
 from keylane.kernel.join import JOIN_BATCH_BYTES_MAX, JOINED_BYTES_MAX
-from keylane.kernel.split import LaneSlice, split_block
+from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
 from tests.reference import kernel as reference
 from tests.reference.batches import CODEC_FORMS, Batch, Record, control_batch, write_batch

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keylane.kernel import lane_room
-from keylane.kernel.buffers import COPY_SLACK_BYTES
-from keylane.kernel.lane_room import LaneRoom
+from keylane.kernel import block as blocks
+from keylane.kernel.block import LaneRoom
 from keylane.kernel.split import split_block
+from keylane.kernel.status import COPY_SLACK_BYTES
 from keylane.keyrange.lane import LaneLayout
 from tests.reference.batches import Batch, Record, write_batch
 
@@ -21,7 +21,7 @@ def test_lanes_are_the_same_wherever_they_were_written(monkeypatch: pytest.Monke
     found = []
 
     for small_max in (10**6, 0, 1000):
-        monkeypatch.setattr(lane_room, "SMALL_BYTES_MAX", small_max)
+        monkeypatch.setattr(blocks, "SMALL_BYTES_MAX", small_max)
         block = split_block(wire, limits, plain_bytes_max=2**20, batch_bytes_max=2**20)
         assert block is not None
         found.append([None if part is None else part.data for part in block.outputs])

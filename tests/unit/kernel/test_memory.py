@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from keylane.kernel import memory, memory_checked
+from keylane.kernel import library, memory_checked
 from keylane.kernel.jit import JIT
 
 
@@ -84,9 +84,9 @@ def test_copies_move_bytes() -> None:
 
 @pytest.mark.skipif(not JIT, reason="there are no raw addresses without compilation")
 def test_a_raw_address_is_where_numpy_says() -> None:
-    """The compiled `address_of`, for writable and read-only arrays."""
+    """The `address_of` of compiled kernels, for writable and read-only arrays."""
     array = np.zeros(8, np.uint8)
-    readonly = memory.as_bytes_array(b"bytes")
+    readonly = library.as_bytes_array(b"bytes")
 
-    assert memory.address_of(array) == array.__array_interface__["data"][0]
-    assert memory.address_of(readonly) == readonly.__array_interface__["data"][0]
+    assert library.address_of(array) == array.__array_interface__["data"][0]
+    assert library.address_of(readonly) == readonly.__array_interface__["data"][0]

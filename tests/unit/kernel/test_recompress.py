@@ -8,8 +8,9 @@ from dataclasses import fields
 import google_crc32c
 import pytest
 
+from keylane.kernel.block import LaneSlice, SplitBlock
 from keylane.kernel.recompress import recompress
-from keylane.kernel.split import LaneSlice, SplitBlock, split_block
+from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,

@@ -8,7 +8,8 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from keylane.errors import BatchUnsupported
 from keylane.kernel import status as s
-from keylane.kernel.split import LaneSlice, SplitBlock, split_block
+from keylane.kernel.block import LaneSlice, SplitBlock
+from keylane.kernel.split import split_block
 from keylane.keyrange.hash import key_hash, offset_hash
 from keylane.keyrange.lane import LaneLayout
 from keylane.wire.batch import OFFSET_DELTA_MAX, read_batch_header, write_empty_batch

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keylane.kernel import library, signatures
-from keylane.kernel.library import JIT
-from keylane.kernel.signatures import PARTS, SIGNATURES, kernel_folder
+from keylane.kernel import library
+from keylane.kernel.library import JIT, PARTS, SIGNATURES, kernel_folder
 from keylane.kernel.split import split_block
 from keylane.kernel.warmup import warm_up
 from keylane.keyrange.lane import LaneLayout
@@ -104,14 +103,14 @@ def test_the_folder_follows_sources_processor_and_setting(
 
     copies = tmp_path / "keylane" / "kernel"
     copies.mkdir(parents=True)
-    for path in Path(signatures.__file__).parent.glob("*.py"):
+    for path in Path(library.__file__).parent.glob("*.py"):
         (copies / path.name).write_bytes(path.read_bytes())
     for name in ("wire/batch.py", "keyrange/hash.py"):
         (copies.parent / name).parent.mkdir(exist_ok=True)
         (copies.parent / name).write_bytes(
-            (Path(signatures.__file__).parent.parent / name).read_bytes()
+            (Path(library.__file__).parent.parent / name).read_bytes()
         )
-    monkeypatch.setattr(signatures, "__file__", str(copies / "signatures.py"))
+    monkeypatch.setattr(library, "__file__", str(copies / "library.py"))
     assert kernel_folder("here") == before
     (copies / "hashes.py").write_text("changed")
     assert kernel_folder("here") != before
