@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from keylane.cache.lane_values import Aborted, Claim, Slice
+from keylane.cache.lane_values import Aborted, Claim
 from keylane.cache.slice_cache import SliceCache
+from keylane.kernel.block import LaneSlice
 from keylane.wire.batch import BATCH_HEADER_BYTES
 
 GAP_COUNT_MAX: Final = 64
@@ -41,7 +42,7 @@ class Run:
         start: int,
         end: int,
         leader_epoch: int,
-        part: Slice | None = None,
+        part: LaneSlice | None = None,
         aborted: tuple[Aborted, ...] = (),
     ) -> None:
         self.lane: Lane | None = lane

@@ -16,8 +16,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from keylane.cache.lane import NO_CLAIMS, Lane, Run
-from keylane.cache.lane_values import NO_OFFSET, Block, Claim, Slice, Taken
+from keylane.cache.lane_values import NO_OFFSET, Block, Claim, Taken
 from keylane.cache.slice_cache import SliceCache
+from keylane.kernel.block import LaneSlice
 from keylane.wire.primitives import Buffer
 
 MARKER_LATER: Final = 2**63 - 1
@@ -225,7 +226,9 @@ class _Cut(NamedTuple):
     has_records: bool
 
 
-def _cut(run: Run, part: Slice, offset: int, bytes_max: int, *, at_least_one: bool) -> _Cut | None:
+def _cut(
+    run: Run, part: LaneSlice, offset: int, bytes_max: int, *, at_least_one: bool
+) -> _Cut | None:
     """Return the batches that fit, from that of `offset` on; None: not even one fits."""
     base_offsets, last_offsets, ends = part.base_offsets, part.last_offsets, part.ends
     is_from_start, is_to_end = offset <= last_offsets[0], base_offsets[-1] < run.end
@@ -250,7 +253,7 @@ def _cut(run: Run, part: Slice, offset: int, bytes_max: int, *, at_least_one: bo
     return _Cut(data, len(data), int(base_offsets[first]), next_offset, has_records)
 
 
-def _end_of(run: Run, part: Slice, limit: int = 0) -> int:
+def _end_of(run: Run, part: LaneSlice, limit: int = 0) -> int:
     """Return the client's next offset after the run's last batch before `limit`."""
     is_empty = part.last_record_offsets[limit - 1] < 0
     return run.end if is_empty else max(run.end, int(part.last_offsets[limit - 1]) + 1)

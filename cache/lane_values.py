@@ -1,6 +1,6 @@
 """Values that pass between a partition's log and readers of its lanes.
 
-Source: KIP-98 (aborted list); `kernel.split` makes the slices.
+Source: KIP-98 (aborted list).
 """
 
 from __future__ import annotations
@@ -8,49 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from keylane.kernel.block import LaneSlice
 from keylane.wire.batch import OFFSET_DELTA_MAX, write_empty_batch
 from keylane.wire.primitives import Buffer
 
 NO_OFFSET: Final = -1
 empty_batch: Final = lru_cache(maxsize=256)(write_empty_batch)
 """Empty headers that are kept: lanes that wait together have the same gap, 15 of 16 share one."""
-
-
-class Slice(Protocol):
-    """The part of a block that belongs to one lane (`kernel.split.LaneSlice`)."""
-
-    @property
-    def data(self) -> Buffer:
-        """Return the batches in offset order."""
-
-    @property
-    def base_offsets(self) -> NDArray[np.int64]:
-        """Return the first offset of each batch."""
-
-    @property
-    def last_offsets(self) -> NDArray[np.int64]:
-        """Return the last offset of each batch."""
-
-    @property
-    def ends(self) -> NDArray[np.int64]:
-        """Return the end of each batch in `data`, in bytes, exclusive."""
-
-    @property
-    def last_record_offsets(self) -> NDArray[np.int64]:
-        """Return the last record of each batch, -1 for none."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the length of `data`."""
-
-    @property
-    def record_count(self) -> int:
-        """Return the number of records of the lane; control batches are none."""
 
 
 class Aborted(NamedTuple):
@@ -69,7 +35,7 @@ class Block:
     start: int
     end: int
     leader_epoch: int
-    slices: Sequence[Slice | None]
+    slices: Sequence[LaneSlice | None]
     """One per lane; None: the lane has neither a record nor a control batch here."""
     aborted: tuple[Aborted, ...] = ()
 

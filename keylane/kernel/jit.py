@@ -1,6 +1,5 @@
 """Decorators that compile kernels: one for entry points, one for the leaves they inline.
 
-In:    functions of integers, addresses and arrays.  Out: the same, compiled on first use.
 Source: numba 0.60+, `njit(nogil, forceinline, error_model)`.
 
 Only `build` and tests import this, and with it numba: a proxy loads what was compiled before.

@@ -1,7 +1,5 @@
 """Join small batches that follow one another into one, before their records are dealt to lanes.
 
-In:    the batch table with the address of each payload.  Out: a table in which a run of small
-       batches is one row, with its own header and records.
 Every address is compared with the end of its buffer before it is read or written.
 Source: DefaultRecord.writeTo (Apache Kafka 4.3); KIP-98 (sequence numbers); KIP-534.
 

@@ -1,6 +1,5 @@
 """Rebuild one batch per source batch and lane; merge what a lane has nothing of into one header.
 
-In:    the tables that `spans` filled.  Out: sizes (`plan_lanes`), then bytes and metadata.
 Writes only between a lane's address and the end that `plan_lanes` computed.
 Source: DefaultRecordBatch.writeEmptyHeader (Apache Kafka 4.3).
 

@@ -1,6 +1,5 @@
 """A block of one batch with one record, without arrays: what a topic brings at a low rate.
 
-In:    the records of a fetch answer, the lanes.  Out: `SingleRecord`; None: look at it otherwise.
 Source: Kafka documentation, "Record Batch" and "Record".
 
 The kernels' work on one record is two microseconds. What stands around them, tables for any
@@ -18,6 +17,7 @@ from google_crc32c import value as crc32c
 
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel.lane_table import LaneTable
+from keylane.kernel.status import OFFSET_LIMIT
 from keylane.keyrange.hash import key_hash, offset_hash
 from keylane.wire.batch import (
     BATCH_HEADER,
@@ -35,8 +35,6 @@ SINGLE_BYTES_MAX: Final = 16 * 1024
 """On the wire and decompressed. Of more than that the kernels are the faster way."""
 HEADERS_MAX: Final = 16
 """Of a record; more are the kernels' matter, too."""
-OFFSET_LIMIT: Final = 2**63 - 2**32
-"""The same as in `spans`, which a proxy does not import: it would bring numba."""
 BEFORE_CRC: Final = struct.Struct(">qiibI")
 assert BEFORE_CRC.size == CRC_START
 _VARINT_BYTES: Final = 5

@@ -1,7 +1,5 @@
 """Find the batches of a block and the spans of their records, believing no length in them.
 
-In:    the address of the wire bytes; then the batch table with the address of each payload.
-Out:   the batch table; per record its end and its lane; per (batch, lane) one entry.
 Every address is compared with the end of its buffer before it is read.
 Source: Kafka documentation, "Record Batch" and "Record"; DefaultRecord.readFrom and
 DefaultRecordBatch.RecordIterator (Apache Kafka 4.3) for what the Java consumer accepts: a
@@ -19,7 +17,6 @@ from keylane.kernel.crc import crc32c_at
 from keylane.kernel.hashes import hash_key, hash_offset, interval_of_hash
 from keylane.kernel.jit import kernel, leaf
 from keylane.kernel.memory import load_i32_be, load_i64_be, load_u8, load_u32_be
-from keylane.kernel.status import RECORD_BYTES_MIN
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -34,8 +31,6 @@ from keylane.wire.batch import (
 
 _I32_VARINT_BYTES: Final = 5
 _I64_VARINT_BYTES: Final = 10
-_OFFSET_LIMIT: Final = 2**63 - 2**32
-"""No batch may begin here or above, so that adding a delta never wraps."""
 _CONTROL_KEY_BYTES: Final = 4
 _ABORT: Final = 0
 
@@ -102,7 +97,7 @@ def _check_header(at: int, batch_size: int, batch_bytes_max: int, last_offset: i
     if batch_size > batch_bytes_max:
         return s.BATCH_TOO_LARGE
     base_offset = load_i64_be(at)
-    if base_offset <= last_offset or base_offset >= _OFFSET_LIMIT or load_i32_be(at + 23) < 0:
+    if base_offset <= last_offset or base_offset >= s.OFFSET_LIMIT or load_i32_be(at + 23) < 0:
         return s.OFFSETS_INVALID
     if load_u8(at + 22) & CODEC_MASK > CODEC_ZSTD:
         return s.CODEC_UNKNOWN
@@ -118,7 +113,7 @@ def _check_body(at: int, batch_size: int, is_plain: bool) -> int:
         return s.OK
     if crc32c_at(at + CRC_START, batch_size - CRC_START) != load_u32_be(at + CRC_POSITION):
         return s.CRC_MISMATCH
-    if record_count > (batch_size - BATCH_HEADER_BYTES) // RECORD_BYTES_MIN:
+    if record_count > (batch_size - BATCH_HEADER_BYTES) // s.RECORD_BYTES_MIN:
         return s.RECORD_COUNT
     return s.OK
 
@@ -207,7 +202,7 @@ def _read_record(at: int, end: int) -> tuple[int, int, int, int, int]:
     length, at = read_varint(at, end)
     if at == 0:
         return s.VARINT, 0, 0, 0, 0
-    if length < RECORD_BYTES_MIN - 1 or length > end - at:
+    if length < s.RECORD_BYTES_MIN - 1 or length > end - at:
         return s.RECORD_LENGTH, 0, 0, 0, 0
     end = at + length
     at = _skip_varlong(at + 1, end)

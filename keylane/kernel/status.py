@@ -41,6 +41,8 @@ REASONS: Final = {
 UNSUPPORTED: Final = frozenset({MAGIC_OLD, BATCH_TOO_LARGE})
 """The batch may be intact, but keylane cannot split it."""
 
+OFFSET_LIMIT: Final = 2**63 - 2**32
+"""No batch may begin here or above, so that adding a delta never wraps."""
 RECORD_BYTES_MIN: Final = 7
 """Length, attributes, timestamp delta, offset delta, key, value and header count: a byte each."""
 

@@ -1,6 +1,5 @@
 """Compile every kernel before the process says it is ready.
 
-In:    nothing.  Out: compiled code in memory, and on disk for the next start.
 Compiling takes seconds: in the middle of a fetch it would be a stall.
 """
 

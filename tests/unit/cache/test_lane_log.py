@@ -238,7 +238,7 @@ def test_a_new_place_ends_starvation() -> None:
 
 
 def test_a_slice_is_what_the_kernel_makes() -> None:
-    """The log asks no more of a slice than `LaneSlice` has."""
+    """Its size is that of its data, and its last batch ends there."""
     broker = broker_of([A, B])
     part = block_of(broker, 0, 2).slices[0]
 
