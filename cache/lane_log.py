@@ -221,7 +221,7 @@ class _Cut(NamedTuple):
     data: Buffer
     size_bytes: int
     start: int
-    """Return the first offset of the first batch."""
+    """First offset of the first batch."""
     next_offset: int
     has_records: bool
 

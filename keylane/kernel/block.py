@@ -83,7 +83,7 @@ class SplitBlock:
     next_offset: int
     """Offset after the last batch of the block."""
     leader_epoch: int
-    """Of the last batch."""
+    """Epoch of the last batch."""
     epochs: tuple[tuple[int, int], ...]
     """(leader epoch, base offset) of the first batch and of each with another epoch than before."""
     outputs: tuple[LaneSlice | None, ...]
@@ -104,14 +104,14 @@ class SplitBlock:
 
 
 class LaneRoom:
-    """Use: have the kernel write at `addresses`, then `take` once."""
+    """Room for the bytes of each lane: the kernel writes at `addresses`, then call `take` once."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         """sizes: bytes by lane; 0 for lanes that get nothing."""
         self._sizes = sizes
         self._large: dict[int, NDArray[np.uint8]] = {}
         self._starts: dict[int, int] = {}
-        """Of small ones, in their buffer."""
+        """Start of each small one in their buffer."""
         total = 0
         for lane, size in enumerate(sizes):
             if size > SMALL_BYTES_MAX:
@@ -122,7 +122,7 @@ class LaneRoom:
         self._small = np.empty(total, np.uint8)
         small = address_of(self._small) if total else 0
         self.addresses = [0] * len(sizes)
-        """By lane: room for its bytes and s.COPY_SLACK_BYTES."""
+        """Addresses by lane, each of room for its bytes and COPY_SLACK_BYTES."""
         for lane, start in self._starts.items():
             self.addresses[lane] = small + start
         for lane, buffer in self._large.items():

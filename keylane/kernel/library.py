@@ -50,12 +50,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """One kernel: the module that has it, its arguments (None: an int64), whether it answers."""
+    """One kernel: the module that has it, its arguments (None: an int64), and its result."""
 
     module: str
     arguments: tuple[Table | None, ...]
     answers: bool
-    """With an int64; nothing else."""
+    """True: it returns an int64; False: nothing."""
 
 
 _BATCHES: Final = Table("int64", columns=s.BATCH_COLUMNS)

@@ -36,9 +36,9 @@ from keylane.wire.batch import (
 )
 
 COPY_FAST_BYTES_MAX: Final = 512
-"""Above this a call of memcpy is as fast; measured with bench/micro/kernel.py."""
+"""Size above which a call of memcpy is as fast; measured with bench/micro/kernel.py."""
 PREFETCH_BYTES_MAX: Final = 2048
-"""More than that of each lane would drive one another out of the cache."""
+"""Lines of more bytes in each lane would drive one another out of the cache."""
 _CACHE_LINE_BYTES: Final = 64
 
 

@@ -32,9 +32,9 @@ from keylane.wire.batch import (
 from keylane.wire.compression import decompress
 
 SINGLE_BYTES_MAX: Final = 16 * 1024
-"""On the wire and decompressed. Of more than that the kernels are the faster way."""
+"""Size on the wire and decompressed. Beyond it the kernels are the faster way."""
 HEADERS_MAX: Final = 16
-"""Of a record; more are the kernels' matter, too."""
+"""Headers of a record; more are the kernels' matter, too."""
 BEFORE_CRC: Final = struct.Struct(">qiibI")
 assert BEFORE_CRC.size == CRC_START
 _VARINT_BYTES: Final = 5
@@ -87,7 +87,7 @@ def read_single(
 
 
 def _decompressed(header: tuple[int, ...], batch: bytes, batch_bytes_max: int) -> bytes:
-    """The same batch without a codec. Raises: BatchCorrupt, BatchUnsupported."""
+    """Return the same batch without a codec. Raises: BatchCorrupt, BatchUnsupported."""
     offset, _, leader_epoch, magic, _, attributes, *_ = header
     plain = decompress(
         attributes & CODEC_MASK,
@@ -101,7 +101,7 @@ def _decompressed(header: tuple[int, ...], batch: bytes, batch_bytes_max: int) -
 
 
 def _key_of_only_record(batch: bytes) -> bytes | None:
-    """Key of the record that fills the batch; None: it has none. Raises: IndexError, _Odd."""
+    """Return the key of the record that fills the batch; None: no key. Raises: IndexError, _Odd."""
     length, at = _read_varint(batch, BATCH_HEADER_BYTES)
     if at + length != len(batch):
         raise _Odd
@@ -124,7 +124,7 @@ def _key_of_only_record(batch: bytes) -> bytes | None:
 
 
 def _read_varint(batch: bytes, at: int) -> tuple[int, int]:
-    """A zigzag int32 and where it ends. Raises: IndexError, _Odd."""
+    """Return a zigzag int32 and where it ends. Raises: IndexError, _Odd."""
     raw = 0
     for index in range(_VARINT_BYTES):
         byte = batch[at + index]

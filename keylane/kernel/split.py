@@ -77,7 +77,7 @@ def split_block(
 
 
 def _block_of(single: SingleRecord, output_count: int) -> SplitBlock:
-    """The block that one record is. The first batch is taken however large, so it fits."""
+    """Return the block of one record. The first batch is taken however large, so it fits."""
     batch, lane, offset, leader_epoch, producer_id, wire_bytes = single
     lanes: list[LaneSlice | None] = [None] * output_count
     if lane >= 0:
@@ -102,7 +102,7 @@ def _block_of(single: SingleRecord, output_count: int) -> SplitBlock:
 
 
 def _python_arithmetic() -> AbstractContextManager[object]:
-    """Without compilation NumPy scalars would warn that the hash wraps, as it must."""
+    """Silence NumPy without compilation: it would warn that the hash wraps, as it must."""
     return nullcontext() if JIT else np.errstate(over="ignore")
 
 
@@ -182,7 +182,7 @@ class _Source:
         return self.table[: self.batch_count]
 
     def epochs(self) -> tuple[tuple[int, int], ...]:
-        """Same as `SplitBlock.epochs`."""
+        """Return `SplitBlock.epochs`."""
         rows = self.rows
         at = rows[:, s.ADDRESS] - self.address + EPOCH_POSITION
         found = self.bytes[at[:, None] + np.arange(4)].view(">i4").ravel()
@@ -203,7 +203,7 @@ class _Source:
             self.stop(self.batch_count, int(self.progress[s.BAD_POSITION]))
 
     def joined(self) -> Int64Array | None:
-        """The batch table with runs of small batches as one row each; None: there are none."""
+        """Return the batch table with each run of small batches as one row; None: there is none."""
         size = int(joined_bytes(self.rows))
         if size == 0:
             return None
@@ -361,7 +361,7 @@ class _Walk:
 
 
 def _count_records(table: Int64Array, output_count: int) -> tuple[int, int, int]:
-    """Records of all batches, of the control batches among them, and entries they may take."""
+    """Count all records, those of control batches among them, and the entries they may take."""
     if len(table) == 1:  # at a low rate; reductions over one row take longer than its walk
         count, attributes = table[0, s.RECORD_COUNT_COLUMN].item(), table[0, s.ATTRIBUTES].item()
         return count, count if attributes & CONTROL_BIT else 0, min(count, output_count)

@@ -48,7 +48,7 @@ RECORD_BYTES_MIN: Final = 7
 
 # Columns of the batch table, int64, one row per source batch.
 ADDRESS: Final = 0
-"""Of the batch in the wire buffer."""
+"""Address of the batch in the wire buffer."""
 SIZE: Final = 1
 """Whole batch on the wire, bytes."""
 PAYLOAD: Final = 2

@@ -98,12 +98,12 @@ class KeySplit:
         return self._hash
 
     def key_ranges(self) -> tuple[KeyRange, ...]:
-        """The intervals, ascending."""
+        """Return the intervals, ascending."""
         bounds = (*self.lows, HASH_MAX + 1)
         return tuple(KeyRange(lo, limit - 1) for lo, limit in pairwise(bounds))
 
     def key_range(self, interval: int) -> KeyRange:
-        """One interval by its number. Raises: ValueError, there is none."""
+        """Return one interval by its number. Raises: ValueError, there is none."""
         count = len(self.lows)
         if not 0 <= interval < count:
             raise ValueError(f"no interval {interval} of {count}")
@@ -131,7 +131,7 @@ def even_split(count: int) -> KeySplit:
 
 
 def owners_split(owners: Sequence[Sequence[KeyRange]]) -> KeySplit:
-    """The split whose output k is owner k; what none of them has is for no output.
+    """Return the split whose output k is owner k; what none of them has is for no output.
 
     owners: ranges of each, disjoint among all of them; none without a range.
     Raises: ValueError, ranges overlap, or an owner has none.
@@ -171,7 +171,7 @@ class LaneCuts:
     """The cuts of every partition of a topic, as a plan has them. Compared as `KeySplit` is."""
 
     splits: tuple[KeySplit, ...]
-    """By partition, all of one interval count, interval k for output k."""
+    """Split of each partition, all of one interval count, interval k for output k."""
     fingerprint: bytes = field(init=False)
     """SHA-256 of all cuts: what groups' lanes stood on, for the journal."""
 
@@ -186,7 +186,7 @@ class LaneCuts:
 
     @classmethod
     def of(cls, cuts: Sequence[Sequence[int]]) -> LaneCuts:
-        """From the first hashes of all lanes but the first, by partition.
+        """Make cuts of the first hashes of all lanes but the first, by partition.
 
         Raises: ValueError, they do not ascend, or differ in count.
         """

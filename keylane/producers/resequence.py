@@ -32,9 +32,9 @@ Tables = tuple[list[int], list[int], list[int], list[int]]
 def resequence(
     batch: memoryview, base_sequence: int, producer_epoch: int | None = None
 ) -> list[bytes | memoryview]:
-    """The batch with another base sequence, and another producer epoch if one is given.
+    """Return the batch with another base sequence, and another producer epoch if one is given.
 
-    Returned are a new header of 61 bytes and a view of the records. The CRC is right if it was
+    It is a new header of 61 bytes and a view of the records. The CRC is right if it was
     right, and wrong if it was wrong. Cost: about 5 us, whatever the size.
 
     Raises:
@@ -60,7 +60,7 @@ def _xor(left: bytes, right: bytes | bytearray) -> bytes:
 
 
 def append_zeros(state: int, zero_count: int) -> int:
-    """The CRC-32C register after `zero_count` more bytes 0, without initial value or inversion."""
+    """Return the CRC-32C register after `zero_count` more bytes 0, not inverted at either end."""
     power = 0
     while zero_count:
         if zero_count & 1:

@@ -33,18 +33,22 @@ from __future__ import annotations
 import struct
 import uuid
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
+from keylane.producers.stream import (
+    BATCHES_REMEMBERED,
+    Assigned,
+    BatchOutcome,
+    NumberedBatch,
+    ProducerStream,
+    StreamLane,
+    increment_sequence,
+)
 from keylane.wire.produce import Refusal
 
-SEQUENCE_MAX: Final = 2**31 - 1
 EPOCH_MAX: Final = 2**15 - 1
-BATCHES_REMEMBERED: Final = 5
-"""Precedent: ProducerStateEntry.NUM_BATCHES_TO_RETAIN; clients keep 5 requests under way."""
 PRODUCERS_MAX: Final = 20_000
 LANES_MAX: Final = 200_000
 """Bounds of memory: about 1 KiB a lane with 5 batches, so 200 MB at worst."""
@@ -91,133 +95,6 @@ class SequencedBatch(NamedTuple):
     is_transactional: bool = False
 
 
-class Assigned(NamedTuple):
-    """The producer fields that a lane batch has on its partition."""
-
-    base_sequence: int
-    producer_epoch: int
-
-
-def increment_sequence(sequence: int, count: int) -> int:
-    """`sequence` + `count` on the circle 0 to 2^31-1, as DefaultRecordBatch does."""
-    return (sequence + count) % (SEQUENCE_MAX + 1)
-
-
-class _Outcome(Enum):
-    PENDING = "sent, and not answered or with an answer that leaves it open"
-    WRITTEN = "the broker has it"
-    REJECTED = "the broker does not have it"
-
-
-@dataclass(slots=True, eq=False)
-class _Batch:
-    lane: _Lane
-    lane_epoch: int
-    lane_base: int
-    record_count: int
-    epoch: int
-    base: int
-    is_transactional: bool
-    outcome: _Outcome = _Outcome.PENDING
-    is_doubtful: bool = False
-    """Sent again while the outcome of an earlier attempt was open."""
-    base_offset: int = -1
-    log_append_time: int = -1
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    epoch: int
-    next: int = 0
-    batches: deque[_Batch] = field(default_factory=deque)
-
-    def give_back_before(self, epoch: int) -> None:
-        """Forget rejected batches of older epochs: their retries are numbered anew.
-
-        With the first one go those behind it, open or not: the broker took none of them, since
-        it missed the number before.
-        """
-        for position, batch in enumerate(self.batches):
-            if batch.outcome is _Outcome.REJECTED and batch.epoch != epoch:
-                self.next = batch.lane_base
-                while len(self.batches) > position:
-                    self.batches.pop()
-                return
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """One producer at one partition.
-
-    `window` holds the batches of the current epoch from the oldest that is not known to be
-    written to the newest; its numbers are consecutive and end before `next`.
-    """
-
-    epoch: int
-    start: int
-    """First number where the broker may have state that we do not know of."""
-    next: int
-    is_confirmed: bool = False
-    """True: the broker took a batch of this epoch."""
-    is_known: bool = False
-    """True: it took a batch of any epoch, and so has state of the producer."""
-    window: deque[_Batch] = field(default_factory=deque)
-    lanes: dict[int, _Lane] = field(default_factory=dict)
-
-    def restart(self, epoch: int, *, is_new: bool = False) -> None:
-        """Move to a new epoch; batches known to be rejected are numbered anew when retried.
-
-        `is_new`: the broker has seen no batch of this epoch, not even before our restart.
-        """
-        while self.window and self.window[-1].outcome is _Outcome.REJECTED:
-            self.give_back()
-        left, self.window = self.window, deque()
-        self.epoch, self.is_confirmed = epoch, False
-        self.next = 0 if is_new or self.is_known else self.start
-        for batch in left:
-            if batch.lane.epoch == batch.lane_epoch:
-                batch.lane.give_back_before(epoch)
-
-    @property
-    def room(self) -> int:
-        """Number of further batches that may be under way.
-
-        Just one before the first is written: a broker without state takes any number, so if it
-        refused the first batch and took the second, they would stand in the wrong order.
-        """
-        return (BATCHES_REMEMBERED if self.is_known else 1) - len(self.window)
-
-    def number(
-        self, lane: _Lane, lane_base: int, record_count: int, *, is_transactional: bool
-    ) -> Assigned:
-        """Give the next number to a batch of a lane."""
-        batch = _Batch(
-            lane, lane.epoch, lane_base, record_count, self.epoch, self.next, is_transactional
-        )
-        self.window.append(batch)
-        self.next = increment_sequence(self.next, record_count)
-        lane.batches.append(batch)
-        if len(lane.batches) > BATCHES_REMEMBERED:
-            lane.batches.popleft()
-        lane.next = increment_sequence(lane_base, record_count)
-        return Assigned(batch.base, self.epoch)
-
-    def give_back(self) -> None:
-        """Take the newest number back, in its lane too if that is still in the same epoch."""
-        batch = self.window.pop()
-        self.next = batch.base
-        if batch.lane.epoch == batch.lane_epoch and batch in batch.lane.batches:
-            batch.lane.batches.remove(batch)
-            batch.lane.next = batch.lane_base
-
-    def settle_window(self) -> None:
-        """Give back what was rejected at the end, let go what was written at the start."""
-        while self.window and self.window[-1].outcome is _Outcome.REJECTED:
-            self.give_back()
-        while self.window and self.window[0].outcome is _Outcome.WRITTEN:
-            self.window.popleft()
-
-
 _StreamKey = tuple[uuid.UUID, int]
 
 
@@ -238,10 +115,10 @@ class SequenceMap:
         """`seed` must differ from one run of the proxy to the next; None draws one."""
         self._seed = (uuid.uuid4().int if seed is None else seed) & SEED_MASK
         self.producers_max, self.lanes_max, self.lane_count = producers_max, lanes_max, 0
-        self._producers: OrderedDict[int, dict[_StreamKey, _Stream]] = OrderedDict()
+        self._producers: OrderedDict[int, dict[_StreamKey, ProducerStream]] = OrderedDict()
 
     def assign(self, batch: SequencedBatch) -> Assigned | Refusal:
-        """The partition's number for a lane batch that is about to be written.
+        """Return the partition's number for a lane batch that is about to be written.
 
         Call it in the order of writing. A Refusal is the answer to the lane; its error code is
         0 for a retry of what is known to be written. Cost: O(1).
@@ -262,11 +139,11 @@ class SequenceMap:
             return refusal
         if stream is None:
             start = 0 if is_transactional else self._first_sequence(producer_id, partition)
-            stream = _Stream(producer_epoch, start, start)
+            stream = ProducerStream(producer_epoch, start, start)
             self._add_stream(producer_id, topic_id, partition, stream)
         elif is_transactional and producer_epoch < stream.epoch:
             return Refusal(INVALID_PRODUCER_EPOCH, "an older epoch of this producer")
-        must_wait = not is_transactional and _must_wait(stream, lane, producer_epoch)
+        must_wait = not is_transactional and stream.must_wait(lane, producer_epoch)
         if not must_wait:
             lane = self._open_lane(stream, lane, lane_index, producer_epoch)
         if stream.epoch > EPOCH_MAX:
@@ -293,10 +170,10 @@ class SequenceMap:
         batch = next((b for b in lane.batches if b.lane_base == sent.base_sequence), None)
         if batch is None:
             return error_code
-        if batch.outcome is _Outcome.WRITTEN:  # sent twice, over two connections
+        if batch.outcome is BatchOutcome.WRITTEN:  # sent twice, over two connections
             return NONE if error_code == NONE else DUPLICATE_SEQUENCE_NUMBER
         if error_code in (NONE, DUPLICATE_SEQUENCE_NUMBER):
-            batch.outcome = _Outcome.WRITTEN
+            batch.outcome = BatchOutcome.WRITTEN
             batch.base_offset, batch.log_append_time = base_offset, log_append_time
             stream.is_confirmed |= batch.epoch == stream.epoch
             stream.is_known = True
@@ -314,7 +191,7 @@ class SequenceMap:
                 )
             )
         ):
-            batch.outcome = _Outcome.REJECTED
+            batch.outcome = BatchOutcome.REJECTED
             if error_code in SEQUENCE_ERRORS:
                 error_code = _explain(stream, batch, error_code)
         stream.settle_window()
@@ -334,9 +211,11 @@ class SequenceMap:
         return {place for streams in self._producers.values() for place in streams}
 
     def forget(self, topic_id: uuid.UUID, partition: int) -> int:
-        """Forget all producers of a partition: somebody else may have numbered them; how many.
+        """Forget all producers of a partition that comes back to this node; return their count.
 
-        What is under way is answered as the broker answers it.
+        Another node numbered them meanwhile. A number that was drawn or given here before may be
+        one that the broker takes for a retry: a batch would be lost in silence. What is under way
+        is answered as the broker answers it.
         """
         gone = 0
         for producer_id, streams in list(self._producers.items()):
@@ -366,7 +245,7 @@ class SequenceMap:
 
     def _find(
         self, producer_id: int, topic_id: uuid.UUID, partition: int, lane_index: int
-    ) -> tuple[_Stream | None, _Lane | None]:
+    ) -> tuple[ProducerStream | None, StreamLane | None]:
         streams = self._producers.get(producer_id)
         if streams is None:
             return None, None
@@ -375,7 +254,7 @@ class SequenceMap:
         return stream, stream.lanes.get(lane_index) if stream is not None else None
 
     def _add_stream(
-        self, producer_id: int, topic_id: uuid.UUID, partition: int, stream: _Stream
+        self, producer_id: int, topic_id: uuid.UUID, partition: int, stream: ProducerStream
     ) -> None:
         self._producers.setdefault(producer_id, {})[topic_id, partition] = stream
         while len(self._producers) > 1 and (
@@ -397,15 +276,17 @@ class SequenceMap:
         drawn = crc32c(START.pack(self._seed, producer_id, partition))
         return int(drawn) % SEQUENCE_START_LIMIT
 
-    def _open_lane(self, stream: _Stream, lane: _Lane | None, lane_index: int, epoch: int) -> _Lane:
-        """The lane in this epoch; moves the partition's epoch along where it must."""
+    def _open_lane(
+        self, stream: ProducerStream, lane: StreamLane | None, lane_index: int, epoch: int
+    ) -> StreamLane:
+        """Return the lane in this epoch; move the partition's epoch along where it must."""
         if epoch > stream.epoch:
             stream.restart(epoch)
-        elif lane is not None and epoch > lane.epoch and _has_open(stream, lane):
+        elif lane is not None and epoch > lane.epoch and stream.has_open(lane):
             # No client retries what the lane left behind: its numbers can only go with the epoch.
             stream.restart(stream.epoch + 1)
         if lane is None:
-            lane = stream.lanes[lane_index] = _Lane(epoch)
+            lane = stream.lanes[lane_index] = StreamLane(epoch)
             self.lane_count += 1
         elif epoch > lane.epoch:
             lane.epoch, lane.next = epoch, 0
@@ -413,43 +294,21 @@ class SequenceMap:
         return lane
 
 
-def _must_wait(stream: _Stream, lane: _Lane | None, epoch: int) -> bool:
-    """Return whether a batch must not be numbered before an earlier one is settled.
-
-    Two cases. Its lane has one without outcome in an older epoch: written later, that one would
-    stand behind it. Or the epoch would move while we do not know yet what the broker expects.
-    """
-    if lane is not None and lane.epoch == epoch:
-        return any(
-            batch.outcome is not _Outcome.WRITTEN and batch.epoch != stream.epoch
-            for batch in lane.batches
-        )
-    return (
-        epoch > stream.epoch
-        and not stream.is_known
-        and any(batch.lane is not lane for batch in stream.window)
-    )
-
-
-def _has_open(stream: _Stream, lane: _Lane) -> bool:
-    return any(b.lane is lane and b.outcome is not _Outcome.WRITTEN for b in stream.window)
-
-
-def _known(lane: _Lane, epoch: int, base: int, record_count: int) -> Assigned | Refusal | None:
-    """The answer to an identical retry, None for a batch that is new."""
+def _known(lane: StreamLane, epoch: int, base: int, record_count: int) -> Assigned | Refusal | None:
+    """Return the answer to an identical retry, None for a batch that is new."""
     if lane.epoch != epoch:
         return None
     for batch in lane.batches:
         if batch.lane_base == base and batch.record_count == record_count:
-            if batch.outcome is _Outcome.WRITTEN:
+            if batch.outcome is BatchOutcome.WRITTEN:
                 return Refusal(NONE, None, -1, batch.base_offset, batch.log_append_time)
-            batch.is_doubtful |= batch.outcome is _Outcome.PENDING
-            batch.outcome = _Outcome.PENDING
+            batch.is_doubtful |= batch.outcome is BatchOutcome.PENDING
+            batch.outcome = BatchOutcome.PENDING
             return Assigned(batch.base, batch.epoch)
     return None
 
 
-def _refuse_start(lane: _Lane | None) -> Refusal:
+def _refuse_start(lane: StreamLane | None) -> Refusal:
     if lane is not None:
         return Refusal(OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch starts at sequence 0", 0)
     return Refusal(
@@ -457,20 +316,20 @@ def _refuse_start(lane: _Lane | None) -> Refusal:
     )
 
 
-def _refuse_next(lane: _Lane, epoch: int, base: int) -> Refusal | None:
+def _refuse_next(lane: StreamLane, epoch: int, base: int) -> Refusal | None:
     if epoch < lane.epoch:
         return Refusal(INVALID_PRODUCER_EPOCH, "an older epoch of this producer")
     if base == lane.next:
         return None
-    if any(b.lane_base == base and b.outcome is _Outcome.REJECTED for b in lane.batches):
+    if any(b.lane_base == base and b.outcome is BatchOutcome.REJECTED for b in lane.batches):
         # Split after MESSAGE_TOO_LARGE, while batches behind it are still under way.
         return Refusal(NOT_ENOUGH_REPLICAS, "waits for the batches behind it")
     text = f"lane sequence {base}, expected {lane.next}"
     return Refusal(OUT_OF_ORDER_SEQUENCE_NUMBER, text, 0)
 
 
-def _explain(stream: _Stream, batch: _Batch, error_code: int) -> int:
-    """The code for a lane whose batch does not have the number that the broker expects."""
+def _explain(stream: ProducerStream, batch: NumberedBatch, error_code: int) -> int:
+    """Return the code for a lane whose batch does not have the number that the broker expects."""
     if batch.epoch != stream.epoch or stream.window[0] is not batch:
         if batch.is_transactional and error_code != OUT_OF_ORDER_SEQUENCE_NUMBER:
             return error_code

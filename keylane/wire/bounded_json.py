@@ -19,7 +19,7 @@ OPENING: Final = frozenset(b"[{")
 
 
 class JsonInvalid(ValueError):
-    """It is no JSON, too long, too deep, or says a name twice in one object."""
+    """Text that is no JSON, too long, too deep, or says a name twice in one object."""
 
 
 class NameTwice(JsonInvalid):
@@ -27,7 +27,7 @@ class NameTwice(JsonInvalid):
 
 
 def read_json(data: bytes, *, bytes_max: int, depth_max: int) -> Any:
-    """The value that UTF-8 text stands for; NaN and Infinity are none.
+    """Return the value that UTF-8 text stands for; NaN and Infinity are none.
 
     Raises: JsonInvalid. Its text holds nothing of the data but a name that stands twice.
     """

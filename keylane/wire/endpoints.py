@@ -102,7 +102,7 @@ def read_endpoints(api_key: int, api_version: int, body: Buffer) -> tuple[NodeEn
 def may_name_replica(api_key: int, api_version: int, request: Buffer) -> bool:
     """Return whether brokers may answer a request's body with a replica to read from.
 
-    They do where the client says its rack, the last field. What looks as if it might be one is.
+    They do where the client says its rack, the last field. Bytes that may be a rack count as one.
     """
     if api_key != ApiKey.FETCH or api_version < RACK_FROM:
         return False
@@ -177,7 +177,7 @@ def show_fetch_ids(response: FetchResponse, id_of: IdOf) -> FetchResponse:
 def _rewrite_share(
     api_key: int, api_version: int, body: Buffer, address_of: AddressOf, id_of: IdOf
 ) -> bytes:
-    """By kio, with a copy of the records: leaders change seldom."""
+    """Rewrite by kio, with a copy of the records: leaders change seldom."""
     response = read_response(api_key, api_version, memoryview(body))
     topics = tuple(
         replace(topic, partitions=tuple(_show_share(entry, id_of) for entry in topic.partitions))
@@ -203,7 +203,7 @@ def _show_share(entry: Any, id_of: IdOf) -> Any:
 
 
 def _show_leader(tags: bytes, tag: int, id_of: IdOf) -> bytes:
-    """A partition's tagged fields with another leader id, the first field of CurrentLeader."""
+    """Return a partition's tagged fields with another leader id, the first of CurrentLeader."""
     if tags == NO_TAGS:
         return tags
     fields = read_tags(tags)

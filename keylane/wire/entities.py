@@ -4,7 +4,7 @@ Source: KIP-482 (tagged fields), KIP-893 (nullable structs), Kafka protocol guid
 
 kio drops tagged fields that a schema lacks and refuses error codes that it has no name for. A
 client or broker newer than keylane may send both, and they are no business of a proxy. Here an
-entity with unknown tagged fields is of a subclass that holds them raw, so that
+entity with unknown tagged fields belongs to a subclass that holds them raw, so that
 `dataclasses.replace` keeps them; an unknown code is an `UnknownCode`; a time that Python cannot
 hold stays a number of milliseconds. Reading so takes three times as long as kio behind its guard,
 so `messages` comes here only for what kio cannot do. Writing takes a third of what kio's takes.
@@ -41,7 +41,7 @@ Write = Callable[[list[bytes], Any], None]
 UNKNOWN: Final = "unknown_tags"
 """The field of a subclass that holds what its schema lacks: a raw section of tagged fields."""
 UNKNOWN_TAGS_MAX: Final = 1000
-"""Of one section; Kafka's largest message has five known ones."""
+"""Tagged fields of one section; Kafka's largest message has five known ones."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
 NO_UUID: Final = bytes(UUID_BYTES)
@@ -64,7 +64,7 @@ class SchemaField:
     name: str
     tag: int | None
     entity_type: Any
-    """Of the value or of each item; None: it is a primitive."""
+    """Type of the value or of each item; None: it is a primitive."""
     kafka_type: str
     """Name of a primitive type; empty for an entity."""
     is_array: bool
@@ -104,7 +104,7 @@ class UnknownCode(int):
 
     @property
     def name(self) -> str:
-        """For logs, as `ErrorCode.name`."""
+        """Name for logs, as `ErrorCode.name` is."""
         return f"error_{int(self)}"
 
 
@@ -131,7 +131,7 @@ def schema_of(entity_type: Any) -> Any:
 
 
 def read_entity(entity_type: Any, body: memoryview) -> tuple[Any, int]:
-    """An entity of kio's type, or its subclass, and the position behind it.
+    """Return an entity of kio's type, or its subclass, and the position behind it.
 
     Raises:
         FrameInvalid: a length or count passes the end, or a value is no legal one.
@@ -163,7 +163,7 @@ def _entity_reader(entity_type: Any) -> Read:
 def _read_tags(
     reader: Reader, tagged: dict[int, tuple[str, Read]], values: dict[str, Any]
 ) -> bytes | None:
-    """Put known tagged fields into `values`; the section of the unknown ones, None for none."""
+    """Put known tagged fields into `values`; return the section of the unknown ones, or None."""
     if reader.position < reader.limit and reader.buffer[reader.position] == 0:
         reader.position += 1
         return None
@@ -231,7 +231,7 @@ def _primitive_reader(kafka_type: str, *, nullable: bool) -> Read:
 
 
 def error_code(value: int) -> ErrorCode | UnknownCode:
-    """The code by its name, where it has one."""
+    """Return the code by its name, where it has one."""
     try:
         return ErrorCode(value)
     except ValueError:
@@ -277,7 +277,7 @@ def _time(ms: int) -> datetime | int:
 
 
 def write_entity(entity: Any) -> bytes:
-    """The bytes of an entity, in the version of its type."""
+    """Return the bytes of an entity, in the version of its type."""
     out: list[bytes] = []
     _entity_writer(schema_of(type(entity)))(out, entity)
     return b"".join(out)
@@ -322,7 +322,7 @@ def _entity_writer(entity_type: Any) -> Write:
 
 
 def _split_tags(section: bytes) -> list[tuple[int, bytes]]:
-    """(tag, the field as it stands) of a section of tagged fields."""
+    """Return (tag, the field as it stands) for each field of a section."""
     limit = len(section)
     count, position = read_uvarint(section, 0, limit)
     found = []

@@ -227,7 +227,7 @@ def _read_rows(reader: Reader, row: struct.Struct) -> Iterator[tuple[Any, ...]]:
 
 
 def write_fetch_request(request: FetchRequest) -> bytes:
-    """The request body in `request.version`; fields that the version lacks are left out.
+    """Return the request body in `request.version`; fields that the version lacks are left out.
 
     Raises:
         FrameInvalid: a version that keylane does not know.
@@ -321,7 +321,7 @@ def _read_aborted(reader: Reader) -> tuple[Any, ...] | None:
 
 
 def write_fetch_response(response: FetchResponse, version: int) -> list[Buffer]:
-    """The response body as buffers for `writelines`; large record pieces are not copied.
+    """Return the response body as buffers for `writelines`; large record pieces are not copied.
 
     Raises:
         FrameInvalid: a version that keylane does not know.
@@ -371,7 +371,7 @@ def _write_answer(writer: Writer, answer: FetchAnswer, version: int) -> None:
 
 
 def fetch_response_tail(frame: Buffer, position: int, version: int) -> int:
-    """Position of the top-level tagged fields, the frame's end where the version has none.
+    """Return the position of the top-level tagged fields; the frame's end without any.
 
     A relay asks this for every response, so it steps over everything else; one byte 0 at the
     tail means that there is nothing to rewrite.

@@ -67,7 +67,7 @@ class JoinAnswer:
     count: tuple[int, int]
     """Position of the count of members."""
     members: tuple[MemberEntry, ...]
-    """Of the whole generation, for its leader; none for others."""
+    """Members of the whole generation for its leader; none for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

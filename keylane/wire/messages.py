@@ -34,7 +34,7 @@ Check = Callable[[memoryview, int, int], int]
 """(buffer, position, end) -> position behind the value; raises FrameInvalid."""
 
 LEFT_OVER_MAX: Final = {3: 3}
-"""By API key: bytes that may follow a request. librdkafka reserves four for the count of topics
+"""Bytes that may follow a request, by API key. librdkafka reserves four for the count of topics
 in Metadata and, when all are asked for (v9 and later), writes its one byte there and goes on
 behind the fourth; brokers look at no byte behind a request's end."""
 
@@ -140,6 +140,7 @@ def _check_tags(tagged: dict[int, Check], buffer: memoryview, position: int, end
 
 
 def _read(entity_type: Any, body: memoryview, *, left_over_max: int = 0) -> Any:
+    # OverflowError: kio has no value for a timestamp before 1970.
     try:
         behind = entity_check(entity_type)(body, 0, len(body))
         # kio refuses what could be written to, and large frames are in buffers that could.
@@ -152,16 +153,16 @@ def _read(entity_type: Any, body: memoryview, *, left_over_max: int = 0) -> Any:
 
 
 def read_request(api_key: int, api_version: int, body: memoryview) -> Any:
-    """Decode a request body with kio. Raises: FrameInvalid."""
+    """Read a request body. Raises: FrameInvalid."""
     schema = _request_schema(api_key, api_version)
     return _read(schema, body, left_over_max=LEFT_OVER_MAX.get(api_key, 0))
 
 
 def read_response(api_key: int, api_version: int, body: memoryview) -> Any:
-    """Decode a response body with kio. Raises: FrameInvalid."""
+    """Read a response body. Raises: FrameInvalid."""
     return _read(_response_schema(api_key, api_version), body)
 
 
 def write_message(entity: Any) -> bytes:
-    """Encode any kio entity; the version is the entity's own."""
+    """Return the bytes of any kio entity; the version is the entity's own."""
     return write_entity(entity)

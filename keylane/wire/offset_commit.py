@@ -35,7 +35,7 @@ ANSWER: Final = struct.Struct(">ih")
 NO_LEADER_EPOCH: Final = -1
 NO_RETENTION: Final = -1
 TOPIC_BYTES_MIN: Final = 3
-"""Of either message: an empty name, no partitions, no tagged fields."""
+"""An empty name, no partitions, no tagged fields, in either message."""
 
 Code = ErrorCode | UnknownCode
 Item = TypeVar("Item")

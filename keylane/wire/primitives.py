@@ -51,7 +51,7 @@ def read_uvarint(buffer: Buffer, position: int, limit: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Buffer, position: int, limit: int) -> int:
-    """Position behind the tagged fields section at `position`.
+    """Return the position behind the tagged fields section at `position`.
 
     Raises:
         FrameInvalid: a count or size passes `limit`.
@@ -90,7 +90,7 @@ def read_tags(section: Buffer) -> dict[int, bytes]:
 
 
 def write_tags(fields: Mapping[int, bytes]) -> bytes:
-    """A tagged fields section, in ascending order of tags as KIP-482 asks."""
+    """Return a tagged fields section, in ascending order of tags as KIP-482 asks."""
     parts = [write_uvarint(len(fields))]
     for tag in sorted(fields):
         parts += write_uvarint(tag), write_uvarint(len(fields[tag])), fields[tag]
@@ -98,7 +98,7 @@ def write_tags(fields: Mapping[int, bytes]) -> bytes:
 
 
 def write_uvarint(value: int) -> bytes:
-    """Shortest form of an unsigned varint."""
+    """Return the shortest form of an unsigned varint."""
     if 0 <= value < len(SHORT_UVARINTS):
         return SHORT_UVARINTS[value]
     if not 0 <= value <= UVARINT_MAX:

@@ -142,7 +142,7 @@ def _read_partitions(reader: Reader, _version: int) -> tuple[ProducePartition, .
 
 
 def write_produce_request(request: ProduceRequest) -> list[Buffer]:
-    """The request body in `request.version` as buffers; large record pieces are not copied.
+    """Return the request body in `request.version` as buffers; large record pieces are not copied.
 
     Raises:
         FrameInvalid: a version that keylane does not know.
@@ -203,7 +203,7 @@ def _read_answer(reader: Reader, version: int, head: struct.Struct) -> ProduceAn
 
 
 def write_produce_response(response: ProduceResponse, version: int) -> list[Buffer]:
-    """The response body in `version`; fields that the version lacks are left out.
+    """Return the response body in `version`; fields that the version lacks are left out.
 
     Raises:
         FrameInvalid: a version that keylane does not know.
@@ -257,7 +257,7 @@ class Refusal(NamedTuple):
     error_code: int
     message: str | None = None
     log_start_offset: int = NO_OFFSET
-    """With UNKNOWN_PRODUCER_ID see `wire.sequence.UNKNOWN_PRODUCER_LOG_START`."""
+    """With UNKNOWN_PRODUCER_ID see `producers.sequence.UNKNOWN_PRODUCER_LOG_START`."""
     base_offset: int = NO_OFFSET
     log_append_time: int = NO_TIMESTAMP
 
@@ -333,7 +333,7 @@ def merge_answers(
     responses: Sequence[ProduceResponse],
     settle: Callable[[Place, ProduceAnswer], ProduceAnswer] = lambda _, answer: answer,
 ) -> ProduceResponse:
-    """The answer to a client's request from the answers to its rounds, in the client's order.
+    """Return the answer to a client's request from those to its rounds, in the client's order.
 
     `settle` sees each broker answer, rounds in order, and may change it. A partition that the
     broker left out, or whose round has no response, is answered with NETWORK_EXCEPTION: the

@@ -17,7 +17,7 @@ INDEX_PLACE: Final = 1
 
 
 class Repeated(Sequence[Any]):
-    """`copies` times the entities; those of copy c have `c * step` added to their index."""
+    """Entities `copies` times over; those of copy c have `c * step` added to their index."""
 
     __slots__ = ("copies", "entries", "step")
 

@@ -7,13 +7,15 @@ import uuid
 import pytest
 
 from keylane.producers.sequence import (
-    BATCHES_REMEMBERED,
     EPOCH_MAX,
-    SEQUENCE_MAX,
     UNKNOWN_PRODUCER_LOG_START,
-    Assigned,
     SequencedBatch,
     SequenceMap,
+)
+from keylane.producers.stream import (
+    BATCHES_REMEMBERED,
+    SEQUENCE_MAX,
+    Assigned,
     increment_sequence,
 )
 from keylane.wire.produce import Refusal
