@@ -52,12 +52,14 @@ def make_block(form: str, record_bytes: int, batch_records: int, batch_count: in
 def measure(name: str, block: bytes, seconds: float) -> None:
     """Split one block again and again, print a line per lane count."""
     for lane_count in LANE_COUNTS:
-        limits = LaneLayout(1, lane_count).key_split(0).limits
+        key_split = LaneLayout(1, lane_count).key_split(0)
         runs_s: list[float] = []
         deadline_s = time.perf_counter() + seconds
         while True:
             started_s = time.perf_counter()
-            split = split_block(block, limits, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
+            split = split_block(
+                block, key_split, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
+            )
             runs_s.append(time.perf_counter() - started_s)
             if len(runs_s) >= 3 and time.perf_counter() > deadline_s:
                 break

@@ -44,7 +44,7 @@ def best_of(job: Callable[[], object], seconds: float) -> float:
 def time_stages(block: bytes, seconds: float) -> dict[str, float]:
     """Best CPU time of each kernel inside of whole splits, and of all together."""
     best: dict[str, float] = {}
-    limits = LaneLayout(1, LANES).key_split(0).limits
+    key_split = LaneLayout(1, LANES).key_split(0)
 
     def timed(name: str) -> Callable[..., Any]:
         kernel = getattr(library, name)
@@ -59,7 +59,7 @@ def time_stages(block: bytes, seconds: float) -> dict[str, float]:
 
     def whole() -> object:
         return split.split_block(
-            block, limits, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
+            block, key_split, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
         )
 
     for name in STAGES:

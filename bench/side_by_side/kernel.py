@@ -57,7 +57,7 @@ def measure(outcome: Outcome, form: str, size: int, seconds: float, memcpy: floa
     )
     split = split_block(
         block,
-        LaneLayout(1, 16).key_split(0).limits,
+        LaneLayout(1, 16).key_split(0),
         plain_bytes_max=BYTES_MAX,
         batch_bytes_max=BYTES_MAX,
     )
@@ -97,8 +97,10 @@ def best_of(jobs: tuple[Callable[[], object], ...], seconds: float) -> list[floa
 
 def split_of(block: bytes, lanes: int) -> Callable[[], object]:
     """A split into so many lanes."""
-    limits = LaneLayout(1, lanes).key_split(0).limits
-    return lambda: split_block(block, limits, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
+    key_split = LaneLayout(1, lanes).key_split(0)
+    return lambda: split_block(
+        block, key_split, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
+    )
 
 
 def decompression_of(block: bytes, form: str) -> Callable[[], object]:

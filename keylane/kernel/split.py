@@ -31,6 +31,7 @@ from keylane.kernel.library import (
     write_lanes,
 )
 from keylane.kernel.single import SingleRecord, read_single
+from keylane.keyrange.key_split import KeySplit
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
     CODEC_MASK,
@@ -48,16 +49,12 @@ _TEMPLATE: Final = as_bytes_array(write_empty_batch(0, 0, 0))
 
 def split_block(
     buffer: bytes | bytearray | memoryview,
-    limits: NDArray[np.uint64],
-    output_of: NDArray[np.int16] | None = None,
+    key_split: KeySplit,
     *,
     plain_bytes_max: int,
     batch_bytes_max: int,
 ) -> SplitBlock | None:
     """Split as many whole batches from the start of `buffer` as fit in `plain_bytes_max`.
-
-    limits     (n,) uint64  exclusive upper bounds of the intervals of the hash space
-    output_of  (n,) int16   output of each, -1: its records are dropped; None: interval k is k
 
     The first batch is taken however large, up to `batch_bytes_max`. None: no whole batch is
     there. Cost: one pass for CRC and walk, one copy; memory: the plain bytes of compressed
@@ -66,9 +63,8 @@ def split_block(
     Raises:
         BatchUnsupported: the first batch has magic 0 or 1, or is larger than `batch_bytes_max`.
         BatchCorrupt: the first batch is bad. Either names the position of the batch.
-        ValueError: `limits` is not ascending or does not end at 2**63.
     """
-    lanes = lane_table(limits, output_of)
+    lanes = lane_table(key_split)
     single = read_single(buffer, lanes, batch_bytes_max)
     if single is not None:
         return _block_of(single, lanes.output_count)

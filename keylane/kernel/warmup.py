@@ -8,11 +8,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-import numpy as np
-
 from keylane.kernel.library import address_of, as_bytes_array, crc32c_at, load
 from keylane.kernel.split import split_block
-from keylane.keyrange.space import HASH_MAX
+from keylane.keyrange.key_split import even_split
 from keylane.wire.batch import (
     BATCH_HEADER,
     BATCH_HEADER_BYTES,
@@ -33,9 +31,10 @@ def warm_up() -> None:
     """
     load()
     batches = _batch(0) + _batch(1)  # two small ones: they are joined
-    limits = np.array([1 << 62, HASH_MAX + 1], np.uint64)
     for buffer in (batches, bytearray(batches)):
-        block = split_block(buffer, limits, plain_bytes_max=_BYTES_MAX, batch_bytes_max=_BYTES_MAX)
+        block = split_block(
+            buffer, even_split(2), plain_bytes_max=_BYTES_MAX, batch_bytes_max=_BYTES_MAX
+        )
         assert block is not None and block.record_count == 2
 
 

@@ -185,8 +185,7 @@ def split_and_sum(
     """Split in a thread, compress where asked to, and find each lane's last record."""
     block = split(
         records,
-        key_split.limits,
-        None if key_split.outputs is None else key_split.output_of,
+        key_split,
         plain_bytes_max=plain_bytes_max,
         batch_bytes_max=batch_bytes_max,
     )

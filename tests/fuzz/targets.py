@@ -62,7 +62,7 @@ PLAN: Final = {
     "cuts": {"0": ["100"]},
     "epoch": 0,
 }
-LIMITS: Final = [LaneLayout(1, count).key_split(0).limits for count in (1, 2, 4, 16)]
+SPLITS: Final = [LaneLayout(1, count).key_split(0) for count in (1, 2, 4, 16)]
 KNOWN: Final = known_versions()
 ENDPOINTS: Final = (
     *((ApiKey.FETCH, v) for v in (16, 17, 18)),
@@ -207,7 +207,7 @@ def fuzz_split(choice: int, data: bytes) -> None:
     if choice & 0x80:
         _mend_crcs(patched)
     block = split_block(
-        bytes(patched), LIMITS[choice % 4], plain_bytes_max=1 << 16, batch_bytes_max=1 << 16
+        bytes(patched), SPLITS[choice % 4], plain_bytes_max=1 << 16, batch_bytes_max=1 << 16
     )
     if block is not None:
         assert 0 < block.wire_bytes <= len(patched)

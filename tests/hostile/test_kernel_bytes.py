@@ -34,14 +34,14 @@ from tests.reference.batches import (
 )
 from tests.reference.random_batches import random_block
 
-LIMITS = LaneLayout(1, 4).key_split(0).limits
+LANE_SPLIT = LaneLayout(1, 4).key_split(0)
 BYTES_MAX = 1 << 20
 RECORD = write_record(Record(0, b"key", b"value", ((b"h", b"v"),)))
 
 
 def split(buffer: bytes) -> SplitBlock | None:
     """Split with bounds that no example reaches."""
-    return split_block(buffer, LIMITS, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
+    return split_block(buffer, LANE_SPLIT, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
 
 
 def sealed(payload: bytes, count: int = 1, last_delta: int = 0, flags: int = 0) -> bytes:
@@ -99,7 +99,7 @@ def test_records_that_lie_are_refused(name: str) -> None:
     assert caught.value.position == 0
     with pytest.raises(reference.Bad):
         reference.split_block(
-            batch, LIMITS.tolist(), plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
+            batch, LANE_SPLIT.limits.tolist(), plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
         )
 
 
@@ -203,7 +203,7 @@ def test_a_marker_before_the_damage_of_its_batch_does_not_count() -> None:
 @given(buffer=st.binary(max_size=300))
 def test_noise_is_refused_or_cut(buffer: bytes) -> None:
     """Any bytes at all: nothing, or BatchCorrupt."""
-    reference.assert_same_answer(buffer, LIMITS, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(buffer, LANE_SPLIT, BYTES_MAX, BYTES_MAX)
 
 
 @given(payload=st.binary(max_size=80), count=st.integers(-1, 6), flags=st.sampled_from([0, 0x30]))
@@ -213,7 +213,7 @@ def test_noise_under_a_good_crc_is_judged_as_by_the_twin(
     """Any bytes as records: the walk accepts and refuses what the twin does."""
     batch = sealed(payload, count, last_delta=50, flags=flags)
 
-    reference.assert_same_answer(batch, LIMITS, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(batch, LANE_SPLIT, BYTES_MAX, BYTES_MAX)
 
 
 @given(seed=st.integers(0, 2**32))

@@ -11,9 +11,7 @@ import sys
 import time
 from collections import Counter
 
-import numpy as np
-
-from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.keyrange.space import HASH_MAX
 from tests.reference import kernel as reference
 from tests.reference.batches import CODEC_FORMS, seal
@@ -53,26 +51,28 @@ def compare_block(seed: str, forms: list[str], counts: Counter[str]) -> None:
     rng = random.Random(seed)
     block = random_block(rng, BLOCK_BATCHES, forms)
     counts["batches"] += len(block)
-    limits = _random_limits(rng)
+    key_split = _random_split(rng)
     plain_bytes_max = rng.choice((BYTES_MAX, BYTES_MAX, 3_000))
     whole = b"".join(block)
-    reference.assert_same_answer(whole, limits, plain_bytes_max, BYTES_MAX)
+    reference.assert_same_answer(whole, key_split, plain_bytes_max, BYTES_MAX)
     expected = reference.split_block(
-        whole, limits.tolist(), plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
+        whole, key_split.limits.tolist(), plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
     )
     assert expected is not None
     counts["records"] += expected.record_count
-    reference.assert_same_answer(whole[: rng.randrange(len(whole))], limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(
+        whole[: rng.randrange(len(whole))], key_split, BYTES_MAX, BYTES_MAX
+    )
     counts["cuts"] += 1
     damaged = bytearray(whole)
     damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-    reference.assert_same_answer(bytes(damaged), limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(bytes(damaged), key_split, BYTES_MAX, BYTES_MAX)
     counts["bit flips"] += 1
-    _compare_lying_records(rng, block, limits, counts)
+    _compare_lying_records(rng, block, key_split, counts)
 
 
 def _compare_lying_records(
-    rng: random.Random, block: list[bytes], limits: np.ndarray, counts: Counter[str]
+    rng: random.Random, block: list[bytes], key_split: KeySplit, counts: Counter[str]
 ) -> None:
     """Damage the records of one batch and seal it again, so that only the walk can find it."""
     index = rng.randrange(len(block))
@@ -82,15 +82,15 @@ def _compare_lying_records(
     for _ in range(rng.randrange(1, 4)):
         batch[rng.randrange(23, len(batch))] = rng.randrange(256)
     lying = [*block[:index], seal(bytes(batch)), *block[index + 1 :]]
-    reference.assert_same_answer(b"".join(lying), limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(b"".join(lying), key_split, BYTES_MAX, BYTES_MAX)
     counts["lying records"] += 1
 
 
-def _random_limits(rng: random.Random) -> np.ndarray:
+def _random_split(rng: random.Random) -> KeySplit:
     if rng.random() < 0.5:
-        return LaneLayout(1, rng.choice((1, 2, 4, 16, 100))).key_split(0).limits
+        return even_split(rng.choice((1, 2, 4, 16, 100)))
     cuts = {rng.randrange(1, HASH_MAX) for _ in range(rng.randrange(20))}
-    return np.array([*sorted(cuts), HASH_MAX + 1], np.uint64)
+    return KeySplit(sorted(cuts))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,7 @@ from keylane.errors import BatchUnsupported
 from keylane.kernel.lane_table import lane_table
 from keylane.kernel.single import read_single
 from keylane.kernel.split import split_block
-from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, even_split
 from keylane.keyrange.space import HASH_MAX
 from tests.reference import kernel as reference
 from tests.reference.batches import CODEC_FORMS, Batch, Record, control_batch, seal, write_batch
@@ -109,19 +108,15 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     return drawn
 
 
-even_limits = st.sampled_from([1, 2, 3, 5, 16, 200]).map(
-    lambda n: LaneLayout(1, n).key_split(0).limits
-)
-cut_limits = st.sets(st.integers(1, HASH_MAX), max_size=20).map(
-    lambda cuts: np.array([*sorted(cuts), HASH_MAX + 1], np.uint64)
-)
-limits_of_lanes = st.one_of(even_limits, cut_limits)
+even_splits = st.sampled_from([1, 2, 3, 5, 16, 200]).map(even_split)
+cut_splits = st.sets(st.integers(1, HASH_MAX), max_size=20).map(lambda cuts: KeySplit(sorted(cuts)))
+splits = st.one_of(even_splits, cut_splits)
 
 
-@given(block=blocks(), limits=limits_of_lanes)
-def test_a_block_is_split_as_by_the_twin(block: list[bytes], limits: np.ndarray) -> None:
+@given(block=blocks(), key_split=splits)
+def test_a_block_is_split_as_by_the_twin(block: list[bytes], key_split: KeySplit) -> None:
     """Every lane's bytes and metadata, markers and holes equal the twin's."""
-    reference.assert_same_answer(b"".join(block), limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(b"".join(block), key_split, BYTES_MAX, BYTES_MAX)
 
 
 @st.composite
@@ -139,23 +134,25 @@ def singles(draw: st.DrawFn) -> Batch:
     )
 
 
-@given(single=singles(), limits=limits_of_lanes, data=st.data())
+@given(single=singles(), key_split=splits, data=st.data())
 def test_one_record_alone_is_split_as_by_the_twin(
-    single: Batch, limits: np.ndarray, data: st.DataObject
+    single: Batch, key_split: KeySplit, data: st.DataObject
 ) -> None:
     """Of any codec, also where no output has its interval; and the kernels are not asked."""
-    owners = data.draw(st.sampled_from([None, np.arange(limits.size, dtype=np.int16)]))
-    if owners is not None and limits.size > 1:
-        owners[data.draw(st.integers(0, limits.size - 2))] = -1
+    count = len(key_split.lows)
+    if count > 1 and data.draw(st.booleans()):
+        outputs = list(range(count - 1))
+        outputs.insert(data.draw(st.integers(0, count - 2)), NO_OUTPUT)
+        key_split = KeySplit(key_split.cuts, tuple(outputs))
     wire = write_batch(single)
 
-    reference.assert_same_answer(wire, limits, BYTES_MAX, BYTES_MAX, owners)
-    assert read_single(wire, lane_table(limits, owners), BYTES_MAX) is not None
+    reference.assert_same_answer(wire, key_split, BYTES_MAX, BYTES_MAX)
+    assert read_single(wire, lane_table(key_split), BYTES_MAX) is not None
 
 
-@given(single=singles(), limits=even_limits, data=st.data())
+@given(single=singles(), key_split=even_splits, data=st.data())
 def test_what_is_odd_about_one_record_is_left_to_the_kernels(
-    single: Batch, limits: np.ndarray, data: st.DataObject
+    single: Batch, key_split: KeySplit, data: st.DataObject
 ) -> None:
     """Damage under a good CRC, or a tail of another batch: the twin's answer, block or error."""
     batch = bytearray(write_batch(single))
@@ -163,20 +160,20 @@ def test_what_is_odd_about_one_record_is_left_to_the_kernels(
         batch[data.draw(st.integers(16, len(batch) - 1))] = data.draw(st.integers(0, 255))
     if batch[22] & 7 == 0:  # damaged compressed data is the decoders' matter
         wire = seal(bytes(batch)) + data.draw(st.sampled_from([b"", b"\0" * 9]))
-        reference.assert_same_answer(wire, limits, BYTES_MAX, BYTES_MAX)
+        reference.assert_same_answer(wire, key_split, BYTES_MAX, BYTES_MAX)
 
 
-@given(stream=streams(), limits=limits_of_lanes)
+@given(stream=streams(), key_split=splits)
 def test_small_batches_of_one_producer_are_joined_as_by_the_twin(
-    stream: list[bytes], limits: np.ndarray
+    stream: list[bytes], key_split: KeySplit
 ) -> None:
     """Records of neighbours share a lane batch exactly where the protocol allows it."""
-    reference.assert_same_answer(b"".join(stream), limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(b"".join(stream), key_split, BYTES_MAX, BYTES_MAX)
 
 
-@given(stream=streams(), limits=even_limits, data=st.data())
+@given(stream=streams(), key_split=even_splits, data=st.data())
 def test_damage_in_a_small_batch_is_reported_at_its_own_place(
-    stream: list[bytes], limits: np.ndarray, data: st.DataObject
+    stream: list[bytes], key_split: KeySplit, data: st.DataObject
 ) -> None:
     """Joining hides no bad record, and the batches before it are still served."""
     index = data.draw(st.integers(0, len(stream) - 1))
@@ -187,81 +184,81 @@ def test_damage_in_a_small_batch_is_reported_at_its_own_place(
         batch[data.draw(st.integers(23, len(batch) - 1))] = data.draw(st.integers(0, 255))
     stream[index] = seal(bytes(batch))
 
-    reference.assert_same_answer(b"".join(stream), limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(b"".join(stream), key_split, BYTES_MAX, BYTES_MAX)
 
 
-@given(block=blocks(), limits=limits_of_lanes, data=st.data())
+@given(block=blocks(), key_split=splits, data=st.data())
 def test_intervals_are_dealt_to_owners_as_by_the_twin(
-    block: list[bytes], limits: np.ndarray, data: st.DataObject
+    block: list[bytes], key_split: KeySplit, data: st.DataObject
 ) -> None:
     """An owner of many intervals gets all of them in one slice; what has no output is dropped."""
-    count = data.draw(st.integers(1, limits.size))
-    drawn = data.draw(
-        st.lists(st.integers(-1, count - 1), min_size=limits.size, max_size=limits.size)
-    )
-    drawn[data.draw(st.integers(0, limits.size - 1))] = count - 1
-    owners = np.array(drawn, np.int16)
+    count = len(key_split.lows)
+    drawn = data.draw(st.lists(st.integers(-1, count - 1), min_size=count, max_size=count))
+    drawn[data.draw(st.integers(0, count - 1))] = count - 1
+    numbers = {owner: number for number, owner in enumerate(sorted({*drawn} - {NO_OUTPUT}))}
+    outputs = tuple(numbers.get(owner, NO_OUTPUT) for owner in drawn)
 
-    reference.assert_same_answer(b"".join(block), limits, BYTES_MAX, BYTES_MAX, owners)
+    dealt = KeySplit(key_split.cuts, outputs)
+    reference.assert_same_answer(b"".join(block), dealt, BYTES_MAX, BYTES_MAX)
 
 
-@given(block=blocks(), limits=even_limits, data=st.data())
+@given(block=blocks(), key_split=even_splits, data=st.data())
 def test_a_cut_last_batch_is_left_for_the_next_read(
-    block: list[bytes], limits: np.ndarray, data: st.DataObject
+    block: list[bytes], key_split: KeySplit, data: st.DataObject
 ) -> None:
     """Only the whole batches before the cut are in the block."""
     buffer = b"".join(block)
     cut = data.draw(st.integers(0, len(buffer)))
 
-    reference.assert_same_answer(buffer[:cut], limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(buffer[:cut], key_split, BYTES_MAX, BYTES_MAX)
 
 
 @given(
     block=blocks(),
-    limits=even_limits,
+    key_split=even_splits,
     plain_max=st.integers(0, 4_000),
     batch_max=st.integers(200, 8_000),
 )
 def test_a_block_ends_before_it_is_too_large(
-    block: list[bytes], limits: np.ndarray, plain_max: int, batch_max: int
+    block: list[bytes], key_split: KeySplit, plain_max: int, batch_max: int
 ) -> None:
     """The decompressed bound is kept, except for the first batch, whose own bound is kept."""
     buffer = b"".join(block)
     first = reference.split_block(
-        buffer, limits.tolist(), plain_bytes_max=0, batch_bytes_max=BYTES_MAX
+        buffer, key_split.limits.tolist(), plain_bytes_max=0, batch_bytes_max=BYTES_MAX
     )
     assert first is not None
     if max(first.plain_bytes, first.wire_bytes) > batch_max:  # compressing may lengthen
         with pytest.raises(BatchUnsupported, match="at byte 0"):
-            split_block(buffer, limits, plain_bytes_max=plain_max, batch_bytes_max=batch_max)
+            split_block(buffer, key_split, plain_bytes_max=plain_max, batch_bytes_max=batch_max)
         return
 
-    actual = split_block(buffer, limits, plain_bytes_max=plain_max, batch_bytes_max=batch_max)
+    actual = split_block(buffer, key_split, plain_bytes_max=plain_max, batch_bytes_max=batch_max)
 
     assert actual is not None
     assert actual.plain_bytes <= max(plain_max, first.plain_bytes)
     if actual.error is None:
         expected = reference.split_block(
-            buffer, limits.tolist(), plain_bytes_max=plain_max, batch_bytes_max=BYTES_MAX
+            buffer, key_split.limits.tolist(), plain_bytes_max=plain_max, batch_bytes_max=BYTES_MAX
         )
         reference.assert_same_block(actual, expected)
 
 
-@given(block=blocks(), limits=even_limits, data=st.data())
+@given(block=blocks(), key_split=even_splits, data=st.data())
 def test_a_flipped_bit_is_refused_or_harmless(
-    block: list[bytes], limits: np.ndarray, data: st.DataObject
+    block: list[bytes], key_split: KeySplit, data: st.DataObject
 ) -> None:
     """A damaged byte anywhere gives the twin's answer: a clean error at the right batch."""
     buffer = bytearray(b"".join(block))
     bit = data.draw(st.integers(0, len(buffer) * 8 - 1))
     buffer[bit // 8] ^= 1 << bit % 8
 
-    reference.assert_same_answer(bytes(buffer), limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(bytes(buffer), key_split, BYTES_MAX, BYTES_MAX)
 
 
-@given(block=blocks(), limits=even_limits, data=st.data())
+@given(block=blocks(), key_split=even_splits, data=st.data())
 def test_damage_under_a_good_crc_is_found_by_the_walk(
-    block: list[bytes], limits: np.ndarray, data: st.DataObject
+    block: list[bytes], key_split: KeySplit, data: st.DataObject
 ) -> None:
     """Records that lie although the CRC holds are refused exactly where the twin refuses."""
     index = data.draw(st.integers(0, len(block) - 1))
@@ -273,17 +270,9 @@ def test_damage_under_a_good_crc_is_found_by_the_walk(
         batch[position] = data.draw(st.integers(0, 255))
     block[index] = seal(bytes(batch))
 
-    reference.assert_same_answer(b"".join(block), limits, BYTES_MAX, BYTES_MAX)
+    reference.assert_same_answer(b"".join(block), key_split, BYTES_MAX, BYTES_MAX)
 
 
 def test_no_batch_at_all_is_no_block() -> None:
     """An empty answer has nothing to split."""
-    limits = LaneLayout(1, 4).key_split(0).limits
-
-    assert split_block(b"", limits, plain_bytes_max=1, batch_bytes_max=1) is None
-
-
-def test_limits_that_leave_hashes_out_are_refused() -> None:
-    """Lanes that do not cover the hash space would lose records."""
-    with pytest.raises(ValueError, match="2\\*\\*63"):
-        split_block(b"", np.array([5], np.uint64), plain_bytes_max=1, batch_bytes_max=1)
+    assert split_block(b"", even_split(4), plain_bytes_max=1, batch_bytes_max=1) is None

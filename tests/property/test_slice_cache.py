@@ -127,7 +127,7 @@ class LogMachine(RuleBasedStateMachine):
         while len(records):
             found = split_block(
                 records,
-                LAYOUT.key_split(0).limits,
+                LAYOUT.key_split(0),
                 plain_bytes_max=600,
                 batch_bytes_max=BATCH_BYTES_MAX,
             )
@@ -185,7 +185,7 @@ def take_step(log: LaneLog, kind: str, what) -> None:
         start, count, lanes = what
         found = split_block(
             write_batch(Batch(start, (Record(0, b"k"),))),
-            LaneLayout(1, 1).key_split(0).limits,
+            LaneLayout(1, 1).key_split(0),
             plain_bytes_max=BATCH_BYTES_MAX,
             batch_bytes_max=BATCH_BYTES_MAX,
         )

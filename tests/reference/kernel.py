@@ -10,8 +10,9 @@ from __future__ import annotations
 import gzip
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import cramjam
@@ -23,6 +24,7 @@ import zstandard
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel.split import split_block as kernel_split_block
 from keylane.kernel.status import META_PRODUCER_ID
+from keylane.keyrange.key_split import KeySplit
 from tests.reference.batches import write_varint
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -438,13 +440,13 @@ def _assert_same_slice(ours: Any, theirs: Slice, lane: int) -> None:
 
 
 def assert_same_answer(
-    buffer: bytes, limits: Any, plain_bytes_max: int, batch_bytes_max: int, owners: Any = None
+    buffer: bytes, key_split: KeySplit, plain_bytes_max: int, batch_bytes_max: int
 ) -> None:
     """Kernel and twin split alike, or refuse alike at the same place."""
     bounds = {"plain_bytes_max": plain_bytes_max, "batch_bytes_max": batch_bytes_max}
-    expected_owners = None if owners is None else owners.tolist()
-    expected = _outcome(split_block, buffer, limits.tolist(), expected_owners, bounds)
-    actual = _outcome(kernel_split_block, buffer, limits, owners, bounds)
+    by_twin = partial(split_block, buffer, key_split.limits.tolist(), key_split.outputs)
+    expected = _outcome(by_twin, bounds)
+    actual = _outcome(partial(kernel_split_block, buffer, key_split), bounds)
     if not isinstance(expected, Bad):
         assert not isinstance(actual, BatchCorrupt), f"refused what the twin accepts: {actual}"
         assert_same_block(actual, expected)
@@ -454,8 +456,8 @@ def assert_same_answer(
     assert isinstance(actual, BatchUnsupported) == expected.unsupported
 
 
-def _outcome(split: Any, buffer: bytes, limits: Any, owners: Any, bounds: dict[str, int]) -> Any:
+def _outcome(split: Callable[..., Any], bounds: dict[str, int]) -> Any:
     try:
-        return split(buffer, limits, owners, **bounds)
+        return split(**bounds)
     except (Bad, BatchCorrupt) as error:
         return error

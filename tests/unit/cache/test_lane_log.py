@@ -25,7 +25,7 @@ def block_of(broker: BrokerLog, start: int, end: int) -> Block:
         if start <= batch.base_offset < end
     ]
     found = split_block(
-        b"".join(wires), LAYOUT.key_split(0).limits, plain_bytes_max=2**20, batch_bytes_max=2**20
+        b"".join(wires), LAYOUT.key_split(0), plain_bytes_max=2**20, batch_bytes_max=2**20
     )
     assert found is not None
     return Block(start, found.next_offset, found.leader_epoch, found.outputs)
@@ -248,9 +248,9 @@ def test_a_slice_is_what_the_kernel_makes() -> None:
 
 def test_lanes_without_records_and_readers_are_one_object() -> None:
     """1,000 lanes, of which one has a record and one a reader; none once the log is closed."""
-    limits = LaneLayout(1, 1000).key_split(0).limits
+    key_split = LaneLayout(1, 1000).key_split(0)
     wire = broker_of([A]).wires[0]
-    found = split_block(wire, limits, plain_bytes_max=2**20, batch_bytes_max=2**20)
+    found = split_block(wire, key_split, plain_bytes_max=2**20, batch_bytes_max=2**20)
     assert found is not None
     has_record = next(lane for lane, part in enumerate(found.outputs) if part is not None)
     has_reader = (has_record + 1) % 1000

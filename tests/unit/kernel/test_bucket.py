@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from keylane.kernel.hashes import interval_of_hash
 from keylane.kernel.lane_table import lane_table
+from keylane.keyrange.key_split import NO_OUTPUT, KeySplit
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX
 
 
-def interval_of(point: int, limits: np.ndarray) -> int:
+def interval_of(point: int, split: KeySplit) -> int:
     """Ask the kernel."""
-    table = lane_table(limits)
+    table = lane_table(split)
     return int(interval_of_hash(np.uint64(point), table.limits, table.guide))
 
 
@@ -28,8 +29,8 @@ def test_both_ends_of_every_even_lane_are_its_own(lanes: int) -> None:
 
     for lane in range(lanes):
         part = layout.key_range(0, lane)
-        assert interval_of(part.lo, layout.key_split(0).limits) == lane
-        assert interval_of(part.hi, layout.key_split(0).limits) == lane
+        assert interval_of(part.lo, layout.key_split(0)) == lane
+        assert interval_of(part.hi, layout.key_split(0)) == lane
 
 
 @given(
@@ -38,42 +39,28 @@ def test_both_ends_of_every_even_lane_are_its_own(lanes: int) -> None:
 )
 def test_uneven_cuts_agree_with_a_plain_search(cuts: set[int], point: int) -> None:
     """The cuts of a plan, crowded ones too."""
-    limits = [*sorted(cuts), HASH_MAX + 1]
+    split = KeySplit(sorted(cuts))
 
-    assert interval_of(point, np.array(limits, np.uint64)) == bisect_right(limits, point)
-
-
-@pytest.mark.parametrize(
-    "limits", [[], [5], [5, 5, HASH_MAX + 1], [9, 5, HASH_MAX + 1], [0, HASH_MAX + 1]]
-)
-def test_limits_with_a_gap_or_an_empty_lane_are_refused(limits: list[int]) -> None:
-    """ValueError: a hash without a lane would lose its records."""
-    with pytest.raises(ValueError, match="lane limits"):
-        lane_table(np.array(limits, np.uint64))
+    assert interval_of(point, split) == bisect_right(split.limits.tolist(), point)
 
 
 def test_a_table_is_built_once() -> None:
     """Equal limits share it."""
-    assert lane_table(LaneLayout(1, 6).key_split(0).limits) is lane_table(
-        LaneLayout(3, 6).key_split(0).limits.copy()
-    )
-    assert lane_table(LaneLayout(1, 6).key_split(0).limits).output_count == 6
+    table = lane_table(LaneLayout(1, 6).key_split(0))
 
-
-@pytest.mark.parametrize("lanes", [[0], [0, 1, 0], [-1, -1], [-2, 0]])
-def test_lanes_that_do_not_fit_the_intervals_are_refused(lanes: list[int]) -> None:
-    """One each, none below -1, and not all dropped: no client would read such a split."""
-    limits = np.array([5, HASH_MAX + 1], np.uint64)
-
-    with pytest.raises(ValueError, match="a lane each"):
-        lane_table(limits, np.array(lanes, np.int16))
+    assert lane_table(KeySplit(LaneLayout(3, 6).key_split(0).cuts)) is table
+    assert table.output_count == 6
 
 
 def test_several_intervals_may_be_one_lane() -> None:
     """The lane count is that of the lanes, not of the intervals."""
-    limits = np.array([5, 9, HASH_MAX + 1], np.uint64)
-
-    table = lane_table(limits, np.array([1, -1, 0], np.int16))
+    table = lane_table(KeySplit((5, 9), (1, NO_OUTPUT, 0)))
 
     assert (table.output_count, table.output_of.tolist()) == (2, [1, -1, 0])
-    assert table is not lane_table(limits)
+    assert table is not lane_table(KeySplit((5, 9)))
+
+
+def test_a_split_without_an_output_is_refused() -> None:
+    """No client would read what comes of it."""
+    with pytest.raises(ValueError, match="needs an output"):
+        lane_table(KeySplit((5,), (NO_OUTPUT, NO_OUTPUT)))

@@ -15,7 +15,7 @@ from keylane.keyrange.lane import LaneLayout
 from tests.reference import kernel as reference
 from tests.reference.batches import CODEC_FORMS, Batch, Record, control_batch, write_batch
 
-LIMITS = LaneLayout(1, 1).key_split(0).limits
+LANE_SPLIT = LaneLayout(1, 1).key_split(0)
 BYTES_MAX = 1 << 24
 FIRST = Batch(100, (Record(0, b"a", b"1"),), producer_id=7, producer_epoch=2, base_sequence=40)
 SECOND = replace(FIRST, base_offset=101, base_sequence=41)
@@ -24,8 +24,8 @@ SECOND = replace(FIRST, base_offset=101, base_sequence=41)
 def split_lane(*batches: Batch) -> LaneSlice:
     """The only lane of some batches; equal to the twin's."""
     wire = b"".join(map(write_batch, batches))
-    reference.assert_same_answer(wire, LIMITS, BYTES_MAX, BYTES_MAX)
-    block = split_block(wire, LIMITS, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
+    reference.assert_same_answer(wire, LANE_SPLIT, BYTES_MAX, BYTES_MAX)
+    block = split_block(wire, LANE_SPLIT, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
     assert block is not None and block.outputs[0] is not None
     return block.outputs[0]
 

@@ -17,12 +17,12 @@ def test_lanes_are_the_same_wherever_they_were_written(monkeypatch: pytest.Monke
     """Lanes have the same bytes in one buffer, in one each, and in both beside each other."""
     records = tuple(Record(at, b"key-%d" % at, b"x" * (1 + at**2)) for at in range(40))
     wire = write_batch(Batch(0, records))
-    limits = LaneLayout(1, 64).key_split(0).limits
+    key_split = LaneLayout(1, 64).key_split(0)
     found = []
 
     for small_max in (10**6, 0, 1000):
         monkeypatch.setattr(blocks, "SMALL_BYTES_MAX", small_max)
-        block = split_block(wire, limits, plain_bytes_max=2**20, batch_bytes_max=2**20)
+        block = split_block(wire, key_split, plain_bytes_max=2**20, batch_bytes_max=2**20)
         assert block is not None
         found.append([None if part is None else part.data for part in block.outputs])
 

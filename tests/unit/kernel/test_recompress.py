@@ -29,8 +29,8 @@ BYTES_MAX = 1 << 22
 
 def split(wire: bytes, lanes: int = 4) -> SplitBlock:
     """As a reader would."""
-    limits = LaneLayout(1, lanes).key_split(0).limits
-    block = split_block(wire, limits, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
+    key_split = LaneLayout(1, lanes).key_split(0)
+    block = split_block(wire, key_split, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
     assert block is not None
     return block
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
@@ -11,6 +10,7 @@ from keylane.kernel import status as s
 from keylane.kernel.block import LaneSlice, SplitBlock
 from keylane.kernel.split import split_block
 from keylane.keyrange.hash import key_hash, offset_hash
+from keylane.keyrange.key_split import KeySplit
 from keylane.keyrange.lane import LaneLayout
 from keylane.wire.batch import OFFSET_DELTA_MAX, read_batch_header, write_empty_batch
 from tests.reference.batches import (
@@ -23,7 +23,7 @@ from tests.reference.batches import (
 )
 
 LANES = LaneLayout(1, 4)
-LIMITS = LANES.key_split(0).limits
+LANE_SPLIT = LANES.key_split(0)
 BYTES_MAX = 1 << 20
 
 
@@ -38,10 +38,10 @@ def key_in(lane: int, number: int = 0) -> bytes:
     return found[number]
 
 
-def split(*batches: Batch | bytes, limits: np.ndarray = LIMITS) -> SplitBlock:
+def split(*batches: Batch | bytes, key_split: KeySplit = LANE_SPLIT) -> SplitBlock:
     """Split batches that are good."""
     wire = b"".join(b if isinstance(b, bytes) else write_batch(b) for b in batches)
-    block = split_block(wire, limits, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
+    block = split_block(wire, key_split, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
     assert block is not None
     return block
 
@@ -220,7 +220,7 @@ def test_a_block_ends_where_the_next_batch_does_not_fit() -> None:
             write_batch(Batch(10 * i, records, form=form)) for i, form in enumerate(forms)
         )
         for fitting, room in ((1, 0), (1, 2 * size - 1), (2, 2 * size), (3, 3 * size)):
-            block = split_block(wire, LIMITS, plain_bytes_max=room, batch_bytes_max=BYTES_MAX)
+            block = split_block(wire, LANE_SPLIT, plain_bytes_max=room, batch_bytes_max=BYTES_MAX)
 
             assert block is not None
             assert (block.next_offset, block.error) == (10 * fitting, None), (forms, room)
@@ -233,7 +233,7 @@ def test_a_first_batch_above_its_own_bound_is_unsupported() -> None:
         with pytest.raises(BatchUnsupported):
             split_block(
                 write_batch(Batch(0, records, form=form)),
-                LIMITS,
+                LANE_SPLIT,
                 plain_bytes_max=BYTES_MAX,
                 batch_bytes_max=5_000,
             )
@@ -257,9 +257,7 @@ def test_one_lane_gets_everything() -> None:
     """A single lane: the compressed batch comes back plain and whole."""
     records = tuple(Record(i, b"key-%d" % i, b"value") for i in range(50))
 
-    block = split(
-        Batch(0, records, form="snappy-xerial"), limits=LaneLayout(1, 1).key_split(0).limits
-    )
+    block = split(Batch(0, records, form="snappy-xerial"), key_split=LaneLayout(1, 1).key_split(0))
 
     assert bytes(slice_of(block, 0).data) == write_batch(Batch(0, records))
 
@@ -275,7 +273,7 @@ def test_any_buffer_will_do() -> None:
         if (
             block := split_block(
                 buffer,
-                LIMITS,
+                LANE_SPLIT,
                 plain_bytes_max=BYTES_MAX,
                 batch_bytes_max=BYTES_MAX,
             )

@@ -41,7 +41,7 @@ def test_no_block_compiles_anything_after_warm_up(monkeypatch: pytest.MonkeyPatc
                 for room in (0, np.int64(500), 1 << 40):
                     block = split_block(
                         buffer,
-                        LaneLayout(1, lanes).key_split(0).limits,
+                        LaneLayout(1, lanes).key_split(0),
                         plain_bytes_max=int(room),
                         batch_bytes_max=1 << 40,
                     )
