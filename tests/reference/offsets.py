@@ -109,10 +109,10 @@ class OffsetTwin:
         self.done = {o for o in self.done if o < end}
         for number, atom in enumerate(self.atoms):
             if atom.committed:
-                atom.counted = max(atom.said, min(atom.counted, end))
                 self.done |= {o for o in self.records_of([number]) if o < atom.said}
-            elif atom.counted > end:
-                atom.said = atom.counted = end
+            else:
+                atom.said = min(atom.said, end)
+            atom.counted = max(atom.said, min(atom.counted, end))
 
     def raise_to(self, offset: int) -> None:
         """A direct consumer has committed everything before `offset`."""
