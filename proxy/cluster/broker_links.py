@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -36,23 +35,6 @@ AWAKE_S: Final = 1.0
 CLIENT_REQUEST_MS: Final = 10_000
 """Wait of keylane's aiokafka clients for a broker; their default is 40 s. While one of them waits
 for a connection to a broker, it opens none to others."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    """Of the connections to one address."""
-
-    patience: Patience
-    address: Address
-
-    def seconds(self) -> float:
-        return self.patience.seconds(self.address)
-
-    def answered(self, took_s: float) -> None:
-        self.patience.answered(self.address, took_s)
-
-    def timed_out(self, waited_s: float) -> None:
-        self.patience.timed_out(self.address, waited_s)
 
 
 class BrokerLinks:
@@ -175,7 +157,7 @@ class BrokerLinks:
             response_bytes_max=self._config.response_bytes_max,
             tls=self._security.upstream,
             login=self._security.login,
-            watch=_Watch(self.patience, address),
+            patience=self.patience,
         )
         return await self.reach.watch(host, port, opening)
 

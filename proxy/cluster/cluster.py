@@ -168,8 +168,7 @@ class Cluster:
 
     async def ask_broker(self, node_id: int, entity: Any) -> Any:
         """Ask one broker, over a connection that is kept for such. Raises: UpstreamLost."""
-        link = await self._kept_link(node_id)
-        return await link.request(int(entity.__api_key__), entity)
+        return await (await self._kept_link(node_id)).request(entity)
 
     async def versions_of(self, node_id: int) -> Mapping[int, int]:
         """The highest version of each API that a broker speaks. Raises: UpstreamLost."""
@@ -183,7 +182,7 @@ class Cluster:
 
     async def request(self, entity: Any) -> Any:
         """Ask any broker with a kio request. Raises: UpstreamLost."""
-        return await self.links.ask_any(lambda link: link.request(int(entity.__api_key__), entity))
+        return await self.links.ask_any(lambda link: link.request(entity))
 
     def _id_of(self, host: str, port: int) -> int | None:
         for broker in self.brokers.values():
@@ -212,7 +211,7 @@ class Cluster:
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )
-        return await link.request(ApiKey.METADATA, entity)
+        return await link.request(entity)
 
     async def _learn(self, answer: Any, *, strict: bool = False, complete: bool = False) -> None:
         self.cluster_id = answer.cluster_id or self.cluster_id

@@ -146,8 +146,7 @@ class UpstreamSource:
         if self._link.version_max.get(ApiKey.OFFSET_FOR_LEADER_EPOCH, -1) < EPOCHS_VERSION:
             return EpochEnd(NO_EPOCH, -1)
         answer = await self._link.request(
-            ApiKey.OFFSET_FOR_LEADER_EPOCH,
-            OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=(topic,)),
+            OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=(topic,))
         )
         found = [entry for topic in answer.topics for entry in topic.partitions]
         if len(found) != 1 or int(found[0].error_code) in LEADER_ERRORS:

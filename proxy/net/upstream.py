@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
-from keylane.proxy.net.answer_times import ANSWER_S_MAX
+from keylane.proxy.net.answer_times import Address, Patience
 from keylane.proxy.net.framing import Frame, FrameReader
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.net.security.service_login import ServiceLogin
@@ -26,40 +26,13 @@ OnResponse = Callable[[Frame], None]
 
 
 class Room(Protocol):
-    """Place where a large answer is to go."""
+    """Memory for a large answer."""
 
     def take(self, size_bytes: int) -> bool:
         """Take room for an answer of so many bytes, if there is any now."""
 
     async def for_answer(self, size_bytes: int) -> None:
-        """Wait for it. Raises: AnswerTooLarge."""
-
-
-class Watch(Protocol):
-    """Knows how long a broker is waited for, and records how each wait has ended."""
-
-    def seconds(self) -> float:
-        """For an answer, beside what the broker is asked to wait."""
-
-    def answered(self, took_s: float) -> None:
-        """It came."""
-
-    def timed_out(self, waited_s: float) -> None:
-        """It did not."""
-
-
-class Unwatched:
-    """Waits as long for every answer, whatever came before."""
-
-    def seconds(self) -> float:
-        """See `Watch`."""
-        return ANSWER_S_MAX
-
-    def answered(self, took_s: float) -> None:
-        """See `Watch`."""
-
-    def timed_out(self, waited_s: float) -> None:
-        """See `Watch`."""
+        """Wait for room. Raises: AnswerTooLarge."""
 
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -122,12 +95,12 @@ class UpstreamLink(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of requests that a broker has not taken, which does not keep up; else 0."""
+        """Bytes of requests that wait for a broker that does not keep up; else 0."""
         return self._sent_bytes if self._is_full else 0
 
     @property
     def arriving_bytes(self) -> int:
-        """Bytes that have come of a large answer."""
+        """Bytes of a large answer that have come."""
         return self._reader.filled_bytes
 
     def send(self, buffers: Buffers, on_response: OnResponse | None) -> None:
@@ -143,7 +116,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
             self._transport.writelines(buffers)
 
     def when_answered(self, then: Callable[[], None]) -> None:
-        """Call `then` once all that was sent so far is answered: at once, when it is."""
+        """Call `then` once each request that was sent so far is answered, which may be now."""
         if not self._waiting:
             then()
             return
@@ -173,7 +146,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
 
     # asyncio calls what follows.
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport, and see to it that a broker that vanishes is missed."""
+        """Keep the transport, and have it probed for a broker that vanishes."""
         keep_alive(transport, unacknowledged_ms_max=UNACKNOWLEDGED_MS_MAX)
         # uvloop's transports are none of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
@@ -197,7 +170,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
             self._note_large(wanted_bytes)
 
     def _note_large(self, wanted_bytes: int) -> None:
-        """A large answer begins, grows or has ended."""
+        """Report a large answer that begins, grows or has ended."""
         has_begun = wanted_bytes and not self._wanted_bytes
         self._wanted_bytes, filled_bytes = wanted_bytes, self.arriving_bytes
         if has_begun and self.on_large is not None:
@@ -229,7 +202,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
 
 
 class _Wait:
-    """The time that a broker has for one answer; more of it as long as the answer comes."""
+    """The time that a broker has for one answer; it begins anew while the answer arrives."""
 
     def __init__(self, future: asyncio.Future[Frame], link: UpstreamLink, allowed_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -245,12 +218,12 @@ class _Wait:
         return (self._paused_s or self._loop.time()) - self._began_s
 
     def pause(self) -> None:
-        """It is not the broker that is waited for."""
+        """Stop the clock: the broker is not what is waited for."""
         self._timer.cancel()
         self._paused_s = self._loop.time()
 
     def resume(self) -> None:
-        """The broker has as long as before, from now on."""
+        """Give the broker as long as before, from now on."""
         if self._paused_s is None or self._future.done():
             return
         self._began_s += self._loop.time() - self._paused_s
@@ -278,15 +251,16 @@ class ServiceLink:
     def __init__(
         self,
         link: UpstreamLink,
+        address: Address,
         *,
         client_id: str,
-        login: ServiceLogin | None = None,
-        watch: Watch | None = None,
+        login: ServiceLogin | None,
+        patience: Patience,
     ) -> None:
-        self._link, self.client_id, self._login = link, client_id, login
-        self._watch = watch or Unwatched()
+        self._link, self._address, self.client_id = link, address, client_id
+        self._login, self._patience = login, patience
         self._renew_s: float | None = None
-        """Time when to log in again, in the loop's time; None: never."""
+        """The loop's time at which to log in again; None: never."""
         self._logging_in = asyncio.Lock()
         self._clock = asyncio.get_running_loop().time
         self._futures: set[asyncio.Future[Frame]] = set()
@@ -306,11 +280,11 @@ class ServiceLink:
         response_bytes_max: int,
         tls: ssl.SSLContext | None = None,
         login: ServiceLogin | None = None,
-        watch: Watch | None = None,
+        patience: Patience,
     ) -> ServiceLink:
         """Connect, learn what the broker speaks, log in. Raises: UpstreamLost, LoginRefused."""
         link = await UpstreamLink.open(host, port, response_bytes_max=response_bytes_max, tls=tls)
-        service = cls(link, client_id=client_id, login=login, watch=watch)
+        service = cls(link, (host, port), client_id=client_id, login=login, patience=patience)
         try:
             body = await service.request_raw(ApiKey.API_VERSIONS, 0, b"")
             answer = read_response(ApiKey.API_VERSIONS, 0, body)
@@ -334,22 +308,20 @@ class ServiceLink:
     ) -> memoryview:
         """Send a body, return the answer's body. Raises: UpstreamLost, LoginRefused.
 
-        timeout_s: None for what the broker has for an answer as a rule.
+        timeout_s: None for the time that `Patience` gives the broker.
         """
-        if self._renew_s is not None and self._clock() >= self._renew_s:
-            await self._renew_login()
+        await self._renew_login()
         return await self._request_raw(api_key, api_version, body, timeout_s=timeout_s)
 
     async def request_in_room(
         self, api_key: int, api_version: int, body: bytes, *, wait_s: float, room: Room
     ) -> memoryview:
-        """The same, on a connection without other requests; a large answer waits for `room`.
+        """Do as `request_raw` on a connection without other requests; `room` is for the answer.
 
-        Until there is room it is the broker's. wait_s: what the broker is asked to wait.
-        Raises: as `request_raw`, and as `room`.
+        A large answer stays at the broker until there is room. wait_s: what the broker is asked to
+        wait. Raises: as `request_raw`, and as `room`.
         """
-        if self._renew_s is not None and self._clock() >= self._renew_s:
-            await self._renew_login()
+        await self._renew_login()
         self._link.on_large = partial(self._make_room, room)
         try:
             return await self._request_raw(api_key, api_version, body, wait_s=wait_s)
@@ -388,19 +360,25 @@ class ServiceLink:
         lifetime_s = await self._login.log_in(self._ask)
         self._renew_s = self._clock() + LOGIN_AGE * lifetime_s if lifetime_s else None
 
+    def _is_login_old(self) -> bool:
+        return self._renew_s is not None and self._clock() >= self._renew_s
+
     async def _renew_login(self) -> None:
+        if not self._is_login_old():
+            return
         async with self._logging_in:
-            if self._renew_s is None or self._clock() < self._renew_s:
-                return  # somebody else was first
+            if not self._is_login_old():
+                return  # another request was first
             try:
                 await self.log_in()
             except BaseException:  # a broken exchange cannot be taken up again
                 self._link.close()
                 raise
 
-    async def _ask(self, entity: Any) -> Any:
+    async def _ask(self, entity: Any, *, timeout_s: float | None = None) -> Any:
         api_key, version = int(entity.__api_key__), int(entity.__version__)
-        body = await self._request_raw(api_key, version, write_message(entity))
+        written = write_message(entity)
+        body = await self._request_raw(api_key, version, written, timeout_s=timeout_s)
         try:
             return read_response(api_key, version, body)
         except FrameInvalid as error:
@@ -421,35 +399,32 @@ class ServiceLink:
         self._link.send((frame,), answer_of(future))
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
-        allowed_s = self._watch.seconds() + wait_s if timeout_s is None else timeout_s
+        allowed_s = timeout_s
+        if allowed_s is None:
+            allowed_s = self._patience.seconds(self._address) + wait_s
         wait = self._wait = _Wait(future, self._link, allowed_s)
         try:
             answer = await future
         except TimeoutError:
-            # A broker that hangs would leave all that is asked behind this, too; and its late
-            # answer would be taken for that of the next request.
+            # A late answer would be taken for that of the next request.
             self._link.close()
             if timeout_s is None:
-                self._watch.timed_out(allowed_s - wait_s)
+                self._patience.timed_out(self._address, allowed_s - wait_s)
             raise UpstreamLost(f"no answer to request {api_key} in {allowed_s:g} s") from None
         finally:
             wait.pause()
         if timeout_s is None:
-            self._watch.answered(max(0.0, wait.took_s - wait_s))
+            self._patience.answered(self._address, max(0.0, wait.took_s - wait_s))
         try:
             return memoryview(answer)[find_response_body(answer, 4, api_key, api_version) :]
         except FrameInvalid as error:
             self._link.close()
             raise UpstreamLost(f"answer to request {api_key}: {error}") from None
 
-    async def request(self, api_key: int, entity: Any, *, timeout_s: float | None = None) -> Any:
-        """Send a kio request, return the kio answer. Raises: UpstreamLost."""
-        version = int(entity.__version__)
-        body = await self.request_raw(api_key, version, write_message(entity), timeout_s=timeout_s)
-        try:
-            return read_response(api_key, version, body)
-        except FrameInvalid as error:
-            raise UpstreamLost(f"answer to request {api_key}: {error}") from None
+    async def request(self, entity: Any, *, timeout_s: float | None = None) -> Any:
+        """Send a kio request, return the kio answer. Raises: UpstreamLost, LoginRefused."""
+        await self._renew_login()
+        return await self._ask(entity, timeout_s=timeout_s)
 
     def close(self) -> None:
         """Drop the connection."""

@@ -1,7 +1,9 @@
 """The broker that coordinates the nodes' group: found, asked, and found anew.
 
 Source: Kafka protocol guide, FindCoordinator v3, JoinGroup v7, SyncGroup v5, Heartbeat v4,
-LeaveGroup v4, DescribeGroups v5: all in Kafka 2.5 and later, and in 4.x.
+LeaveGroup v4, DescribeGroups v5: all in Kafka 2.5 and later, and in 4.x. Groups of a newer kind by
+the name of ours: KIP-848 (consumer), KIP-932 (share), KIP-1071 (streams); a heartbeat with the
+epoch -1 ends a member, whatever client sends it.
 
 The connection is its own: JoinGroup is answered when all have joined, and a broker answers nothing
 behind it on that connection. A request that is given up ends it, for the same reason.
@@ -13,12 +15,18 @@ import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
+from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
+from kio.schema.consumer_group_heartbeat.v0.request import ConsumerGroupHeartbeatRequest
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.join_group.v7.request import JoinGroupRequest, JoinGroupRequestProtocol
 from kio.schema.leave_group.v4.request import LeaveGroupRequest, MemberIdentity
+from kio.schema.share_group_describe.v1.request import ShareGroupDescribeRequest
+from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatRequest
+from kio.schema.streams_group_describe.v0.request import StreamsGroupDescribeRequest
+from kio.schema.streams_group_heartbeat.v0.request import StreamsGroupHeartbeatRequest
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.schema.types import GroupId
 from kio.static.primitive import i32, i32Timedelta
@@ -26,7 +34,7 @@ from kio.static.primitive import i32, i32Timedelta
 from keylane.errors import LoginRefused, RightMissing, UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.net.upstream import ServiceLink
-from keylane.proxy.nodes.other_protocols import KINDS, leaving, question
+from keylane.proxy.topics.node_values import GROUP, PROTOCOL
 
 PROTOCOL_TYPE: Final = "consumer"
 """A protocol type that Kafka's tools know how to show."""
@@ -42,18 +50,30 @@ REFUSED: Final = {
 }
 """Errors that another try does not change; ConfigInvalid at the start."""
 GONE: Final = EXPELLED | {ErrorCode.none}
+GROUP_ID: Final = GroupId(GROUP)
+LEAVES: Final = i32(-1)
+STREAMS_LISTS: Final = (
+    "active_tasks", "standby_tasks", "warmup_tasks", "client_tags", "task_offsets",
+    "task_end_offsets",
+)  # fmt: skip
+KINDS: Final[tuple[tuple[Any, Any, dict[str, Any]], ...]] = (
+    (ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, {"topic_partitions": None}),
+    (ShareGroupDescribeRequest, ShareGroupHeartbeatRequest, {}),
+    (
+        StreamsGroupDescribeRequest,
+        StreamsGroupHeartbeatRequest,
+        {"endpoint_information_epoch": i32(0), **dict.fromkeys(STREAMS_LISTS)},
+    ),
+)
+"""Requests that list the members of a newer kind, and that end one, with fields that it needs."""
 
 
 class Coordinator:
-    """The coordinator of one group. Invariant: one request is under way at most."""
+    """The coordinator of the nodes' group. Invariant: one request is under way at most."""
 
-    def __init__(
-        self, cluster: Cluster, group: str, protocol: str, *, client_id: str | None = None
-    ) -> None:
+    def __init__(self, cluster: Cluster, *, client_id: str | None = None) -> None:
         """`client_id` is what the coordinator shows of a member in any state of the group."""
-        self._cluster, self._group, self._protocol = cluster, GroupId(group), protocol
-        self.group = group
-        self._client_id = client_id
+        self._cluster, self._client_id = cluster, client_id
         self._link: ServiceLink | None = None
         self._node_id = -1
 
@@ -63,7 +83,7 @@ class Coordinator:
         return self._link is not None and self._link.is_open
 
     def drop(self) -> None:
-        """Ask somebody else from now on; what is under way is given up."""
+        """Give up what is under way; the next request needs a new `find`."""
         if self._link is not None:
             self._link.close()
         self._link = None
@@ -75,7 +95,7 @@ class Coordinator:
         """
         self.drop()
         reasons = []
-        # The one that was the coordinator is asked last: it is why we look.
+        # The last coordinator is asked last: it has moved, or does not answer.
         known = sorted(self._cluster.brokers, key=lambda node_id: node_id == self._node_id)
         for node_id in known:
             try:
@@ -87,17 +107,17 @@ class Coordinator:
                 reasons.append(str(error) or f"broker {node_id}: no answer in {timeout_s:g} s")
             else:
                 return
-        # All that are known may have moved: the bootstrap addresses remain.
+        # Every known broker may have moved; the bootstrap addresses remain.
         try:
             async with asyncio.timeout(timeout_s):
                 await self._cluster.refresh()
         except TimeoutError:
             reasons.append(f"bootstrap: no answer in {timeout_s:g} s")
-        raise UpstreamLost(f"coordinator of group {self._group}: {'; '.join(reasons)}")
+        raise UpstreamLost(f"coordinator of group {GROUP}: {'; '.join(reasons)}")
 
     async def describe(self, *, timeout_s: float) -> Any:
-        """The group as the coordinator has it (DescribeGroups). Raises: UpstreamLost."""
-        request = DescribeGroupsRequest(groups=(self._group,), include_authorized_operations=False)
+        """Return the group as the coordinator has it (DescribeGroups). Raises: UpstreamLost."""
+        request = DescribeGroupsRequest(groups=(GROUP_ID,), include_authorized_operations=False)
         answer = await self._ask(request, timeout_s)
         return answer.groups[0]
 
@@ -106,9 +126,9 @@ class Coordinator:
     ) -> Any:
         """JoinGroup, answered when all members have joined. Raises: UpstreamLost."""
         session = i32Timedelta.parse(timedelta(milliseconds=session_timeout_ms))
-        protocol = JoinGroupRequestProtocol(name=self._protocol, metadata=metadata)
+        protocol = JoinGroupRequestProtocol(name=PROTOCOL, metadata=metadata)
         request = JoinGroupRequest(
-            group_id=self._group,
+            group_id=GROUP_ID,
             session_timeout=session,
             rebalance_timeout=session,
             member_id=member_id,
@@ -131,11 +151,11 @@ class Coordinator:
             for to, assignment in assignments.items()
         ]
         request = SyncGroupRequest(
-            group_id=self._group,
+            group_id=GROUP_ID,
             generation_id=i32(generation_id),
             member_id=member_id,
             protocol_type=PROTOCOL_TYPE,
-            protocol_name=self._protocol,
+            protocol_name=PROTOCOL,
             assignments=tuple(given),
         )
         return await self._ask(request, timeout_s)
@@ -143,43 +163,46 @@ class Coordinator:
     async def heartbeat(self, member_id: str, generation_id: int, *, timeout_s: float) -> Any:
         """Raises: UpstreamLost."""
         request = HeartbeatRequest(
-            group_id=self._group, generation_id=i32(generation_id), member_id=member_id
+            group_id=GROUP_ID, generation_id=i32(generation_id), member_id=member_id
         )
         return await self._ask(request, timeout_s)
 
     async def leave(self, *member_ids: str, timeout_s: float) -> list[ErrorCode]:
-        """End memberships, all in one step; what was refused. Raises: UpstreamLost.
+        """End memberships in one step; return what was refused. Raises: UpstreamLost.
 
-        A member that is none is no error: that is what was wanted.
+        A member that the group does not have is no error.
         """
         members = tuple(MemberIdentity(member_id=member_id) for member_id in member_ids)
-        request = LeaveGroupRequest(group_id=self._group, members=members)
+        request = LeaveGroupRequest(group_id=GROUP_ID, members=members)
         answer = await self._ask(request, timeout_s)
         codes = (answer.error_code, *(member.error_code for member in answer.members))
         return [code for code in codes if code not in GONE]
 
     async def clear_other_kinds(self, *, timeout_s: float) -> int:
-        """End members of a group of a newer kind by our name; how many. Raises: UpstreamLost."""
+        """End members of a group of a newer kind by our name; return how many there were.
+
+        Raises: UpstreamLost.
+        """
         gone = 0
-        for describe, heartbeat in KINDS:
-            if self._link is None:
-                raise UpstreamLost(f"coordinator of group {self._group} is not known")
-            known = self._link.version_max
+        for describe, heartbeat, needed in KINDS:
+            known = self._found().version_max
             if known.get(int(describe.__api_key__), -1) < describe.__version__:
                 continue
-            answer = await self._ask(question(describe, self.group), timeout_s)
-            members = [str(member.member_id) for group in answer.groups for member in group.members]
-            for member_id in members:
-                await self._ask(leaving(heartbeat, self.group, member_id), timeout_s)
-            gone += len(members)
+            question = describe(group_ids=(GROUP_ID,), include_authorized_operations=False)
+            answer = await self._ask(question, timeout_s)
+            for member in (member for group in answer.groups for member in group.members):
+                leaving = heartbeat(
+                    group_id=GROUP_ID, member_id=member.member_id, member_epoch=LEAVES, **needed
+                )
+                await self._ask(leaving, timeout_s)
+                gone += 1
         return gone
 
     async def _find_through(self, node_id: int) -> None:
         link: ServiceLink | None = await self._cluster.link_to(node_id)
         assert link is not None
         try:
-            request = FindCoordinatorRequest(key=str(self._group))
-            found = await link.request(int(request.__api_key__), request)
+            found = await link.request(FindCoordinatorRequest(key=GROUP))
             if found.error_code == ErrorCode.group_authorization_failed:
                 raise RightMissing(found.error_code.name)
             if found.error_code != 0:
@@ -196,11 +219,15 @@ class Coordinator:
             if link is not None:
                 link.close()
 
-    async def _ask(self, request: Any, timeout_s: float) -> Any:
+    def _found(self) -> ServiceLink:
         if self._link is None:
-            raise UpstreamLost(f"coordinator of group {self._group} is not known")
+            raise UpstreamLost(f"coordinator of group {GROUP} is not known")
+        return self._link
+
+    async def _ask(self, request: Any, timeout_s: float) -> Any:
+        link = self._found()
         try:
-            return await self._link.request(int(request.__api_key__), request, timeout_s=timeout_s)
+            return await link.request(request, timeout_s=timeout_s)
         except BaseException:  # also when the task that waits for it was cancelled
             self.drop()
             raise

@@ -36,7 +36,6 @@ from keylane.proxy.topics.node_values import (
     GROUP,
     NO_GENERATION,
     NO_NODE,
-    PROTOCOL,
     Hello,
     Membership,
     NodeInfo,
@@ -88,17 +87,16 @@ class NodeGroup:
         """`describe` is asked at each join; `on_membership` is called when all have joined."""
         self._session_timeout_ms, self._session_s = session_timeout_ms, session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
-        self._coordinator = Coordinator(cluster, GROUP, PROTOCOL, client_id=client_id)
+        self._coordinator = Coordinator(cluster, client_id=client_id)
         # A separate connection: the other one is silent until JoinGroup is answered.
-        self._watch = Coordinator(cluster, GROUP, PROTOCOL)
+        self._watch = Coordinator(cluster)
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
         self._try_s = TRY_SHARE * self._session_s
         self._lease = Lease(self._session_s)
-        self._seals = Seals(GROUP, lambda: cluster.cluster_id, trust.secrets)
+        self._seals = Seals(lambda: cluster.cluster_id, trust.secrets)
         self._gate = Gate(
             self._coordinator,
             self._seals,
-            protocol=PROTOCOL,
             session_s=self._session_s,
             try_s=self._try_s,
             clock=clock,

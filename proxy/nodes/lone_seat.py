@@ -30,7 +30,7 @@ from keylane.proxy.nodes.gate.seals import NO_TRUST, NodeTrust
 from keylane.proxy.nodes.group import NodeGroup, lease_clock
 from keylane.proxy.nodes.predecessor import PATIENCE_S, PATIENCE_SHARE, STABLE
 from keylane.proxy.nodes.process_mark import Life, look_up, make_mark, pid_of
-from keylane.proxy.topics.node_values import GROUP, PROTOCOL, Membership, NodeInfo
+from keylane.proxy.topics.node_values import Membership, NodeInfo
 from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.nodes")
@@ -76,7 +76,7 @@ class LoneSeat(NodeGroup):
         )
         self._on_refused = on_refused
         # A separate connection, as each asks one thing at a time.
-        self._seat_watch = Coordinator(cluster, GROUP, PROTOCOL)
+        self._seat_watch = Coordinator(cluster)
         self._patience_s = PATIENCE_SHARE * self._session_s + PATIENCE_S
         self._until_s: float | None = None
         """Time for which another one is waited for before we end; None: there was none yet."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -84,42 +85,14 @@ class _Node(_Model):
     @classmethod
     def of(cls, node: NodeInfo) -> _Node:
         """Not checked: it is our own."""
-        rules = [
-            _Rule.model_construct(topic=rule.topic, lanes=rule.lanes, fingerprint=rule.fingerprint)
-            for rule in node.rules
-        ]
-        return cls.model_construct(
-            number=node.number,
-            bootstrap=node.bootstrap,
-            brokers=dict(node.brokers),
-            rules=tuple(rules),
-            lane_name_pattern=node.lane_name_pattern,
-            pinned=dict(node.pinned),
-            control=node.control,
-            version=node.version,
-            lone=node.lone,
-            process=node.process,
-            journal=node.journal,
-        )
+        said = {name: getattr(node, name) for name in cls.model_fields}
+        said["rules"] = tuple(_Rule.model_construct(**asdict(rule)) for rule in node.rules)
+        said["brokers"], said["pinned"] = dict(node.brokers), dict(node.pinned)
+        return cls.model_construct(**said)
 
     def value(self) -> NodeInfo:
-        rules = [
-            NodeRule(topic=rule.topic, lanes=rule.lanes, fingerprint=rule.fingerprint)
-            for rule in self.rules
-        ]
-        return NodeInfo(
-            number=self.number,
-            bootstrap=self.bootstrap,
-            brokers=self.brokers,
-            rules=tuple(rules),
-            lane_name_pattern=self.lane_name_pattern,
-            pinned=self.pinned,
-            control=self.control,
-            version=self.version,
-            lone=self.lone,
-            process=self.process,
-            journal=self.journal,
-        )
+        rules = tuple(NodeRule(**dict(rule)) for rule in self.rules)
+        return NodeInfo(**{**dict(self), "rules": rules})
 
 
 class _Hello(_Model):

@@ -180,7 +180,7 @@ class Link:
         self.version_max: dict[int, int] = {}
         self.waiting: asyncio.Future[Any] | None = None
 
-    async def request(self, api_key: int, entity: Any, *, timeout_s: float = 30.0) -> Any:
+    async def request(self, entity: Any, *, timeout_s: float = 30.0) -> Any:
         if not self.is_open:
             raise UpstreamLost("connection is closed")
         assert self.waiting is None, "one request at a time"
@@ -191,7 +191,9 @@ class Link:
                 return await future
         except TimeoutError:
             self.close()
-            raise UpstreamLost(f"no answer to request {api_key} in {timeout_s:g} s") from None
+            raise UpstreamLost(
+                f"no answer to request {entity.__api_key__} in {timeout_s:g} s"
+            ) from None
         finally:
             self.waiting = None
 

@@ -1,33 +1,44 @@
-"""Keeps what does not prove to be a node out of the nodes' group.
+"""Keeps what does not prove to be a node out of the nodes' group; `strangers` has the rules.
 
-Source: docs/decisions/033; `strangers` has the rules, `evictions` does it.
+Source: KIP-345 (LeaveGroup of other members); docs/decisions/033.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from keylane.bounded import BoundedDict
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy.nodes.coordinator import PROTOCOL_TYPE, Coordinator
-from keylane.proxy.nodes.gate.evictions import REMEDY, Evictions
 from keylane.proxy.nodes.gate.seals import Seals
 from keylane.proxy.nodes.gate.strangers import EXPELLED_MAX, PAUSE_S_MIN, Strangers
 from keylane.proxy.nodes.gate.verdicts import Received, receive
 from keylane.proxy.nodes.predecessor import STABLE
+from keylane.proxy.runtime.log_pace import LogPace
+from keylane.proxy.topics.node_values import GROUP, PROTOCOL
 
 log = logging.getLogger("keylane.nodes")
 
 STALL_MARGIN_S: Final = 1.0
-"""More than a session: a coordinator that waits for longer waits for no node."""
+"""On top of a session: a coordinator that waits for longer waits for no node."""
 STALL_TURN_S: Final = 2.0
-"""On top for a node that does not know the others: it leaves it to the one that led them."""
+"""On top for a node that does not know the others: the one that led them has the first turn."""
 PREPARING: Final = "PreparingRebalance"
-"""A JoinGroup waits for others."""
+"""State of a group in which a JoinGroup waits for others."""
+LOGGED_MAX: Final = 20
+"""Lines in `LOG_WINDOW_S`; a member that comes back has another id each time."""
+LOG_WINDOW_S: Final = 60.0
+AT_ONCE_MAX: Final = 1_000
+REMEDY: Final = (
+    "kafka-acls --add --deny-principal User:NAME --operation Read --operation Delete "
+    f"--group {GROUP}"
+)
+"""The cure that keeps a stranger out for good: brokers refuse it before it is a member."""
 
 
 class Gate:
@@ -38,17 +49,17 @@ class Gate:
         coordinator: Coordinator,
         seals: Seals,
         *,
-        protocol: str,
         session_s: float,
         try_s: float,
         clock: Callable[[], float],
         on_stranger: Callable[[], None],
     ) -> None:
-        """try_s: how long one request may take."""
-        self._coordinator, self._seals, self._protocol = coordinator, seals, protocol
+        """try_s: how long one request may take; on_stranger: is called once for each member."""
+        self._coordinator, self._seals, self._on_stranger = coordinator, seals, on_stranger
         self._session_s, self._try_s, self._clock = session_s, try_s, clock
         self._strangers = Strangers(session_s)
-        self._evictions = Evictions(coordinator.group, on_stranger)
+        self._logged: BoundedDict[str, None] = BoundedDict(AT_ONCE_MAX)
+        self._pace = LogPace(lines_max=LOGGED_MAX, interval_s=LOG_WINDOW_S)
         self._verified: frozenset[str] = frozenset()
         """Members that were nodes in the last generation that we led."""
 
@@ -64,10 +75,10 @@ class Gate:
         return received
 
     async def clear(self) -> None:
-        """Put all out: the coordinator says that they have no protocol in common with nodes.
+        """Put every member out: the coordinator says that none speaks the protocol of nodes.
 
-        A node has one protocol only, so none of them is one; once they are gone, or after a pause,
-        the next JoinGroup says whether it is still so. Raises: UpstreamLost, ConfigInvalid.
+        A node has no other protocol, so none of them is one. The next JoinGroup, after they are
+        gone or after a pause, shows if that has changed. Raises: UpstreamLost, ConfigInvalid.
         """
         if pause_s := self._strangers.pause_s(self._clock()):
             await asyncio.sleep(pause_s)
@@ -78,15 +89,15 @@ class Gate:
             await asyncio.sleep(PAUSE_S_MIN)
             return
         members = [str(member.member_id) for member in described.members]
-        self._evictions.report(members, described, {}, self._clock())
-        gone = await self._evictions.put_out(members, self._coordinator, timeout_s=self._try_s)
+        self._report(members, described, {})
+        gone = await self._end(members, self._coordinator)
         gone += await self._coordinator.clear_other_kinds(timeout_s=self._try_s)
         self._strangers.note_put_out(self._clock())
         if not gone:
-            await asyncio.sleep(self._try_s)  # it is of a kind that shows none, or they have gone
+            await asyncio.sleep(self._try_s)  # its kind shows no members, or they have gone
 
     async def clear_stall(self, watch: Coordinator, member_id: str) -> None:
-        """Put out what a JoinGroup of ours waits for, when that is no node's session any more.
+        """Put out what a JoinGroup of ours waits for, when it waits for longer than a session.
 
         No member of a group that has been rebalancing for a session holds a lease: the coordinator
         answers no request well meanwhile. So nodes among them lose nothing but their place.
@@ -109,13 +120,13 @@ class Gate:
                 len(members),
             )
             self._strangers.be_beside(self._clock())
-            await self._evictions.put_out(members, watch, timeout_s=self._try_s)
+            await self._end(members, watch)
         except UpstreamLost as error:
             log.debug("members that hold up the nodes stay reason=%s", error)
 
     # As a member.
     def lead(self, said: Mapping[str, bytes]) -> Received:
-        """We lead a generation, and are shown what its members said."""
+        """Lead a generation; `said` is what its members said."""
         received = receive(said, self._seals)
         self._verified = frozenset(received.hellos)
         self._strangers.join(received.strangers, self._clock(), is_leader=True)
@@ -128,16 +139,16 @@ class Gate:
         self._strangers.join(strangers, self._clock(), is_leader=False)
 
     def agree(self) -> None:
-        """We are one of the nodes, and have what we were given."""
+        """Record that this node is one of the nodes, and has what it was given."""
         self._strangers.agree()
 
     @property
     def guard_s(self) -> float:
-        """For how long we have to be counted as a member yet (`strangers`)."""
+        """Seconds for which this node has to be counted as a member yet (`strangers`)."""
         return self._strangers.guard_s(self._clock())
 
     def leave(self) -> None:
-        """We are no member any more."""
+        """Record that this node is no member any more."""
         self._verified = frozenset()
         self._strangers.leave()
 
@@ -146,7 +157,7 @@ class Gate:
         return self._strangers.withholds(self._clock(), is_established=is_established)
 
     async def tend(self, member_id: str, *, is_established: bool, contact_s: float) -> None:
-        """Put out those that are due, between two heartbeats. Raises: UpstreamLost.
+        """Put out members that are due, between two heartbeats. Raises: UpstreamLost.
 
         member_id: ours; contact_s: when our last heartbeat that was answered well was sent.
         """
@@ -165,20 +176,20 @@ class Gate:
         )
 
     def note_expelled(self) -> None:
-        """We were put out. Raises: ConfigInvalid, when our secret has to be the wrong one."""
+        """Record that this node was put out. Raises: ConfigInvalid (our secret must be wrong)."""
         if self._strangers.note_expelled():
             raise ConfigInvalid(
-                f"node_secret_file: this node was put out of the group {self._coordinator.group} "
+                f"node_secret_file: this node was put out of the group {GROUP} "
                 f"{EXPELLED_MAX} times by members that it cannot verify; give all nodes the same "
                 f"secrets (if these members are no nodes: {REMEDY})"
             )
 
     def _is_of_nodes(self, described: Any) -> bool:
-        """Return whether all its members speak our protocol, so that we can join."""
+        """Return whether every member speaks our protocol, so that we can join."""
         return bool(
             described.group_state == STABLE
             and described.protocol_type == PROTOCOL_TYPE
-            and described.protocol_data == self._protocol
+            and described.protocol_data == PROTOCOL
         )
 
     def _is_fresh(self, asked_s: float) -> bool:
@@ -189,7 +200,7 @@ class Gate:
         if described.error_code != ErrorCode.none or described.group_state != STABLE:
             return Received({}, {}, {})
         said = {str(each.member_id): bytes(each.member_metadata) for each in described.members}
-        if str(described.protocol_data) not in {"", self._protocol}:
+        if str(described.protocol_data) not in {"", PROTOCOL}:
             return Received({}, dict.fromkeys(said, False), {})
         return receive(said, self._seals, mutual=mutual)
 
@@ -202,9 +213,41 @@ class Gate:
         contact_s: float | None,
     ) -> None:
         now_s = self._clock()
-        self._evictions.report(self._strangers.known, described, reasons, now_s)
+        self._report(self._strangers.known, described, reasons)
         due = self._strangers.due(now_s, is_established=is_established, contact_s=contact_s)
         if due:
             self._strangers.expect_leases(due, now_s, is_established=is_established)
-            await self._evictions.put_out(due, self._coordinator, timeout_s=self._try_s)
+            await self._end(due, self._coordinator)
             self._strangers.note_put_out(now_s)
+
+    async def _end(self, member_ids: Iterable[str], coordinator: Coordinator) -> int:
+        """End these memberships; return how many there were. Raises: UpstreamLost."""
+        # In one request: those that are left would have time to take over what the others had.
+        going = list(member_ids)[:AT_ONCE_MAX]
+        if not going:
+            return 0
+        if refused := await coordinator.leave(*going, timeout_s=self._try_s):
+            raise UpstreamLost(f"group {GROUP}: LeaveGroup: {refused[0].name}")
+        log.info("strangers were put out group=%s members=%d", GROUP, len(going))
+        return len(going)
+
+    def _report(self, strangers: Iterable[str], described: Any, reasons: Mapping[str, str]) -> None:
+        """Log and count members that are seen for the first time."""
+        members = {str(member.member_id): member for member in described.members}
+        for member_id in strangers:
+            if member_id in self._logged:
+                continue
+            self._logged[member_id] = None
+            self._on_stranger()
+            left_out = self._pace.let(self._clock())
+            if left_out is None:
+                continue
+            if left_out:
+                log.warning("more strangers were put out without a line members=%d", left_out)
+            member = members.get(member_id)
+            log.warning(
+                "stranger in the nodes' group is ignored and put out member=%s client_id=%s host=%s"
+                " reason=%s remedy=%s",
+                member_id, getattr(member, "client_id", "?"), getattr(member, "client_host", "?"),
+                reasons.get(member_id, f"it does not speak {PROTOCOL}"), REMEDY,
+            )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 from keylane.errors import NodeInvalid
 from keylane.proxy.nodes.gate.seals import Seals, is_node_like
+from keylane.proxy.nodes.messages import write_membership, write_refusal
 from keylane.proxy.nodes.owner_plan import admit, plan_owners
 from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Hello, Membership
 
@@ -20,12 +21,12 @@ log = logging.getLogger("keylane.nodes")
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Those that joined, apart: nodes, and what did not prove to be one."""
+    """Members that joined, apart: nodes, and what did not prove to be one."""
 
     hellos: Mapping[str, Hello]
     """By member id."""
     strangers: Mapping[str, bool]
-    """By member id: whether some keylane may have written it."""
+    """By member id; True: some keylane may have written its message."""
     reasons: Mapping[str, str]
 
     @property
@@ -37,7 +38,7 @@ class Received:
 def receive(said: Mapping[str, bytes], seals: Seals, *, mutual: bool = True) -> Received:
     """Read what members said, by member id.
 
-    mutual: whether only those are nodes that can take us for one, too (`Seals.read_hello`).
+    mutual: only those are nodes that can take us for one, too (`Seals.read_hello`).
     """
     hellos: dict[str, Hello] = {}
     strangers: dict[str, bool] = {}
@@ -54,22 +55,19 @@ def receive(said: Mapping[str, bytes], seals: Seals, *, mutual: bool = True) -> 
 def decide(joined: Any, received: Received, seals: Seals, *, withholds: bool) -> dict[str, bytes]:
     """Return the leader's message to each member of a generation.
 
-    withholds: whether no member may be given anything yet (`strangers`).
+    withholds: no member may be given anything yet (`strangers`).
     """
     generation_id, leader = int(joined.generation_id), str(joined.leader)
     hellos = received.hellos
     admission = admit(hellos, leader=leader)
     for member_id, reason in admission.refused.items():
-        log.error("member is not let in member_id=%s reason=%s", member_id, reason)
+        log.error("node is not let in member=%s reason=%s", member_id, reason)
     unproven = {
         member_id: f"node_secret_file: the leader of the nodes takes this one for none: {reason}"
         for member_id, reason in received.reasons.items()
     }
     refused = {**unproven, **admission.refused}
-    reported = {
-        member_id: seals.write_refusal(generation_id, why, leader=leader, member_id=member_id)
-        for member_id, why in refused.items()
-    }
+    written = {member_id: write_refusal(generation_id, why) for member_id, why in refused.items()}
     nodes = {number: hellos[member_id] for number, member_id in admission.members.items()}
     if nodes:
         count = next(iter(nodes.values())).ic_partition_count
@@ -80,7 +78,8 @@ def decide(joined: Any, received: Received, seals: Seals, *, withholds: bool) ->
             owners=(NO_NODE,) * count if withholds else plan_owners(claims, count),
         )
         for number, member_id in admission.members.items():
-            reported[member_id] = seals.write_membership(
-                membership, number, leader=leader, member_id=member_id
-            )
-    return reported
+            written[member_id] = write_membership(membership, number)
+    return {
+        member_id: seals.seal_verdict(each, generation_id, leader=leader, member_id=member_id)
+        for member_id, each in written.items()
+    }

@@ -29,10 +29,10 @@ class FakeLink:
         self.asked: list[dict[str, Any]] = []
         self.answers: list[dict[str, Any]] = []
 
-    async def request(self, api_key: int, entity: Any) -> Any:
+    async def request(self, entity: Any) -> Any:
         self.asked.append(plain(entity))
         values = self.answers.pop(0)
-        return build(load_response_schema(api_key, int(entity.__version__)), values)
+        return build(load_response_schema(int(entity.__api_key__), int(entity.__version__)), values)
 
     def close(self) -> None:
         self.is_open = False

@@ -15,6 +15,7 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from kio.static.primitive import i32Timedelta
 
 from keylane.errors import LoginRefused, UpstreamLost
+from keylane.proxy.net.answer_times import Patience
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.security.service_login import ServiceLogin
 from keylane.proxy.net.upstream import ServiceLink, UpstreamLink, answer_of
@@ -44,7 +45,13 @@ async def listening() -> AsyncIterator[tuple[Broker, int]]:
 async def opened(broker: Broker, port: int, body: bytes = API_VERSIONS_BODY) -> ServiceLink:
     async with asyncio.TaskGroup() as group:
         link = group.create_task(
-            ServiceLink.open("127.0.0.1", port, client_id="keylane", response_bytes_max=1 << 20)
+            ServiceLink.open(
+                "127.0.0.1",
+                port,
+                client_id="keylane",
+                response_bytes_max=1 << 20,
+                patience=Patience(),
+            )
         )
         _, correlation_id = await broker.request()
         broker.answer(correlation_id, body)
@@ -80,7 +87,7 @@ async def test_a_typed_request() -> None:
         throttle = i32Timedelta.parse(timedelta(milliseconds=7))
         answer = MetadataResponse(throttle_time=throttle, brokers=(), topics=())
         async with asyncio.TaskGroup() as group:
-            asked = group.create_task(link.request(3, ANY_TOPIC))
+            asked = group.create_task(link.request(ANY_TOPIC))
             broker.answer((await broker.request())[1], b"\x00" + write_message(answer))
 
         assert asked.result() == answer
@@ -90,7 +97,7 @@ async def test_an_answer_that_cannot_be_read_is_a_lost_broker() -> None:
     """A typed request ends with UpstreamLost, not with a decoding error."""
     async with listening() as (broker, port):
         link = await opened(broker, port)
-        asked = asyncio.gather(link.request(3, ANY_TOPIC))
+        asked = asyncio.gather(link.request(ANY_TOPIC))
         broker.answer((await broker.request())[1], b"\x00nonsense")
 
         with pytest.raises(UpstreamLost, match="request 3"):
@@ -244,6 +251,7 @@ async def test_a_first_login_that_is_refused_leaves_no_connection() -> None:
             client_id="keylane",
             response_bytes_max=1 << 20,
             login=cast("ServiceLogin", Refused(1.0)),
+            patience=Patience(),
         )
         task = asyncio.ensure_future(opening)  # noqa: TID251 - the test awaits it itself
         broker.answer((await broker.request())[1], API_VERSIONS_BODY)

@@ -30,7 +30,7 @@ def seen(state: str, *metadata: bytes, error_code: ErrorCode = ErrorCode.none) -
 def received(described: SimpleNamespace) -> Received:
     """The nodes among the members."""
     said = {member.member_id: member.member_metadata for member in described.members}
-    return receive(said, Seals("group", lambda: "cluster"))
+    return receive(said, Seals(lambda: "cluster", tuple))
 
 
 def hello(number: int) -> bytes:
