@@ -9,12 +9,12 @@ in, or whose name is not known, is bounded by address and in all.
 from __future__ import annotations
 
 import sys
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
-from operator import itemgetter
-from typing import Final, TypeVar
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
 
-Connection = TypeVar("Connection")
+from keylane.bounded import BoundedDict
+
 PRINCIPALS_MAX: Final = 10_000
 """Principals whose groups are remembered; those that began none for longest are forgotten first."""
 
@@ -41,16 +41,16 @@ class Admission:
         self._groups_max = groups_per_principal_max
         self._by_address: Counter[str] = Counter()
         self._by_principal: Counter[str] = Counter()
-        self._groups: OrderedDict[str, set[str]] = OrderedDict()
+        self._groups: BoundedDict[str, set[str]] = BoundedDict(PRINCIPALS_MAX)
         self.count = 0
 
     @property
     def is_full(self) -> bool:
-        """There is no room for another connection, whatever its address."""
+        """Return whether there is no room for another connection of any address."""
         return self.count >= self._connections_max
 
     def enter(self, address: str) -> str | None:
-        """Count a connection; the reason when it is refused, and not counted."""
+        """Count a connection, or return why it is refused."""
         if self.is_full:
             return f"connections_max {self._connections_max} is reached"
         if self._by_address[address] >= self._per_address_max:
@@ -62,7 +62,7 @@ class Admission:
         return None
 
     def log_in(self, principal: str) -> str | None:
-        """Count a connection that entered for its principal; the reason when it is refused."""
+        """Count a connection that entered for its principal, or return why it is refused."""
         if self._by_principal.get(principal, 0) >= self._per_principal_max:
             bound = f"connections_per_principal_max {self._per_principal_max}"
             return f"{bound} is reached by {principal!r}"
@@ -70,7 +70,7 @@ class Admission:
         return None
 
     def leave(self, address: str, principal: str | None = None) -> None:
-        """A connection that was counted has ended; `principal` if it was counted for one."""
+        """End a connection that was counted; `principal` if it was counted for one."""
         self.count -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -90,10 +90,9 @@ class Admission:
         """
         if principal is None or has_offsets(group):
             return True
-        begun = self._groups.setdefault(principal, set())
-        self._groups.move_to_end(principal)
-        if len(self._groups) > PRINCIPALS_MAX:
-            self._groups.popitem(last=False)
+        begun = self._groups.use(principal)
+        if begun is None:
+            begun = self._groups[principal] = set()
         if group not in begun and len(begun) >= self._groups_max:
             begun.intersection_update([each for each in begun if has_offsets(each)])
             if len(begun) >= self._groups_max:
@@ -108,46 +107,3 @@ class Admission:
         assert all(count > 0 for count in self._by_principal.values())
         assert len(self._groups) <= PRINCIPALS_MAX
         assert all(len(begun) <= self._groups_max for begun in self._groups.values())
-
-
-def find_heavy(
-    holdings: Iterable[tuple[Connection, str | None, int]],
-    *,
-    per_principal_max: int,
-    in_all_max: int,
-) -> list[tuple[Connection, str]]:
-    """Connections that have to go, and why, so that what the others hold is within the bounds.
-
-    holdings: per connection its principal, and the bytes in its buffers. Of a principal that
-    holds too much those go that hold most: they are the slowest.
-    """
-    by_principal: defaultdict[str | None, list[tuple[int, Connection]]] = defaultdict(list)
-    for connection, principal, held_bytes in holdings:
-        by_principal[principal].append((held_bytes, connection))
-    found: list[tuple[Connection, str]] = []
-    kept: list[tuple[int, Connection]] = []
-    for principal, held in by_principal.items():
-        bound = in_all_max if principal is None else per_principal_max
-        gone, left = _heaviest(held, bound)
-        reason = (
-            f"buffered_bytes_max {bound} is reached"
-            if principal is None
-            else f"buffered_bytes_per_principal_max {bound} is reached by {principal!r}"
-        )
-        found += [(connection, reason) for connection in gone]
-        kept += left
-    gone, _ = _heaviest(kept, in_all_max)
-    return found + [(each, f"buffered_bytes_max {in_all_max} is reached") for each in gone]
-
-
-def _heaviest(
-    held: list[tuple[int, Connection]], bytes_max: int
-) -> tuple[list[Connection], list[tuple[int, Connection]]]:
-    """The largest, without which the others are within the bound; the others."""
-    left = sorted(held, key=itemgetter(0))
-    total, gone = sum(size for size, _ in left), []
-    while total > bytes_max:
-        size, connection = left.pop()
-        total -= size
-        gone.append(connection)
-    return gone, left

@@ -11,8 +11,17 @@ from typing import Final
 LEASE_SHARE: Final = 0.8
 """Of the session time-out. The rest is for clocks that run unevenly, and for a slow write between
 the question and the socket."""
+PATIENCE_SHARE: Final = 1.2
+"""Of the session time-out. A member that stays longer lives, or had more from a fail-over."""
+PATIENCE_S: Final = 1.0
+"""On top: the other nodes learn within a heartbeat that they have to join."""
 NOT_HELD: Final = -1
 NEVER: Final = float("-inf")
+
+
+def patience_s(session_timeout_s: float) -> float:
+    """Seconds in which a dead member is out of the group, and any lease of it is over."""
+    return PATIENCE_SHARE * session_timeout_s + PATIENCE_S
 
 
 class Lease:
@@ -63,27 +72,18 @@ class Lease:
         self._good_until_s = NEVER
         self._terms: Mapping[int, int] = {}
         """By partition of ours; those of the last sync also while we join again."""
-        self._generation_id = NOT_HELD
-        """Of the last sync, with this member id."""
         self._next_term = 0
-        self._is_assumed = False
+        self.generation_id = NOT_HELD
+        """Of the last sync as this member; -1: none, or we are no member any more."""
+        self.is_assumed = False
+        """True: something is held that no generation has given yet."""
         self.is_joining = True
         """True: nothing is held since JoinGroup was sent, or we are no member."""
 
     @property
-    def generation_id(self) -> int:
-        """Of the last sync as this member; -1: none, or we are no member any more."""
-        return self._generation_id
-
-    @property
     def partitions(self) -> frozenset[int]:
-        """Return what the last sync gave us, whether it is held now or not."""
+        """Return what the last sync gave us, held now or not."""
         return frozenset(self._terms)
-
-    @property
-    def is_assumed(self) -> bool:
-        """Return whether something is held that no generation has given yet."""
-        return self._is_assumed
 
     def is_good(self, now_s: float) -> bool:
         """Return whether what the last sync gave us is ours for sure."""
@@ -103,24 +103,24 @@ class Lease:
 
     def suspend(self) -> None:
         """Hold nothing: JoinGroup is about to be sent."""
-        self.is_joining, self._is_assumed = True, False
+        self.is_joining, self.is_assumed = True, False
 
     def lose(self) -> None:
         """Hold nothing, and begin new terms: others may have been given all of it."""
-        self.is_joining, self._is_assumed = True, False
+        self.is_joining, self.is_assumed = True, False
         self._good_until_s = NEVER
-        self._terms, self._generation_id = {}, NOT_HELD
+        self._terms, self.generation_id = {}, NOT_HELD
 
     def synced(self, generation_id: int, partitions: Iterable[int], *, sent_s: float) -> None:
         """Hold what SyncGroup gave; `sent_s` is when the request was sent."""
         # A member that lost an answer is handed the generation that it has.
-        unbroken = generation_id - self._generation_id in {0, 1}
-        is_known = self._is_assumed or (self._generation_id != NOT_HELD and unbroken)
+        unbroken = generation_id - self.generation_id in {0, 1}
+        is_known = self.is_assumed or (self.generation_id != NOT_HELD and unbroken)
         before = self._terms if is_known else {}
-        self._is_assumed = False
+        self.is_assumed = False
         self._next_term += 1
         self._terms = {p: before.get(p, self._next_term) for p in partitions}
-        self._generation_id = generation_id
+        self.generation_id = generation_id
         self._good_until_s = sent_s + self._lease_s
         self.is_joining = False
 
@@ -130,10 +130,10 @@ class Lease:
         It said so to what was sent at `sent_s`, of a group whose JoinGroup of ours it has. So
         no other node is given anything before it has answered that: the same as a generation.
         """
-        if not self._is_assumed:
+        if not self.is_assumed:
             self._next_term += 1
             self._terms = dict.fromkeys(partitions, self._next_term)
-        self._is_assumed, self.is_joining = True, False
+        self.is_assumed, self.is_joining = True, False
         self._good_until_s = sent_s + self._lease_s
 
     def renewed(self, *, sent_s: float) -> None:

@@ -21,14 +21,14 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.config.node import ProxyConfig
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.nodes.coordinator import Coordinator
 from keylane.proxy.nodes.gate.gate import PREPARING
 from keylane.proxy.nodes.gate.seals import NO_TRUST, NodeTrust
 from keylane.proxy.nodes.group import NodeGroup, lease_clock
-from keylane.proxy.nodes.predecessor import PATIENCE_S, PATIENCE_SHARE, STABLE
+from keylane.proxy.nodes.lease import patience_s
+from keylane.proxy.nodes.predecessor import STABLE
 from keylane.proxy.nodes.process_mark import Life, look_up, make_mark, pid_of
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 from keylane.tasks import spawn
@@ -42,11 +42,6 @@ SEAT: Final = 0
 SEAT_COUNT: Final = 1
 LOOK_S: Final = 0.02
 """Between two looks at the group while no member is counted yet: a start waits for it."""
-
-
-def is_guarded(config: ProxyConfig) -> bool:
-    """Return whether a node has to be the only one."""
-    return config.node is None and not config.beside_others
 
 
 class LoneSeat(NodeGroup):
@@ -77,7 +72,7 @@ class LoneSeat(NodeGroup):
         self._on_refused = on_refused
         # A separate connection, as each asks one thing at a time.
         self._seat_watch = Coordinator(cluster)
-        self._patience_s = PATIENCE_SHARE * self._session_s + PATIENCE_S
+        self._patience_s = patience_s(self._session_s)
         self._until_s: float | None = None
         """Time for which another one is waited for before we end; None: there was none yet."""
 
@@ -103,7 +98,7 @@ class LoneSeat(NodeGroup):
             if not info.lone:
                 raise ConfigInvalid(
                     f"node: {len(others)} nodes are in front of this cluster already, such as "
-                    f"{_place(info)}; give this one a number, or stop them"
+                    f"{info.place}; give this one a number, or stop them"
                 )
             await self._pass(member_id, info)
         return bool(others)
@@ -119,12 +114,12 @@ class LoneSeat(NodeGroup):
             log.warning(
                 "another node is in front of this cluster, it is waited for place=%s"
                 " seconds_max=%.0f",
-                _place(info), self._patience_s,
+                info.place, self._patience_s,
             )  # fmt: skip
         if self._until_s is None or now_s >= self._until_s:
             pid = pid_of(info.process) if life is Life.RUNS else ""
             raise ConfigInvalid(
-                f"node: another keylane{f', process {pid},' if pid else ''} at {_place(info)} "
+                f"node: another keylane{f', process {pid},' if pid else ''} at {info.place} "
                 "serves this cluster; stop that one, or give each a number"
             )
 
@@ -184,14 +179,10 @@ class LoneSeat(NodeGroup):
         others = [node for node in membership.nodes if not node.lone]
         if others:  # their leader is of a version that knows of no lone nodes
             raise ConfigInvalid(
-                f"node: the node at {_place(others[0])} is in front of this cluster already; give "
+                f"node: the node at {others[0].place} is in front of this cluster already; give "
                 "this one a number, or stop the others"
             )
 
     def _goes_on_after(self, error: ConfigInvalid) -> bool:
         self._on_refused(error)
         return False
-
-
-def _place(info: NodeInfo) -> str:
-    return "{}:{}".format(*info.bootstrap)

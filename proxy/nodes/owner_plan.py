@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keylane.offsets.records.journal import TOPIC_NAME
-from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Hello, OwnershipClaim
+from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Hello, NodeInfo, OwnershipClaim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """Members that are nodes of the new generation."""
+    """Members that are nodes of the new generation, and those that are not."""
 
     members: Mapping[int, str]
     """Member id by node number, ascending."""
     refused: Mapping[str, str]
-    """Why not, by member id."""
+    """Reason by member id."""
 
 
 def admit(hellos: Mapping[str, Hello], *, leader: str = "") -> Admitted:
@@ -39,16 +39,16 @@ def admit(hellos: Mapping[str, Hello], *, leader: str = "") -> Admitted:
         oldest = oldest or hello
         taken = members.get(hello.node.number)
         if oldest is not hello and (oldest.node.lone or hello.node.lone):
-            refused[member_id] = _refuse_beside(hello, oldest)
+            refused[member_id] = _refuse_beside(hello.node, oldest.node)
         elif taken is not None:
             refused[member_id] = (
                 f"node: {hello.node.number} is the number of the node at "
-                f"{_place(hellos[taken])}; this one, at {_place(hello)}, needs another"
+                f"{hellos[taken].node.place}; this one, at {hello.node.place}, needs another"
             )
         elif hello.ic_partition_count != oldest.ic_partition_count:
             refused[member_id] = (
-                f"the node at {_place(hello)} sees {hello.ic_partition_count} partitions of "
-                f"{TOPIC_NAME}, the node at {_place(oldest)} sees {oldest.ic_partition_count}"
+                f"the node at {hello.node.place} sees {hello.ic_partition_count} partitions of "
+                f"{TOPIC_NAME}, the node at {oldest.node.place} sees {oldest.ic_partition_count}"
             )
         else:
             members[hello.node.number] = member_id
@@ -61,32 +61,25 @@ def _turn(hello: Hello, *, is_leader: bool) -> tuple[bool, int, bool]:
     return is_new, hello.since, not (hello.node.lone and is_leader)
 
 
-def _refuse_beside(hello: Hello, oldest: Hello) -> str:
-    """Return why a node is not let in beside another one, of which one has no number."""
-    if oldest.node.lone:
+def _refuse_beside(node: NodeInfo, oldest: NodeInfo) -> str:
+    """Return why a node is not let in beside an older one, where one of them has no number."""
+    if oldest.lone:
         return (
-            f"node: the node at {_place(oldest)} has no number and has to be the only one; stop "
-            f"it, or give it and this one, at {_place(hello)}, a number each"
+            f"node: the node at {oldest.place} has no number and has to be the only one; stop "
+            f"it, or give it and this one, at {node.place}, a number each"
         )
     return (
-        f"node: the node at {_place(oldest)} is in front of this cluster already; give this one, "
-        f"at {_place(hello)}, a number, or stop the others"
+        f"node: the node at {oldest.place} is in front of this cluster already; give this one, "
+        f"at {node.place}, a number, or stop the others"
     )
 
 
-def _place(hello: Hello) -> str:
-    return "{}:{}".format(*hello.node.bootstrap)
-
-
 def plan_owners(claims: Mapping[int, OwnershipClaim], partition_count: int) -> tuple[int, ...]:
-    """The number of the owner of each partition.
+    """Return the number of the owner of each partition. Raises: ValueError (there is no node).
 
     `claims` has every node that is to serve, by number. Each gets `partition_count` divided by
     their count, some one more. A node keeps what it has up to its share; a node that left gives
     only its own away; a node that is new gets its share from those that have most.
-
-    Raises:
-        ValueError: there is no node.
     """
     if not claims:
         raise ValueError("a plan needs a node")
@@ -103,7 +96,7 @@ def plan_owners(claims: Mapping[int, OwnershipClaim], partition_count: int) -> t
 
 
 def _held(claims: Mapping[int, OwnershipClaim], partition_count: int) -> dict[int, list[int]]:
-    """What each node had, ascending; of two that claim the same, the later generation had it."""
+    """Partitions that each node had, ascending; of two that claim one, the later generation's."""
     newest = sorted(claims, key=lambda number: (-claims[number].generation_id, number))
     held: dict[int, list[int]] = {}
     taken: set[int] = set()

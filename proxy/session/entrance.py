@@ -1,23 +1,88 @@
-"""Connections of clients from the handshake to the end: which get in, which have to go."""
+"""Connections of clients from the handshake to the end: which get in, which have to go.
+
+A stranger can open connections and be silent. Those whose clients have not logged in are few, and
+have little time. At the bound the one that has been silent longest goes, so that strangers take
+room from each other and not from clients, which log in at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, Generic, TypeVar
 
 from keylane.config.node import ProxyConfig
 from keylane.proxy.net.admission import Admission
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.session.hooks import SessionHooks
-from keylane.proxy.session.newcomers import Newcomers
 from keylane.proxy.session.session import ClientSession
 
 log = logging.getLogger("keylane.server")
 
+Connection = TypeVar("Connection")
 NO_LOGIN: Final = "no login in time"
-"""Of one that is silent, too: what it wanted is not known."""
+"""Reason for one that is silent, too: what it wanted is not known."""
+LOOKED_AT_MAX: Final = 100
+"""Connections that are asked about for each that comes."""
+
+
+class Newcomers(Generic[Connection]):
+    """Invariants: at most `count_max`; in the order of their last bytes."""
+
+    def __init__(self, *, count_max: int, timeout_s: float) -> None:
+        self._count_max, self._timeout_s = count_max, timeout_s
+        self._times: OrderedDict[Connection, tuple[float, float]] = OrderedDict()
+        """Time when each came, and when its last bytes came, in seconds."""
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._times
+
+    @property
+    def is_full(self) -> bool:
+        """There is no room for another one."""
+        return len(self._times) >= self._count_max
+
+    def find_silent(self, is_silent: Callable[[Connection], bool]) -> Connection | None:
+        """Return the one that has been silent longest; None: all of them wait for us.
+
+        is_silent: whether a connection has nothing under way, so that it is the client's turn.
+        """
+        return next((each for each in islice(self._times, LOOKED_AT_MAX) if is_silent(each)), None)
+
+    def enter(self, connection: Connection, now_s: float) -> None:
+        """It has come, and there is room."""
+        assert not self.is_full, "room is made before"
+        self._times[connection] = now_s, now_s
+
+    def received(self, connection: Connection, now_s: float) -> None:
+        """It has sent something."""
+        found = self._times.get(connection)
+        if found is not None:
+            self._times[connection] = found[0], now_s
+            self._times.move_to_end(connection)
+
+    def leave(self, connection: Connection) -> None:
+        """It has proved itself, or is gone."""
+        self._times.pop(connection, None)
+
+    def find_overdue(self, now_s: float) -> list[Connection]:
+        """Those that have had `timeout_s`."""
+        return [
+            each for each, (came_s, _) in self._times.items() if now_s - came_s > self._timeout_s
+        ]
+
+    def check(self) -> None:
+        """Assert the invariants; tests call it after every step."""
+        received = [received_s for _, received_s in self._times.values()]
+        assert len(received) <= self._count_max
+        assert received == sorted(received)
+        assert all(came_s <= received_s for came_s, received_s in self._times.values())
 
 
 class Entrance:

@@ -17,7 +17,7 @@ from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.server import ControlServer
 from keylane.proxy.nodes.gate.seals import NodeTrust
 from keylane.proxy.nodes.group import NodeGroup
-from keylane.proxy.nodes.lone_seat import LoneSeat, is_guarded
+from keylane.proxy.nodes.lone_seat import LoneSeat
 from keylane.proxy.nodes.node_secrets import NodeSecrets
 from keylane.proxy.nodes.process_mark import make_mark
 from keylane.proxy.runtime.stats import ProxyStats
@@ -43,7 +43,8 @@ class NodeParts:
         self._shared: Shared | None = None
         self._control: ControlServer | None = None
         self.group = None if config.node is None else self._make_group()
-        self.seat = self._make_seat(on_failed) if is_guarded(config) else None
+        is_alone = config.node is None and not config.beside_others
+        self.seat = self._make_seat(on_failed) if is_alone else None
 
     @property
     def shared(self) -> Shared:

@@ -58,6 +58,11 @@ class NodeInfo:
     process: str = ""
     """Mark of a lone node's process (`process_mark`); empty: not known."""
 
+    @property
+    def place(self) -> str:
+        """Host and port at which clients reach the node, for a text."""
+        return "{}:{}".format(*self.bootstrap)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipClaim:

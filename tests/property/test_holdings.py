@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from keylane.proxy.net.holdings import HoldingBounds, Holdings
+from keylane.proxy.session.memory_watch import HoldingBounds, Holdings
 
 BOUNDS = HoldingBounds(in_all_max=1000, per_principal_max=400, logins_max=100)
 

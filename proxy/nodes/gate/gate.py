@@ -116,7 +116,7 @@ class Gate:
                 return
             members -= {member_id, *self._verified}
             log.warning(
-                "members hold up the nodes for longer than a session, they are put out members=%d",
+                "members hold up the nodes for longer than a session, and are put out members=%d",
                 len(members),
             )
             self._strangers.be_beside(self._clock())
@@ -246,8 +246,8 @@ class Gate:
                 log.warning("more strangers were put out without a line members=%d", left_out)
             member = members.get(member_id)
             log.warning(
-                "stranger in the nodes' group is ignored and put out member=%s client_id=%s host=%s"
-                " reason=%s remedy=%s",
+                "member of the nodes' group is no node, ignored and put out member_id=%s "
+                "client_id=%s host=%s reason=%s remedy=%s",
                 member_id, getattr(member, "client_id", "?"), getattr(member, "client_host", "?"),
                 reasons.get(member_id, f"it does not speak {PROTOCOL}"), REMEDY,
             )  # fmt: skip

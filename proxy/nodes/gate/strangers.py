@@ -31,11 +31,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from keylane.proxy.nodes.lease import LEASE_SHARE
+from keylane.proxy.nodes.lease import LEASE_SHARE, patience_s
 
-PATIENCE_SHARE: Final = 1.2
-"""Of the session time-out, longer than any lease."""
-PATIENCE_S: Final = 1.0
 EXPELLED_MAX: Final = 2
 """Once may be a session that ran out."""
 PAUSE_S_MIN: Final = 0.5
@@ -55,7 +52,7 @@ class Strangers:
 
     def __init__(self, session_timeout_s: float) -> None:
         self._session_s = session_timeout_s
-        self._patience_s = PATIENCE_SHARE * session_timeout_s + PATIENCE_S
+        self._patience_s = patience_s(session_timeout_s)
         self._pause_s_max = min(PAUSE_S_MAX, PAUSE_SHARE * session_timeout_s)
         self._pause_s = PAUSE_S_MIN
         self._next_s = self._last_s = float("-inf")

@@ -61,7 +61,7 @@ def decide(joined: Any, received: Received, seals: Seals, *, withholds: bool) ->
     hellos = received.hellos
     admission = admit(hellos, leader=leader)
     for member_id, reason in admission.refused.items():
-        log.error("node is not let in member=%s reason=%s", member_id, reason)
+        log.error("node is not let in member_id=%s reason=%s", member_id, reason)
     unproven = {
         member_id: f"node_secret_file: the leader of the nodes takes this one for none: {reason}"
         for member_id, reason in received.reasons.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from keylane.proxy.runtime.log_pace import LogPace
-from keylane.proxy.session.closing_log import INTERVAL_S, LINES_MAX, ClosingLines
+from keylane.proxy.session.hooks import INTERVAL_S, LINES_MAX, ClosingLines
 
 
 def test_lines_that_are_left_out_are_counted() -> None:

@@ -1,4 +1,4 @@
-"""proxy/session/newcomers.py: strangers take room from each other only."""
+"""proxy/session/entrance.py: strangers take room from each other only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from keylane.proxy.session import newcomers as module
-from keylane.proxy.session.newcomers import Newcomers
+from keylane.proxy.session import entrance as module
+from keylane.proxy.session.entrance import Newcomers
 
 
 def test_the_one_that_is_silent_longest_makes_room() -> None:
